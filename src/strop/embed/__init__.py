@@ -1,0 +1,112 @@
+"""Embedders: texts to unit vectors. ``load`` makes one from a short name or a function.
+
+Importing this package loads no model library; each family is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from strop.embed.base import Embedder
+from strop.embed.cache import CachedEmbedder, default_path
+from strop.embed.presets import PRESETS, TASKS, Preset
+from strop.errors import BadInput
+
+__all__ = ["PRESETS", "TASKS", "CachedEmbedder", "Embedder", "Preset", "load"]
+
+_FORMS = "wordllama, minilm, st:<hub name or folder>, api:<model>"
+
+
+def load(
+    spec: str | Embedder | Callable[..., Any],
+    *,
+    cache: bool | str | os.PathLike[str] = False,
+    **options: Any,
+) -> Embedder:
+    """Make an embedder.
+
+    ``spec`` is one of
+
+    - ``wordllama``: static vectors, no further installation, thousands of documents a second;
+    - ``minilm``: all-MiniLM-L6-v2 from a package;
+    - ``st:<hub name or folder>``: any model of sentence-transformers;
+    - ``api:<model>``: a server that speaks OpenAI's embeddings protocol;
+    - a name in ``PRESETS``, such as ``contriever`` or ``e5-mistral``;
+    - a function of ``texts`` or of ``texts, kind`` that returns a row of numbers for each text;
+    - an embedder, which is returned as it is.
+
+    ``options`` belong to the family; ``load(e.name, **e.options)`` makes ``e`` again.
+    ``cache`` is True (the user's cache folder) or a file: vectors are remembered there, unless
+    computing them is as fast as that.
+    """
+    embedder = _make(spec, options)
+    if cache is False or not getattr(embedder, "worth_caching", True):
+        return embedder
+    path = default_path() if cache is True else Path(cache)
+    return embedder if path is None else CachedEmbedder(embedder, path)
+
+
+def _make(spec: str | Embedder | Callable[..., Any], options: dict[str, Any]) -> Embedder:
+    if isinstance(spec, str):
+        family = _family(spec)
+        try:
+            return family(spec, options)
+        except TypeError as error:
+            if "unexpected keyword argument" not in str(error):
+                raise
+            raise BadInput(f"{spec}: {str(error).split('() ')[-1]}") from error
+    if hasattr(spec, "embed"):
+        if options:
+            raise BadInput(f"{', '.join(options)}: an embedder that is already made has no options")
+        # Not "dim": asking some embedders for it costs a request.
+        needed = ("name", "revision", "options", "prompt")
+        if missing := [attribute for attribute in needed if not hasattr(spec, attribute)]:
+            raise BadInput(f"the {type(spec).__name__} is no embedder: it has no {missing[0]}")
+        return cast(Embedder, spec)
+    if hasattr(spec, "encode"):
+        raise BadInput("pass a function, such as lambda texts: model.encode(texts), not a model")
+    if not callable(spec):
+        raise BadInput(f"a {type(spec).__name__} is not an embedder: give {_FORMS} or a function")
+    from strop.embed.callable import CallableEmbedder
+
+    return CallableEmbedder(spec, **options)
+
+
+def _family(spec: str) -> Callable[[str, dict[str, Any]], Embedder]:
+    if spec == "wordllama":
+        return _wordllama
+    if spec == "minilm" or spec in PRESETS or (spec.startswith("st:") and spec != "st:"):
+        return _sentence_transformers
+    if spec.startswith("api:") and spec != "api:":
+        return _api
+    if spec.startswith("callable:"):
+        raise BadInput(
+            f"{spec} is a function, which cannot be loaded by name: "
+            "pass it with embedder= when opening the index"
+        )
+    known = ["wordllama", "minilm", *PRESETS]
+    close = difflib.get_close_matches(spec.lower(), known, n=3)
+    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    raise BadInput(f"unknown embedder {spec!r}.{hint} Known: {_FORMS}, {', '.join(PRESETS)}")
+
+
+def _wordllama(spec: str, options: dict[str, Any]) -> Embedder:
+    from strop.embed.wordllama import WordLlama
+
+    return WordLlama(**options)
+
+
+def _sentence_transformers(spec: str, options: dict[str, Any]) -> Embedder:
+    from strop.embed.st import SentenceTransformerEmbedder
+
+    return SentenceTransformerEmbedder(spec, **options)
+
+
+def _api(spec: str, options: dict[str, Any]) -> Embedder:
+    from strop.embed.api import ApiEmbedder
+
+    return ApiEmbedder(spec, **options)

@@ -1,0 +1,136 @@
+"""What every embedder promises, and the checks they share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, get_args
+
+import numpy as np
+
+from strop.errors import BadInput, StropError
+from strop.types import Kind, Vectors
+
+Options = Mapping[str, Any]
+"""JSON values by name: what an index stores to load its embedder again."""
+
+
+class Embedder(Protocol):
+    """Turns texts into unit vectors. ``load(e.name, **e.options)`` makes the same one again."""
+
+    @property
+    def name(self) -> str:
+        """The spec that loads it, such as ``wordllama`` or ``st:intfloat/e5-small``."""
+
+    @property
+    def revision(self) -> str:
+        """What tells two models of one name apart (a hash or version), "" when unknown."""
+
+    @property
+    def options(self) -> Options:
+        """The further arguments of ``load``; JSON values, never a secret."""
+
+    @property
+    def dim(self) -> int:
+        """The length of a vector."""
+
+    def prompt(self, kind: Kind) -> str:
+        """The text put before an input of this kind, "" if none."""
+
+    def embed(self, texts: Sequence[str], kind: Kind) -> Vectors:
+        """Embed n texts: float32 (n, dim), unit rows, zero rows for blank texts."""
+
+
+class BaseEmbedder(ABC):
+    """The common part: blank texts, checked input, and unit rows of checked output.
+
+    A subclass sets ``name``, ``revision`` and ``options`` and says how texts become vectors.
+    """
+
+    name: str
+    revision: str = ""
+    options: Options
+    worth_caching: bool = True
+    """False where computing a vector is cheaper than looking it up."""
+    unkeyed_options: frozenset[str] = frozenset()
+    """Options that do not change vectors beyond what revision and prompt already say."""
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """The length of a vector."""
+
+    @abstractmethod
+    def _vectors(self, texts: list[str], kind: Kind) -> Any:
+        """Raw vectors (n, dim) of n > 0 texts that all hold something to embed."""
+
+    def prompt(self, kind: Kind) -> str:
+        """The text put before an input of this kind, "" if none."""
+        return ""
+
+    def embed(self, texts: Sequence[str], kind: Kind) -> Vectors:
+        """Embed n texts.
+
+        Returns float32 of shape (n, dim), C-contiguous, rows of length one. A text of white
+        space alone has a zero row and never reaches the model.
+        """
+        cleaned = checked_texts(texts, kind)
+        filled = [i for i, text in enumerate(cleaned) if not text.isspace() and text]
+        if not filled:
+            return np.zeros((len(cleaned), self.dim), np.float32)
+        raw = self._vectors([cleaned[i] for i in filled], kind)
+        rows = unit_rows(raw, len(filled), self.name)
+        if len(filled) == len(cleaned):
+            return rows
+        out = np.zeros((len(cleaned), rows.shape[1]), np.float32)
+        out[filled] = rows
+        return out
+
+    def __repr__(self) -> str:
+        given = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        return f"<embedder {self.name}{given}>"
+
+
+def checked_texts(texts: Sequence[str], kind: Kind) -> list[str]:
+    """The texts as a list; lone surrogates, which no tokenizer can read, become "?"."""
+    if kind not in get_args(Kind):
+        raise BadInput(f"kind is {kind!r}; it must be 'document' or 'query'")
+    if isinstance(texts, (str, bytes)):
+        raise BadInput("embed takes a list of texts, not one text: write [text]")
+    cleaned = list(texts)
+    for i, text in enumerate(cleaned):
+        if not isinstance(text, str):
+            raise BadInput(f"text {i} to embed is a {type(text).__name__}, not a string")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            cleaned[i] = text.encode("utf-8", "replace").decode()
+    return cleaned
+
+
+def unit_rows(raw: Any, count: int, who: str, dim: int | None = None) -> Vectors:
+    """Check that ``raw`` is (count, dim) finite numbers; return it with rows of length one.
+
+    Rows of zeros stay zero. Norms are taken in float64, so neither huge nor tiny values
+    overflow on the way.
+    """
+    try:
+        values = np.asarray(raw)
+        if values.dtype != np.float32:
+            values = values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise StropError(f"{who} did not return rows of numbers of equal length") from error
+    width = "dim" if dim is None else str(dim)
+    if values.ndim != 2 or values.shape[0] != count or values.shape[1] != (dim or values.shape[1]):
+        raise StropError(
+            f"{who} returned an array of shape {values.shape} for {count} texts; "
+            f"expected ({count}, {width})"
+        )
+    if values.shape[1] == 0:
+        raise StropError(f"{who} returned vectors of length 0")
+    norms = np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64))
+    if not np.isfinite(norms).all():
+        row = int(np.flatnonzero(~np.isfinite(norms))[0])
+        raise StropError(f"{who} returned NaN or infinite numbers for text {row} of {count}")
+    norms[norms == 0] = 1
+    return np.ascontiguousarray(values / norms[:, None], dtype=np.float32)

@@ -1,0 +1,65 @@
+"""Any function from texts to vectors, as an embedder."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from strop.embed.base import BaseEmbedder, unit_rows
+from strop.errors import BadInput
+from strop.types import Kind, Vectors
+
+PREFIX = "callable:"
+
+
+class CallableEmbedder(BaseEmbedder):
+    """Wraps ``f(texts)`` or ``f(texts, kind)``, which returns one row of numbers per text.
+
+    An index cannot store a function: it is handed over again when the index is opened. Vectors
+    are only cached under a name that the user gave, since two lambdas look alike; ``revision``
+    tells versions of the function apart.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        revision: str = "",
+        dim: int | None = None,
+    ) -> None:
+        own = getattr(function, "__qualname__", type(function).__qualname__)
+        self.name = PREFIX + (name or own).removeprefix(PREFIX)
+        self.revision = revision
+        self.options = {}
+        self.worth_caching = name is not None
+        self._function = function
+        self._with_kind = _takes_kind(function)
+        self._dim = dim
+
+    @property
+    def dim(self) -> int:
+        """The length of a vector, found by embedding one word if it is not known yet."""
+        if self._dim is None:
+            self.embed(["word"], "document")
+        assert self._dim is not None
+        return self._dim
+
+    def _vectors(self, texts: list[str], kind: Kind) -> Vectors:
+        raw = self._function(texts, kind=kind) if self._with_kind else self._function(texts)
+        rows = unit_rows(raw, len(texts), self.name, self._dim)
+        self._dim = rows.shape[1]
+        return rows
+
+
+def _takes_kind(function: Callable[..., Any]) -> bool:
+    """Whether the function has a parameter called ``kind``."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        return False
+    if not parameters:
+        raise BadInput("an embedding function takes a list of texts, or texts and kind")
+    kind = parameters.get("kind")
+    return kind is not None and kind.kind is not inspect.Parameter.POSITIONAL_ONLY

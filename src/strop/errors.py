@@ -1,0 +1,34 @@
+"""Errors a user can act on. The command line prints their one line and exits with 1."""
+
+from __future__ import annotations
+
+
+class StropError(Exception):
+    """Something the user can mend; the message names the thing, the value and the remedy."""
+
+
+class BadInput(StropError):
+    """A file or value that cannot be used as it is."""
+
+
+class MissingExtra(StropError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional part: pip install 'strop[{extra}]'")
+
+
+class BadIndex(StropError):
+    """An index folder that cannot be opened, read or written as asked."""
+
+
+class IndexBusy(BadIndex):
+    """Another process is writing to the index."""
+
+
+class IndexDamaged(BadIndex):
+    """Files of the index are missing or cut short."""
+
+
+class ServiceError(StropError):
+    """A remote service (embeddings, language model) refused or failed for good."""

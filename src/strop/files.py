@@ -1,0 +1,213 @@
+"""Text files: lines and JSON records whose errors name their place; writing all or nothing.
+
+Whatever is wrong with a file is a ``BadInput`` of one line that names the place, the value and
+the remedy. A path may be ``-`` for standard input, and gzip is undone everywhere.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import os
+import reprlib
+import sys
+import uuid
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from decimal import Decimal
+from typing import Any, TextIO, cast
+
+from strop.errors import BadInput
+
+PathLike = str | os.PathLike[str]
+Record = dict[str, Any]
+
+_shortener = reprlib.Repr()
+_shortener.maxstring = _shortener.maxother = _shortener.maxlong = 60
+short = _shortener.repr
+"""The repr of a value, shortened for messages."""
+
+
+@contextmanager
+def atomic_write(path: PathLike) -> Iterator[TextIO]:
+    """Open a UTF-8 text file to write, gzipped if it ends in ``.gz``, put in place at the end.
+
+    The text goes to a hidden file beside it, which takes the name once all is on the disk; if
+    anything fails before, an older file stays as it was. An ``OSError`` becomes ``BadInput``.
+    """
+    path = os.fspath(path)
+    target = os.path.realpath(path)  # what a link points to is replaced, not the link
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise BadInput(f"{path}: cannot be written: not a regular file; choose another name")
+    # Not tempfile: its files are private to the user, and this one should follow the umask.
+    temporary = os.path.join(os.path.dirname(target), f".strop-{uuid.uuid4().hex}.tmp")
+    try:
+        with open(temporary, "xb") as raw:
+            # No name and no time inside the gzip: equal texts give equal files.
+            sink = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if is_gzip(path) else raw
+            with sink, io.TextIOWrapper(sink, encoding="utf-8", newline="\n") as text:
+                yield text
+        with open(temporary, "rb+") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, target)
+    except OSError as error:
+        reason = f"{error.strerror or error}; check the folder, its permissions and the disk"
+        raise BadInput(f"{path}: cannot be written: {reason}") from error
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
+
+
+def json_records(path: PathLike) -> Iterator[tuple[str, Record]]:
+    """Yield the place and the object of each line that is not blank."""
+    for where, line in filled_lines(path):
+        yield where, json_object(line, where)
+
+
+def json_object(line: str, where: str) -> Record:
+    """Read one line as a JSON object."""
+    if line.lstrip().startswith("["):
+        what = "a JSON array, where each line should be an object"
+        raise BadInput(f"{where}: {what}; make lines with: jq -c '.[]' FILE > lines.jsonl")
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        near = repr(line[max(0, error.pos - 20) : error.pos + 20])
+        what = f"not valid JSON at column {error.colno}: {error.msg}, near {near}"
+        raise BadInput(f"{where}: {what}; write one object a line (jq -c . FILE)") from error
+    except (ValueError, RecursionError) as error:  # endless digits, endless brackets
+        raise BadInput(f"{where}: JSON too large to read: {one_line(error)}; cut it") from error
+    if not isinstance(record, dict):
+        raise BadInput(f"{where}: {short(record)} is not a JSON object; write {{…}} on each line")
+    return record
+
+
+def filled_lines(path: PathLike) -> Iterator[tuple[str, str]]:
+    """Yield the place and the text, without its line break, of each line that is not blank."""
+    path = os.fspath(path)
+    for number, line in numbered_lines(path):
+        if line.strip():
+            yield f"{shown_name(path)} line {number}", line.rstrip("\r\n")
+
+
+def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
+    """Yield the number, from 1, and the text of each line, its line break included."""
+    for number, data in enumerate(_byte_lines(path), 1):
+        try:
+            line = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            place = f"{shown_name(path)} line {number}, byte {error.start + 1}"
+            encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin1"
+            what = f"0x{data[error.start]:02x} is not UTF-8"
+            raise BadInput(f"{place}: {what}; try: iconv -f {encoding} -t utf-8 FILE") from error
+        yield number, line.removeprefix("\ufeff") if number == 1 else line
+
+
+def _byte_lines(path: str) -> Iterator[bytes]:
+    try:
+        with _open(path) as stream:
+            if is_gzip(path) or stream.peek(2)[:2] == b"\x1f\x8b":
+                with gzip.GzipFile(fileobj=stream) as unpacked:
+                    yield from unpacked
+            else:
+                yield from stream
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        what = f"gzip data damaged or cut short: {one_line(error)}"
+        raise BadInput(f"{shown_name(path)}: {what}; copy or make the file again") from error
+    except OSError as error:
+        raise cannot_read(shown_name(path), error) from error
+
+
+@contextmanager
+def _open(path: str) -> Iterator[io.BufferedReader]:
+    if path != "-":
+        with open(path, "rb") as stream:
+            yield stream
+        return
+    # Whatever stands in for standard input, this can peek; and it is not ours to close.
+    stream = io.BufferedReader(cast(io.RawIOBase, sys.stdin.buffer))
+    try:
+        yield stream
+    finally:
+        with suppress(ValueError):  # its owner has closed it
+            stream.detach()
+
+
+def cannot_read(name: str, error: OSError) -> BadInput:
+    """Return the error for a file that cannot be read."""
+    reason = error.strerror or str(error)
+    return BadInput(f"{name}: cannot be read: {reason}; check the path and its permissions")
+
+
+def shown_name(path: str) -> str:
+    """Return a path as messages name it."""
+    return "standard input" if path == "-" else path
+
+
+def is_gzip(path: str) -> bool:
+    """Tell whether a name ends in .gz."""
+    return path.lower().endswith(".gz")
+
+
+def suffix(path: str) -> str:
+    """Return a name's lower-case suffix, that before .gz if it has that."""
+    return os.path.splitext(path.lower().removesuffix(".gz"))[1]
+
+
+def plain_or_gzip(folder: PathLike, name: str) -> str:
+    """Return the path of a file in a folder: gzipped if only that is there."""
+    path = os.path.join(folder, name)
+    return f"{path}.gz" if not os.path.exists(path) and os.path.exists(f"{path}.gz") else path
+
+
+def one_line(error: Exception) -> str:
+    """Return an error's message on one line."""
+    return " ".join(str(error).split())
+
+
+def field_name(record: Record, where: str, names: tuple[str, ...], option: str = "") -> str:
+    """Return which of ``names`` a record has; ``option`` can name another."""
+    for name in names:
+        if name in record:
+            return name
+    wanted = " or ".join(map(short, names))
+    remedy = f"{option} can name" if option else "there are"
+    raise BadInput(f"{where}: no field {wanted}; {remedy} {field_names(record)}")
+
+
+def field_names(record: Record) -> str:
+    """Return a record's field names for a message."""
+    names = [short(name) for name in record]
+    return ", ".join(names[:20] + ["…"] * (len(names) > 20)) or "no other: it is empty"
+
+
+def checked_id(value: object, where: str) -> str:
+    """Return an id as a string, or say what is wrong with it."""
+    id = checked_string(number_as_string(value), "id", where, "ids are strings or numbers")
+    if not id.strip() or "\0" in id:
+        problem = "holds a NUL character" if "\0" in id else "is empty"
+        raise BadInput(f"{where}: the id {short(id)} {problem}; give it visible characters")
+    return id
+
+
+def number_as_string(value: object) -> object:
+    """Return a finite number as a string, anything else as it is."""
+    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+        return value
+    return str(value) if isinstance(value, int | float | Decimal) else value
+
+
+def checked_string(value: object, what: str, where: str, remedy: str) -> str:
+    """Return a string that can be stored, or say what is wrong with it."""
+    if not isinstance(value, str):
+        shown = "null" if value is None else f"{short(value)} ({type(value).__name__})"
+        raise BadInput(f"{where}: {what} is {shown}, not a string; {remedy}")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        near = repr(value[max(0, error.start - 20) : error.start + 20])
+        raise BadInput(f"{where}: a lone surrogate, not UTF-8, in {near}; remove it") from None
+    return value

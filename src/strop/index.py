@@ -1,0 +1,522 @@
+"""The index folder: documents, their vectors and query sets; sharpening, search, explanation."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, get_args
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from strop.catalog import Catalog, QuerySet
+from strop.embed import Embedder, load
+from strop.errors import BadIndex, BadInput, IndexBusy, StropError
+from strop.explain import Explanation, explain
+from strop.kernels import unit_rows
+from strop.methods import Method, parse_method
+from strop.pipeline import Pipeline
+from strop.search import Layout
+from strop.sentences import MOST
+from strop.snapshot import Snapshot, load_snapshot
+from strop.types import Document, Hits, Kind, Progress, Vectors
+from strop.vectors import vector_file, whole_rows
+
+_CATALOG = "catalog.sqlite"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What adding documents did."""
+
+    new: int
+    changed: int
+    unchanged: int
+    empty: int
+
+
+class Index:
+    """Documents with vectors, sharpened by query sets, in one folder.
+
+    ``Index.create(path)`` makes one, ``Index.open(path)`` opens one. Any number of processes
+    may read while one writes; a second writer gets ``IndexBusy``. Searches see each change as
+    soon as it is committed.
+    """
+
+    def __init__(self, path: Path, catalog: Catalog, embedder: Embedder | None) -> None:
+        """Use ``create`` or ``open`` instead."""
+        self.path = path
+        self._catalog = catalog
+        self._embedder = embedder
+        self._made_by: dict[str, Any] = catalog.meta("embedder")
+        self._snapshot: Snapshot | None = None
+        self._layouts: dict[object, Layout] = {}
+        self._pipeline = Pipeline(path, catalog, lambda: self.embedder)
+        self._writer = FileLock(path / "writer.lock", timeout=0)
+
+    # -- opening --------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        embedder: str | Embedder | Callable[..., Any] = "wordllama",
+        **options: Any,
+    ) -> Index:
+        """Make an empty index in a new folder; ``options`` are the embedder's."""
+        folder = Path(path)
+        if (folder / _CATALOG).exists():
+            raise BadIndex(f"{folder} is an index already: open it, or choose another folder")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            leftovers = {_CATALOG + ".new", "writer.lock", "vectors"}  # of a stopped create
+            if not folder.is_dir() or {entry.name for entry in folder.iterdir()} - leftovers:
+                raise BadIndex(f"{folder} is there already and is no index: choose another folder")
+        model = _load(embedder, options)
+        try:
+            (folder / "vectors").mkdir(parents=True, exist_ok=True)
+            catalog = Catalog.create(folder / _CATALOG, {"embedder": _about(model)})
+        except OSError as error:
+            raise BadIndex(f"cannot make an index at {folder}: {error.strerror}") from error
+        return cls(folder, catalog, model)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        embedder: str | Embedder | Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> Index:
+        """Open an index. Its embedder is loaded when first needed, unless one is given."""
+        folder = Path(path)
+        if not (folder / _CATALOG).exists():
+            what = "is not an index" if folder.exists() else "does not exist"
+            raise BadIndex(f"{folder} {what}. Make one: strop build CORPUS -o {folder}")
+        index = cls(folder, Catalog(folder / _CATALOG), None)
+        if embedder is not None:
+            try:
+                index._use(_load(embedder, options))
+            except StropError:
+                index.close()
+                raise
+        return index
+
+    def close(self) -> None:
+        """Let go of the catalog's connections."""
+        self._catalog.close()
+        self._snapshot = None
+        self._layouts.clear()
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def embedder(self) -> Embedder:
+        """The embedder the index was made with."""
+        if self._embedder is None:
+            self._use(_load(self._made_by["name"], self._made_by["options"]))
+        assert self._embedder is not None
+        return self._embedder
+
+    def _use(self, embedder: Embedder) -> None:
+        made, now = self._made_by, _about(embedder)
+        for what in ("name", "revision", "dim", "prompts", "settings"):
+            if now[what] != made[what]:
+                raise BadIndex(
+                    f"{self.path} was made by embedder {made['name']!r} with {what} "
+                    f"{made[what]!r}, not {now[what]!r}: vectors of two models do not mix. Use the "
+                    "first, or build another index"
+                )
+        self._embedder = embedder
+
+    @property
+    def dim(self) -> int:
+        """The length of every vector."""
+        return int(self._made_by["dim"])
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Be the only writer; waits for nobody."""
+        try:
+            with self._writer:
+                yield
+        except Timeout:
+            raise IndexBusy(
+                f"another process is writing to {self.path}. Reading it is fine meanwhile; write "
+                "again when that one has finished"
+            ) from None
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise BadIndex(f"{self.path} cannot be written: check its permissions") from error
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise BadIndex(
+                    f"{self.path}: {error.strerror}. What was committed is safe: make room, then "
+                    f"go on with strop finish {self.path}"
+                ) from error
+            raise
+
+    # -- documents ------------------------------------------------------------------------
+
+    def add(
+        self,
+        documents: Iterable[Document | Mapping[str, Any] | tuple[Document, str]],
+        progress: Progress | None = None,
+    ) -> Changes:
+        """Add documents; one whose id is known replaces the old one if its text differs.
+
+        All are stored or, on bad input, none. Then vectors are made for them and for every
+        query set derived from the text. A document may come with the place it was read from,
+        for error messages.
+        """
+        with self._writing():
+            changes = Changes(*self._catalog.store(_placed(documents)))
+            self._pipeline.run(progress)
+        return changes
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Remove documents and all that hangs on them; with an unknown id, none."""
+        with self._writing():
+            self._catalog.remove(ids)
+
+    def keep_only(self, ids: Iterable[str]) -> int:
+        """Remove every document whose id is not among ``ids``; return how many went."""
+        kept = set(ids)
+        gone = [id_ for id_ in self._catalog.all_ids() if id_ not in kept]
+        if gone:
+            self.remove(gone)
+        return len(gone)
+
+    def delete(self) -> None:
+        """Close the index and delete its folder."""
+        with self._writing():
+            self.close()
+        shutil.rmtree(self.path)
+
+    def get(self, id_: str) -> Document:
+        """Return a document."""
+        return self._catalog.document(self._catalog.number_of(id_))
+
+    def unknown(self, ids: Iterable[str]) -> set[str]:
+        """Return those of ``ids`` that are no document here."""
+        return self._catalog.unknown(ids)
+
+    def queries_of(self, id_: str) -> dict[str, list[str]]:
+        """Return a document's stored queries by set."""
+        number = self._catalog.number_of(id_)
+        return {
+            set_.name: self._catalog.queries(set_, number)
+            for set_ in self._catalog.sets().values()
+            if set_.settings["source"] != "expanded"
+        }
+
+    def __len__(self) -> int:
+        """The number of documents."""
+        return int(self._catalog.counts()["documents"])
+
+    # -- sharpening -----------------------------------------------------------------------
+
+    def sharpen(
+        self, source: str = "sentences", *, n: int = MOST, progress: Progress | None = None
+    ) -> None:
+        """Make the query set ``sentences``: each document's title and sentences, at most n.
+
+        Documents added later get theirs by themselves.
+        """
+        if source != "sentences":
+            raise BadInput(f"no query source {source!r}: use 'sentences', or import_queries()")
+        if n < 1:
+            raise BadInput(f"n must be 1 or more, not {n}")
+        # Sentences are pieces of documents, so models that tell the two apart embed them so.
+        settings = {"source": "sentences", "kind": "document", "n": n}
+        with self._writing():
+            self._catalog.ensure_set("sentences", settings)
+            self._pipeline.run(progress)
+
+    def import_queries(
+        self,
+        lists: Mapping[str, Sequence[str]] | Iterable[tuple[str, str, list[str]]],
+        style: str,
+        *,
+        n: int | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[int, int, list[str]]:
+        """Take queries written elsewhere into the set ``style``; a new list replaces the old.
+
+        ``lists`` maps document ids to queries, or yields (place, id, queries). Returns how many
+        lists and queries were taken, and the ids that are not in the index (left out).
+        """
+        _check_style(style)
+        if isinstance(lists, Mapping):
+            lists = [("the given lists", id_, list(texts)) for id_, texts in lists.items()]
+        cut = ((place, id_, texts[:n]) for place, id_, texts in lists)
+        with self._writing():
+            known = style in self._catalog.sets()
+            set_ = self._catalog.ensure_set(style, {"source": "file", "kind": "query"})
+            try:
+                taken = self._catalog.store_queries(set_, cut)
+            except StropError:
+                if not known:
+                    self._catalog.drop_set(set_)
+                raise
+            self._pipeline.run(progress)
+        return taken
+
+    def expand(self, style: str, progress: Progress | None = None) -> None:
+        """Embed each document's text with its queries of a set appended (doc2query, docexp)."""
+        self._require(style)
+        settings = {"source": "expanded", "kind": "document", "of": style}
+        with self._writing():
+            self._catalog.ensure_set(_expanded(style), settings)
+            self._pipeline.run(progress, expanded=style)
+
+    def finish(self, progress: Progress | None = None) -> None:
+        """Go on with work that was interrupted; does nothing where none was."""
+        with self._writing():
+            self._pipeline.run(progress)
+
+    def _require(self, style: str) -> QuerySet:
+        sets = self._catalog.sets()
+        if style not in sets:
+            have = [name for name, set_ in sets.items() if set_.settings["source"] != "expanded"]
+            raise BadInput(
+                f"{self.path} has no query set {style!r} (it has: {', '.join(have) or 'none'}). "
+                + (
+                    f"Make it: strop queries {self.path} --style sentences"
+                    if style == "sentences"
+                    else f"Import one: strop queries {self.path} --file FILE --style {style}"
+                )
+            )
+        return sets[style]
+
+    # -- searching ------------------------------------------------------------------------
+
+    def search(
+        self,
+        queries: str | Sequence[str] | Vectors,
+        k: int = 10,
+        method: str | Method | None = None,
+        *,
+        alpha: float | None = None,
+        temperature: float | None = None,
+        sets: Sequence[str] | None = None,
+        n: int | None = None,
+    ) -> Hits:
+        """Return the best k documents for each query, texts or vectors (n, dim).
+
+        ``method`` is a name of ``METHODS`` with optional settings (``"sharp:alpha=2"``). Without
+        one it is ``sharp`` where the index has query sets and ``trad`` where it has none.
+        """
+        if k < 1:
+            raise BadInput(f"k must be 1 or more, not {k}")
+        chosen = self.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
+        asked = self._asked(queries)
+        with self._catalog.reading():  # the scan and the ids must see the same documents
+            snapshot, layout = self._layout(chosen)
+            scores, places = layout.scan(asked, chosen, k)
+            numbers = snapshot.numbers[places]
+            ids = self._catalog.ids(numbers.ravel().tolist())
+        named = np.array([ids[number] for number in numbers.ravel().tolist()], dtype=object)
+        return Hits(named.reshape(numbers.shape), scores)
+
+    def explain(
+        self,
+        query: str | Vectors,
+        id_: str,
+        method: str | Method | None = None,
+        *,
+        alpha: float | None = None,
+        temperature: float | None = None,
+        sets: Sequence[str] | None = None,
+        n: int | None = None,
+    ) -> Explanation:
+        """Say how much each stored query of a document moved its score for ``query``."""
+        chosen = self.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
+        if chosen.weighting == "none":
+            raise BadInput(f"{chosen.name} uses no stored queries: there is nothing to explain")
+        asked = self._asked([query] if isinstance(query, str) else np.atleast_2d(query))[0]
+        with self._catalog.reading():
+            number = self._catalog.number_of(id_)
+            snapshot, layout = self._layout(chosen)
+            place = int(np.searchsorted(snapshot.numbers, number))
+            if place == len(snapshot.numbers) or snapshot.numbers[place] != number:
+                raise BadInput(f"document {id_!r} has no vector yet: strop finish {self.path}")
+            texts = [
+                (name, text)
+                for name in self._mixed(chosen)
+                for text in self._catalog.queries(self._require(name), number)[: chosen.n]
+            ]
+            return explain(id_, asked, layout.document(place), layout.queries(place), texts, chosen)
+
+    def method(
+        self,
+        method: str | Method | None = None,
+        *,
+        alpha: float | None = None,
+        temperature: float | None = None,
+        sets: Sequence[str] | None = None,
+        n: int | None = None,
+    ) -> Method:
+        """Settle a method for this index; the other values override its defaults."""
+        if isinstance(method, Method):
+            return method
+        if method is None:
+            method = "sharp" if self._query_sets() else "trad"
+        chosen = parse_method(
+            method, alpha=alpha, temperature=temperature, sets=tuple(sets or ()), n=n
+        )
+        for name in chosen.sets or ():
+            self._require(name)
+        if chosen.sets is None and not self._query_sets():
+            raise BadInput(
+                f"{chosen.name} needs a query set and {self.path} has none: "
+                f"strop queries {self.path} --style sentences"
+            )
+        return chosen
+
+    def embed_queries(self, queries: str | Sequence[str]) -> Vectors:
+        """Embed queries as users' queries; ``search`` takes the result (n, dim) in their place."""
+        return self._pipeline.embed(
+            [queries] if isinstance(queries, str) else list(queries), "query"
+        )
+
+    def _asked(self, queries: str | Sequence[str] | Vectors) -> Vectors:
+        if isinstance(queries, np.ndarray):
+            if queries.ndim != 2 or queries.shape[1] != self.dim:
+                raise BadInput(f"query vectors must be (n, {self.dim}), not {queries.shape}")
+            return unit_rows(queries)
+        return self.embed_queries(queries)
+
+    def _query_sets(self) -> list[str]:
+        return [
+            name
+            for name, set_ in self._catalog.sets().items()
+            if set_.settings["source"] != "expanded"
+        ]
+
+    def _mixed(self, method: Method) -> list[str]:
+        return list(self._query_sets() if method.sets is None else method.sets)
+
+    def _layout(self, method: Method) -> tuple[Snapshot, Layout]:
+        """Return the newest snapshot and its layout for a method, made anew only if changed."""
+        version = self._catalog.meta("version")
+        if self._snapshot is None or self._snapshot.version != version:
+            self._snapshot = load_snapshot(self._catalog, self.path, self.dim, version)
+            self._layouts = {}
+        snapshot = self._snapshot
+        names = self._mixed(method)
+        key = (*names, method.n, method.expanded)
+        if key not in self._layouts:
+            documents = snapshot.documents
+            if method.expanded is not None:
+                name = _expanded(method.expanded)
+                if name not in snapshot.sets or not snapshot.sets[name].count.all():
+                    raise BadInput(
+                        f"{method.name} needs every document embedded with its "
+                        f"{method.expanded!r} queries: call index.expand({method.expanded!r}) first"
+                    )
+                documents = snapshot.sets[name]
+            self._layouts[key] = Layout(
+                documents, [snapshot.sets[name] for name in names], method.n
+            )
+        return snapshot, self._layouts[key]
+
+    # -- looking after it -----------------------------------------------------------------
+
+    def info(self) -> dict[str, Any]:
+        """Return what the index holds, as JSON values."""
+        sizes = {
+            file.relative_to(self.path).as_posix(): file.stat().st_size
+            for file in sorted(self.path.rglob("*"))
+            if file.is_file() and file.name != "writer.lock"
+        }
+        return {
+            "path": str(self.path),
+            "format": self._catalog.meta("format"),
+            "embedder": self._made_by,
+            **self._catalog.counts(),
+            "bytes": sizes,
+            "total_bytes": sum(sizes.values()),
+        }
+
+    def check(self, repair: bool = False, progress: Progress | None = None) -> list[str]:
+        """Return what is wrong with the index; with ``repair``, make lost vectors anew."""
+        problems = []
+        for set_ in (None, *self._catalog.sets().values()):
+            wanted = self._catalog.document_rows() if set_ is None else set_.rows
+            file = vector_file(self.path, None if set_ is None else set_.set_id)
+            have = whole_rows(file, self.dim)
+            if have < wanted:
+                name = file.relative_to(self.path)
+                problems.append(f"{name} holds {have:,} of {wanted:,} vectors")
+                if repair:
+                    with self._writing():
+                        self._catalog.forget_rows(set_, have)
+        if repair and problems:
+            self.finish(progress)
+        return problems
+
+
+def _load(spec: str | Embedder | Callable[..., Any], options: Mapping[str, Any]) -> Embedder:
+    # What a function does can change under the same name, so its vectors are not remembered.
+    return load(spec, cache=isinstance(spec, str), **options)
+
+
+def _about(embedder: Embedder) -> dict[str, Any]:
+    """Return what an index keeps of its embedder: how to load it, what its vectors depend on."""
+    unkeyed: frozenset[str] = getattr(embedder, "unkeyed_options", frozenset())
+    return {
+        "name": embedder.name,
+        "revision": embedder.revision,
+        "dim": embedder.dim,
+        "options": dict(embedder.options),
+        "settings": {key: v for key, v in embedder.options.items() if key not in unkeyed},
+        "prompts": {kind: embedder.prompt(kind) for kind in get_args(Kind)},
+    }
+
+
+def _expanded(style: str) -> str:
+    return f"expanded:{style}"
+
+
+def _check_style(style: str) -> None:
+    if style == "sentences" or not style.replace("-", "").replace("_", "").isalnum():
+        raise BadInput(
+            f"{style!r} cannot name a set of queries: use letters, digits, - and _, and not"
+            " 'sentences'"
+        )
+
+
+def _placed(
+    documents: Iterable[Document | Mapping[str, Any] | tuple[Document, str]],
+) -> Iterator[tuple[Document, str]]:
+    for at, given in enumerate(documents, 1):
+        if isinstance(given, Document):
+            document, place = given, f"document {at}"
+        elif isinstance(given, Mapping):
+            rest = dict(given)
+            try:
+                id_ = rest.pop("_id") if "_id" in rest else rest.pop("id")
+                document = Document(str(id_), rest.pop("text"), rest.pop("title", ""), rest)
+            except KeyError as error:
+                raise BadInput(f"document {at} has no {error.args[0]!r}: {given!r:.200}") from None
+            place = f"document {at}"
+        else:
+            document, place = given
+        if not isinstance(document.text, str) or not isinstance(document.title, str):
+            raise BadInput(f"{place}: text and title must be strings, not {document.text!r:.80}")
+        if not document.id:
+            raise BadInput(f"{place}: the id is empty")
+        yield document, place

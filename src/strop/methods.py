@@ -1,0 +1,95 @@
+"""The ways to score a document, as settings: which query sets, how weighted, how strongly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from strop.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Method:
+    """How documents are scored. Every variant is a setting of these few values.
+
+    ``sets`` None means all query sets of the index; ``n`` uses only the first n queries of each
+    list. ``expanded`` names the set whose queries are appended to a document's text instead.
+    """
+
+    name: str
+    weighting: Literal["none", "softmax", "max"] = "softmax"
+    sets: tuple[str, ...] | None = None
+    alpha: float = 1.0
+    temperature: float = 1.0
+    n: int | None = None
+    expanded: str | None = None
+
+
+METHODS: Mapping[str, Method] = {
+    method.name: method
+    for method in (
+        Method("trad", weighting="none", sets=()),
+        Method("sharp", temperature=0.1),
+        Method("simsharp", sets=("simple",)),
+        Method("consharp", sets=("contrastive",)),
+        Method("indexsharp", sets=("contrastive",), temperature=math.inf),
+        Method("maxsim", weighting="max"),
+        Method("doc2query", weighting="none", sets=(), expanded="simple"),
+        Method("docexp", weighting="none", sets=(), expanded="contrastive"),
+    )
+}
+
+
+def parse_method(
+    spec: str,
+    *,
+    alpha: float | None = None,
+    temperature: float | None = None,
+    sets: tuple[str, ...] | None = None,
+    n: int | None = None,
+) -> Method:
+    """Read ``name`` or ``name:alpha=2:temperature=0.1:sets=simple+contrastive:n=5``.
+
+    The keyword values stand in for what the spec leaves out; the method's defaults for the rest.
+    """
+    name, *parts = spec.strip().split(":")
+    if name not in METHODS:
+        raise BadInput(f"no method {name!r}: choose from {', '.join(METHODS)}")
+    given = dict(part.partition("=")[::2] for part in parts)
+    for key, text in given.items():
+        try:
+            if key == "alpha":
+                alpha = float(text)
+            elif key in ("temperature", "T"):
+                temperature = float(text)
+            elif key == "sets":
+                sets = tuple(text.split("+"))
+            elif key == "n":
+                n = int(text)
+            else:
+                raise BadInput(f"method {spec!r}: {key!r} is none of alpha, temperature, sets, n")
+        except ValueError:
+            raise BadInput(f"method {spec!r}: {text!r} is no value for {key}") from None
+    method = METHODS[name]
+    if alpha is not None:
+        if not math.isfinite(alpha):
+            raise BadInput(f"alpha must be a finite number, not {alpha}")
+        method = replace(method, alpha=alpha)
+    if temperature is not None:
+        if not temperature >= 0:
+            raise BadInput(f"temperature must be 0 (maximum) or more, not {temperature}")
+        method = replace(method, temperature=temperature)
+    if n is not None:
+        if n < 1:
+            raise BadInput(f"n must be 1 or more, not {n}")
+        method = replace(method, n=n)
+    if sets:
+        if method.expanded is not None:
+            if len(sets) != 1:
+                raise BadInput(f"{name} appends the queries of one set, not of {len(sets)}")
+            method = replace(method, expanded=sets[0])
+        elif method.weighting != "none":
+            method = replace(method, sets=sets)
+    return method

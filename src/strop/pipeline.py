@@ -1,0 +1,82 @@
+"""Makes the vectors an index is missing: documents, then each query set, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from strop.batches import Batches
+from strop.catalog import Catalog, QuerySet
+from strop.embed import Embedder
+from strop.kernels import unit_rows
+from strop.sentences import title_and_sentences
+from strop.types import Document, Kind, Progress, Vectors
+from strop.vectors import append_rows, vector_file
+
+
+class Pipeline:
+    """Embeds what waits in a catalog. Each batch is on disk before the next begins."""
+
+    def __init__(self, folder: Path, catalog: Catalog, embedder: Callable[[], Embedder]) -> None:
+        """``embedder`` is called when a text must be embedded: loading one can be slow."""
+        self._folder = folder
+        self._catalog = catalog
+        self._embedder = embedder
+
+    def run(self, progress: Progress | None, expanded: str | None = None) -> None:
+        """Make the vectors that are missing: documents, then each set.
+
+        Expanded text is embedded only when asked for: it costs as much as the documents.
+        """
+        waiting = self._catalog.counts()["waiting"]
+        batches = Batches(progress, "embedding documents", waiting)
+        for size in batches:
+            batch = self._catalog.waiting_documents(size)
+            texts = [document.content for _, document, _ in batch]
+            rows = self._catalog.document_rows()
+            append_rows(vector_file(self._folder, None), rows, self.embed(texts, "document"))
+            self._catalog.documents_embedded([(number, d) for number, _, d in batch], rows)
+            batches.did(len(batch))
+        for set_ in self._catalog.sets().values():
+            if set_.settings["source"] != "expanded" or set_.settings["of"] == expanded:
+                self._embed_set(set_, progress)
+
+    def _embed_set(self, set_: QuerySet, progress: Progress | None) -> None:
+        waiting = self._catalog.waiting_lists(set_)
+        batches = Batches(progress, f"embedding {set_.name}", waiting)
+        for size in batches:
+            batch = self._catalog.waiting_queries(set_, size)
+            lists = [self._texts(set_, one.number, one.document, one.texts) for one in batch]
+            rows = self._catalog.sets()[set_.name].rows
+            flat = [text for texts in lists for text in texts]
+            append_rows(
+                vector_file(self._folder, set_.set_id),
+                rows,
+                self.embed(flat, set_.settings["kind"]),
+            )
+            done = [
+                (one.number, one.digest, list_) for one, list_ in zip(batch, lists, strict=True)
+            ]
+            self._catalog.queries_embedded(set_, done, rows)
+            batches.did(len(batch))
+
+    def _texts(
+        self, set_: QuerySet, number: int, document: Document, given: list[str] | None
+    ) -> list[str]:
+        if set_.settings["source"] == "sentences":
+            return title_and_sentences(document.title, document.text, set_.settings["n"])
+        if set_.settings["source"] == "expanded":
+            queries = self._catalog.queries(self._catalog.sets()[set_.settings["of"]], number)
+            return [" ".join([document.content, *queries])]
+        return given or []
+
+    def embed(self, texts: list[str], kind: Kind) -> Vectors:
+        """Embed texts (n,) to unit rows (n, dim); a text with nothing in it is a zero row."""
+        said = [at for at, text in enumerate(texts) if text.strip()]
+        embedder = self._embedder()
+        vectors = np.zeros((len(texts), embedder.dim), np.float32)
+        if said:
+            vectors[said] = unit_rows(embedder.embed([texts[at] for at in said], kind))
+        return vectors

@@ -1,0 +1,83 @@
+"""Splits a document into its title and sentences, in any language, with no model."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+# Ends of sentences: Latin and Greek, Arabic and Urdu, Devanagari, CJK, Armenian, Ethiopic,
+# Khmer, Burmese, Tibetan. After the CJK, Indic and similar marks no space is needed.
+_END = re.compile(
+    r"""
+    (?: [.!?\u037e\u2026]+ ["'”’»)\]]* (?=\s)       # marks that need a space behind them
+      | [。！？｡۔؟।॥։።៕။།]+ ["'”’»)\]」』]*         # marks that do not
+      | \n\s*\n                                      # a paragraph ends its last sentence
+    )
+    """,
+    re.VERBOSE,
+)
+# A full stop behind one of these ends no sentence. A lower-case letter behind the stop is no
+# sign: whole collections (Cranfield) are in lower case.
+_ABBREVIATIONS = frozenset(
+    "cf ca dr e.g eg eq eqs fig figs i.e ie mr mrs ms no nos pp prof ref refs spp st vol vs".split()
+)
+_TOO_SHORT = 3
+"""Words; shorter pieces (initials, "P < 0.01).") say nothing alone and join the one before."""
+_UNMARKED = re.compile(r"[\u0e00-\u0eff]")
+"""Thai and Lao end sentences with a space, and use spaces within them too."""
+_UNMARKED_LENGTH = 120
+_LONGEST = 1000
+"""Characters; what is longer (tables, code) is cut at spaces."""
+MOST = 100
+"""Lists are kept this short: a longer document's neighbouring sentences are joined."""
+
+
+def split_sentences(text: str) -> list[str]:
+    """Return the sentences of a text, in order, white space folded."""
+    pieces: list[str] = []
+    begin = 0
+    for mark in _END.finditer(text):
+        if mark.group().startswith(".") and _is_abbreviation(text[begin : mark.start()]):
+            continue
+        pieces.append(text[begin : mark.end()])
+        begin = mark.end()
+    pieces.append(text[begin:])
+    sentences: list[str] = []
+    for piece in pieces:
+        folded = " ".join(piece.split())
+        if sentences and folded.isascii() and len(folded.split()) < _TOO_SHORT:
+            sentences[-1] = f"{sentences[-1]} {folded}".strip()
+        elif folded:
+            longest = _UNMARKED_LENGTH if _UNMARKED.search(folded) else _LONGEST
+            sentences += _cut_at_spaces(folded, longest)
+    return sentences
+
+
+def title_and_sentences(title: str, text: str, most: int = MOST) -> list[str]:
+    """Return a document's title and sentences, each once, at most ``most`` of them.
+
+    Where there are more, neighbours are joined so that the whole text stays covered.
+    """
+    found = dict.fromkeys([" ".join(title.split()), *split_sentences(text)])
+    texts = [part for part in found if any(letter.isalnum() for letter in part)]
+    if len(texts) <= most:
+        return texts
+    edges = [round(at * len(texts) / most) for at in range(most + 1)]
+    return [" ".join(texts[begin:end]) for begin, end in pairwise(edges)]
+
+
+def _is_abbreviation(before: str) -> bool:
+    return re.split(r"[\s(\[]", before[-12:])[-1].lower() in _ABBREVIATIONS
+
+
+def _cut_at_spaces(sentence: str, longest: int) -> list[str]:
+    """Cut an overlong sentence into nearly equal parts, at spaces where there are any near."""
+    parts = -(-len(sentence) // longest)
+    cut, begin = [], 0
+    for at in range(1, parts):
+        want = round(at * len(sentence) / parts)
+        space = sentence.rfind(" ", begin + 1, want)
+        end = space if space > want - longest // 2 else want
+        cut.append(sentence[begin:end].strip())
+        begin = end
+    return [part for part in [*cut, sentence[begin:].strip()] if part]

@@ -1,0 +1,112 @@
+"""The documentation of the running interpreter's standard library, as documents.
+
+A corpus every Python user already has: thousands of short, real texts, many of them easy
+to confuse (``shutil.copy``, ``copy2``, ``copyfile``). Used by ``strop demo``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+import types
+import warnings
+from collections.abc import Iterator
+
+from strop.types import Document
+
+# Platform twins (os and os.path carry the same functions), modules that act when imported
+# (antigravity opens a browser), the 100 codecs that all say the same, and test suites,
+# applications and packages on their way out of the library.
+_SKIPPED = frozenset(
+    "__main__ antigravity distutils encodings ensurepip genericpath idlelib lib2to3 nt ntpath"
+    " opcode posix posixpath pydoc_data sre_compile sre_constants sre_parse test this"
+    " turtledemo".split()
+)
+_FEWEST_WORDS = 3
+_ROUTINES = (
+    types.FunctionType,
+    types.MethodType,  # random.choice is a method of a hidden generator
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+
+
+def read_stdlib() -> list[Document]:
+    """Return one document for each public module, class, function and method with a docstring.
+
+    The id is the dotted name a user would type: ``shutil.copy2``, ``str.split``,
+    ``pathlib.Path.mkdir``. An object reachable under several names appears once, under the
+    name of the module it says it belongs to, else the shortest.
+    """
+    names: dict[int, tuple[tuple[bool, bool, int, str], str, object]] = {}
+    documents: dict[str, Document] = {}
+    for module_name, module in _modules():
+        _put(documents, module_name, module)
+        for name, value in _public(module, module_name):
+            path = name if module_name == "builtins" else f"{module_name}.{name}"
+            home = getattr(value, "__module__", None) or module_name
+            own = name == getattr(value, "__name__", name)  # OSError before EnvironmentError
+            rank = (not own, home != module_name, path.count("."), path)
+            if id(value) not in names or rank < names[id(value)][0]:
+                names[id(value)] = (rank, path, value)
+    for _, path, value in sorted(names.values(), key=lambda item: item[1]):
+        _put(documents, path, value)
+        if isinstance(value, type):
+            for name, member in vars(value).items():
+                routine = getattr(member, "__func__", member)  # unwraps class and static methods
+                if not name.startswith("_") and isinstance(routine, (*_ROUTINES, property)):
+                    _put(documents, f"{path}.{name}", routine)
+    return sorted(documents.values(), key=lambda document: document.id)
+
+
+def _modules() -> Iterator[tuple[str, types.ModuleType]]:
+    """Import and yield every public standard module with its public submodules."""
+    waiting = sorted(sys.stdlib_module_names | {"os.path"}, reverse=True)
+    while waiting:
+        name = waiting.pop()
+        if name in _SKIPPED or any(part.startswith("_") for part in name.split(".")):
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # deprecated modules announce themselves
+                module = importlib.import_module(name)
+        except Exception:  # not built for this machine (tkinter, dbm.gnu, winreg, ...)
+            continue
+        yield name, module
+        if hasattr(module, "__path__"):
+            below = (found.name for found in pkgutil.iter_modules(module.__path__))
+            waiting += sorted((f"{name}.{part}" for part in below if part != "tests"), reverse=True)
+
+
+def _public(module: types.ModuleType, module_name: str) -> Iterator[tuple[str, object]]:
+    listed = getattr(module, "__all__", None)
+    for name in listed if listed is not None else list(vars(module)):
+        value = getattr(module, name, None)
+        if name.startswith("_") or not isinstance(value, (type, *_ROUTINES)):
+            continue
+        home = getattr(value, "__module__", None) or module_name
+        if listed is None and home not in (module_name, f"_{module_name}"):
+            continue  # imported from elsewhere (bisect's functions are written in _bisect)
+        yield name, value
+
+
+def _put(documents: dict[str, Document], path: str, value: object) -> None:
+    """Add the document of ``value`` under ``path`` if it says anything."""
+    text = inspect.getdoc(value) if not isinstance(value, type) else value.__dict__.get("__doc__")
+    text = inspect.cleandoc(text) if isinstance(text, str) else ""
+    words = re.findall(r"[^\W\d_]+", text)
+    if len(words) < _FEWEST_WORDS or text.startswith("Alias for field number"):
+        return
+    kind = "module" if isinstance(value, types.ModuleType) else "class"
+    kind = kind if isinstance(value, (types.ModuleType, type)) else "function"
+    if kind == "function":
+        with contextlib.suppress(Exception):  # many built-ins have none; some cannot be read
+            text = f"{path}{inspect.signature(value)}\n\n{text}"  # type: ignore[arg-type]
+    # A default value may print its address, which differs from run to run.
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+    documents[path] = Document(id=path, text=text, title=path, metadata={"kind": kind})

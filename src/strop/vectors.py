@@ -1,0 +1,80 @@
+"""Append-only files of float32 rows, read through memory maps.
+
+A file holds nothing but rows. How many of them count is written in the catalog, in the same
+transaction as whatever refers to them; bytes behind that are left over from a writer that was
+stopped, are never read, and are overwritten by the next one. Committed rows never change, so a
+reader's map stays true while a writer appends.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from strop.errors import IndexDamaged
+from strop.types import Vectors
+
+_VALUE = np.dtype("<f4")
+
+
+def vector_file(folder: Path, set_id: int | None) -> Path:
+    """Return the file of a query set's vectors, of the documents' own for None."""
+    name = "documents" if set_id is None else f"queries-{set_id}"
+    return folder / "vectors" / f"{name}.f32"
+
+
+def append_rows(path: Path, committed: int, rows: Vectors) -> None:
+    """Write ``rows`` (n, dim) behind the first ``committed`` ones; return when they are on disk."""
+    begin = committed * rows.shape[1] * _VALUE.itemsize
+    is_new = not path.exists()
+    with open(path, "r+b" if not is_new else "x+b") as file:
+        file.seek(0, os.SEEK_END)
+        if file.tell() < begin:
+            raise _damaged(path, file.tell(), begin)
+        file.seek(begin)
+        file.truncate()
+        np.ascontiguousarray(rows, dtype=_VALUE).tofile(file)
+        file.flush()
+        os.fsync(file.fileno())
+    if is_new:
+        sync_folder(path.parent)
+
+
+def map_rows(path: Path, count: int, dim: int) -> Vectors:
+    """Return the first ``count`` rows of a file, read-only, without loading them."""
+    if count == 0:
+        return np.empty((0, dim), dtype=_VALUE)
+    need = count * dim * _VALUE.itemsize
+    have = path.stat().st_size if path.exists() else 0
+    if have < need:
+        raise _damaged(path, have, need)
+    return np.memmap(path, dtype=_VALUE, mode="r", shape=(count, dim))
+
+
+def whole_rows(path: Path, dim: int) -> int:
+    """Return how many whole rows a file holds; 0 if it is missing."""
+    return path.stat().st_size // (dim * _VALUE.itemsize) if path.exists() else 0
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new file's name survive a power cut; not every system can."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass
+    finally:
+        os.close(handle)
+
+
+def _damaged(path: Path, have: int, need: int) -> IndexDamaged:
+    index = path.parent.parent
+    return IndexDamaged(
+        f"{path} is cut short: it has {have:,} of {need:,} bytes. Its vectors can be made again "
+        f"from the catalog: strop check {index} --repair"
+    )
