@@ -7,6 +7,7 @@ import importlib.util
 import json
 import shutil
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,8 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any], dict[str, str], str]] = {
     ),
     "XLMRoberta": (
         "XLMRobertaModel",
-        {"max_position_embeddings": 514, "pad_token_id": 2, **_SIZES},
-        {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"},
+        {"max_position_embeddings": 514, "pad_token_id": 1, **_SIZES},
+        {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
         "<s> $A </s>",
     ),
     "Qwen3": (
@@ -100,7 +101,11 @@ def make_model(folder: Path, architecture: str, *, template: str | None = None) 
     tokenizer.post_processor = processors.TemplateProcessing(
         single=template, special_tokens=[(token, tokenizer.token_to_id(token)) for token in tokens]
     )
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **specials)
+    # RoBERTa loses two positions to its padding; its tokenizers say so.
+    longest = 512 if architecture == "XLMRoberta" else sizes["max_position_embeddings"]
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=longest, **specials
+    )
     fast.save_pretrained(folder)
     model_class = getattr(transformers, class_name)
     torch.manual_seed(7)
@@ -121,13 +126,19 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
     return folder
 
 
+@lru_cache
+def plain_model(folder: Path) -> tuple[Any, Any]:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager")
+    return tokenizer, model.eval()
+
+
 def by_hand(
     folder: Path, texts: list[str], prompt: str, max_length: int, *, pooling: str,
     pool_prompt: bool = True, both_ways: bool = False, end: str = "",
 ) -> Vectors:  # fmt: skip
     """One text at a time, nothing padded, on the transformers model alone."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer, model = plain_model(folder)
     rows = []
     for text in texts:
         if end:
@@ -348,11 +359,20 @@ def test_wrong_options(
         load(f"st:{model_folder('Bert')}", **options)
 
 
+def test_positions_lost_to_padding_are_counted(model_folder: Callable[[str], Path]) -> None:
+    folder = model_folder("XLMRoberta")
+    long = ["wing " * 2000]
+    got = load(f"st:{folder}", max_length=512).embed(long, "query")
+    np.testing.assert_allclose(got, by_hand(folder, long, "", 512, pooling="mean"), atol=1e-5)
+    with pytest.raises(BadInput, match="512 positions"):
+        load(f"st:{folder}", max_length=513)
+
+
 def test_a_folder_that_is_none_or_holds_no_model(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no folder"):
         load("st:/no/such/folder")
     (tmp_path / "note.txt").write_text("nothing here")
-    with pytest.raises(StropError, match="not a model folder"):
+    with pytest.raises(StropError, match="cannot be loaded as a model"):
         load(f"st:{tmp_path}")
 
 

@@ -15,7 +15,7 @@ from strop.errors import StropError
 from strop.types import Dataset, Document, Hits
 
 if TYPE_CHECKING:
-    from strop.evaluate import Report, evaluate
+    from strop.scoring import Report, evaluate
     from strop.explain import Explanation
     from strop.index import Changes, Index
     from strop.methods import METHODS, Method
@@ -28,7 +28,7 @@ __all__ = [
 
 _HOME = {
     "Changes": "index", "Explanation": "explain", "Index": "index", "METHODS": "methods",
-    "Method": "methods", "Report": "evaluate", "evaluate": "evaluate",
+    "Method": "methods", "Report": "scoring", "evaluate": "scoring",
 }  # fmt: skip
 
 

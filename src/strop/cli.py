@@ -361,7 +361,7 @@ def eval_(
 ) -> None:
     """Score methods on DATASET, a BEIR folder with queries.jsonl and qrels."""
     from strop.datasets import read_dataset, write_run
-    from strop.evaluate import evaluate
+    from strop.scoring import evaluate
 
     with _open(path) as index, progress_bars() as progress:
         report = evaluate(

@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from strop.evaluate import Report, evaluate
+from strop.scoring import Report, evaluate
 from strop.explain import Moved
 from strop.index import Index
 from strop.stdlib_docs import read_stdlib

@@ -22,7 +22,7 @@ from strop.types import Progress
 
 if TYPE_CHECKING:  # what it shows, not what it needs
     from strop.demo import DemoResult
-    from strop.evaluate import Report
+    from strop.scoring import Report
 
 
 def say(message: str) -> None:

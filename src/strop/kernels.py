@@ -154,14 +154,14 @@ def cosine_with_sharpened(
 ) -> float:
     """Return cosine(asked, d*) by building d* in double precision: slow and literal.
 
-    asked (dim,), document (dim,), queries (n, dim). Zero where either vector is zero.
+    asked (dim,), document (dim,), queries (n, dim), of unit length or zero. Zero where d* is.
     """
-    built = document.astype(np.float64)
+    built, scale = document.astype(np.float64), 1.0
     if len(queries):
-        rows = queries.astype(np.float64)
+        rows, scale = queries.astype(np.float64), max(1.0, abs(alpha))
         built = built + alpha * (softmax(rows @ asked.astype(np.float64), temperature) @ rows)
-    lengths = float(np.linalg.norm(asked)) * float(np.linalg.norm(built))
-    return float(asked @ built) / lengths if lengths > 1e-10 * max(1.0, abs(alpha)) else 0.0
+    length = float(np.linalg.norm(built))
+    return float(asked @ built) / length if length > 1e-10 * scale else 0.0
 
 
 def softmax(sims: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:

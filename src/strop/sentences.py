@@ -45,7 +45,7 @@ def split_sentences(text: str) -> list[str]:
     sentences: list[str] = []
     for piece in pieces:
         folded = " ".join(piece.split())
-        if sentences and folded.isascii() and len(folded.split()) < _TOO_SHORT:
+        if sentences and folded.isascii() and _words(folded) < _TOO_SHORT:
             sentences[-1] = f"{sentences[-1]} {folded}".strip()
         elif folded:
             longest = _UNMARKED_LENGTH if _UNMARKED.search(folded) else _LONGEST
@@ -64,6 +64,10 @@ def title_and_sentences(title: str, text: str, most: int = MOST) -> list[str]:
         return texts
     edges = [round(at * len(texts) / most) for at in range(most + 1)]
     return [" ".join(texts[begin:end]) for begin, end in pairwise(edges)]
+
+
+def _words(text: str) -> int:
+    return sum(any(letter.isalnum() for letter in word) for word in text.split())
 
 
 def _is_abbreviation(before: str) -> bool:

@@ -23,10 +23,11 @@ from strop.types import Document
 # applications and packages on their way out of the library.
 _SKIPPED = frozenset(
     "__main__ antigravity distutils encodings ensurepip genericpath idlelib lib2to3 nt ntpath"
-    " opcode posix posixpath pydoc_data sre_compile sre_constants sre_parse test this"
+    " opcode posix posixpath pydoc_data sre_compile sre_constants sre_parse test tests this"
     " turtledemo".split()
 )
 _FEWEST_WORDS = 3
+_PLAIN = (str, bytes, int, float, bool)
 _ROUTINES = (
     types.FunctionType,
     types.MethodType,  # random.choice is a method of a hidden generator
@@ -45,7 +46,8 @@ def read_stdlib() -> list[Document]:
     """
     names: dict[int, tuple[tuple[bool, bool, int, str], str, object]] = {}
     documents: dict[str, Document] = {}
-    for module_name, module in _modules():
+    # All are imported first: a submodule (curses.has_key) can hide a function of its package.
+    for module_name, module in list(_modules()):
         _put(documents, module_name, module)
         for name, value in _public(module, module_name):
             path = name if module_name == "builtins" else f"{module_name}.{name}"
@@ -69,7 +71,7 @@ def _modules() -> Iterator[tuple[str, types.ModuleType]]:
     waiting = sorted(sys.stdlib_module_names | {"os.path"}, reverse=True)
     while waiting:
         name = waiting.pop()
-        if name in _SKIPPED or any(part.startswith("_") for part in name.split(".")):
+        if any(part in _SKIPPED or part.startswith("_") for part in name.split(".")):
             continue
         try:
             with warnings.catch_warnings():
@@ -80,7 +82,7 @@ def _modules() -> Iterator[tuple[str, types.ModuleType]]:
         yield name, module
         if hasattr(module, "__path__"):
             below = (found.name for found in pkgutil.iter_modules(module.__path__))
-            waiting += sorted((f"{name}.{part}" for part in below if part != "tests"), reverse=True)
+            waiting += sorted((f"{name}.{part}" for part in below), reverse=True)
 
 
 def _public(module: types.ModuleType, module_name: str) -> Iterator[tuple[str, object]]:
@@ -106,7 +108,20 @@ def _put(documents: dict[str, Document], path: str, value: object) -> None:
     kind = kind if isinstance(value, (types.ModuleType, type)) else "function"
     if kind == "function":
         with contextlib.suppress(Exception):  # many built-ins have none; some cannot be read
-            text = f"{path}{inspect.signature(value)}\n\n{text}"  # type: ignore[arg-type]
-    # A default value may print its address, which differs from run to run.
-    text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+            text = f"{path}{_signature(value)}\n\n{text}"
     documents[path] = Document(id=path, text=text, title=path, metadata={"kind": kind})
+
+
+def _signature(value: object) -> str:
+    """Return a signature with its plain defaults only.
+
+    Others print addresses, paths of this machine, or (``cgi.print_environ``) its environment.
+    """
+    signature = inspect.signature(value)  # type: ignore[arg-type]
+    parameters = [
+        parameter
+        if parameter.default in (parameter.empty, None) or type(parameter.default) in _PLAIN
+        else parameter.replace(default=...)
+        for parameter in signature.parameters.values()
+    ]
+    return str(signature.replace(parameters=parameters)).replace("Ellipsis", "...")

@@ -70,8 +70,8 @@ def _make(spec: str | Embedder | Callable[..., Any], options: dict[str, Any]) ->
     if hasattr(spec, "encode"):
         raise BadInput("pass a function, such as lambda texts: model.encode(texts), not a model")
     if not callable(spec):
-        raise BadInput(f"a {type(spec).__name__} is not an embedder: give {_FORMS} or a function")
-    from strop.embed.callable import CallableEmbedder
+        raise BadInput(f"{spec!r} is not an embedder: give {_FORMS} or a function")
+    from strop.embed.function import CallableEmbedder
 
     return CallableEmbedder(spec, **options)
 

@@ -110,12 +110,21 @@ class SentenceTransformerEmbedder(BaseEmbedder):
     def _max_length(self, model: Any, max_length: int | None) -> None:
         if max_length is None:
             return
-        limit = getattr(model[0].auto_model.config, "max_position_embeddings", None)
+        limit = _positions(model[0].auto_model)
         if limit and max_length > limit:
             raise BadInput(
                 f"{self.name} has {limit} positions: max_length={max_length} is too long"
             )
         model.max_seq_length = max_length
+
+
+def _positions(transformer: Any) -> int | None:
+    """How many tokens the model has positions for, if it says so."""
+    limit: int | None = getattr(transformer.config, "max_position_embeddings", None)
+    embeddings = getattr(transformer, "embeddings", None)
+    padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
+    # RoBERTa and its kin count positions from the one after that of padding.
+    return limit if limit is None or padding is None else limit - padding - 1
 
 
 def _check(name: str, preset: Preset | None, options: Mapping[str, Any]) -> None:
@@ -178,7 +187,7 @@ def _load(source: str, name: str, dtype: str, **options: Any) -> Any:
             return SentenceTransformer(source, model_kwargs={key: dtype}, **options)
         except OSError as error:
             if path.exists():
-                raise StropError(f"{name}: {source} is not a model folder: {error}") from error
+                raise _not_a_model(name, source, error) from error
             raise StropError(
                 f"{name}: the model {source} was not found on this machine and could not be "
                 f"downloaded ({trouble or error}). Download it where there is a connection and "
@@ -187,11 +196,16 @@ def _load(source: str, name: str, dtype: str, **options: Any) -> Any:
             ) from error
         except ValueError as error:
             if "trust_remote_code" not in str(error):
-                raise
+                raise _not_a_model(name, source, error) from error
             raise StropError(
                 f"{name}: the model {source} brings code of its own that must run to load it. "
                 "If you trust its authors, pass trust_remote_code=True"
             ) from error
+
+
+def _not_a_model(name: str, source: str, error: Exception) -> StropError:
+    reason = str(error).strip().splitlines()[0]
+    return StropError(f"{name}: {source} cannot be loaded as a model: {reason}")
 
 
 def _hub_trouble(source: str, revision: str | None) -> str | None:

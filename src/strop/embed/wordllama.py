@@ -51,13 +51,10 @@ class WordLlama(BaseEmbedder):
     def __init__(self, dim: int = 256) -> None:
         if dim not in _DIMS:
             raise BadInput(f"wordllama has vectors of {_DIMS} numbers, not {dim!r}")
-        vectors, self._tokenizer, self.revision = _model()
+        vectors, self._tokenizer, self._starts_word, self.revision = _model()
         self._vectors_of_tokens = np.ascontiguousarray(vectors[:, :dim])
         self._dim = dim
         self.options = {} if dim == 256 else {"dim": dim}
-        vocabulary = self._tokenizer.get_vocab()
-        self._starts_word = np.zeros(max(vocabulary.values()) + 1, bool)
-        self._starts_word[[i for token, i in vocabulary.items() if token[0] == "\u2581"]] = True
         self._known = _Known(self._tokenizer)
 
     @property
@@ -167,8 +164,8 @@ def _words(text: str) -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def _model() -> tuple[NDArray[np.float32], Any, str]:
-    """Token vectors (32000, 256), tokenizer and hash of the weights."""
+def _model() -> tuple[NDArray[np.float32], Any, NDArray[np.bool_], str]:
+    """Token vectors (32000, 256), tokenizer, which tokens start a word, hash of the files."""
     spec = importlib.util.find_spec("wordllama")
     if spec is None or not spec.submodule_search_locations:
         raise StropError("wordllama is not installed: pip install 'wordllama>=0.4,<0.5'")
@@ -188,6 +185,9 @@ def _model() -> tuple[NDArray[np.float32], Any, str]:
     tokenizer = Tokenizer.from_file(str(config))
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    vocabulary = tokenizer.get_vocab()
+    starts_word = np.zeros(max(vocabulary.values()) + 1, bool)
+    starts_word[[i for token, i in vocabulary.items() if token.startswith("\u2581")]] = True
     digest = hashlib.blake2b(content, digest_size=8)
     digest.update(config.read_bytes())
-    return np.ascontiguousarray(vectors, np.float32), tokenizer, digest.hexdigest()
+    return np.asarray(vectors, np.float32), tokenizer, starts_word, digest.hexdigest()
