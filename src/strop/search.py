@@ -128,7 +128,7 @@ class Layout:
         for first, last in self.blocks:
             block = self.block(first, last)
             plain = (block.documents @ turned)[block.document_slots]
-            if method.weighting == "none":
+            if method.weighting == "none" or (method.weighting == "softmax" and not method.alpha):
                 scores = np.ascontiguousarray(plain.T)
             else:
                 scores = self._sharpened(block, plain, asked, turned, method)
