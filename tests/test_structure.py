@@ -13,9 +13,11 @@ SOURCE = Path(__file__).parent.parent / "src" / "strop"
 # except within the embed family.
 LAYERS = [
     ["errors", "types"],
-    ["files", "sentences", "methods", "batches", "vectors", "kernels", "database"],
+    ["files", "sentences", "methods", "batches", "vectors", "kernels", "clustering", "threads",
+     "database"],
     ["data", "datasets", "catalog", "embed", "stdlib_docs"],
-    ["snapshot", "pipeline"],
+    ["snapshot", "pipeline", "neighbors"],
+    ["references"],
     ["search"],
     ["explain"],
     ["index"],

@@ -15,10 +15,10 @@ from strop.errors import StropError
 from strop.types import Dataset, Document, Hits
 
 if TYPE_CHECKING:
-    from strop.scoring import Report, evaluate
     from strop.explain import Explanation
     from strop.index import Changes, Index
     from strop.methods import METHODS, Method
+    from strop.scoring import Report, evaluate
 
 __version__ = "0.1.0"
 __all__ = [

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from strop.database import Database
 from strop.errors import BadInput
+from strop.files import checked_string
 from strop.types import Document
 
 
@@ -86,6 +87,8 @@ class Catalog(Database):
                 "CREATE TEMP TABLE seen (id TEXT PRIMARY KEY, place TEXT) WITHOUT ROWID"
             )
             for document, place in documents:
+                for what in ("id", "title", "text"):
+                    checked_string(getattr(document, what), what, place, "give it as text")
                 try:
                     connection.execute("INSERT INTO seen VALUES (?, ?)", (document.id, place))
                 except sqlite3.IntegrityError:
@@ -97,7 +100,7 @@ class Catalog(Database):
                         "must be unique: remove one, or name another field with --id-field"
                     ) from None
                 digest = digest_of(document)
-                metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
+                metadata = _metadata(document, place)
                 known = connection.execute(
                     "SELECT number, digest, metadata FROM documents WHERE id = ?", (document.id,)
                 ).fetchone()
@@ -133,27 +136,21 @@ class Catalog(Database):
     def number_of(self, id_: str) -> int:
         """Return a document's number in this index."""
         with self.reading() as connection:
-            found = connection.execute(
-                "SELECT number FROM documents WHERE id = ?", (id_,)
-            ).fetchone()
+            found = _find(connection, id_)
         if found is None:
             raise BadInput(f"{self.path.parent} has no document {id_!r}")
-        return int(found[0])
+        return found[0]
 
-    def all_ids(self) -> Iterator[str]:
-        """Yield the id of every document, in order of number."""
+    def all_ids(self) -> list[str]:
+        """Return the id of every document, in order of number."""
         with self.reading() as connection:
-            for (id_,) in connection.execute("SELECT id FROM documents ORDER BY number"):
-                yield id_
+            found = connection.execute("SELECT id FROM documents ORDER BY number").fetchall()
+        return [id_ for (id_,) in found]
 
     def unknown(self, ids: Iterable[str]) -> set[str]:
         """Return those of ``ids`` that are not in the catalog."""
         with self.reading() as connection:
-            return {
-                id_
-                for id_ in ids
-                if not connection.execute("SELECT 1 FROM documents WHERE id = ?", (id_,)).fetchone()
-            }
+            return {id_ for id_ in ids if _find(connection, id_) is None}
 
     def document(self, number: int) -> Document:
         """Return one document by number."""
@@ -233,7 +230,7 @@ class Catalog(Database):
                 connection.execute(f"DELETE FROM {table} WHERE set_id = ?", (set_.set_id,))
 
     def store_queries(
-        self, set_: QuerySet, lists: Iterable[tuple[str, str, list[str]]]
+        self, set_: QuerySet, lists: Iterable[tuple[str, str, Sequence[str]]]
     ) -> tuple[int, int, list[str]]:
         """Take in (place, document id, queries) lists, all or none; they wait to be embedded.
 
@@ -243,18 +240,32 @@ class Catalog(Database):
         unknown: list[str] = []
         with self.writing() as connection:
             for place, id_, texts in lists:
-                found = connection.execute(
-                    "SELECT number, digest FROM documents WHERE id = ?", (id_,)
-                ).fetchone()
+                if isinstance(texts, str):
+                    raise BadInput(f"{place}: the queries of {id_!r} are one text, not a list")
+                queries_of = f"{place}, queries of {id_!r}"
+                checked = [checked_string(one, "a query", queries_of, "use text") for one in texts]
+                found = _find(connection, id_)
                 if found is None:
                     unknown.append(f"{place}: {id_!r}")
                     continue
-                connection.execute(
-                    "INSERT OR REPLACE INTO waiting_queries VALUES (?, ?, ?, ?)",
-                    (set_.set_id, found[0], json.dumps(texts, ensure_ascii=False), found[1]),
+                number, digest = found
+                which = (set_.set_id, number)
+                text = json.dumps(checked, ensure_ascii=False)
+                same = connection.execute(
+                    "UPDATE queries SET digest = ? WHERE set_id = ? AND number = ? AND texts = ?",
+                    (digest, *which, text),
                 )
+                if same.rowcount:  # embedded already; one that was to replace it no longer is
+                    connection.execute(
+                        "DELETE FROM waiting_queries WHERE set_id = ? AND number = ?", which
+                    )
+                else:
+                    connection.execute(
+                        "INSERT OR REPLACE INTO waiting_queries VALUES (?, ?, ?, ?)",
+                        (*which, text, digest),
+                    )
                 taken += 1
-                queries += len(texts)
+                queries += len(checked)
             if not taken:
                 raise BadInput(
                     "none of the ids is a document of this index"
@@ -407,3 +418,22 @@ class Catalog(Database):
                 )
             connection.execute("DELETE FROM queries WHERE set_id = ? AND start + count > ?", which)
             connection.execute("UPDATE sets SET rows = ? WHERE set_id = ?", (rows, set_.set_id))
+
+
+def _find(connection: sqlite3.Connection, id_: str) -> tuple[int, bytes] | None:
+    """Return a document's number and digest."""
+    try:
+        found: tuple[int, bytes] | None = connection.execute(
+            "SELECT number, digest FROM documents WHERE id = ?", (id_,)
+        ).fetchone()
+    except UnicodeEncodeError:  # a lone surrogate; no stored id has one
+        return None
+    return found
+
+
+def _metadata(document: Document, place: str) -> str:
+    try:
+        text = json.dumps(dict(document.metadata), ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{place}: the metadata cannot be stored as JSON: {error}") from error
+    return checked_string(text, "the metadata", place, "use JSON values")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
+import shlex
+import shutil
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -11,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.markup import escape
 
 from strop import __version__
 from strop.display import (
     human_bytes,
     print_demo,
+    print_document,
     print_explained,
     print_hits,
     print_info,
@@ -24,9 +29,10 @@ from strop.display import (
     print_report,
     progress_bars,
     say,
-    standard_output,
+    warn,
 )
 from strop.errors import BadInput, StropError
+from strop.files import filled_lines, shown_name
 
 if TYPE_CHECKING:  # loaded by the verbs that need them, so that --help is quick
     from strop.index import Index
@@ -42,10 +48,17 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         warnings.showwarning = _show_warning
         logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a text it cannot show is no reason to stop
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except StropError as error:
-            say(f"[red]error:[/] {escape(str(error))}")
+            say(str(error), "error:", "red")
+            ctx.exit(1)
+        except OSError as error:
+            if error.filename is None or error.errno == errno.EPIPE:
+                raise  # no file's fault; a closed pipe ends the command quietly
+            say(f"{error.filename}: {error.strerror}", "error:", "red")
             ctx.exit(1)
         except KeyboardInterrupt:
             say("stopped. What was committed is safe: run the command again to go on.")
@@ -103,7 +116,7 @@ def _scoring_options(command: F) -> F:
 @main.command()
 @click.argument("corpus")
 @click.option("-o", "--output", "path", required=True, type=Path, help="The index folder.")
-@click.option("--embedder", default="wordllama", show_default=True, help="Which embedder.")
+@click.option("--embedder", help="Which embedder.  [that of the index; wordllama for a new one]")
 @click.option(
     "--option",
     "options",
@@ -123,7 +136,7 @@ def _scoring_options(command: F) -> F:
 def build(
     corpus: str,
     path: Path,
-    embedder: str,
+    embedder: str | None,
     options: tuple[str, ...],
     queries: str,
     as_json: bool,
@@ -144,18 +157,26 @@ def build(
 
     given = _options(options)
     exists = (path / "catalog.sqlite").exists()
-    index = Index.open(path, embedder, **given) if exists else Index.create(path, embedder, **given)
+    held = None if not path.exists() else any(path.iterdir()) if path.is_dir() else True
+    if exists and embedder is None and not given:
+        index = Index.open(path)
+    elif exists:
+        index = Index.open(path, embedder or "wordllama", **given)
+    else:
+        index = Index.create(path, embedder or "wordllama", **given)
     with index:
         try:
             with progress_bars() as progress:
                 if queries == "sentences" and not exists:
                     index.sharpen("sentences", progress=progress)
                 changes = index.add(_documents(corpus, fields), progress)
-                if queries == "sentences" and exists:
+                # One that is there has been brought up to date by now, whatever its settings.
+                if queries == "sentences" and exists and "sentences" not in index.info()["sets"]:
                     index.sharpen("sentences", progress=progress)
         except StropError:
-            if not exists and not len(index):  # nothing came of it: leave no empty index behind
-                index.delete()
+            if not held and not len(index):  # nothing came of it: leave no empty index behind
+                index.close()
+                _clear(path, folder_too=held is None)
             raise
         _report_changes(index, asdict(changes), as_json)
 
@@ -176,11 +197,11 @@ def add(path: Path, corpus: str, as_json: bool, **fields: str | None) -> None:
 @main.command()
 @click.argument("path", metavar="INDEX", type=Path)
 @click.argument("ids", nargs=-1)
-@click.option("--file", type=click.File(), help="A file with one id a line (- for stdin).")
+@click.option("--file", help="A file with one id a line; - for standard input.")
 @_JSON
-def remove(path: Path, ids: tuple[str, ...], file: Any, as_json: bool) -> None:
+def remove(path: Path, ids: tuple[str, ...], file: str | None, as_json: bool) -> None:
     """Remove documents by id; if one is unknown, none is removed."""
-    wanted = [*ids, *(line.strip() for line in file or () if line.strip())]
+    wanted = [*ids, *(line.strip() for _, line in (filled_lines(file) if file else ()))]
     if not wanted:
         raise click.UsageError("name at least one id, or give --file")
     with _open(path) as index:
@@ -216,15 +237,7 @@ def show(path: Path, id_: str, as_json: bool) -> None:
     if as_json:
         print_json({**asdict(document), "queries": queries})
         return
-    out = standard_output()
-    out.print(f"[bold]{escape(document.id)}[/]  {escape(document.title)}")
-    out.print(escape(document.text))
-    for key, value in document.metadata.items():
-        out.print(f"[dim]{escape(key)}:[/] {escape(str(value))}")
-    for name, texts in queries.items():
-        out.print(f"\n[bold]{escape(name)}[/] ({len(texts)})")
-        for text in texts:
-            out.print(f"  - {escape(text)}")
+    print_document(document, queries)
 
 
 @main.command()
@@ -255,9 +268,9 @@ def queries(path: Path, file: str | None, style: str, n: int | None, as_json: bo
             )
         about = index.info()["sets"][style]
     if unknown:
-        say(
-            f"[yellow]warning:[/] {len(unknown):,} lists are for ids that are not in the index and"
-            f" were left out (first: {escape(unknown[0])})"
+        warn(
+            f"{len(unknown):,} lists are for ids that are not in the index and were left out"
+            f" (first: {unknown[0]})"
         )
     if as_json:
         print_json({"set": style, **about, "unknown_ids": len(unknown)})
@@ -288,6 +301,8 @@ def search(
     as_json: bool,
 ) -> None:
     """Rank the documents of INDEX for TEXT."""
+    if not text.strip():
+        raise BadInput("the query is empty: write what to look for")
     with _open(path) as index:
         chosen = index.method(
             method, alpha=alpha, temperature=temperature, sets=_split(sets, "+"), n=n
@@ -364,6 +379,8 @@ def eval_(
     from strop.scoring import evaluate
 
     with _open(path) as index, progress_bars() as progress:
+        if run_out is not None:  # before the work, not after, if it cannot be made
+            run_out.mkdir(parents=True, exist_ok=True)
         report = evaluate(
             index,
             read_dataset(dataset, split),
@@ -379,12 +396,11 @@ def eval_(
             progress=progress,
         )
     if report.missing:
-        say(
-            f"[yellow]warning:[/] {report.missing:,} relevant documents of {report.dataset} are not"
-            " in the index; no method can find them"
+        warn(
+            f"{report.missing:,} relevant documents of {report.dataset} are not in the index;"
+            " no method can find them"
         )
     if run_out is not None:
-        run_out.mkdir(parents=True, exist_ok=True)
         for name, run in report.runs.items():
             safe = name.replace(":", "_").replace("=", "-")
             write_run(run_out / f"{report.dataset}.{safe}.trec", run, f"strop-{safe}")
@@ -419,7 +435,8 @@ def check(path: Path, repair: bool, as_json: bool) -> None:
     else:
         for problem in problems:
             click.echo(problem)
-        click.echo("repaired" if mended else "damaged" if problems else "whole")
+        mend = f"damaged; to mend it: strop check {shlex.quote(str(path))} --repair"
+        click.echo("repaired" if mended else mend if problems else "whole")
     if problems and not repair:
         raise click.exceptions.Exit(1)
 
@@ -466,24 +483,32 @@ def _documents(corpus: str, fields: dict[str, str | None]) -> Iterator[Any]:
         empty = False
         yield sourced.document, sourced.where
     if empty:
-        raise BadInput(f"{corpus} holds no documents")
+        raise BadInput(f"{shown_name(corpus)} holds no documents")
+
+
+def _clear(folder: Path, folder_too: bool) -> None:
+    """Delete an index that came to nothing, and the folder if it was not there before."""
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    if folder_too:
+        folder.rmdir()
 
 
 def _report_changes(index: Index, changes: dict[str, Any], as_json: bool) -> None:
     about = index.info()
     if changes.get("empty"):
-        say(
-            f"[yellow]warning:[/] {changes['empty']:,} documents have no text; they are kept and"
-            " score 0"
-        )
+        warn(f"{changes['empty']:,} documents have no text; they are kept and score 0")
+    sets = {name: of["queries"] for name, of in about["sets"].items() if of["source"] != "expanded"}
     if as_json:
-        sets = {name: of["queries"] for name, of in about["sets"].items()}
         print_json({**changes, "documents": about["documents"], "queries": sets})
         return
     said = [
         f"{changes[key]:,} {key}" for key in ("new", "changed", "unchanged") if changes.get(key)
     ]
-    mixed = ", ".join(f"{of['queries']:,} {name}" for name, of in about["sets"].items())
+    mixed = ", ".join(f"{count:,} {name}" for name, count in sets.items())
     click.echo(
         f"{about['documents']:,} documents"
         + (f" ({', '.join(said)})" if said else "")
@@ -499,6 +524,8 @@ def _options(pairs: Sequence[str]) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals:
             raise click.UsageError(f"--option takes NAME=VALUE, not {pair!r}")
+        if name in ("cache", "cls", "embedder", "spec"):  # arguments of their own in the library
+            raise click.UsageError(f"{name} is no embedder's option")
         try:
             options[name] = json.loads(value)
         except ValueError:
@@ -511,7 +538,7 @@ def _split(text: str | None, mark: str = ",") -> list[str]:
 
 
 def _show_warning(message: Warning | str, category: Any, *_: Any, **__: Any) -> None:
-    say(f"[yellow]warning:[/] {escape(str(message))}")
+    warn(str(message))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,20 +55,31 @@ CREATE TABLE waiting_queries (
 """
 
 
+class _Held:
+    """A thread's connection, closed when the thread ends or the catalog is dropped."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def __del__(self) -> None:
+        self.connection.close()
+
+
 class Database:
     """One SQLite file, a connection for each thread, and two kinds of transaction."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._held: weakref.WeakSet[_Held] = weakref.WeakSet()
         self._opening = threading.Lock()
 
     @classmethod
     def create(cls: type[D], path: Path, meta: dict[str, Any]) -> D:
         """Make a new catalog; it appears under its name only when it is complete."""
         unfinished = path.with_name(path.name + ".new")
-        unfinished.unlink(missing_ok=True)
+        for end in ("", "-wal", "-shm", "-journal"):  # left by one that was stopped
+            unfinished.with_name(unfinished.name + end).unlink(missing_ok=True)
         with _explained(path):
             connection = sqlite3.connect(unfinished)
             try:
@@ -87,21 +99,20 @@ class Database:
     def close(self) -> None:
         """Close every thread's connection."""
         with self._opening:
-            for connection in self._connections:
-                connection.close()
-            self._connections.clear()
+            for held in list(self._held):
+                held.connection.close()
             self._local = threading.local()
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
+        held: _Held | None = getattr(self._local, "held", None)
+        if held is None:
             with _explained(self.path):
-                connection = self._connect()
-            self._local.connection = connection
+                held = _Held(self._connect())
             with self._opening:
-                self._connections.append(connection)
-        return connection
+                self._held.add(held)
+                self._local.held = held
+        return held.connection
 
     def _connect(self) -> sqlite3.Connection:
         if not self.path.exists():  # sqlite3 would make an empty one
@@ -120,7 +131,8 @@ class Database:
             except sqlite3.OperationalError as error:
                 connection.close()
                 failure = failure or error
-                if mode.startswith("mode=rw") and not _has_log(self.path):
+                locked = "locked" in str(error)  # by a writer: not immutable at all
+                if mode.startswith("mode=rw") and not locked and not _has_log(self.path):
                     continue
                 break
             except sqlite3.DatabaseError:
@@ -149,14 +161,19 @@ class Database:
             try:
                 yield connection
             finally:
-                connection.execute("COMMIT")
+                if connection.in_transaction:  # an error may have ended it already
+                    connection.execute("COMMIT")
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it is kept, or none."""
-        connection = self._connection
+        """One transaction: all of it is kept, or none. One inside another is part of it."""
+        connection, local = self._connection, self._local
+        if getattr(local, "writing", False):
+            yield connection
+            return
         with _explained(self.path):
             connection.execute("BEGIN IMMEDIATE")
+            local.writing = True
             try:
                 yield connection
                 connection.execute(
@@ -167,6 +184,8 @@ class Database:
                 if connection.in_transaction:  # a full disk may have rolled it back already
                     connection.execute("ROLLBACK")
                 raise
+            finally:
+                local.writing = False
 
 
 def _has_log(path: Path) -> bool:

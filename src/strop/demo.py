@@ -14,9 +14,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from strop.scoring import Report, evaluate
 from strop.explain import Moved
 from strop.index import Index
+from strop.scoring import Report, evaluate
 from strop.stdlib_docs import read_stdlib
 from strop.types import Dataset, Progress
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,26 +14,44 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
+from rich.text import Text
 
-from strop.types import Progress
+from strop.types import Document, Progress
 
 if TYPE_CHECKING:  # what it shows, not what it needs
     from strop.demo import DemoResult
     from strop.scoring import Report
 
 
-def say(message: str) -> None:
+# Texts come from files: what would steer a terminal is shown as �, and carriage returns not at all.
+_CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)), "�")
+_CONTROLS[13] = ""
+_WIDE = 10_000
+
+
+def say(message: str, label: str = "", style: str = "") -> None:
     """Say something to the person, on standard error, on one line."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(message)
+    line = Text.assemble((label and f"{label} ", style), plain(" ".join(message.splitlines())))
+    Console(stderr=True, soft_wrap=True).print(line)
+
+
+def warn(message: str) -> None:
+    """Say what may be wrong."""
+    say(message, "warning:", "yellow")
 
 
 def print_json(value: Any) -> None:
     """Print a value for machines."""
-    click.echo(json.dumps(_finite(value), ensure_ascii=False, indent=2))
+    value = _finite(value)
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:  # no Unicode there, or half a character in an argument
+        text = json.dumps(value, indent=2)
+    click.echo(text)
 
 
 def _finite(value: Any) -> Any:
@@ -48,8 +67,13 @@ def standard_output() -> Console:
     """Return a console that never folds lines when piped."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=200)
+        console = Console(highlight=False, width=_WIDE, soft_wrap=True)
     return console
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Return a text to be shown as it is: no markup, no emoji codes, no control characters."""
+    return Text(text.translate(_CONTROLS), style)
 
 
 def plain_table(*columns: str) -> Table:
@@ -61,23 +85,37 @@ def print_hits(rows: Sequence[dict[str, Any]]) -> None:
     """Print ranked documents."""
     shown = plain_table("", "score", "id", "document")
     for row in rows:
-        text = " ".join(f"{row['title']} {row['text']}".split())
         shown.add_row(
             str(row["rank"]),
             f"{row['score']:.4f}",
-            escape(row["id"]),
-            escape(shorten(text, 160)),
+            plain(row["id"]),
+            plain(shorten(f"{row['title']} {row['text']}", 160)),
         )
     standard_output().print(shown)
 
 
+def print_document(document: Document, queries: Mapping[str, Sequence[str]]) -> None:
+    """Print one document and its stored queries."""
+    out = standard_output()
+    out.print(plain(document.id, "bold"), plain(document.title), sep="  ")
+    out.print(plain(document.text))
+    for key, value in document.metadata.items():
+        out.print(plain(f"{key}:", "dim"), plain(str(value)))
+    for name, texts in queries.items():
+        out.print()
+        out.print(plain(name, "bold"), f"({len(texts)})")
+        for text in texts:
+            out.print(plain(f"  - {text}"))
+
+
 def print_explained(rows: Sequence[dict[str, Any]]) -> None:
     """Print ranked documents, each with the stored queries that moved it most."""
+    out = standard_output()
     for row in rows:
         told = row["explanation"]
-        standard_output().print(
-            f"[bold]{row['rank']}. {escape(row['id'])}[/]  {told['score']:.4f}"
-            f" = {told['plain']:.4f} plain {told['score'] - told['plain']:+.4f}"
+        out.print(
+            plain(f"{row['rank']}. {row['id']} ", "bold"),
+            f"{told['score']:.4f} = {told['plain']:.4f} plain {told['score'] - told['plain']:+.4f}",
         )
         shown = plain_table("moved", "weight", "similarity", "set", "stored query")
         for part in told["queries"][:5]:
@@ -85,15 +123,16 @@ def print_explained(rows: Sequence[dict[str, Any]]) -> None:
                 f"{part['moved']:+.4f}",
                 f"{part['weight']:.2f}",
                 f"{part['similarity']:.3f}",
-                escape(part["set"]),
-                escape(shorten(part["text"], 90)),
+                plain(part["set"]),
+                plain(shorten(part["text"], 90)),
             )
-        standard_output().print(shown)
+        out.print(shown)
 
 
 def print_report(report: Report) -> None:
     """Print methods side by side, in percent, with their change against the baseline."""
-    shown = plain_table(escape(report.dataset), *report.measures)
+    shown = plain_table("", *report.measures)
+    shown.columns[0].header = plain(report.dataset)
     for column in shown.columns[1:]:
         column.justify = "right"
     for name, values in report.results.items():
@@ -105,7 +144,7 @@ def print_report(report: Report) -> None:
                 star = "*" if report.p_values[name][measure] < 0.05 else " "
                 cell += f" [green]{change:+.2f}[/]{star}" if change > 0 else f" {change:+.2f}{star}"
             cells.append(cell)
-        shown.add_row(escape(name), *cells)
+        shown.add_row(plain(name), *cells)
     shown.caption = (
         f"{report.queries:,} queries, percent; change against {report.baseline}, "
         "* p < 0.05 (paired t-test, Holm)"
@@ -124,12 +163,14 @@ def print_demo(result: DemoResult, path: Path, command: str) -> None:
     out.print("\nThe two answers that gained most places and the one that lost most, and why:")
     for change in result.changes:
         before, after = (str(place or "beyond 50") for place in (change.before, change.after))
-        out.print(f"\n  [bold]{escape(change.question)}[/]")
-        out.print(f"  {escape(change.answer)}: place {before} -> {after}, moved by its own text")
+        out.print()
+        out.print(plain(f"  {change.question}", "bold"))
+        out.print(plain(f"  {change.answer}: place {before} -> {after}, moved by its own text"))
         for part in change.why:
-            out.print(f"    {part.moved:+.3f}  {escape(shorten(part.text, 84))}")
+            out.print(plain(f"    {part.moved:+.3f}  {shorten(part.text, 84)}"))
     out.print("\nSearch it yourself:\n")
-    click.echo(f'  {command} search {path} "copy a file with its timestamps" --explain\n')
+    where = shlex.quote(str(path))
+    click.echo(f'  {command} search {where} "copy a file with its timestamps" --explain\n')
 
 
 def print_info(about: dict[str, Any]) -> None:
@@ -137,19 +178,22 @@ def print_info(about: dict[str, Any]) -> None:
     made = about["embedder"]
     shown = plain_table("", "")
     shown.show_header = False
-    shown.add_row("index", escape(f"{about['path']} (format {about['format']})"))
-    shown.add_row("embedder", escape(f"{made['name']}, {made['dim']} dimensions"))
+    shown.add_row("index", plain(f"{about['path']} (format {about['format']})"))
+    shown.add_row("embedder", plain(f"{made['name']}, {made['dim']} dimensions"))
     shown.add_row("documents", f"{about['documents']:,}{_aside(empty=about['empty'])}")
     for name, of in about["sets"].items():
         old = 0 if of["waiting"] else of["older_than_text"]
         shown.add_row(
-            escape(f"set {name}"),
+            plain(f"set {name}"),
             f"{of['queries']:,} texts for {of['documents']:,} documents"
             + _aside(older_than_their_text=old),
         )
-    waiting = about["waiting"] + sum(of["waiting"] for of in about["sets"].values())
+    # Expanded text is embedded when a method asks for it, not by finish.
+    sets = [of for of in about["sets"].values() if of["source"] != "expanded"]
+    waiting = about["waiting"] + sum(of["waiting"] for of in sets)
     if waiting:
-        shown.add_row("waiting", escape(f"{waiting:,} to embed: strop finish {about['path']}"))
+        finish = f"strop finish {shlex.quote(about['path'])}"
+        shown.add_row("waiting", plain(f"{waiting:,} to embed: {finish}"))
     shown.add_row("size", human_bytes(about["total_bytes"]))
     standard_output().print(shown)
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +12,7 @@ from strop import kernels
 from strop.kernels import Floats, Ints
 from strop.methods import Method
 from strop.snapshot import Spans
+from strop.threads import in_parts, pool
 from strop.types import Vectors
 
 _BLOCK_ROWS = 8192
@@ -108,7 +106,7 @@ class Layout:
                     0, last - first,
                 )  # fmt: skip
 
-            list(_threads().map(fill, self.blocks))
+            list(pool().map(fill, self.blocks))
             self._fixed = (self_dots, doc_dots, grams)
         return self._fixed
 
@@ -132,7 +130,7 @@ class Layout:
                 scores = np.ascontiguousarray(plain.T)
             else:
                 scores = self._sharpened(block, plain, asked, turned, method)
-            _in_parts(len(asked), partial(kernels.keep_best, scores, first, best, places))
+            in_parts(len(asked), partial(kernels.keep_best, scores, first, best, places))
 
     def _sharpened(
         self, block: _Block, plain: Floats, asked: Vectors, turned: Vectors, method: Method
@@ -146,7 +144,7 @@ class Layout:
         scores = np.empty((turned.shape[1], last - first), np.float32)
         offsets = self.offsets[first : last + 1] - self.offsets[first]
         if method.weighting == "max":
-            _in_parts(
+            in_parts(
                 last - first,
                 partial(kernels.maxsim_scores, plain, sims, block.slots, offsets, scores),
             )
@@ -155,7 +153,7 @@ class Layout:
         span = slice(self.offsets[first], self.offsets[last])
         gram = slice(self._gram_offsets[first], self._gram_offsets[last])
         gram_offsets = self._gram_offsets[first : last + 1] - self._gram_offsets[first]
-        _in_parts(
+        in_parts(
             last - first,
             partial(
                 kernels.sharpened_scores,
@@ -206,27 +204,3 @@ def _ranges(start: Ints, count: Ints) -> Ints:
 
 def _starts(counts: Ints) -> Ints:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_thread_count(), thread_name_prefix="strop")
-
-
-@cache
-def _thread_count() -> int:
-    said = os.environ.get("STROP_THREADS", "")
-    if said.isdigit():
-        return max(1, int(said))
-    usable = getattr(os, "sched_getaffinity", None)  # not on every system
-    return len(usable(0)) if usable else os.cpu_count() or 1
-
-
-def _in_parts(size: int, work: Callable[[int, int], None]) -> None:
-    """Call ``work(first, last)`` over ``range(size)`` cut into one part per thread."""
-    parts = min(_thread_count(), size)
-    edges = [size * part // parts for part in range(parts + 1)] if parts else []
-    if parts <= 1:
-        work(0, size)
-    else:
-        list(_threads().map(work, edges[:-1], edges[1:]))

@@ -28,17 +28,19 @@ def vector_file(folder: Path, set_id: int | None) -> Path:
 def append_rows(path: Path, committed: int, rows: Vectors) -> None:
     """Write ``rows`` (n, dim) behind the first ``committed`` ones; return when they are on disk."""
     begin = committed * rows.shape[1] * _VALUE.itemsize
-    is_new = not path.exists()
-    with open(path, "r+b" if not is_new else "x+b") as file:
+    if not path.parent.exists():  # vectors can be made again, so the folder may be thrown away
+        path.parent.mkdir()
+        sync_folder(path.parent.parent)
+    with open(path, "r+b" if path.exists() else "x+b") as file:
         file.seek(0, os.SEEK_END)
         if file.tell() < begin:
             raise _damaged(path, file.tell(), begin)
         file.seek(begin)
         file.truncate()
-        np.ascontiguousarray(rows, dtype=_VALUE).tofile(file)
+        file.write(np.ascontiguousarray(rows, dtype=_VALUE).data)  # tofile() hides a full disk
         file.flush()
         os.fsync(file.fileno())
-    if is_new:
+    if committed == 0:  # new, or left by a writer that was stopped before it came here
         sync_folder(path.parent)
 
 

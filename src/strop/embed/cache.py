@@ -75,6 +75,11 @@ class CachedEmbedder:
         return self.embedder.options
 
     @property
+    def unkeyed_options(self) -> frozenset[str]:
+        """The options of the embedder that do not change vectors."""
+        return getattr(self.embedder, "unkeyed_options", frozenset())
+
+    @property
     def dim(self) -> int:
         """The length of a vector."""
         return self.embedder.dim

@@ -74,7 +74,7 @@ class SentenceTransformerEmbedder(BaseEmbedder):
         if preset:
             _apply(preset, model)
         if pooling:
-            _pool(model, pooling, include_prompt=True)
+            _pool(model, pooling)
         self._max_length(model, max_length or (preset.max_length if preset else None))
         self._prompts = _prompts(model, preset, prompts, task)
         self._model = model
@@ -247,10 +247,13 @@ def _apply(preset: Preset, model: Any) -> None:
         _look_both_ways(model[0].auto_model, preset.name)
 
 
-def _pool(model: Any, pooling: Pooling, *, include_prompt: bool) -> None:
+def _pool(model: Any, pooling: Pooling, *, include_prompt: bool | None = None) -> None:
+    """Pool in another way; the prompt is left out or not as before, unless said."""
     for i, module in enumerate(model):
         if type(module).__name__ == "Pooling":
             width = model[0].auto_model.config.hidden_size
+            if include_prompt is None:
+                include_prompt = module.include_prompt
             # Its class moves between versions of the library; the one at hand is right.
             model[i] = type(module)(width, pooling_mode=pooling, include_prompt=include_prompt)
             return

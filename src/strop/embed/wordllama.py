@@ -12,9 +12,8 @@ import importlib.util
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,12 +73,10 @@ class WordLlama(BaseEmbedder):
         from scipy.sparse import csr_array
 
         ids = self._ids(words)
-        tokens = np.fromiter(chain.from_iterable(ids), np.int32)
-        # The package clips ids to the rows it has, and so do we.
-        np.minimum(tokens, len(self._vectors_of_tokens) - 1, out=tokens)
-        tokens_before = np.zeros(len(ids) + 1, np.int32)
-        np.cumsum(np.fromiter(map(len, ids), np.int32, len(ids)), out=tokens_before[1:])
-        indptr = tokens_before[[0, *ends]]
+        tokens = np.frombuffer(b"".join(ids), np.int32)
+        tokens_before = np.zeros(len(ids) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, ids), np.int64, len(ids)), out=tokens_before[1:])
+        indptr = (tokens_before[[0, *ends]] // tokens.itemsize).astype(np.int32)
         # A product with a sparse matrix of ones: no array with a row for each token is made.
         matrix = csr_array(
             (np.ones(len(tokens), np.float32), tokens, indptr),
@@ -88,46 +85,50 @@ class WordLlama(BaseEmbedder):
         sums: NDArray[np.float32] = matrix @ self._vectors_of_tokens
         return sums
 
-    def _ids(self, words: list[str]) -> list[list[int]]:
-        """The token ids of each word."""
+    def _ids(self, words: list[str]) -> list[bytes]:
+        """The token ids of each word, as the bytes of int32: those are joined fastest."""
         # Threads share the table without a lock: entries are only added, a full table is
         # replaced and not emptied, and learning a word twice does no harm.
         known = self._known
-        new = [word for word in set(words) if word not in known]
-        if new:
+        found = list(map(known.get, words))
+        if None in found:
             if known.room < 0:
                 self._known = known = _Known(self._tokenizer)
-                new = [word for word in set(words) if word not in known]
-            self._learn(new, known)
-        return [known[word] for word in words]
+            self._learn([word for word in set(words) if word not in known], known)
+            return list(map(known.__getitem__, words))
+        return cast(list[bytes], found)
 
     def _learn(self, words: list[str], known: _Known) -> None:
         known.room -= sum(map(len, words)) + _ENTRY_BYTES * len(words)
-        alone = [word for word in words if _ODD.search(word)]
-        plain = [word for word in words if not _ODD.search(word)]
-        for word, encoding in zip(alone, self._encode(alone), strict=True):
-            known[word] = encoding.ids
+        alone: list[str] = []
+        plain: list[str] = []
+        for word in words:
+            (alone if _ODD.search(word) else plain).append(word)
+        for word, ids in zip(alone, self._encode(alone), strict=True):
+            known[word] = ids.tobytes()
         # Hundreds of words at a time, cut apart again where a token starts with a space,
         # cost the tokenizer a third of the same words one by one.
         groups = [plain[i : i + _JOINED] for i in range(0, len(plain), _JOINED)]
-        encodings = self._encode([" ".join(group) for group in groups])
-        for group, encoding in zip(groups, encodings, strict=True):
-            ids = encoding.ids
-            starts = np.flatnonzero(self._starts_word[ids]).tolist()
-            for word, start, end in zip(group, starts, [*starts[1:], len(ids)], strict=True):
-                known[word] = ids[start:end]
+        for group, ids in zip(groups, self._encode([*map(" ".join, groups)]), strict=True):
+            content = ids.tobytes()
+            starts = (np.flatnonzero(self._starts_word[ids]) * ids.itemsize).tolist()
+            for word, start, end in zip(group, starts, [*starts[1:], len(content)], strict=True):
+                known[word] = content[start:end]
 
-    def _encode(self, texts: list[str]) -> list[Any]:
-        encodings: list[Any] = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return encodings
+    def _encode(self, texts: list[str]) -> Iterator[NDArray[np.int32]]:
+        """The token ids of each text."""
+        last = len(self._vectors_of_tokens) - 1
+        for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False):
+            # The package clips ids to the rows it has, and so do we.
+            yield np.minimum(np.array(encoding.ids, np.int32), np.int32(last))
 
 
-class _Known(dict[str, list[int]]):
+class _Known(dict[str, bytes]):
     """Token ids by word, and how many more bytes it may take up."""
 
     def __init__(self, tokenizer: Any) -> None:
         # The last space of "text " is a token of its own; "" stands for it.
-        super().__init__({"": [tokenizer.token_to_id("\u2581")]})
+        super().__init__({"": np.int32(tokenizer.token_to_id("\u2581")).tobytes()})
         self.room = _TABLE_BYTES
 
 
@@ -142,12 +143,13 @@ def _blocks(texts: list[str]) -> Iterator[tuple[slice, list[str], list[int]]]:
     first = 0
     for row, text in enumerate(texts):
         todo = _words(text)
-        while len(words) + len(todo) > _BLOCK_WORDS:
-            cut = _BLOCK_WORDS - len(words)
-            words += todo[:cut]
+        done = 0
+        while len(words) + len(todo) - done > _BLOCK_WORDS:
+            cut = done + _BLOCK_WORDS - len(words)
+            words += todo[done:cut]
             yield slice(first, row + 1), words, [*ends, len(words)]
-            words, ends, first, todo = [], [], row, todo[cut:]
-        words += todo
+            words, ends, first, done = [], [], row, cut
+        words += todo[done:]
         ends.append(len(words))
     if ends:
         yield slice(first, len(texts)), words, ends
@@ -155,7 +157,7 @@ def _blocks(texts: list[str]) -> Iterator[tuple[slice, list[str], list[int]]]:
 
 def _words(text: str) -> list[str]:
     """The pieces of a text that the tokenizer treats on their own, without their first space."""
-    if any(mark in text for mark in _INDIVISIBLE):
+    if ("<" in text or "\u2581" in text) and any(mark in text for mark in _INDIVISIBLE):
         return [text]
     spaced = " " + text
     if "  " not in spaced:

@@ -1,0 +1,319 @@
+"""Nearest neighbours of every document among the others, by cosine.
+
+Exact for corpora up to a few hundred thousand; above, rows are grouped into cells and compared
+with the nearest cells only. Either way a fast float32 pass proposes a few more candidates than
+wanted and a slow double-precision one decides between them, always in the same order of
+operations: the lists depend on the vectors alone, not on block sizes or threads, and are the
+same whether made at once or kept up to date after each change.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from strop.errors import BadInput
+from strop.kernels import Floats, Ints
+from strop.threads import in_parts
+from strop.types import Progress, Vectors
+
+APPROXIMATE_ABOVE = 300_000
+_SPARE = 16
+"""Candidates beyond those wanted: float32 may misorder the last places."""
+_ROUNDING = 4e-6
+"""More than a float32 product of unit vectors is ever wrong by."""
+
+
+class Neighbors(NamedTuple):
+    """For each row its neighbours, most similar first (of equals the earlier row).
+
+    ``rows`` (n, k) int64, -1 where there are no more; ``similarities`` (n, k) float32.
+    """
+
+    rows: Ints
+    similarities: Floats
+
+
+def nearest_neighbors(
+    vectors: Vectors,
+    k: int = 100,
+    *,
+    method: str = "auto",
+    memory: int = 500_000_000,
+    probes: int = 24,
+    progress: Progress | None = None,
+) -> Neighbors:
+    """Return the k nearest other rows of every row of ``vectors`` (n, dim), unit rows.
+
+    A row of zeros has no neighbours and is nobody's. ``method`` is ``exact``, ``cells``
+    (approximate, comparing with the ``probes`` nearest cells) or ``auto``, which chooses by
+    size. ``memory`` bounds the bytes of temporary blocks.
+    """
+    if method not in ("auto", "exact", "cells"):
+        raise BadInput(f"no method {method!r} to find neighbours: use auto, exact or cells")
+    if k < 1:
+        raise BadInput(f"the number of neighbours must be 1 or more, not {k}")
+    if method == "auto":
+        method = "cells" if len(vectors) > APPROXIMATE_ABOVE else "exact"
+    filled = np.flatnonzero(np.einsum("ij,ij->i", vectors, vectors) > 0)
+    points = vectors if len(filled) == len(vectors) else np.ascontiguousarray(vectors[filled])
+    wide = max(0, min(k + _SPARE, len(points) - 1))
+    best = np.full((len(points), wide), -np.inf, np.float32)
+    rows = np.full((len(points), wide), -1, np.int32)
+    if wide:
+        if method == "exact":
+            _propose_from_all(points, best, rows, memory, progress)
+        else:
+            _propose_from_cells(points, best, rows, memory, probes, progress)
+    found = _decide(points, np.arange(len(points)), best, rows, k, exact=method == "exact")
+    if len(filled) == len(vectors):
+        return found
+    whole = Neighbors(
+        np.full((len(vectors), k), -1, np.int64), np.zeros((len(vectors), k), np.float32)
+    )
+    whole.rows[filled] = np.where(found.rows >= 0, filled[found.rows], -1)
+    whole.similarities[filled] = found.similarities
+    return whole
+
+
+def neighbors_of(vectors: Vectors, wanted: Ints, k: int) -> Neighbors:
+    """Return the exact neighbours of the rows ``wanted`` alone, among all rows."""
+    wide = max(0, min(k + _SPARE, len(vectors) - 1))
+    best = np.full((len(wanted), wide), -np.inf, np.float32)
+    rows = np.full((len(wanted), wide), -1, np.int32)
+    if wide:
+        for first in range(0, len(vectors), 8192):
+            products = vectors[wanted] @ vectors[first : first + 8192].T
+            in_parts(len(wanted), partial(_keep_rows, products, wanted, first, best, rows))
+    return _decide(vectors, wanted, best, rows, k, exact=True)
+
+
+def _propose_from_all(
+    points: Vectors, best: Floats, rows: NDArray[np.int32], memory: int, progress: Progress | None
+) -> None:
+    """Compare all with all, each pair once: the block below the diagonal is the one above."""
+    n = len(points)
+    side = int(max(64, min(n, np.sqrt(memory / 4), 4096)))
+    starts = range(0, n, side)
+    done, total = 0, len(starts) * (len(starts) + 1) // 2
+    for a in starts:
+        left = points[a : a + side]
+        for b in range(a, n, side):
+            products = left @ points[b : b + side].T
+            mine = np.arange(a, a + len(left))
+            in_parts(len(left), partial(_keep_rows, products, mine, b, best[a:], rows[a:]))
+            if b > a:
+                in_parts(
+                    products.shape[1],
+                    partial(_keep_columns, products, a, best[b:], rows[b:]),
+                )
+            done += 1
+        if progress is not None:
+            progress("finding neighbours", done, total)
+
+
+def _propose_from_cells(
+    points: Vectors,
+    best: Floats,
+    rows: NDArray[np.int32],
+    memory: int,
+    probes: int,
+    progress: Progress | None,
+) -> None:
+    """Compare each row with those of the nearest cells of a rough clustering."""
+    cells = max(1, int(np.sqrt(len(points))))
+    centres = _rough_centres(points, cells)
+    cell_of = np.concatenate(
+        [
+            np.argmax(points[at : at + 8192] @ centres.T, axis=1)
+            for at in range(0, len(points), 8192)
+        ]
+    )
+    members = np.argsort(cell_of, kind="stable").astype(np.int64)
+    edges = np.searchsorted(cell_of[members], np.arange(cells + 1))
+    near = np.argsort(-(centres @ centres.T), axis=1, kind="stable")[:, :probes]
+    for cell in range(cells):
+        mine = members[edges[cell] : edges[cell + 1]]
+        if not len(mine):
+            continue
+        lists = [members[edges[other] : edges[other + 1]] for other in {cell, *near[cell].tolist()}]
+        others = np.sort(np.concatenate(lists))
+        step = max(1, memory // 8 // max(1, len(mine)))
+        for at in range(0, len(others), step):
+            part = others[at : at + step]
+            products = points[mine] @ points[part].T
+            in_parts(len(mine), partial(_keep_listed, products, mine, part, best, rows))
+        if progress is not None:
+            progress("finding neighbours", cell + 1, cells)
+
+
+def _rough_centres(points: Vectors, cells: int) -> Vectors:
+    """Return unit centres (cells, dim) from a few rounds of KMeans on an even sample."""
+    every = max(1, len(points) // (cells * 40))
+    sample = np.ascontiguousarray(points[::every])
+    centres = sample[np.linspace(0, len(sample) - 1, cells).astype(np.int64)].copy()
+    for _ in range(8):
+        nearest = np.argmax(sample @ centres.T, axis=1)
+        sums = np.zeros_like(centres)
+        np.add.at(sums, nearest, sample)
+        lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+        centres = np.where(lengths > 0, sums / np.maximum(lengths, 1e-12), centres)
+    return np.asarray(centres, np.float32)
+
+
+def _decide(
+    points: Vectors,
+    asked: Ints,
+    best: Floats,
+    rows: NDArray[np.int32],
+    k: int,
+    exact: bool,
+) -> Neighbors:
+    """Order the candidates by products in double precision; where that is not safe, all rows."""
+    found = Neighbors(np.full((len(asked), k), -1, np.int64), np.zeros((len(asked), k), np.float32))
+    unsafe = np.zeros(len(asked), np.bool_)
+    if best.shape[1]:
+        in_parts(
+            len(asked),
+            partial(_order, points, asked, best, rows, found.rows, found.similarities, unsafe),
+        )
+    # Candidates that cannot be told from those left out (twins by the dozen): compare with all.
+    again = np.flatnonzero(unsafe)
+    if exact and len(again) and best.shape[1] < len(points) - 1:
+        in_parts(
+            len(again),
+            partial(_compare_with_all, points, asked, again, found.rows, found.similarities),
+        )
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _insert(best: Floats, rows: NDArray[np.int32], score: float, row: int) -> None:
+    at = best.shape[0] - 1
+    while at > 0 and best[at - 1] < score:
+        best[at] = best[at - 1]
+        rows[at] = rows[at - 1]
+        at -= 1
+    best[at] = score
+    rows[at] = row
+
+
+@njit(cache=True, nogil=True)
+def _keep_rows(
+    products: Floats,
+    asked: Ints,
+    shift: int,
+    best: Floats,
+    rows: NDArray[np.int32],
+    first: int,
+    last: int,
+) -> None:
+    """Merge products (asked, others) into the best so far of each asked row but itself."""
+    k = best.shape[1]
+    for i in range(first, last):
+        itself = asked[i] - shift
+        for j in range(products.shape[1]):
+            if products[i, j] > best[i, k - 1] and j != itself:
+                _insert(best[i], rows[i], products[i, j], j + shift)
+
+
+@njit(cache=True, nogil=True)
+def _keep_columns(
+    products: Floats, shift: int, best: Floats, rows: NDArray[np.int32], first: int, last: int
+) -> None:
+    """Do the same for the others: their products with the asked rows stand in columns."""
+    k = best.shape[1]
+    worst = best[first:last, k - 1].copy()
+    for i in range(products.shape[0]):
+        for j in range(first, last):
+            if products[i, j] > worst[j - first]:
+                _insert(best[j], rows[j], products[i, j], i + shift)
+                worst[j - first] = best[j, k - 1]
+
+
+@njit(cache=True, nogil=True)
+def _keep_listed(
+    products: Floats,
+    asked: Ints,
+    others: Ints,
+    best: Floats,
+    rows: NDArray[np.int32],
+    first: int,
+    last: int,
+) -> None:
+    """Do as ``_keep_rows`` where the rows asked and compared are any, given by lists."""
+    k = best.shape[1]
+    for i in range(first, last):
+        row = asked[i]
+        for j in range(len(others)):
+            if products[i, j] > best[row, k - 1] and others[j] != row:
+                _insert(best[row], rows[row], products[i, j], others[j])
+
+
+@njit(cache=True, nogil=True)
+def _product(points: Vectors, a: int, b: int) -> float:
+    """Return a.b in double precision, summed in one fixed order whatever the machine."""
+    total = 0.0
+    for at in range(points.shape[1]):
+        total += float(points[a, at]) * float(points[b, at])
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _place(scores: NDArray[np.float64], rows: Ints, count: int, score: float, row: int) -> int:
+    """Insert into a list of at most len(scores), best first, of equals the earlier row first."""
+    k = len(scores)
+    if count == k and (score < scores[k - 1] or (score == scores[k - 1] and row > rows[k - 1])):
+        return count
+    at = count if count < k else k - 1
+    while at > 0 and (scores[at - 1] < score or (scores[at - 1] == score and rows[at - 1] > row)):
+        scores[at] = scores[at - 1]
+        rows[at] = rows[at - 1]
+        at -= 1
+    scores[at] = score
+    rows[at] = row
+    return min(count + 1, k)
+
+
+@njit(cache=True, nogil=True)
+def _order(
+    points: Vectors, asked: Ints, best: Floats, candidates: NDArray[np.int32], rows: Ints,
+    similarities: Floats, unsafe: NDArray[np.bool_], first: int, last: int,
+) -> None:  # fmt: skip
+    k, wide = rows.shape[1], best.shape[1]
+    scores = np.empty(k, np.float64)
+    for i in range(first, last):
+        count = 0
+        for at in range(wide):
+            if candidates[i, at] >= 0:
+                score = _product(points, asked[i], candidates[i, at])
+                count = _place(scores, rows[i], count, score, candidates[i, at])
+        for at in range(count):
+            similarities[i, at] = scores[at]
+        unsafe[i] = count > 0 and scores[count - 1] <= best[i, wide - 1] + _ROUNDING
+
+
+@njit(cache=True, nogil=True)
+def _compare_with_all(
+    points: Vectors,
+    asked: Ints,
+    which: Ints,
+    rows: Ints,
+    similarities: Floats,
+    first: int,
+    last: int,
+) -> None:
+    scores = np.empty(rows.shape[1], np.float64)
+    for at in range(first, last):
+        i = which[at]
+        count = 0
+        for other in range(len(points)):
+            if other != asked[i]:
+                score = _product(points, asked[i], other)
+                count = _place(scores, rows[i], count, score, other)
+        for place in range(count):
+            similarities[i, place] = scores[place]

@@ -1,0 +1,518 @@
+"""Writers and readers that run in processes of their own, and some that die on the way.
+
+As a script this is a server: it forks a child for each job it is asked for, which is much
+faster than starting a Python for each. ``Forks`` is its client. The jobs tell what to do to an
+index: a short story that uses everything which writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from fakes import DIM, Bag, Doubles, all_scores, create, reopen, sharpened_score, vector_of
+
+import strop.batches
+import strop.database
+import strop.pipeline
+from strop import Document, Index
+from strop.embed import load
+from strop.errors import BadIndex
+from strop.types import Vectors
+
+CRASHED = 77
+
+# -- the story -------------------------------------------------------------------------------
+
+Op = Callable[[Index], object]
+
+
+def page(i: int, version: int = 1, seen: int = 0) -> Document:
+    text = f"Alder{i} birch{i % 7} cedar{version} grow. Down there elm{i % 3} fir{version} grow too."
+    return Document(f"d{i}", text, f"Trees {i % 5}" if i % 4 else "", {"seen": seen})
+
+
+def questions(i: int, version: int) -> list[str]:
+    return [f"where grows alder{i}", f"which birch{version}", f"why cedar{i % 3}"][: 1 + i % 3]
+
+
+def story(size: int) -> list[tuple[str, Op]]:
+    """Return changes by name; each can be told again after it was cut short anywhere."""
+    later = size + max(2, size // 4)
+    styled = {f"d{i}": questions(i, 1) for i in range(size) if i % 3}
+    restyled = {f"d{i}": questions(i, 2 if i % 4 else 1) for i in range(size) if i % 3 == 1}
+    updated = [page(i, version=2 if i % 2 else 1, seen=1) for i in range(1, size)]
+    gone = {f"d{i}" for i in range(0, later, 5)}
+    return [
+        ("add", lambda index: index.add(page(i) for i in range(size))),
+        ("sharpen", lambda index: index.sharpen()),
+        ("import", lambda index: index.import_queries(styled, "simple")),
+        ("update", lambda index: index.add(updated)),
+        ("import again", lambda index: index.import_queries(restyled, "simple")),
+        ("expand", lambda index: index.expand("simple")),
+        ("add more", lambda index: index.add(page(i) for i in range(size, later))),
+        ("remove", lambda index: index.remove(sorted(gone - index.unknown(gone)))),
+        ("sharpen anew", lambda index: index.sharpen(n=1)),
+        ("revert", lambda index: index.add(page(i) for i in range(1, size) if i % 5)),
+    ]
+
+
+def known_ids(size: int) -> list[str]:
+    return [f"d{i}" for i in range(2 * size + 2)]
+
+
+# -- what an index shows ---------------------------------------------------------------------
+
+ASKED = "where grows alder3"
+
+
+@dataclass(frozen=True)
+class State:
+    documents: dict[str, Document]
+    lists: dict[str, dict[str, list[str]]]
+
+    @staticmethod
+    def of(index: Index, size: int) -> State:
+        ids = known_ids(size)
+        unknown = index.unknown(ids)
+        here = [id_ for id_ in ids if id_ not in unknown]
+        assert len(index) == len(here)
+        lists: dict[str, dict[str, list[str]]] = {}
+        for id_ in here:
+            for style, texts in index.queries_of(id_).items():
+                lists.setdefault(style, {})[id_] = texts
+        return State({id_: index.get(id_) for id_ in here}, lists)
+
+
+NOTHING = State({}, {})
+
+
+def assert_whole(index: Index, size: int, before: State, after: State) -> None:
+    """Check an index that stopped between two states: nothing is lost, nothing is half.
+
+    All documents are as before the change or all as after it, each list is the old or the new
+    one, and what searches find is made of the vectors of exactly these texts.
+    """
+    assert index.check() == []
+    now = State.of(index, size)
+    assert now.documents in (before.documents, after.documents)
+    for style, lists in now.lists.items():
+        for id_, texts in lists.items():
+            was, becomes = (state.lists.get(style, {}).get(id_, []) for state in (before, after))
+            assert texts in (was, becomes), (style, id_)
+    q = vector_of(ASKED, "query")
+    plain, sharp = all_scores(index, ASKED, method="trad"), all_scores(index, ASKED)
+    assert plain.keys() == sharp.keys()
+    assert before.documents.keys() & now.documents.keys() <= plain.keys() <= now.documents.keys()
+    for id_ in plain:
+        # Until its new vector is there, the old one serves.
+        texts = {s.documents[id_].content for s in (before, after) if id_ in s.documents}
+        own = [vector_of(text, "document") for text in texts]
+        queries = np.array(
+            [
+                vector_of(text, "document" if style == "sentences" else "query")
+                for style, lists in now.lists.items()
+                for text in lists[id_]
+            ]
+        ).reshape(-1, DIM)
+        assert any(abs(float(q @ d) - plain[id_]) < 1e-5 for d in own), id_
+        scores = [sharpened_score(q, d, queries, 1.0, 0.1) for d in own]
+        assert any(abs(score - sharp[id_]) < 1e-5 for score in scores), id_
+
+
+# -- dying at a chosen step ------------------------------------------------------------------
+
+
+class Disk:
+    """What a power cut leaves of the vectors: what was synced, under names that were synced."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names = {file.name: file.stat().st_ino for file in folder.iterdir()}
+        self._bytes = {file.stat().st_ino: file.read_bytes() for file in folder.iterdir()}
+
+    def synced(self, handle: int) -> None:
+        about = os.fstat(handle)
+        if stat.S_ISDIR(about.st_mode):
+            self._names = {file.name: file.stat().st_ino for file in self._folder.iterdir()}
+        else:
+            self._bytes[about.st_ino] = os.pread(handle, about.st_size, 0)
+
+    def lose_power(self) -> None:
+        for file in self._folder.iterdir():
+            file.unlink()
+        for name, inode in self._names.items():
+            rest = b"\x7f" * 13  # something may have been written behind, or not
+            (self._folder / name).write_bytes(self._bytes.get(inode, b"") + rest)
+
+
+class Steps:
+    """Counts the steps of writing and ends the process at one of them."""
+
+    def __init__(self, last: int, disk: Disk | None) -> None:
+        self._left = last
+        self._disk = disk
+
+    def __call__(self, at_the_end: Callable[[], None] = lambda: None) -> None:
+        self._left -= 1
+        if self._left == 0:
+            at_the_end()
+            if self._disk is not None:
+                self._disk.lose_power()
+            os._exit(CRASHED)
+
+    def watch(self) -> None:
+        """Make steps of: transactions, their commits, appending of rows (also half), syncing."""
+        append, sync, writing = (
+            strop.pipeline.append_rows, os.fsync, strop.database.Database.writing,
+        )  # fmt: skip
+
+        def append_rows(path: Path, committed: int, rows: Vectors) -> None:
+            def half() -> None:
+                with open(path, "ab") as file:
+                    file.truncate(committed * rows.shape[1] * 4)
+                    file.write(rows.tobytes()[: rows.nbytes // 2 - 1])
+
+            self()
+            self(half)
+            append(path, committed, rows)
+            self()
+
+        def fsync(handle: int) -> None:
+            self()
+            sync(handle)
+            if self._disk is not None:
+                self._disk.synced(handle)
+            self()
+
+        @contextmanager
+        def transaction(database: strop.database.Database) -> Iterator[sqlite3.Connection]:
+            self()
+            with writing(database) as connection:
+                yield connection
+                self()
+            self()
+
+        strop.pipeline.append_rows = append_rows
+        os.fsync = fsync  # type: ignore[assignment]
+        strop.database.Database.writing = transaction  # type: ignore[assignment]
+
+    def watch_statements(self) -> None:
+        """Make a step of every SQL statement and of putting a file in its place."""
+        connect, replace, steps = sqlite3.connect, Path.replace, self
+
+        class Stepping(sqlite3.Connection):
+            def execute(self, *args: Any) -> sqlite3.Cursor:
+                steps()
+                return super().execute(*args)
+
+            def executescript(self, script: str) -> sqlite3.Cursor:
+                for statement in script.split(";\n"):
+                    self.execute(statement)
+                return self.cursor()
+
+            def executemany(self, *args: Any) -> sqlite3.Cursor:
+                found = super().executemany(*args)
+                steps()
+                return found
+
+            def commit(self) -> None:
+                super().commit()
+                steps()
+
+        def connected(*args: Any, **options: Any) -> sqlite3.Connection:
+            return connect(*args, factory=Stepping, **options)
+
+        def replaced(path: Path, target: Path) -> Path:
+            steps()
+            found = replace(path, target)
+            steps()
+            return found
+
+        sqlite3.connect = connected  # type: ignore[assignment]
+        Path.replace = replaced  # type: ignore[assignment,method-assign]
+
+
+# -- jobs ------------------------------------------------------------------------------------
+
+
+def crash(path: str, size: int, op: int, last: int, power: bool) -> None:
+    """Tell one part of the story and die at step ``last``; end well if there are fewer."""
+    strop.batches._FEWEST = strop.batches._MOST = 3
+    index = reopen(Path(path))
+    steps = Steps(last, Disk(Path(path) / "vectors") if power else None)
+    steps.watch()
+    story(size)[op][1](index)
+    index.close()
+
+
+def crash_while_creating(path: str, last: int) -> None:
+    steps = Steps(last, None)
+    steps.watch_statements()
+    create(Path(path)).close()
+
+
+def tell(path: str, size: int, log: str, done: str, pause: float) -> None:
+    """Tell the story from where it stopped to its end, slowly, noting each part that is done."""
+    bag, notes = Bag(Path(log), pause), Path(done)
+    if (Path(path) / "catalog.sqlite").exists():
+        index = reopen(Path(path), bag)
+    else:
+        index = create(Path(path), bag)
+    with index:
+        index.finish()
+        for op in range(len(parts(notes)), len(story(size))):
+            story(size)[op][1](index)
+            with notes.open("a") as file:
+                file.write(f"{op}\n")
+
+
+def parts(notes: Path) -> list[str]:
+    return notes.read_text().split() if notes.exists() else []
+
+
+def wide(texts: list[str]) -> Doubles:
+    """Vectors so long that they are the first thing a disk has no room for."""
+    return np.tile(np.stack([vector_of(text, "document") for text in texts]), 64)
+
+
+def fill_disk(path: str, room: int) -> None:
+    """Write until files may not grow any more; a full disk fails in the same way."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    with Index.open(path, embedder=wide, name="wide") as index:
+        try:
+            index.add(page(i) for i in range(100))
+        except BadIndex as error:
+            assert "make room" in str(error), error
+            assert "strop finish" in str(error), error
+        else:
+            raise AssertionError("the disk was never full")
+        assert index.check() == []
+        index.search("alder", k=3)
+
+
+def hold(path: str, ready: str, gate: str) -> None:
+    """Be in the middle of writing until the file ``gate`` is there."""
+
+    class Waiting(Bag):
+        def __call__(self, texts: Any, kind: str) -> Doubles:
+            Path(ready).touch()
+            while not Path(gate).exists():
+                time.sleep(0.005)
+            return super().__call__(texts, kind)
+
+    with reopen(Path(path), Waiting()) as index:
+        index.add([page(i) for i in range(50, 53)])
+
+
+def build_cached(path: str, cache: str, log: str, count: int, last: int) -> None:
+    """Add documents in one batch with a cached embedder and die in its ``last``-th call."""
+    strop.batches._FEWEST = strop.batches._MOST = count
+    calls = iter(range(1, 1000))
+
+    class Dying(Bag):
+        def __call__(self, texts: Any, kind: str) -> Doubles:
+            found = super().__call__(texts, kind)
+            if next(calls) == last:
+                os._exit(CRASHED)
+            return found
+
+    embedder = load(Dying(Path(log)), name="bag", dim=DIM, cache=cache)
+    there = (Path(path) / "catalog.sqlite").exists()
+    with Index.open(path, embedder) if there else Index.create(path, embedder) as index:
+        index.add(page(i) for i in range(count))
+
+
+GROUP = 6
+
+
+def member(generation: int, at: int) -> Document:
+    return Document(f"g{generation}-{at}", f"Oak{generation} stands{at} there. Leaves fall{at} now.")
+
+
+def anchor(generation: int, at: int) -> Document:
+    return Document(f"anchor{at}", f"Mast{generation} stands{at} there. Sails fill{at} now.")
+
+
+class Watcher:
+    """Searches, and checks that what it finds is the index between two transactions."""
+
+    def __init__(self, index: Index, notes: Path) -> None:
+        self._index = index
+        self._notes = notes
+        self._generation = 0
+        self.searches = 0
+
+    def look(self) -> None:
+        # What the writer has noted happened before this search, so the search must see it.
+        added, removed, moved = self.noted()
+        q = vector_of(ASKED, "query")
+        scores = all_scores(self._index, q, method="trad" if self.searches % 2 else "sharp")
+        groups: dict[int, set[str]] = {}
+        for id_ in scores:
+            if id_.startswith("g"):
+                groups.setdefault(int(id_[1:].split("-")[0]), set()).add(id_)
+        for generation, ids in groups.items():
+            assert ids == {member(generation, at).id for at in range(GROUP)}
+            assert generation > removed
+            self._one_of(q, scores, [member(generation, at) for at in range(GROUP)])
+        assert groups.keys() >= set(range(removed + 2, added + 1))  # the next may just be going
+        self._generation = next(
+            generation
+            for generation in range(max(moved, self._generation), moved + 3)
+            if self._fit(q, scores, [anchor(generation, at) for at in range(GROUP)])
+        )
+        self.searches += 1
+
+    def noted(self) -> list[int]:
+        return [int(part) for part in self._notes.read_text().split()]
+
+    def _one_of(self, q: Doubles, scores: dict[str, float], pages: list[Document]) -> None:
+        assert self._fit(q, scores, pages), [scores[page.id] for page in pages]
+
+    def _fit(self, q: Doubles, scores: dict[str, float], pages: list[Document]) -> bool:
+        """Tell whether all documents score by these texts, all with their sentences or none.
+
+        After an update the old sentences stay until the new ones are there.
+        """
+        own = [vector_of(page.text, "document") for page in pages]
+        if self.searches % 2:
+            ways = [[float(q @ d) for d in own]]
+        else:
+            number = int("".join(filter(str.isdigit, pages[0].text.split()[0])))
+            ways = [[float(q @ d) for d in own]]
+            for older in (0, 1):
+                first = pages[0].text.split()[0].replace(str(number), str(number - older))
+                lists = [
+                    np.array([vector_of(part, "document") for part in _sentences(page, first)])
+                    for page in pages
+                ]
+                ways.append(
+                    [
+                        sharpened_score(q, d, list_, 1.0, 0.1)
+                        for d, list_ in zip(own, lists, strict=True)
+                    ]
+                )
+        got = [scores[page.id] for page in pages]
+        return any(np.allclose(got, way, atol=1e-5) for way in ways)
+
+
+def _sentences(page: Document, first: str) -> list[str]:
+    words = page.text.split()
+    one, two = " ".join([first, *words[1:3]]), " ".join(words[3:])
+    return [one, two]
+
+
+def watch(path: str, notes: str, seen: str, end: str) -> None:
+    """Search until the file ``end`` is there, and note how often."""
+    with reopen(Path(path)) as index:
+        watcher = Watcher(index, Path(notes))
+        while not Path(end).exists():
+            watcher.look()
+            Path(seen).write_text(str(watcher.searches))
+
+
+JOBS: dict[str, Callable[..., None]] = {
+    job.__name__: job
+    for job in (crash, crash_while_creating, tell, fill_disk, hold, build_cached, watch)
+}
+
+
+# -- the server and its client ---------------------------------------------------------------
+
+
+def _child(request: dict[str, Any]) -> NoReturn:
+    code = 0
+    try:
+        JOBS[request["job"]](*request["args"])
+    except BaseException:
+        Path(request["errors"]).write_text(traceback.format_exc())
+        code = 1
+    os._exit(code)
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                _child(request)
+        print(answer, flush=True)
+
+
+class Forks:
+    """Starts jobs in processes of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._errors = folder / "errors.txt"
+        self._server = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "STROP_THREADS": "1"},
+        )
+        self._running: set[int] = set()
+
+    def _ask(self, request: dict[str, Any]) -> int:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        return int(self._server.stdout.readline())
+
+    def start(self, job: Callable[..., None], *args: object) -> int:
+        """Start a job; return its process id."""
+        given = [str(arg) if isinstance(arg, Path) else arg for arg in args]
+        request = {"job": job.__name__, "args": given, "errors": str(self._errors)}
+        pid = self._ask(request)
+        self._running.add(pid)
+        return pid
+
+    def wait(self, pid: int) -> int:
+        """Wait for a job; return its exit code, negative for the signal that ended it."""
+        code = self._ask({"wait": pid})
+        self._running.discard(pid)
+        if code == 1:
+            raise AssertionError(f"in the child:\n{self._errors.read_text()}")
+        return code
+
+    def run(self, job: Callable[..., None], *args: object) -> int:
+        return self.wait(self.start(job, *args))
+
+    def kill(self, pid: int) -> int:
+        """Kill a job as the system would; return the exit code, 0 if it had ended before."""
+        os.kill(pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
+        return self.wait(pid)
+
+    def close(self) -> None:
+        for pid in self._running:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait()
+        self._server.stdout.close()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,121 @@
+"""An honest small embedder, and the documented scores written out literally."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop import Index
+
+Doubles = NDArray[np.float64]
+DIM = 32
+
+
+class Failure(Exception):
+    """Raised by an embedder that was told to fail."""
+
+
+class Bag:
+    """A bag of words: each word has a fixed random direction, a text is the sum of its words'.
+
+    Texts embedded as queries are turned a little, as models with prompts do. ``count`` says how
+    many texts were embedded; ``log`` is a file that gets a line of JSON for each call, before it
+    is answered; ``pause`` is slept for each text. After ``fail_after`` more texts it raises.
+    """
+
+    def __init__(self, log: Path | None = None, pause: float = 0.0) -> None:
+        self.count = 0
+        self.fail_after: int | None = None
+        self.log = log
+        self.pause = pause
+
+    def __call__(self, texts: Sequence[str], kind: str) -> Doubles:
+        if self.log is not None:
+            line = json.dumps({"kind": kind, "texts": list(texts)}) + "\n"
+            handle = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.write(handle, line.encode())
+            os.close(handle)
+        if self.fail_after is not None:
+            self.fail_after -= len(texts)
+            if self.fail_after < 0:
+                raise Failure
+        self.count += len(texts)
+        if self.pause:
+            time.sleep(self.pause * len(texts))
+        return np.stack([vector_of(text, kind) for text in texts])
+
+
+@cache
+def _direction(word: str) -> Doubles:
+    return np.random.default_rng(zlib.crc32(word.encode())).normal(size=DIM)
+
+
+@cache
+def vector_of(text: str, kind: str) -> Doubles:
+    """Return the unit vector (dim,) of a text; zero if it is blank."""
+    words = text.lower().replace(".", " ").split()
+    if not words:
+        return np.zeros(DIM)
+    total = np.sum([_direction(word) for word in words], axis=0)
+    if kind == "query":
+        total = total + 0.5 * _direction("?")
+    unit: Doubles = total / np.linalg.norm(total)
+    return unit
+
+
+def vectors_of(texts: Iterable[str], kind: str) -> Doubles:
+    """Return the unit vectors (n, dim) of texts."""
+    return np.array([vector_of(text, kind) for text in texts]).reshape(-1, DIM)
+
+
+def create(path: Path, bag: Bag | None = None) -> Index:
+    return Index.create(path, embedder=bag or Bag(), name="bag", dim=DIM)
+
+
+def reopen(path: Path, bag: Bag | None = None) -> Index:
+    return Index.open(path, embedder=bag or Bag(), name="bag", dim=DIM)
+
+
+# -- the scores, from the equations ----------------------------------------------------------
+
+
+def sharpened_score(
+    q: Doubles, d: Doubles, queries: Doubles, alpha: float, temperature: float
+) -> float:
+    """Return cosine(q, d*) with d* = d + alpha * sum_i w_i q_i, w = softmax_i(q.q_i / T)."""
+    built = d.copy()
+    if len(queries):
+        exponents = [float(q @ q_i) / temperature for q_i in queries]
+        parts = [np.exp(e - max(exponents)) for e in exponents]
+        for part, q_i in zip(parts, queries, strict=True):
+            built += alpha * part / sum(parts) * q_i
+    length = float(np.linalg.norm(built))
+    return float(q @ built) / length if length else 0.0
+
+
+def max_score(q: Doubles, d: Doubles, queries: Doubles) -> float:
+    return float(q @ d) + max((float(q @ q_i) for q_i in queries), default=0.0)
+
+
+def all_scores(index: Index, query: str | Doubles, **how: object) -> dict[str, float]:
+    """Return every document's score for a query, by one search for all of them."""
+    asked = query if isinstance(query, str) else query.astype(np.float32)[None]
+    hits = index.search(asked, k=10**6, **how)  # type: ignore[arg-type]
+    ids, scores = hits.ids[0].tolist(), hits.scores[0].tolist()
+    assert len(set(ids)) == len(ids)
+    assert scores == sorted(scores, reverse=True)
+    return dict(zip(ids, scores, strict=True))
+
+
+def assert_close(got: Mapping[str, float], want: Mapping[str, float], within: float) -> None:
+    assert got.keys() == want.keys()
+    for id_ in want:
+        assert abs(got[id_] - want[id_]) <= within, (id_, got[id_], want[id_])
