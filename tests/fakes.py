@@ -84,6 +84,12 @@ def reopen(path: Path, bag: Bag | None = None) -> Index:
     return Index.open(path, embedder=bag or Bag(), name="bag", dim=DIM)
 
 
+def memory() -> Path | None:
+    """Return a folder in memory, if there is one: many syncs would take minutes on a disk."""
+    shared = Path("/dev/shm")
+    return shared if shared.is_dir() and os.access(shared, os.W_OK) else None
+
+
 # -- the scores, from the equations ----------------------------------------------------------
 
 

@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[list[str], str, set[str]]] = {
     "info": (["INDEX"], "wordllama, 256 dimensions", {"documents", "sets", "embedder", "format"}),
     "show": (["INDEX", "shutil.move"], "Recursively move a file", {"id", "title", "queries"}),
     "queries": (["INDEX", "--style", "sentences", "--n", "2"], "set sentences:", {"set", "n"}),
+    "references": (["INDEX", "--neighbors", "20"], "of 60 documents", {"chosen", "documents"}),
     "search": (["INDEX", "move a folder"], "shutil.move", {"query", "method", "hits"}),
     "eval": (["INDEX", "DATASET"], "nDCG@10", {"dataset", "queries", "results", "baseline"}),
     "finish": (["INDEX"], "60 documents, sharpened by", {"documents", "queries"}),
@@ -257,22 +258,22 @@ def test_piped_lines_are_not_folded(tmp_path: Path) -> None:
     assert any("x" * 300 in line for line in strop("search", index, "word").stdout.splitlines())
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
-def test_any_encoding_of_the_terminal_will_do(encoding: str, tmp_path: Path) -> None:
+def test_any_encoding_of_the_terminal_will_do(tmp_path: Path) -> None:
     text = "naïve → 🙂"
     index = tmp_path / "x.index"
     strop("build", "-", "-o", index, stdin=jsonl({"id": "1", "text": text}))
-    env = {**os.environ, "PYTHONIOENCODING": encoding}
-    for more in ([], ["--json"]):
+    for encoding, more in (("ascii", []), ("cp1252", ["--json"])):
         done = subprocess.run(
             [sys.executable, "-m", "strop", "show", index, "1", *more],
-            capture_output=True, env=env, check=False,
-        )  # fmt: skip
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            capture_output=True,
+            check=False,
+        )
         assert (done.returncode, done.stderr) == (0, b"")
         if more:
-            assert json.loads(done.stdout.decode())["text"] == text
-        elif encoding == "utf-8":
-            assert text.encode() in done.stdout
+            assert json.loads(done.stdout.decode("cp1252"))["text"] == text
+        else:
+            assert rb"na\xefve \u2192 \U0001f642" in done.stdout
 
 
 # -- build: every form of a corpus -------------------------------------------------------------
@@ -527,7 +528,8 @@ def test_settings_by_option_and_within_the_method_are_the_same(index: Path) -> N
     options = ["--alpha", "2", "--temperature", "0.1", "--sets", "simple+sentences", "--n", "5"]
     assert _hits(index, *options) == _hits(index, "--method", SETTINGS)
     assert _hits(index, *options) != _hits(index)
-    assert _hits(index, "--alpha", "0") == pytest.approx(_hits(index, "--method", "trad"))
+    weakest, plain = _hits(index, "--alpha", "0"), _hits(index, "--method", "trad")
+    assert dict(weakest) == pytest.approx(dict(plain), abs=1e-5)
     for one in (["--temperature", "inf"], ["--sets", "simple"], ["--n", "1"], ["--alpha", "3"]):
         assert _hits(index, *one) != _hits(index), one
 
@@ -571,6 +573,13 @@ def test_eval_has_the_promised_shape(index: Path, dataset: Path) -> None:
     assert report["settings"][SETTINGS] == {
         "sets": ["simple", "sentences"], "n": 5, "alpha": 2.0, "temperature": 0.1
     }  # fmt: skip
+
+
+@pytest.mark.xfail(reason="one of two names of a measure gets every value", strict=True)
+def test_two_names_of_one_measure_have_the_same_value(index: Path, dataset: Path) -> None:
+    measures = ["--methods", "trad", "--measures", "AP@50,MAP@50", "--json"]
+    values = strop("eval", index, dataset, *measures).json["results"]["trad"]
+    assert values["AP@50"] == values["MAP@50"] > 0
 
 
 def test_eval_prints_percent_and_the_change(index: Path, dataset: Path) -> None:
@@ -687,20 +696,23 @@ def test_demo_shows_a_table_three_changes_and_what_to_type(demo: tuple[Path, Ran
         shlex.split(last), cwd=folder, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "shutil.copy2" in done.stdout
-    assert "stored query" in done.stdout
+    assert "1. shutil.copy" in done.stdout
+    assert done.stdout.count("stored query") == 10
 
 
-def test_demo_again_for_machines_says_the_same(demo: tuple[Path, Ran]) -> None:
-    folder, people = demo
-    ran = python_m_strop("demo", "-o", "py docs.index", "--json", cwd=folder)
-    found = ran.json
-    assert ran.stderr == ""
-    assert found["dataset"] == "python docs"
-    assert set(found["results"]) == {"trad", "sharp"}
-    assert len(found["changes"]) == 3
-    assert f"{100 * found['results']['sharp']['nDCG@10']:.2f}" in people.stdout
-    assert f"{found['documents']:,} documents" in people.stdout
+def test_demo_for_machines(
+    documents: list[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strop.demo.read_stdlib", lambda: documents)
+    for _ in range(2):  # made, then found there
+        ran = strop("demo", "-o", tmp_path / "demo.index", "--json")
+        assert ran.json["dataset"] == "python docs"
+        assert ran.json["documents"] == 60
+        assert ran.json["queries"] >= 150
+        assert set(ran.json["results"]) == {"trad", "sharp"}
+        assert ran.stderr == ""
+    assert {len(change["why"]) for change in ran.json["changes"]} == {2}
+    assert ran.json["changes"][0].keys() >= {"question", "answer", "before", "after"}
 
 
 def test_there_is_a_console_script_of_the_same_name() -> None:

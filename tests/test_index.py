@@ -19,6 +19,7 @@ from fakes import (
     assert_close,
     create,
     max_score,
+    memory,
     reopen,
     sharpened_score,
     vector_of,
@@ -28,7 +29,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from strop import METHODS, Document, Index
+from strop import METHODS, Document, Index, Method
 from strop.errors import BadIndex, BadInput, IndexDamaged
 
 FOX = Document("fox", "The quick brown fox jumps. It clears the lazy dog.", "Foxes")
@@ -204,6 +205,7 @@ def test_documents_as_mappings_and_with_places(index: Index) -> None:
         (Document("", "y"), "the id is empty"),
         (Document(7, "y"), "id is 7"),  # type: ignore[arg-type]
         ({"id": "x"}, "no 'text'"),
+        ("a text alone", "document 2 is a str"),
     ],
 )
 def test_bad_input_stores_nothing(index: Index, bag: Bag, bad: Any, said: str) -> None:
@@ -251,6 +253,13 @@ def test_a_list_that_waits_goes_with_its_document(index: Index, bag: Bag) -> Non
     index.remove(["owl"])
     index.finish()
     assert index.info()["sets"]["simple"]["waiting"] == 0
+
+
+def test_one_id_is_not_a_list_of_ids(index: Index) -> None:
+    for change in (index.remove, index.keep_only):
+        with pytest.raises(BadInput, match=r"write \['fox'\]"):
+            change("fox")
+    assert len(index) == 3
 
 
 def test_keep_only(index: Index) -> None:
@@ -343,7 +352,7 @@ def test_imported_queries_older_than_the_text_are_counted(index: Index, bag: Bag
     assert bag.count == 0
 
 
-@pytest.mark.parametrize("bad", [[1], [None], ["fine", ["nested"]], ["\ud800"]])
+@pytest.mark.parametrize("bad", [[1], [None], ["fine", ["nested"]], ["\ud800"], "one text"])
 def test_bad_queries_are_refused_before_they_are_stored(index: Index, bad: Any) -> None:
     with pytest.raises(BadInput, match="'owl'"):
         index.import_queries({"fox": ["fine"], "owl": bad}, "simple")
@@ -364,6 +373,18 @@ def test_an_import_without_a_known_document_makes_no_set(index: Index) -> None:
     for style in ("sentences", "expanded:simple", "", "a b"):
         with pytest.raises(BadInput, match="cannot name a set"):
             index.import_queries({"fox": ["q"]}, style)
+
+
+def test_an_import_that_breaks_off_leaves_nothing(index: Index) -> None:
+    def broken() -> Iterator[tuple[str, str, list[str]]]:
+        yield "line 1", "fox", ["who jumps"]
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        index.import_queries(broken(), "simple")
+    assert index.info()["sets"] == {}
+    with pytest.raises(BadInput, match="n must be 1 or more"):
+        index.import_queries({"fox": ["who jumps"]}, "simple", n=-1)
 
 
 def test_expand_appends_the_queries_to_the_text(index: Index, bag: Bag) -> None:
@@ -659,6 +680,15 @@ def test_what_cannot_be_explained(index: Index, bag: Bag) -> None:
         index.explain("an owl", "cat")
 
 
+def test_a_method_of_ones_own(index: Index) -> None:
+    index.sharpen()
+    mine = Method("mine", sets=("sentences",), alpha=0.5, temperature=0.2)
+    same = all_scores(index, "an old owl", alpha=0.5, temperature=0.2)
+    assert all_scores(index, "an old owl", method=mine) == same
+    with pytest.raises(BadInput, match="no query set 'others'"):
+        index.search("an old owl", method=Method("mine", sets=("others",)))
+
+
 def test_alpha_zero_is_plain_search(index: Index) -> None:
     index.sharpen()
     for query in ("an old owl", "jumps"):
@@ -734,7 +764,7 @@ class IndexAgainstModel(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="strop-test-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="strop-test-", dir=memory()))
         self.bag = Bag()
         self.index = create(self.folder / "index", self.bag)
         self.other = reopen(self.folder / "index")
@@ -893,6 +923,6 @@ class IndexAgainstModel(RuleBasedStateMachine):
 
 
 IndexAgainstModel.TestCase.settings = settings(
-    max_examples=20, stateful_step_count=12, deadline=None
+    max_examples=30, stateful_step_count=12, deadline=None
 )
 TestIndexAgainstModel = IndexAgainstModel.TestCase

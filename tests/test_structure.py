@@ -13,11 +13,21 @@ SOURCE = Path(__file__).parent.parent / "src" / "strop"
 # except within the embed family.
 LAYERS = [
     ["errors", "types"],
-    ["files", "sentences", "methods", "batches", "vectors", "kernels", "clustering", "threads",
-     "database"],
+    [
+        "files",
+        "sentences",
+        "methods",
+        "batches",
+        "vectors",
+        "kernels",
+        "clustering",
+        "threads",
+        "database",
+    ],
     ["data", "datasets", "catalog", "embed", "stdlib_docs"],
     ["snapshot", "pipeline", "neighbors"],
     ["references"],
+    ["reference_store"],
     ["search"],
     ["explain"],
     ["index"],

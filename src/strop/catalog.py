@@ -126,9 +126,11 @@ class Catalog(Database):
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove documents with all that hangs on them; an unknown id removes nothing at all."""
+        if isinstance(ids, str):
+            raise BadInput(f"remove takes a list of ids, not {ids!r}: write [{ids!r}]")
         with self.writing() as connection:
             numbers = [self.number_of(id_) for id_ in ids]
-            for table in ("documents", "queries", "waiting_queries"):
+            for table in ("documents", "queries", "waiting_queries", "selections"):
                 connection.executemany(
                     f"DELETE FROM {table} WHERE number = ?", [(number,) for number in numbers]
                 )
@@ -161,14 +163,15 @@ class Catalog(Database):
         return Document(id_, text, title, json.loads(metadata))
 
     def ids(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Return the ids of documents by number."""
+        """Return the ids of documents by number, of those that are there."""
         with self.reading() as connection:
-            return {
-                number: connection.execute(
-                    "SELECT id FROM documents WHERE number = ?", (number,)
-                ).fetchone()[0]
+            found = (
+                connection.execute(
+                    "SELECT number, id FROM documents WHERE number = ?", (number,)
+                ).fetchone()
                 for number in set(numbers)
-            }
+            )
+            return dict(pair for pair in found if pair is not None)
 
     def waiting_documents(self, limit: int) -> list[tuple[int, Document, bytes]]:
         """Return documents that still need a vector, in order: (number, document, digest)."""
@@ -377,7 +380,20 @@ class Catalog(Database):
                     ),
                     "waiting": self._waiting(connection, set_),
                 }
+            references = {
+                "documents": number("SELECT count(*) FROM selections"),
+                "out_of_date": number(
+                    "SELECT count(*) FROM documents d LEFT JOIN neighbors n USING (number)"
+                    " LEFT JOIN selections s USING (number)"
+                    " WHERE d.row IS NOT NULL AND (n.row IS NOT d.row OR s.number IS NULL)"
+                )
+                + number(  # removed, but still in the lists of others
+                    "SELECT count(*) FROM neighbors LEFT JOIN documents d USING (number)"
+                    " WHERE d.number IS NULL"
+                ),
+            }
             return {
+                "references": references if references["documents"] else None,
                 "documents": number("SELECT count(*) FROM documents"),
                 "empty": number("SELECT count(*) FROM documents WHERE title = '' AND text = ''"),
                 "waiting": number("SELECT count(*) FROM documents WHERE embedded IS NOT digest"),

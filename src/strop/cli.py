@@ -234,10 +234,12 @@ def show(path: Path, id_: str, as_json: bool) -> None:
     """Show one document and its stored queries."""
     with _open(path) as index:
         document, queries = index.get(id_), index.queries_of(id_)
+        selected = index.references_of(id_)
     if as_json:
-        print_json({**asdict(document), "queries": queries})
+        chosen = asdict(selected) if selected else None
+        print_json({**asdict(document), "queries": queries, "references": chosen})
         return
-    print_document(document, queries)
+    print_document(document, queries, selected)
 
 
 @main.command()
@@ -278,6 +280,54 @@ def queries(path: Path, file: str | None, style: str, n: int | None, as_json: bo
         click.echo(
             f"set {style}: {about['queries']:,} queries for {about['documents']:,} documents"
         )
+
+
+@main.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@click.option("--neighbors", default=100, show_default=True, help="How many to cluster.")
+@click.option("--k", "sizes", default="3:10", show_default=True, help="Numbers of clusters to try.")
+@click.option("--restarts", default=10, show_default=True, help="Runs of KMeans for each k.")
+@click.option("--seed", default=0, show_default=True, help="Of the seeding of KMeans.")
+@click.option(
+    "--method",
+    type=click.Choice(["auto", "exact", "cells"]),
+    default="auto",
+    show_default=True,
+    help="How neighbours are found; cells is approximate, for very large corpora.",
+)
+@click.option("--memory", default=500, show_default=True, help="Megabytes for temporary blocks.")
+@_JSON
+def references(
+    path: Path,
+    neighbors: int,
+    sizes: str,
+    restarts: int,
+    seed: int,
+    method: str,
+    memory: int,
+    as_json: bool,
+) -> None:
+    """Choose the neighbours each document of INDEX is to be told apart from.
+
+    After documents came, changed or went, only what that touches is chosen anew.
+    """
+    from strop.references import ReferenceSettings
+
+    smallest, colon, largest = sizes.partition(":")
+    if not (colon and smallest.isdigit() and largest.isdigit()):
+        raise click.UsageError(f"--k takes a range such as 3:10, not {sizes!r}")
+    settings = ReferenceSettings(neighbors, int(smallest), int(largest), restarts, seed)
+    with _open(path) as index:
+        with progress_bars() as progress:
+            chosen = index.select_references(
+                settings, method=method, memory=memory * 1_000_000, progress=progress
+            )
+        about = index.info()
+    told = {"chosen": chosen, **(about["references"] or {"documents": 0, "out_of_date": 0})}
+    if as_json:
+        print_json(told)
+    else:
+        click.echo(f"references of {told['documents']:,} documents ({chosen:,} chosen now)")
 
 
 @main.command()

@@ -45,6 +45,19 @@ CREATE TABLE queries (
     count  INTEGER NOT NULL,
     PRIMARY KEY (set_id, number)
 ) WITHOUT ROWID;
+CREATE TABLE neighbors (
+    number       INTEGER PRIMARY KEY,
+    row          INTEGER NOT NULL,
+    others       BLOB,
+    similarities BLOB
+);
+CREATE TABLE selections (
+    number       INTEGER PRIMARY KEY,
+    others       BLOB NOT NULL,
+    similarities BLOB NOT NULL,
+    sizes        BLOB NOT NULL,
+    silhouette   REAL NOT NULL
+);
 CREATE TABLE waiting_queries (
     set_id INTEGER NOT NULL,
     number INTEGER NOT NULL,

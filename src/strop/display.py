@@ -23,6 +23,7 @@ from strop.types import Document, Progress
 
 if TYPE_CHECKING:  # what it shows, not what it needs
     from strop.demo import DemoResult
+    from strop.reference_store import Selected
     from strop.scoring import Report
 
 
@@ -94,8 +95,10 @@ def print_hits(rows: Sequence[dict[str, Any]]) -> None:
     standard_output().print(shown)
 
 
-def print_document(document: Document, queries: Mapping[str, Sequence[str]]) -> None:
-    """Print one document and its stored queries."""
+def print_document(
+    document: Document, queries: Mapping[str, Sequence[str]], selected: Selected | None
+) -> None:
+    """Print one document, its stored queries and its references."""
     out = standard_output()
     out.print(plain(document.id, "bold"), plain(document.title), sep="  ")
     out.print(plain(document.text))
@@ -106,6 +109,12 @@ def print_document(document: Document, queries: Mapping[str, Sequence[str]]) -> 
         out.print(plain(name, "bold"), f"({len(texts)})")
         for text in texts:
             out.print(plain(f"  - {text}"))
+    if selected is not None:
+        out.print()
+        out.print(plain("references", "bold"), f"(silhouette {selected.silhouette:.3f})")
+        for one in selected.references:
+            line = f"  {one.similarity:.3f}  {one.id}  (for {one.cluster_size} neighbours)"
+            out.print(plain(line))
 
 
 def print_explained(rows: Sequence[dict[str, Any]]) -> None:
@@ -190,6 +199,11 @@ def print_info(about: dict[str, Any]) -> None:
         )
     # Expanded text is embedded when a method asks for it, not by finish.
     sets = [of for of in about["sets"].values() if of["source"] != "expanded"]
+    if about["references"]:
+        of = about["references"]
+        shown.add_row(
+            "references", f"of {of['documents']:,} documents{_aside(out_of_date=of['out_of_date'])}"
+        )
     waiting = about["waiting"] + sum(of["waiting"] for of in sets)
     if waiting:
         finish = f"strop finish {shlex.quote(about['path'])}"

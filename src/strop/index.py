@@ -20,8 +20,10 @@ from strop.embed import Embedder, load
 from strop.errors import BadIndex, BadInput, IndexBusy, StropError
 from strop.explain import Explanation, explain
 from strop.kernels import unit_rows
-from strop.methods import Method, parse_method
+from strop.methods import METHODS, Method, parse_method
 from strop.pipeline import Pipeline
+from strop.reference_store import Selected, references_of, update_references
+from strop.references import ReferenceSettings
 from strop.search import Layout
 from strop.sentences import MOST
 from strop.snapshot import Snapshot, load_snapshot
@@ -300,6 +302,33 @@ class Index:
                 )
             )
         return sets[style]
+
+    # -- references -----------------------------------------------------------------------
+
+    def select_references(
+        self,
+        settings: ReferenceSettings | None = None,
+        *,
+        method: str = "auto",
+        memory: int = 500_000_000,
+        progress: Progress | None = None,
+    ) -> int:
+        """Choose each document's contrastive references where missing or out of date.
+
+        ``method`` finds neighbours: ``exact``, ``cells`` (approximate) or ``auto``, by size.
+        Returns for how many documents they were chosen.
+        """
+        with self._writing():
+            with self._catalog.reading():
+                snapshot, _ = self._layout(METHODS["trad"])
+            return update_references(
+                self._catalog, snapshot.numbers, snapshot.documents,
+                settings or ReferenceSettings(), method=method, memory=memory, progress=progress,
+            )  # fmt: skip
+
+    def references_of(self, id_: str) -> Selected | None:
+        """Return a document's references, None if none were chosen for it."""
+        return references_of(self._catalog, self._catalog.number_of(id_))
 
     # -- searching ------------------------------------------------------------------------
 

@@ -24,8 +24,11 @@ from strop.types import Progress, Vectors
 APPROXIMATE_ABOVE = 300_000
 _SPARE = 16
 """Candidates beyond those wanted: float32 may misorder the last places."""
-_ROUNDING = 4e-6
+ROUNDING = 4e-6
 """More than a float32 product of unit vectors is ever wrong by."""
+
+
+Mask = NDArray[np.bool_]
 
 
 class Neighbors(NamedTuple):
@@ -59,41 +62,47 @@ def nearest_neighbors(
         raise BadInput(f"the number of neighbours must be 1 or more, not {k}")
     if method == "auto":
         method = "cells" if len(vectors) > APPROXIMATE_ABOVE else "exact"
-    filled = np.flatnonzero(np.einsum("ij,ij->i", vectors, vectors) > 0)
-    points = vectors if len(filled) == len(vectors) else np.ascontiguousarray(vectors[filled])
-    wide = max(0, min(k + _SPARE, len(points) - 1))
-    best = np.full((len(points), wide), -np.inf, np.float32)
-    rows = np.full((len(points), wide), -1, np.int32)
-    if wide:
+    usable = filled_rows(vectors)
+    best, rows = _room(len(vectors), k, usable)
+    if best.shape[1]:
         if method == "exact":
-            _propose_from_all(points, best, rows, memory, progress)
+            _propose_from_all(vectors, usable, best, rows, memory, progress)
         else:
-            _propose_from_cells(points, best, rows, memory, probes, progress)
-    found = _decide(points, np.arange(len(points)), best, rows, k, exact=method == "exact")
-    if len(filled) == len(vectors):
-        return found
-    whole = Neighbors(
-        np.full((len(vectors), k), -1, np.int64), np.zeros((len(vectors), k), np.float32)
-    )
-    whole.rows[filled] = np.where(found.rows >= 0, filled[found.rows], -1)
-    whole.similarities[filled] = found.similarities
-    return whole
+            _propose_from_cells(vectors, usable, best, rows, memory, probes, progress)
+    everyone = np.arange(len(vectors))
+    return decide(vectors, usable, everyone, best, rows, k, exact=method == "exact")
 
 
-def neighbors_of(vectors: Vectors, wanted: Ints, k: int) -> Neighbors:
-    """Return the exact neighbours of the rows ``wanted`` alone, among all rows."""
-    wide = max(0, min(k + _SPARE, len(vectors) - 1))
-    best = np.full((len(wanted), wide), -np.inf, np.float32)
-    rows = np.full((len(wanted), wide), -1, np.int32)
-    if wide:
+def neighbors_of(vectors: Vectors, usable: Mask, wanted: Ints, k: int) -> Neighbors:
+    """Return the exact neighbours of the rows ``wanted`` alone, among all ``usable`` rows."""
+    best, rows = _room(len(wanted), k, usable)
+    if best.shape[1]:
+        asked = vectors[wanted]
         for first in range(0, len(vectors), 8192):
-            products = vectors[wanted] @ vectors[first : first + 8192].T
-            in_parts(len(wanted), partial(_keep_rows, products, wanted, first, best, rows))
-    return _decide(vectors, wanted, best, rows, k, exact=True)
+            products = asked @ vectors[first : first + 8192].T
+            in_parts(len(wanted), partial(_keep_rows, products, usable, wanted, first, best, rows))
+    return decide(vectors, usable, wanted, best, rows, k, exact=True)
+
+
+def filled_rows(vectors: Vectors) -> Mask:
+    """Tell which rows are not all zero."""
+    found: Mask = np.einsum("ij,ij->i", vectors, vectors) > 0
+    return found
+
+
+def _room(count: int, k: int, usable: Mask) -> tuple[Floats, NDArray[np.int32]]:
+    """Return empty lists of candidates: a few more than wanted, no more than there are."""
+    wide = max(0, min(k + _SPARE, int(usable.sum()) - 1))
+    return np.full((count, wide), -np.inf, np.float32), np.full((count, wide), -1, np.int32)
 
 
 def _propose_from_all(
-    points: Vectors, best: Floats, rows: NDArray[np.int32], memory: int, progress: Progress | None
+    points: Vectors,
+    usable: Mask,
+    best: Floats,
+    rows: NDArray[np.int32],
+    memory: int,
+    progress: Progress | None,
 ) -> None:
     """Compare all with all, each pair once: the block below the diagonal is the one above."""
     n = len(points)
@@ -105,11 +114,11 @@ def _propose_from_all(
         for b in range(a, n, side):
             products = left @ points[b : b + side].T
             mine = np.arange(a, a + len(left))
-            in_parts(len(left), partial(_keep_rows, products, mine, b, best[a:], rows[a:]))
+            in_parts(len(left), partial(_keep_rows, products, usable, mine, b, best[a:], rows[a:]))
             if b > a:
                 in_parts(
                     products.shape[1],
-                    partial(_keep_columns, products, a, best[b:], rows[b:]),
+                    partial(keep_columns, products, usable[a:], usable[b:], a, best[b:], rows[b:]),
                 )
             done += 1
         if progress is not None:
@@ -118,6 +127,7 @@ def _propose_from_all(
 
 def _propose_from_cells(
     points: Vectors,
+    usable: Mask,
     best: Floats,
     rows: NDArray[np.int32],
     memory: int,
@@ -146,7 +156,7 @@ def _propose_from_cells(
         for at in range(0, len(others), step):
             part = others[at : at + step]
             products = points[mine] @ points[part].T
-            in_parts(len(mine), partial(_keep_listed, products, mine, part, best, rows))
+            in_parts(len(mine), partial(_keep_listed, products, usable, mine, part, best, rows))
         if progress is not None:
             progress("finding neighbours", cell + 1, cells)
 
@@ -165,8 +175,9 @@ def _rough_centres(points: Vectors, cells: int) -> Vectors:
     return np.asarray(centres, np.float32)
 
 
-def _decide(
+def decide(
     points: Vectors,
+    usable: Mask,
     asked: Ints,
     best: Floats,
     rows: NDArray[np.int32],
@@ -183,10 +194,12 @@ def _decide(
         )
     # Candidates that cannot be told from those left out (twins by the dozen): compare with all.
     again = np.flatnonzero(unsafe)
-    if exact and len(again) and best.shape[1] < len(points) - 1:
+    if exact and len(again) and best.shape[1] < usable.sum() - 1:
         in_parts(
             len(again),
-            partial(_compare_with_all, points, asked, again, found.rows, found.similarities),
+            partial(
+                _compare_with_all, points, usable, asked, again, found.rows, found.similarities
+            ),
         )
     return found
 
@@ -205,6 +218,7 @@ def _insert(best: Floats, rows: NDArray[np.int32], score: float, row: int) -> No
 @njit(cache=True, nogil=True)
 def _keep_rows(
     products: Floats,
+    usable: Mask,
     asked: Ints,
     shift: int,
     best: Floats,
@@ -215,20 +229,37 @@ def _keep_rows(
     """Merge products (asked, others) into the best so far of each asked row but itself."""
     k = best.shape[1]
     for i in range(first, last):
+        if not usable[asked[i]]:
+            continue
         itself = asked[i] - shift
         for j in range(products.shape[1]):
-            if products[i, j] > best[i, k - 1] and j != itself:
+            if products[i, j] > best[i, k - 1] and j != itself and usable[j + shift]:
                 _insert(best[i], rows[i], products[i, j], j + shift)
 
 
 @njit(cache=True, nogil=True)
-def _keep_columns(
-    products: Floats, shift: int, best: Floats, rows: NDArray[np.int32], first: int, last: int
+def keep_columns(
+    products: Floats,
+    usable_asked: Mask,
+    usable_others: Mask,
+    shift: int,
+    best: Floats,
+    rows: NDArray[np.int32],
+    first: int,
+    last: int,
 ) -> None:
-    """Do the same for the others: their products with the asked rows stand in columns."""
+    """Do the same for the others: their products with the asked rows stand in columns.
+
+    ``shift`` is added to the number of an asked row.
+    """
     k = best.shape[1]
     worst = best[first:last, k - 1].copy()
+    for j in range(first, last):
+        if not usable_others[j]:
+            worst[j - first] = np.inf
     for i in range(products.shape[0]):
+        if not usable_asked[i]:
+            continue
         for j in range(first, last):
             if products[i, j] > worst[j - first]:
                 _insert(best[j], rows[j], products[i, j], i + shift)
@@ -238,6 +269,7 @@ def _keep_columns(
 @njit(cache=True, nogil=True)
 def _keep_listed(
     products: Floats,
+    usable: Mask,
     asked: Ints,
     others: Ints,
     best: Floats,
@@ -249,8 +281,10 @@ def _keep_listed(
     k = best.shape[1]
     for i in range(first, last):
         row = asked[i]
+        if not usable[row]:
+            continue
         for j in range(len(others)):
-            if products[i, j] > best[row, k - 1] and others[j] != row:
+            if products[i, j] > best[row, k - 1] and others[j] != row and usable[others[j]]:
                 _insert(best[row], rows[row], products[i, j], others[j])
 
 
@@ -294,12 +328,13 @@ def _order(
                 count = _place(scores, rows[i], count, score, candidates[i, at])
         for at in range(count):
             similarities[i, at] = scores[at]
-        unsafe[i] = count > 0 and scores[count - 1] <= best[i, wide - 1] + _ROUNDING
+        unsafe[i] = count > 0 and scores[count - 1] <= best[i, wide - 1] + ROUNDING
 
 
 @njit(cache=True, nogil=True)
 def _compare_with_all(
     points: Vectors,
+    usable: Mask,
     asked: Ints,
     which: Ints,
     rows: Ints,
@@ -312,7 +347,7 @@ def _compare_with_all(
         i = which[at]
         count = 0
         for other in range(len(points)):
-            if other != asked[i]:
+            if other != asked[i] and usable[other]:
                 score = _product(points, asked[i], other)
                 count = _place(scores, rows[i], count, score, other)
         for place in range(count):

@@ -132,6 +132,18 @@ def _trials(k: int) -> int:
 
 
 @njit(cache=True, nogil=True)
+def _take_first(
+    document: int, neighbors: Ints, similarities: Floats, rows: Ints, of_rows: Floats,
+    sizes: Ints, count: int,
+) -> None:  # fmt: skip
+    """Take the nearest neighbours as they are, where there is nothing to cluster."""
+    for at in range(count):
+        rows[document, at] = neighbors[document, at]
+        of_rows[document, at] = similarities[document, at]
+        sizes[document, at] = 1
+
+
+@njit(cache=True, nogil=True)
 def _choose(
     vectors: Vectors, neighbors: Ints, similarities: Floats, smallest: int,
     draws: NDArray[np.float64], trials: Ints, rows: Ints, of_rows: Floats, sizes: Ints,
@@ -142,12 +154,8 @@ def _choose(
         m = 0
         while m < neighbors.shape[1] and neighbors[document, m] >= 0:
             m += 1
-        taken = min(m, smallest)  # used as it is where there is nothing to cluster
-        for at in range(taken):
-            rows[document, at] = neighbors[document, at]
-            of_rows[document, at] = similarities[document, at]
-            sizes[document, at] = 1
         if m <= smallest:
+            _take_first(document, neighbors, similarities, rows, of_rows, sizes, m)
             continue
         points = np.empty((m, vectors.shape[1]), np.float32)
         for at in range(m):
@@ -167,6 +175,7 @@ def _choose(
                 best, best_k = value, k
                 kept[:] = labels
         if best_k == 0:  # all neighbours are equal: no clusters to speak of
+            _take_first(document, neighbors, similarities, rows, of_rows, sizes, smallest)
             continue
         silhouettes[document] = best
         # A point's distance to its centroid grows with its squared distances to the members.
