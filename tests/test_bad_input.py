@@ -213,9 +213,6 @@ def test_an_option_the_embedder_does_not_take(
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.xfail(
-    reason="Index.create has an argument of that name", strict=True, raises=TypeError
-)
 def test_an_option_named_path_is_the_embedders(corpus: Path, tmp_path: Path) -> None:
     args = ["--embedder", "contriever", "--option", f"path={tmp_path}/no/model"]
     ran = strop("build", corpus, "-o", tmp_path / "new", *args)
@@ -413,7 +410,6 @@ def test_an_output_that_is_something_else(
     assert (folder / "chapter.tex").read_text() == "mine"
 
 
-@pytest.mark.xfail(reason="Index.create takes any folder named vectors for its own", strict=True)
 def test_an_output_that_holds_vectors_of_something_else(corpus: Path, tmp_path: Path) -> None:
     theirs = tmp_path / "project" / "vectors" / "theirs.npy"
     theirs.parent.mkdir(parents=True)
@@ -430,7 +426,6 @@ def test_a_build_that_failed_deletes_nothing_it_did_not_make(tmp_path: Path) -> 
     assert theirs.read_bytes() == b"mine"
 
 
-@pytest.mark.xfail(reason="the demo removes whatever is not of the standard library", strict=True)
 def test_the_demo_keeps_off_an_index_of_something_else(
     documents: list[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,30 +12,24 @@ SOURCE = Path(__file__).parent.parent / "src" / "strop"
 # A module may import those above it. Names within a line do not import each other,
 # except within the embed family.
 LAYERS = [
-    ["errors", "types"],
-    [
-        "files",
-        "sentences",
-        "methods",
-        "batches",
-        "vectors",
-        "kernels",
-        "clustering",
-        "threads",
-        "database",
-    ],
-    ["data", "datasets", "catalog", "embed", "stdlib_docs"],
-    ["snapshot", "pipeline", "neighbors"],
-    ["references"],
-    ["reference_store"],
-    ["search"],
-    ["explain"],
-    ["index"],
-    ["scoring"],
-    ["demo"],
-    ["display"],
-    ["cli"],
-    ["__main__"],
+    line.split()
+    for line in """
+    errors types
+    compiled threads files sentences methods batches vectors database
+    kernels clustering data datasets catalog embed stdlib_docs
+    snapshot pipeline neighbors
+    references
+    reference_store
+    search
+    explain
+    index
+    scoring
+    demo
+    display
+    cli
+    __main__
+    """.split("\n")
+    if line.split()
 ]
 
 

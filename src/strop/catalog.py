@@ -395,7 +395,10 @@ class Catalog(Database):
             return {
                 "references": references if references["documents"] else None,
                 "documents": number("SELECT count(*) FROM documents"),
-                "empty": number("SELECT count(*) FROM documents WHERE title = '' AND text = ''"),
+                "empty": number(
+                    "SELECT count(*) FROM documents"
+                    " WHERE trim(title || text, char(9, 10, 11, 12, 13, 32)) = ''"
+                ),
                 "waiting": number("SELECT count(*) FROM documents WHERE embedded IS NOT digest"),
                 "sets": sets,
             }

@@ -10,19 +10,18 @@ changes its cluster changes two rows of S, so later rounds cost next to nothing.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from strop.compiled import compiled
 from strop.types import Vectors
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int32]
 
-_REORDER = {"reassoc", "contract", "arcp", "nsz"}
 _MOST_ROUNDS = 300
 
 
-@njit(cache=True, nogil=True, fastmath=_REORDER)
+@compiled(reorder=True)
 def squared_distances(points: Vectors, out: Floats) -> None:
     """Fill ``out`` (m, m) with the squared distances of points (m, dim); exactly 0 for twins."""
     m, dim = points.shape
@@ -54,7 +53,7 @@ def squared_distances(points: Vectors, out: Floats) -> None:
             j += 1
 
 
-@njit(cache=True, nogil=True, fastmath=_REORDER)
+@compiled(reorder=True)
 def kmeans(
     distances: Floats, k: int, trials: int, draws: NDArray[np.float64], best_labels: Labels
 ) -> float:
@@ -170,7 +169,7 @@ def kmeans(
     return lowest
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _fill_empty(labels: Labels, counts: NDArray[np.int64], nearest: Floats) -> None:
     for c in range(len(counts)):
         if counts[c] > 0:
@@ -188,7 +187,7 @@ def _fill_empty(labels: Labels, counts: NDArray[np.int64], nearest: Floats) -> N
             nearest[farthest] = 0
 
 
-@njit(cache=True, nogil=True, fastmath=_REORDER)
+@compiled(reorder=True)
 def silhouette(lengths: Floats, labels: Labels, k: int, of_points: Floats) -> float:
     """Return the mean silhouette of labelled points from their distances (m, m), not squared.
 

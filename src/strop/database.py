@@ -217,8 +217,8 @@ def _explained(path: Path) -> Iterator[None]:
         said = str(error)
         if "full" in said:
             raise BadIndex(
-                f"the disk of {path.parent} is full. Nothing was changed: free some space and run "
-                "the command again"
+                f"the disk of {path.parent} is full. What was committed is safe: free some space"
+                " and run the command again"
             ) from error
         if "readonly" in said or "unable to open" in said:
             raise BadIndex(

@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from strop.errors import BadInput
 from strop.explain import Moved
 from strop.index import Index
 from strop.scoring import Report, evaluate
@@ -83,6 +84,7 @@ def run_demo(path: Path, embedder: str, progress: Progress | None = None) -> Dem
     if progress is not None:
         progress("reading documentation", 1, 1)
     with _open(path, embedder) as index:
+        _refuse_other_documents(index)
         index.sharpen("sentences")
         index.add(documents, progress)
         index.keep_only(document.id for document in documents)
@@ -96,6 +98,17 @@ def _open(path: Path, embedder: str) -> Index:
     if (path / "catalog.sqlite").exists():
         return Index.open(path, embedder)
     return Index.create(path, embedder)
+
+
+def _refuse_other_documents(index: Index) -> None:
+    """The demo removes what is not of this Python's library; that must not be somebody's."""
+    kinds = ("module", "class", "function")
+    for id_ in index.ids():
+        if index.get(id_).metadata.get("kind") not in kinds:
+            raise BadInput(
+                f"{index.path} is not an index of the demo (it holds {id_!r}): name another folder "
+                "with -o"
+            )
 
 
 def _changes(index: Index, questions: Dataset, report: Report) -> list[Change]:

@@ -178,8 +178,9 @@ def print_demo(result: DemoResult, path: Path, command: str) -> None:
         for part in change.why:
             out.print(plain(f"    {part.moved:+.3f}  {shorten(part.text, 84)}"))
     out.print("\nSearch it yourself:\n")
-    where = shlex.quote(str(path))
-    click.echo(f'  {command} search {where} "copy a file with its timestamps" --explain\n')
+    question = result.changes[0].question if result.changes else "copy a file"
+    words = [command, "search", shlex.quote(str(path)), shlex.quote(question), "--explain"]
+    click.echo(f"  {' '.join(words)}\n")
 
 
 def print_info(about: dict[str, Any]) -> None:

@@ -68,6 +68,7 @@ class Index:
     def create(
         cls,
         path: str | os.PathLike[str],
+        /,
         embedder: str | Embedder | Callable[..., Any] = "wordllama",
         **options: Any,
     ) -> Index:
@@ -75,10 +76,8 @@ class Index:
         folder = Path(path)
         if (folder / _CATALOG).exists():
             raise BadIndex(f"{folder} is an index already: open it, or choose another folder")
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            leftovers = {_CATALOG + ".new", "writer.lock", "vectors"}  # of a stopped create
-            if not folder.is_dir() or {entry.name for entry in folder.iterdir()} - leftovers:
-                raise BadIndex(f"{folder} is there already and is no index: choose another folder")
+        if folder.exists() and not _is_left_over(folder):
+            raise BadIndex(f"{folder} is there already and is no index: choose another folder")
         model = _load(embedder, options)
         try:
             (folder / "vectors").mkdir(parents=True, exist_ok=True)
@@ -91,6 +90,7 @@ class Index:
     def open(
         cls,
         path: str | os.PathLike[str],
+        /,
         embedder: str | Embedder | Callable[..., Any] | None = None,
         **options: Any,
     ) -> Index:
@@ -102,6 +102,8 @@ class Index:
         index = cls(folder, Catalog(folder / _CATALOG), None)
         if embedder is not None:
             try:
+                if isinstance(embedder, str) and embedder != index._made_by["name"]:
+                    raise index._other_embedder(embedder)  # before loading it for nothing
                 index._use(_load(embedder, options))
             except StropError:
                 index.close()
@@ -135,7 +137,9 @@ class Index:
 
     def _use(self, embedder: Embedder) -> None:
         made, now = self._made_by, _about(embedder)
-        for what in ("name", "revision", "dim", "prompts", "settings"):
+        if now["name"] != made["name"]:
+            raise self._other_embedder(now["name"])
+        for what in ("revision", "dim", "prompts", "settings"):
             if now[what] != made[what]:
                 raise BadIndex(
                     f"{self.path} was made by embedder {made['name']!r} with {what} "
@@ -143,6 +147,12 @@ class Index:
                     "first, or build another index"
                 )
         self._embedder = embedder
+
+    def _other_embedder(self, name: str) -> BadIndex:
+        return BadIndex(
+            f"{self.path} was made by embedder {self._made_by['name']!r}, not {name!r}: vectors of "
+            "two models do not mix. Use the first, or build another index"
+        )
 
     @property
     def dim(self) -> int:
@@ -196,7 +206,7 @@ class Index:
     def keep_only(self, ids: Iterable[str]) -> int:
         """Remove every document whose id is not among ``ids``; return how many went."""
         kept = set(ids)
-        gone = [id_ for id_ in self._catalog.all_ids() if id_ not in kept]
+        gone = [id_ for id_ in self.ids() if id_ not in kept]
         if gone:
             self.remove(gone)
         return len(gone)
@@ -210,6 +220,10 @@ class Index:
     def get(self, id_: str) -> Document:
         """Return a document."""
         return self._catalog.document(self._catalog.number_of(id_))
+
+    def ids(self) -> list[str]:
+        """Return the ids of all documents, in the order they came."""
+        return list(self._catalog.all_ids())
 
     def unknown(self, ids: Iterable[str]) -> set[str]:
         """Return those of ``ids`` that are no document here."""
@@ -496,6 +510,18 @@ class Index:
         if repair and problems:
             self.finish(progress)
         return problems
+
+
+def _is_left_over(folder: Path) -> bool:
+    """Tell whether a folder holds nothing but what a stopped ``create`` leaves."""
+    if not folder.is_dir():
+        return False
+    return all(
+        (entry.name == "vectors" and entry.is_dir() and not any(entry.iterdir()))
+        or entry.name == "writer.lock"
+        or entry.name.startswith(_CATALOG + ".new")
+        for entry in folder.iterdir()
+    )
 
 
 def _load(spec: str | Embedder | Callable[..., Any], options: Mapping[str, Any]) -> Embedder:

@@ -14,16 +14,13 @@ own parallel loops abort the process when two Python threads enter them at once.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from strop.compiled import compiled
 from strop.types import Vectors
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-
-# Sums of float32 products may be taken in any order; NaN and infinity keep their meaning.
-_REORDER = {"reassoc", "contract", "arcp", "nsz"}
 
 # Below this squared length d* nearly vanishes, and the Gram form has too few digits left.
 _NEARLY_ZERO = 0.05
@@ -39,7 +36,7 @@ def unit_rows(vectors: NDArray[np.floating]) -> Vectors:
     return unit
 
 
-@njit(cache=True, nogil=True, fastmath=_REORDER)
+@compiled(reorder=True)
 def gram_of_documents(
     documents: Vectors, queries: Vectors, slots: Ints, offsets: Ints, self_dots: Floats,
     doc_dots: Floats, grams: Floats, gram_offsets: Ints, first: int, last: int,
@@ -72,7 +69,7 @@ def gram_of_documents(
                 place += 1
 
 
-@njit(cache=True, nogil=True, fastmath=_REORDER)
+@compiled(reorder=True)
 def sharpened_scores(
     plain: Floats, sims: Floats, slots: Ints, offsets: Ints, self_dots: Floats, doc_dots: Floats,
     grams: Floats, gram_offsets: Ints, alpha: float, temperature: float, scores: Floats,
@@ -177,7 +174,7 @@ def softmax(sims: NDArray[np.floating], temperature: float) -> NDArray[np.float6
     return weights
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def maxsim_scores(
     plain: Floats, sims: Floats, slots: Ints, offsets: Ints, scores: Floats, first: int, last: int
 ) -> None:
@@ -192,7 +189,7 @@ def maxsim_scores(
             scores[q, j] = plain[j, q] + best
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def keep_best(
     scores: Floats, shift: int, best: Floats, places: Ints, first: int, last: int
 ) -> None:

@@ -13,9 +13,9 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from strop.compiled import compiled
 from strop.errors import BadInput
 from strop.kernels import Floats, Ints
 from strop.threads import in_parts
@@ -204,7 +204,7 @@ def decide(
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _insert(best: Floats, rows: NDArray[np.int32], score: float, row: int) -> None:
     at = best.shape[0] - 1
     while at > 0 and best[at - 1] < score:
@@ -215,7 +215,7 @@ def _insert(best: Floats, rows: NDArray[np.int32], score: float, row: int) -> No
     rows[at] = row
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _keep_rows(
     products: Floats,
     usable: Mask,
@@ -237,7 +237,7 @@ def _keep_rows(
                 _insert(best[i], rows[i], products[i, j], j + shift)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def keep_columns(
     products: Floats,
     usable_asked: Mask,
@@ -266,7 +266,7 @@ def keep_columns(
                 worst[j - first] = best[j, k - 1]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _keep_listed(
     products: Floats,
     usable: Mask,
@@ -288,7 +288,7 @@ def _keep_listed(
                 _insert(best[row], rows[row], products[i, j], others[j])
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _product(points: Vectors, a: int, b: int) -> float:
     """Return a.b in double precision, summed in one fixed order whatever the machine."""
     total = 0.0
@@ -297,7 +297,7 @@ def _product(points: Vectors, a: int, b: int) -> float:
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _place(scores: NDArray[np.float64], rows: Ints, count: int, score: float, row: int) -> int:
     """Insert into a list of at most len(scores), best first, of equals the earlier row first."""
     k = len(scores)
@@ -313,7 +313,7 @@ def _place(scores: NDArray[np.float64], rows: Ints, count: int, score: float, ro
     return min(count + 1, k)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _order(
     points: Vectors, asked: Ints, best: Floats, candidates: NDArray[np.int32], rows: Ints,
     similarities: Floats, unsafe: NDArray[np.bool_], first: int, last: int,
@@ -331,7 +331,7 @@ def _order(
         unsafe[i] = count > 0 and scores[count - 1] <= best[i, wide - 1] + ROUNDING
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _compare_with_all(
     points: Vectors,
     usable: Mask,

@@ -11,10 +11,10 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from strop.clustering import kmeans, silhouette, squared_distances
+from strop.compiled import compiled
 from strop.errors import BadInput
 from strop.kernels import Floats, Ints
 from strop.neighbors import nearest_neighbors
@@ -131,7 +131,7 @@ def _trials(k: int) -> int:
     return 2 + int(np.log(k))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _take_first(
     document: int, neighbors: Ints, similarities: Floats, rows: Ints, of_rows: Floats,
     sizes: Ints, count: int,
@@ -143,7 +143,7 @@ def _take_first(
         sizes[document, at] = 1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _choose(
     vectors: Vectors, neighbors: Ints, similarities: Floats, smallest: int,
     draws: NDArray[np.float64], trials: Ints, rows: Ints, of_rows: Floats, sizes: Ints,

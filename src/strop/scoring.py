@@ -179,7 +179,9 @@ def _values(parsed: Mapping[str, Any], dataset: Dataset, run: Run) -> dict[str, 
     """Return {measure: {query: value}}; a query the measure says nothing of scores zero."""
     import ir_measures
 
-    names = {str(measure): name for name, measure in parsed.items()}
+    names: dict[str, list[str]] = {}
+    for name, measure in parsed.items():  # AP@50 and MAP@50 are one measure
+        names.setdefault(str(measure), []).append(name)
     values = {name: dict.fromkeys(dataset.queries, 0.0) for name in parsed}
     qrels = {query: dict(dataset.qrels.get(query, {})) for query in dataset.queries}
     # Our order is the ranking: trec_eval would break ties of the score in its own way.
@@ -189,7 +191,8 @@ def _values(parsed: Mapping[str, Any], dataset: Dataset, run: Run) -> dict[str, 
     }
     try:
         for found in ir_measures.iter_calc(list(parsed.values()), qrels, ranked):
-            values[names[str(found.measure)]][found.query_id] = float(found.value)
+            for name in names[str(found.measure)]:
+                values[name][found.query_id] = float(found.value)
     except Exception as error:  # a measure whose own tool is not installed
         raise BadInput(f"cannot compute {', '.join(parsed)}: {error}") from error
     return values

@@ -63,6 +63,8 @@ class ApiEmbedder(BaseEmbedder):
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.name = name
+        if base_url is not None and not isinstance(base_url, str):
+            raise BadInput(f"base_url is {base_url!r}; it must start with http:// or https://")
         url = (base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI).rstrip("/")
         if urlsplit(url).scheme not in ("http", "https"):
             raise BadInput(f"base_url is {url!r}; it must start with http:// or https://")
@@ -75,8 +77,9 @@ class ApiEmbedder(BaseEmbedder):
             ("batch_size", batch_size, 1), ("concurrency", concurrency, 1), ("retries", retries, 0),
             ("dimensions", dimensions or 1, 1), ("max_chars", max_chars or 1, 1),
         ):  # fmt: skip
-            if number < least:
-                raise BadInput(f"{option} is {number}; it must be at least {least}")
+            if not isinstance(number, int) or number < least:
+                what = f"it must be a whole number, at least {least}"
+                raise BadInput(f"{option} is {number!r}; {what}")
         given = {
             "base_url": None if url == _OPENAI else url,
             "dimensions": dimensions,

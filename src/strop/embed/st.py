@@ -137,8 +137,9 @@ def _check(name: str, preset: Preset | None, options: Mapping[str, Any]) -> None
         known = ", ".join(get_args(Pooling))
         raise BadInput(f"pooling is {options['pooling']!r}; it must be one of {known}")
     for option in ("batch_size", "max_length"):
-        if options.get(option, 1) < 1:
-            raise BadInput(f"{option} is {options[option]}; it must be at least 1")
+        value = options.get(option, 1)
+        if not isinstance(value, int) or value < 1:
+            raise BadInput(f"{option} is {value!r}; it must be a whole number, at least 1")
     if "task" in options and not (preset and "{task}" in preset.query_prompt):
         raise BadInput(f"{name} takes no task; give prompts={{'query': …}} instead")
     if "path" in options and not preset:

@@ -1,0 +1,148 @@
+"""Reference selection against scikit-learn, and the whole stage on corpora of growing size.
+
+    python benchmarks/references.py [--sizes 10000,40000,171000] [--documents 40]
+
+The first part times choosing among 100 known neighbours: squared distances, KMeans for k = 3..10
+with 10 restarts, silhouettes, references. The peer is scikit-learn's KMeans(n_init=10) and
+silhouette_score on the same points, with one thread each and with its own choice of threads.
+The second part makes neighbours and references of clustered vectors of 384 dimensions on all
+cores, each size in a process of its own, and reports time and peak memory.
+The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from strop.kernels import unit_rows
+from strop.neighbors import nearest_neighbors
+from strop.references import ReferenceSettings, choose_references
+from strop.types import Vectors
+
+
+def clustered(n: int, dim: int, seed: int = 0) -> Vectors:
+    """Topics of about 200 documents each, unevenly spread, blurred like an embedder's."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(max(1, n // 200), dim)).astype(np.float32)
+    made = np.empty((n, dim), np.float32)
+    for at in range(0, n, 10_000):
+        part = slice(at, min(at + 10_000, n))
+        size = part.stop - part.start
+        noise = rng.normal(size=(size, dim)).astype(np.float32)
+        made[part] = unit_rows(centres[rng.integers(0, len(centres), size)] + 1.2 * noise)
+    return made
+
+
+def time_selection(dim: int, documents: int) -> dict[str, float]:
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import silhouette_score
+    from threadpoolctl import threadpool_limits
+
+    vectors = clustered(5000, dim)
+    near = nearest_neighbors(vectors, 100)
+    settings = ReferenceSettings()
+    few = slice(0, documents)
+
+    def ours() -> float:
+        began = time.perf_counter()
+        choose_references(vectors, near.rows[few], near.similarities[few], settings)
+        return (time.perf_counter() - began) / documents
+
+    def theirs() -> float:
+        began = time.perf_counter()
+        for row in near.rows[few]:
+            points = vectors[row]
+            for k in range(3, 11):
+                labels = KMeans(k, n_init=10, random_state=0).fit(points).labels_
+                silhouette_score(points, labels)
+        return (time.perf_counter() - began) / documents
+
+    with one_thread():
+        ours()  # compiles
+        best = min(ours() for _ in range(5))
+    with threadpool_limits(1):
+        peer = theirs()
+    return {
+        "strop_ms": 1e3 * best,
+        "sklearn_1thread_ms": 1e3 * peer,
+        "sklearn_default_ms": 1e3 * theirs(),
+    }
+
+
+class one_thread:
+    """Keeps strop's own pool out of the way."""
+
+    def __enter__(self) -> None:
+        from strop import threads
+
+        self._count = threads.thread_count
+        threads.thread_count = lambda: 1  # type: ignore[assignment]
+
+    def __exit__(self, *_: object) -> None:
+        from strop import threads
+
+        threads.thread_count = self._count
+
+
+def run_stage(size: int) -> None:
+    """Time neighbours and references of one corpus; print JSON."""
+    vectors = clustered(size, 384)
+    warm = nearest_neighbors(vectors[:300], 100)
+    choose_references(vectors, warm.rows[:4], warm.similarities[:4], ReferenceSettings())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    near = nearest_neighbors(vectors, 100)
+    found = time.perf_counter()
+    chosen = choose_references(vectors, near.rows, near.similarities, ReferenceSettings())
+    done = time.perf_counter()
+    print(
+        json.dumps(
+            {
+                "documents": size,
+                "neighbors_s": round(found - began, 1),
+                "references_s": round(done - found, 1),
+                "total_s": round(done - began, 1),
+                "ms_per_document": round(1e3 * (done - began) / size, 3),
+                "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+                "before_mb": round(before / 1024),
+                "mean_references": round(float((chosen.rows >= 0).sum(axis=1).mean()), 2),
+            }
+        )
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", default="10000,40000,171000")
+    parser.add_argument("--documents", type=int, default=40)
+    parser.add_argument("--stage", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.stage:
+        run_stage(arguments.stage)
+        return
+    result: dict[str, object] = {}
+    for dim in (384, 1024):
+        times = time_selection(dim, arguments.documents)
+        print(f"{dim} dimensions, ms a document: {times}", flush=True)
+        result[f"ratio_1thread_{dim}"] = round(times["sklearn_1thread_ms"] / times["strop_ms"], 1)
+        result[f"ratio_default_{dim}"] = round(times["sklearn_default_ms"] / times["strop_ms"], 1)
+        result[f"strop_ms_{dim}"] = round(times["strop_ms"], 3)
+    stages = []
+    for size in filter(None, arguments.sizes.split(",")):
+        command = [sys.executable, __file__, "--stage", size]
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        stages.append(json.loads(out))
+        print(stages[-1], flush=True)
+    result["stages"] = stages
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
