@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test test-slow check format clean
+.PHONY: demo test test-slow docs format clean
 
 demo: $(VENV)/.core
 	$(BIN)/strop demo
@@ -19,6 +19,9 @@ test: $(VENV)/.dev
 # Real models over whole collections; minutes to hours without the cached vectors.
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
+
+docs: $(VENV)/.dev
+	$(BIN)/python docs/generate_cli.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -18,9 +18,12 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
+from strop import threads
 from strop.kernels import unit_rows
 from strop.neighbors import nearest_neighbors
 from strop.references import ReferenceSettings, choose_references
@@ -76,19 +79,15 @@ def time_selection(dim: int, documents: int) -> dict[str, float]:
     }
 
 
-class one_thread:
-    """Keeps strop's own pool out of the way."""
-
-    def __enter__(self) -> None:
-        from strop import threads
-
-        self._count = threads.thread_count
-        threads.thread_count = lambda: 1  # type: ignore[assignment]
-
-    def __exit__(self, *_: object) -> None:
-        from strop import threads
-
-        threads.thread_count = self._count
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep strop's own pool out of the way."""
+    usual = threads.thread_count
+    threads.thread_count = lambda: 1  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        threads.thread_count = usual
 
 
 def run_stage(size: int) -> None:

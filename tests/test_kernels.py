@@ -260,4 +260,5 @@ def test_of_equal_scores_the_earlier_document_comes_first() -> None:
 def test_unit_rows() -> None:
     rows = unit_rows(np.array([[3.0, 4.0], [0.0, 0.0], [1e-30, 0.0], [1e20, 1e20]]))
     assert rows.dtype == np.float32
-    np.testing.assert_allclose(rows, [[0.6, 0.8], [0, 0], [1, 0], [0.5**0.5] * 2], rtol=1e-6)
+    expected = np.array([[0.6, 0.8], [0.0, 0.0], [1.0, 0.0], [0.5**0.5, 0.5**0.5]])
+    np.testing.assert_allclose(rows, expected, rtol=1e-6)

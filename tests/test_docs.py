@@ -1,0 +1,48 @@
+"""The documentation says what the program does."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from strop.cli import main
+from strop.embed import PRESETS
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_command_line_page_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("generate_cli", ROOT / "docs/generate_cli.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    assert page == module.render(), "run: make docs"
+
+
+def test_every_preset_is_listed() -> None:
+    page = (ROOT / "docs/embedders.md").read_text(encoding="utf-8")
+    for preset in PRESETS.values():
+        assert f"| `{preset.name}` | {preset.model} |" in page
+
+
+def test_every_module_is_in_the_plan() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    for path in (ROOT / "src/strop").iterdir():
+        name = path.name.removesuffix(".py")
+        if not name.startswith("__") and path.suffix in ("", ".py"):
+            assert re.search(rf"`{name}/?`", page), f"docs/architecture.md does not name {name}"
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/*.md")))
+def test_links_and_commands_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+    for verb in re.findall(r"^\s*(?:\$ )?(?:\.venv/bin/)?strop ([a-z]+)", text, re.MULTILINE):
+        assert verb in main.commands, verb

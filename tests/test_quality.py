@@ -1,0 +1,141 @@
+"""The figures we publish, on real collections; skipped where these are not at hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from strop import Index, evaluate
+from strop.data import read_corpus
+from strop.datasets import read_query_lists
+
+DATA = Path(os.environ.get("STROP_DATA") or Path(__file__).parent.parent.parent / "shared" / "data")
+
+needs_data = pytest.mark.skipif(
+    not (DATA / "scifact").is_dir(), reason=f"no collections in {DATA}; set STROP_DATA"
+)
+
+
+def build(folder: Path, name: str, embedder: str) -> Index:
+    index = Index.create(folder / f"{embedder}-{name}", embedder)
+    index.sharpen("sentences")
+    index.add(read_corpus(DATA / name))
+    return index
+
+
+def percent(index: Index, name: str, methods: list[str], **arguments: object) -> dict[str, float]:
+    report = evaluate(index, DATA / name, methods, **arguments)  # type: ignore[arg-type]
+    return {method: 100 * values["nDCG@10"] for method, values in report.results.items()}
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "trad", "sharp"),
+    [("scifact", 51.3, 57.5), ("nfcorpus", 24.5, 28.3), ("cranfield", 42.07, 46.2)],
+)
+def test_wordllama_sharpened_by_sentences(
+    tmp_path: Path, name: str, trad: float, sharp: float
+) -> None:
+    with build(tmp_path, name, "wordllama") as index:
+        found = percent(index, name, ["trad", "sharp"])
+    assert found["trad"] == pytest.approx(trad, abs=0.2)
+    assert found["sharp"] >= sharp
+
+
+@pytest.fixture(scope="module")
+def cranfield(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    with Index.create(tmp_path_factory.mktemp("quality") / "index", "wordllama") as index:
+        index.add(read_corpus(DATA / "cranfield"))
+        for style in ("simple", "contrastive"):
+            lists = read_query_lists(DATA / "cranfield" / "generated" / f"{style}.jsonl")
+            index.import_queries(lists, style)
+        yield index
+
+
+SHOWN = ["1", "3", "9", "11", "12"]  # the generator saw these queries
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [("trad", 41.70), ("consharp", 49.07), ("indexsharp", 48.31), ("simsharp", 50.51),
+     ("consharp:T=0.1", 51.84), ("simsharp:T=0.1", 52.78)],
+)  # fmt: skip
+def test_wordllama_with_generated_queries(cranfield: Index, method: str, expected: float) -> None:
+    found = percent(cranfield, "cranfield", [method], exclude=SHOWN)
+    assert found[method] == pytest.approx(expected, abs=0.05)
+
+
+@needs_data
+@pytest.mark.slow
+def test_minilm_with_generated_queries(tmp_path: Path) -> None:
+    expected = {"trad": 50.49, "consharp": 54.33, "indexsharp": 53.99, "simsharp": 55.26,
+                "docexp": 53.29, "doc2query": 53.71}  # fmt: skip
+    with Index.create(tmp_path / "index", "minilm") as index:
+        index.add(read_corpus(DATA / "cranfield"))
+        for style in ("simple", "contrastive"):
+            lists = read_query_lists(DATA / "cranfield" / "generated" / f"{style}.jsonl")
+            index.import_queries(lists, style)
+        found = percent(index, "cranfield", list(expected), exclude=SHOWN)
+    assert found == pytest.approx(expected, abs=0.15)
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    ("name", "trad", "within", "sharp"),
+    [("scifact", 64.51, 0.05, 70.0), ("nfcorpus", 31.6, 0.1, 34.2)],
+)
+def test_minilm_sharpened_by_sentences(
+    tmp_path: Path, name: str, trad: float, within: float, sharp: float
+) -> None:
+    with build(tmp_path, name, "minilm") as index:
+        found = percent(index, name, ["trad", "sharp"])
+    assert found["trad"] == pytest.approx(trad, abs=within)
+    assert found["sharp"] >= sharp
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_references_of_scifact_are_scikit_learns(tmp_path: Path) -> None:
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import silhouette_score
+    from threadpoolctl import threadpool_limits
+
+    from strop.clustering import kmeans, silhouette, squared_distances
+    from strop.neighbors import nearest_neighbors
+    from strop.references import ReferenceSettings, select_references
+
+    with Index.create(tmp_path / "index", "minilm") as index, threadpool_limits(1):
+        texts = [document.content for document in read_corpus(DATA / "scifact")]
+        vectors = index.embedder.embed(texts, "document")
+        chosen = select_references(vectors)
+        near = nearest_neighbors(vectors, 100).rows
+        draws = ReferenceSettings().draws()
+        same, worst, furthest = 0, 0.0, 0.0
+        for document in range(0, 300 * 17, 17):
+            points = np.ascontiguousarray(vectors[near[document]])
+            squares = np.empty((100, 100), np.float32)
+            squared_distances(points, squares)
+            values = []
+            for k in range(3, 11):
+                model = KMeans(k, n_init=10, random_state=0).fit(points)
+                values.append(silhouette_score(points, model.labels_))
+                labels = np.empty(100, np.int32)
+                inertia = kmeans(squares, k, 2 + int(np.log(k)), draws[k - 3], labels)
+                worst = max(worst, inertia / model.inertia_ - 1)
+                ours = silhouette(
+                    np.sqrt(squares), model.labels_.astype(np.int32), k, np.empty(100, np.float32)
+                )
+                furthest = max(furthest, abs(ours - values[-1]))
+            same += (chosen.rows[document] >= 0).sum() == 3 + int(np.argmax(values))
+    print(f"same k* {same / 3:.2f}%, worst inertia +{worst:.2%}, silhouette within {furthest:.1e}")
+    assert same >= 291
+    assert worst <= 0.005
+    assert furthest <= 1e-4
