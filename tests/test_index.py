@@ -482,7 +482,7 @@ def _cut(file: Path, keep: int) -> None:
     file.write_bytes(file.read_bytes()[:keep])
 
 
-@pytest.mark.parametrize("lose", ["half", "a byte", "files", "folder"])
+@pytest.mark.parametrize("lose", ["half", "two thirds", "a byte", "files", "folder"])
 def test_check_finds_lost_vectors_and_repair_makes_them_again(
     tmp_path: Path, bag: Bag, lose: str
 ) -> None:
@@ -497,8 +497,9 @@ def test_check_finds_lost_vectors_and_repair_makes_them_again(
         assert index.check() == []
     for file in (path / "vectors").iterdir():
         size = file.stat().st_size
-        if lose in ("half", "a byte"):
-            _cut(file, size // 2 if lose == "half" else size - 1)
+        left = {"half": size // 2, "two thirds": size // 3, "a byte": size - 1}
+        if lose in left:
+            _cut(file, left[lose])
         else:
             file.unlink()
     if lose == "folder":

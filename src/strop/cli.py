@@ -117,12 +117,13 @@ def _scoring_options(command: F) -> F:
 @click.argument("corpus")
 @click.option("-o", "--output", "path", required=True, type=Path, help="The index folder.")
 @click.option("--embedder", help="Which embedder.  [that of the index; wordllama for a new one]")
+@click.option("--base-url", help="Where api: finds its server, such as http://127.0.0.1:8080/v1.")
 @click.option(
     "--option",
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An embedder's option, such as base_url=http://127.0.0.1:8080/v1 (repeatable).",
+    help="An embedder's option, such as max_length=512 (repeatable).",
 )
 @click.option(
     "--queries",
@@ -137,6 +138,7 @@ def build(
     corpus: str,
     path: Path,
     embedder: str | None,
+    base_url: str | None,
     options: tuple[str, ...],
     queries: str,
     as_json: bool,
@@ -155,7 +157,7 @@ def build(
     """
     from strop.index import Index
 
-    given = _options(options)
+    given = _options(options) | ({"base_url": base_url} if base_url else {})
     exists = (path / "catalog.sqlite").exists()
     held = None if not path.exists() else any(path.iterdir()) if path.is_dir() else True
     if exists and embedder is None and not given:
