@@ -67,7 +67,7 @@ def story(size: int) -> list[tuple[str, Op]]:
     later = size + max(2, size // 4)
     styled = {f"d{i}": questions(i, 1) for i in range(size) if i % 3}
     restyled = {f"d{i}": questions(i, 2 if i % 4 else 1) for i in range(size) if i % 3 == 1}
-    updated = [page(i, version=2 if i % 2 else 1, seen=1) for i in range(1, size)]
+    updated = [page(i, version=2 if i % 2 else 1, seen=1) for i in range(1, later)]
     gone = {f"d{i}" for i in range(0, later, 5)}
     return [
         ("add", lambda index: index.add(page(i) for i in range(size))),
@@ -76,7 +76,6 @@ def story(size: int) -> list[tuple[str, Op]]:
         ("update", lambda index: index.add(updated)),
         ("import again", lambda index: index.import_queries(restyled, "simple")),
         ("expand", lambda index: index.expand("simple")),
-        ("add more", lambda index: index.add(page(i) for i in range(size, later))),
         ("remove", lambda index: index.remove(sorted(gone - index.unknown(gone)))),
         ("sharpen anew", lambda index: index.sharpen(n=1)),
         ("revert", lambda index: index.add(page(i) for i in range(1, size) if i % 5)),
@@ -421,9 +420,11 @@ class Watcher:
         return any(np.allclose(got, way, rtol=0, atol=1e-5) for way in ways)
 
 
-def write_generations(index: Index, notes: Path, count: int) -> None:
-    """Be the writer that a watcher watches; the first generation is there already."""
-    for generation in range(1, count):
+def write_generations(index: Index, notes: Path, enough: Callable[[], bool]) -> None:
+    """Be the writer that watchers watch; the first generation is there already."""
+    for generation in range(1, 1000):
+        if generation > 40 and enough():
+            break
         index.add(member(generation, at) for at in range(GROUP))
         index.add(anchor(generation, at) for at in range(GROUP))
         if generation >= 3:
@@ -511,8 +512,15 @@ class Forks:
         code = self._ask({"wait": pid})
         self._running.discard(pid)
         if code == 1:
-            raise AssertionError(f"in the child:\n{self._errors.read_text()}")
+            said = self._errors.read_text()
+            self._errors.unlink()
+            raise AssertionError(f"in the child:\n{said}")
         return code
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a job has ended with an error, which ``wait`` raises."""
+        return self._errors.exists()
 
     def run(self, job: Callable[..., None], *args: object) -> int:
         return self.wait(self.start(job, *args))

@@ -34,7 +34,7 @@ from strop.errors import BadIndex, BadInput, IndexBusy
 from strop.search import Layout
 from strop.types import Vectors
 
-SMALL, LARGE = 7, 150
+SMALL, LARGE = 5, 150
 KILLS = int(os.environ.get("STROP_KILLS", "25"))
 
 
@@ -129,9 +129,20 @@ def assert_recovers(path: Path, small: list[Chapter], op: int) -> None:
 OPS = [name for name, _ in story(SMALL)]
 
 
-@pytest.mark.parametrize("power", [False, True], ids=["exit", "power cut"])
 @pytest.mark.parametrize("op", range(len(OPS)), ids=OPS)
-def test_a_crash_at_any_step(
+def test_a_crash_at_any_step(scratch: Path, forks: Forks, small: list[Chapter], op: int) -> None:
+    crash_at_each_step(scratch, forks, small, op, power=False)
+
+
+@pytest.mark.parametrize("name", ["add", "sharpen", "import", "update", "import again", "expand"])
+def test_a_power_cut_at_any_step(
+    scratch: Path, forks: Forks, small: list[Chapter], name: str
+) -> None:
+    """What was written but not synced is lost; the catalog's commits are not."""
+    crash_at_each_step(scratch, forks, small, OPS.index(name), power=True)
+
+
+def crash_at_each_step(
     scratch: Path, forks: Forks, small: list[Chapter], op: int, power: bool
 ) -> None:
     steps = 0
@@ -184,39 +195,41 @@ def test_kills_at_random_moments(tmp_path: Path, forks: Forks, large: list[Chapt
     At most the batch that was under way when it was killed is embedded again.
     """
     rng = random.Random(7)
+    pause, ops = 0.0002, len(story(LARGE))
+    log, done = tmp_path / "log", tmp_path / "done"
     began = time.monotonic()
-    files = [tmp_path / "whole-log", tmp_path / "whole-done"]
-    pause = 0.0002
-    assert forks.run(crashes.tell, tmp_path / "whole", LARGE, *files, pause) == 0
-    longest = (time.monotonic() - began) / 4
-    texts = sum(logged(files[0]))
-    kills, stories, killed_in = 0, 0, set()
+    assert forks.run(crashes.tell, tmp_path / "whole", LARGE, log, done, pause) == 0
+    longest = 2 * (time.monotonic() - began) / ops
+    texts = sum(logged(log))
+    kills, killed_in = 0, set()
     while kills < KILLS:
-        stories += 1
-        path = tmp_path / f"story{stories}"
-        log, done = tmp_path / f"log{stories}", tmp_path / f"done{stories}"
+        path = Path(tempfile.mkdtemp(dir=tmp_path))
+        log, done = path / "log", path / "done"
         again = 0
         while True:
-            before_run = len(logged(log))
-            pid = forks.start(crashes.tell, path, LARGE, log, done, pause)
-            time.sleep(rng.uniform(0, longest))
+            calls, told = len(logged(log)), len(crashes.parts(done))
+            pid = forks.start(crashes.tell, path / "index", LARGE, log, done, pause)
             if kills == KILLS:  # enough: let this one end
                 code = forks.wait(pid)
             else:
+                target = min(told + rng.randint(0, 2), ops)
+                while len(crashes.parts(done)) < target and not forks.has_failed:
+                    time.sleep(0.001)
+                time.sleep(rng.uniform(0, longest))
                 code = forks.kill(pid)
             if code == 0:
                 break
             kills += 1
-            again += logged(log)[-1] if len(logged(log)) > before_run else 0
-            if not (path / "catalog.sqlite").exists():
+            again += logged(log)[-1] if len(logged(log)) > calls else 0
+            if not (path / "index" / "catalog.sqlite").exists():
                 continue
             op = len(crashes.parts(done))
             killed_in.add(op)
             # Done, but not yet noted, is possible; then it is what comes after.
-            after = large[min(op + 1, len(large) - 1)].state
-            with reopen(path) as index:
+            after = large[min(op + 1, ops)].state
+            with reopen(path / "index") as index:
                 assert_whole(index, LARGE, large[op].state, after)
-        with reopen(path) as index:
+        with reopen(path / "index") as index:
             assert_same(index, LARGE, large[-1])
         assert texts <= sum(logged(log)) <= texts + again
     assert len(killed_in) >= min(6, KILLS // 4)
@@ -392,7 +405,7 @@ def test_a_second_writer_is_refused_at_once(
             began = time.monotonic()
             with pytest.raises(IndexBusy, match="another process is writing"):
                 write()
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 2
         for method, scores in scores_of(index).items():  # reading is fine
             assert_close(scores, small[op + 1].scores[method], 1e-6)
         assert index.get("d1") == crashes.page(1)
@@ -467,11 +480,15 @@ def test_readers_in_other_processes_see_only_whole_changes(
     seen = [tmp_path / "seen1", tmp_path / "seen2"]
     readers = [forks.start(crashes.watch, index.path, notes, one, end) for one in seen]
     until(lambda: all(one.exists() for one in seen))
-    crashes.write_generations(index, notes, 60)
+
+    def enough() -> bool:
+        return all(int(one.read_text() or 0) > 40 for one in seen)
+
+    crashes.write_generations(index, notes, enough)
     end.touch()
     for reader in readers:
         assert forks.wait(reader) == 0
-    assert all(int(one.read_text()) > 20 for one in seen)
+    assert enough()
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one object", "an object each"])
@@ -480,28 +497,33 @@ def test_readers_in_threads_see_only_whole_changes(
 ) -> None:
     index, notes = watched
     end = threading.Event()
+    readers = [index if shared else reopen(index.path) for _ in range(3)]
+    watchers = [crashes.Watcher(reader, notes) for reader in readers]
 
-    def look(reader: Index) -> int:
-        watcher = crashes.Watcher(reader, notes)
+    def look(watcher: crashes.Watcher) -> None:
         while not end.is_set():
             watcher.look()
-        return watcher.searches
 
-    others = [index if shared else reopen(index.path) for _ in range(3)]
+    def enough() -> bool:
+        ended = any(one.done() for one in looking)  # by an error, which result() tells
+        return ended or all(watcher.searches > 40 for watcher in watchers)
+
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
         with ThreadPoolExecutor(3) as threads:
-            looking = [threads.submit(look, other) for other in others]
+            looking = [threads.submit(look, watcher) for watcher in watchers]
             try:
-                crashes.write_generations(index, notes, 60)
+                crashes.write_generations(index, notes, enough)
             finally:
                 end.set()
-            assert all(one.result() > 20 for one in looking)
+            for one in looking:
+                one.result()
+            assert enough()
     finally:
         sys.setswitchinterval(interval)
-        for other in others:
-            other.close()
+        for reader in readers:
+            reader.close()
 
 
 def test_threads_that_see_different_versions_keep_them_apart(

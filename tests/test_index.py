@@ -924,6 +924,6 @@ class IndexAgainstModel(RuleBasedStateMachine):
 
 
 IndexAgainstModel.TestCase.settings = settings(
-    max_examples=30, stateful_step_count=12, deadline=None
+    max_examples=25, stateful_step_count=12, deadline=None
 )
 TestIndexAgainstModel = IndexAgainstModel.TestCase

@@ -57,8 +57,8 @@ class Index:
         self._catalog = catalog
         self._embedder = embedder
         self._made_by: dict[str, Any] = catalog.meta("embedder")
-        self._snapshot: Snapshot | None = None
-        self._layouts: dict[object, Layout] = {}
+        # Replaced together: threads may be looking at different versions at the same time.
+        self._seen: tuple[Snapshot, dict[object, Layout]] | None = None
         self._pipeline = Pipeline(path, catalog, lambda: self.embedder)
         self._writer = FileLock(path / "writer.lock", timeout=0)
 
@@ -79,9 +79,15 @@ class Index:
         if folder.exists() and not _is_left_over(folder):
             raise BadIndex(f"{folder} is there already and is no index: choose another folder")
         model = _load(embedder, options)
+        about = _about(model)
         try:
             (folder / "vectors").mkdir(parents=True, exist_ok=True)
-            catalog = Catalog.create(folder / _CATALOG, {"embedder": _about(model)})
+            with FileLock(folder / "writer.lock", timeout=0):
+                if (folder / _CATALOG).exists():  # made by another process meanwhile
+                    raise BadIndex(f"{folder} is an index already: open it, or choose another")
+                catalog = Catalog.create(folder / _CATALOG, {"embedder": about})
+        except Timeout:
+            raise IndexBusy(f"another process is making an index at {folder}") from None
         except OSError as error:
             raise BadIndex(f"cannot make an index at {folder}: {error.strerror}") from error
         return cls(folder, catalog, model)
@@ -113,8 +119,7 @@ class Index:
     def close(self) -> None:
         """Let go of the catalog's connections."""
         self._catalog.close()
-        self._snapshot = None
-        self._layouts.clear()
+        self._seen = None
 
     def __enter__(self) -> Index:
         return self
@@ -163,13 +168,17 @@ class Index:
     def _writing(self) -> Iterator[None]:
         """Be the only writer; waits for nobody."""
         try:
-            with self._writer:
+            try:
+                self._writer.acquire()
+            except Timeout:
+                raise IndexBusy(
+                    f"another process is writing to {self.path}. Reading it is fine meanwhile; "
+                    "write again when that one has finished"
+                ) from None
+            try:
                 yield
-        except Timeout:
-            raise IndexBusy(
-                f"another process is writing to {self.path}. Reading it is fine meanwhile; write "
-                "again when that one has finished"
-            ) from None
+            finally:
+                self._writer.release()
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise BadIndex(f"{self.path} cannot be written: check its permissions") from error
@@ -205,10 +214,13 @@ class Index:
 
     def keep_only(self, ids: Iterable[str]) -> int:
         """Remove every document whose id is not among ``ids``; return how many went."""
+        if isinstance(ids, str):
+            raise BadInput(f"keep_only takes a list of ids, not {ids!r}: write [{ids!r}]")
         kept = set(ids)
-        gone = [id_ for id_ in self.ids() if id_ not in kept]
-        if gone:
-            self.remove(gone)
+        with self._writing():
+            gone = [id_ for id_ in self.ids() if id_ not in kept]
+            if gone:
+                self._catalog.remove(gone)
         return len(gone)
 
     def delete(self) -> None:
@@ -219,7 +231,8 @@ class Index:
 
     def get(self, id_: str) -> Document:
         """Return a document."""
-        return self._catalog.document(self._catalog.number_of(id_))
+        with self._catalog.reading():
+            return self._catalog.document(self._catalog.number_of(id_))
 
     def ids(self) -> list[str]:
         """Return the ids of all documents, in the order they came."""
@@ -231,12 +244,13 @@ class Index:
 
     def queries_of(self, id_: str) -> dict[str, list[str]]:
         """Return a document's stored queries by set."""
-        number = self._catalog.number_of(id_)
-        return {
-            set_.name: self._catalog.queries(set_, number)
-            for set_ in self._catalog.sets().values()
-            if set_.settings["source"] != "expanded"
-        }
+        with self._catalog.reading():
+            number = self._catalog.number_of(id_)
+            return {
+                set_.name: self._catalog.queries(set_, number)
+                for set_ in self._catalog.sets().values()
+                if set_.settings["source"] != "expanded"
+            }
 
     def __len__(self) -> int:
         """The number of documents."""
@@ -263,7 +277,7 @@ class Index:
 
     def import_queries(
         self,
-        lists: Mapping[str, Sequence[str]] | Iterable[tuple[str, str, list[str]]],
+        lists: Mapping[str, Sequence[str]] | Iterable[tuple[str, str, Sequence[str]]],
         style: str,
         *,
         n: int | None = None,
@@ -275,18 +289,15 @@ class Index:
         lists and queries were taken, and the ids that are not in the index (left out).
         """
         _check_style(style)
+        if n is not None and n < 1:
+            raise BadInput(f"n must be 1 or more, not {n}")
         if isinstance(lists, Mapping):
-            lists = [("the given lists", id_, list(texts)) for id_, texts in lists.items()]
+            lists = [("the given lists", id_, texts) for id_, texts in lists.items()]
         cut = ((place, id_, texts[:n]) for place, id_, texts in lists)
         with self._writing():
-            known = style in self._catalog.sets()
-            set_ = self._catalog.ensure_set(style, {"source": "file", "kind": "query"})
-            try:
+            with self._catalog.writing():  # the set and its lists, or neither
+                set_ = self._catalog.ensure_set(style, {"source": "file", "kind": "query"})
                 taken = self._catalog.store_queries(set_, cut)
-            except StropError:
-                if not known:
-                    self._catalog.drop_set(set_)
-                raise
             self._pipeline.run(progress)
         return taken
 
@@ -414,12 +425,13 @@ class Index:
     ) -> Method:
         """Settle a method for this index; the other values override its defaults."""
         if isinstance(method, Method):
-            return method
-        if method is None:
-            method = "sharp" if self._query_sets() else "trad"
-        chosen = parse_method(
-            method, alpha=alpha, temperature=temperature, sets=tuple(sets or ()), n=n
-        )
+            chosen = method
+        else:
+            if method is None:
+                method = "sharp" if self._query_sets() else "trad"
+            chosen = parse_method(
+                method, alpha=alpha, temperature=temperature, sets=tuple(sets or ()), n=n
+            )
         for name in chosen.sets or ():
             self._require(name)
         if chosen.sets is None and not self._query_sets():
@@ -455,13 +467,15 @@ class Index:
     def _layout(self, method: Method) -> tuple[Snapshot, Layout]:
         """Return the newest snapshot and its layout for a method, made anew only if changed."""
         version = self._catalog.meta("version")
-        if self._snapshot is None or self._snapshot.version != version:
-            self._snapshot = load_snapshot(self._catalog, self.path, self.dim, version)
-            self._layouts = {}
-        snapshot = self._snapshot
+        seen = self._seen
+        if seen is None or seen[0].version != version:
+            seen = load_snapshot(self._catalog, self.path, self.dim, version), {}
+            self._seen = seen
+        snapshot, layouts = seen
         names = self._mixed(method)
         key = (*names, method.n, method.expanded)
-        if key not in self._layouts:
+        layout = layouts.get(key)
+        if layout is None:
             documents = snapshot.documents
             if method.expanded is not None:
                 name = _expanded(method.expanded)
@@ -471,10 +485,9 @@ class Index:
                         f"{method.expanded!r} queries: call index.expand({method.expanded!r}) first"
                     )
                 documents = snapshot.sets[name]
-            self._layouts[key] = Layout(
-                documents, [snapshot.sets[name] for name in names], method.n
-            )
-        return snapshot, self._layouts[key]
+            layout = Layout(documents, [snapshot.sets[name] for name in names], method.n)
+            layouts[key] = layout
+        return snapshot, layout
 
     # -- looking after it -----------------------------------------------------------------
 
@@ -568,8 +581,10 @@ def _placed(
             except KeyError as error:
                 raise BadInput(f"document {at} has no {error.args[0]!r}: {given!r:.200}") from None
             place = f"document {at}"
-        else:
+        elif isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], Document):
             document, place = given
+        else:
+            raise BadInput(f"document {at} is a {type(given).__name__}: give Documents or mappings")
         if not isinstance(document.text, str) or not isinstance(document.title, str):
             raise BadInput(f"{place}: text and title must be strings, not {document.text!r:.80}")
         if not document.id:
