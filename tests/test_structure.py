@@ -16,11 +16,11 @@ LAYERS = [
     for line in """
     errors types
     compiled threads files sentences methods batches vectors database
-    kernels clustering data datasets catalog embed stdlib_docs
-    snapshot pipeline neighbors
+    kernels clustering data datasets catalog embed stdlib_docs lm prompts query_filters
+    snapshot pipeline neighbors intake
     references
-    reference_store
-    search
+    reference_store reply_store
+    search generate
     explain
     index
     scoring

@@ -62,6 +62,11 @@ def digest_of(document: Document) -> bytes:
     return hashlib.blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
+def expanded_set(style: str) -> str:
+    """Return the name of the set of texts expanded with the queries of another."""
+    return f"expanded:{style}"
+
+
 class Catalog(Database):
     """Reads and writes one catalog file; safe to use from several threads."""
 
@@ -225,12 +230,6 @@ class Catalog(Database):
                 if known is not None:
                     self._make_stale(connection, "set_id = ?", (known.set_id,))
         return self.sets()[name]
-
-    def drop_set(self, set_: QuerySet) -> None:
-        """Remove a set and all its lists."""
-        with self.writing() as connection:
-            for table in ("sets", "queries", "waiting_queries"):
-                connection.execute(f"DELETE FROM {table} WHERE set_id = ?", (set_.set_id,))
 
     def store_queries(
         self, set_: QuerySet, lists: Iterable[tuple[str, str, Sequence[str]]]

@@ -10,15 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from strop.catalog import Catalog, QuerySet
-from strop.embed import Embedder, load
+from strop.catalog import Catalog, QuerySet, expanded_set
+from strop.embed import Embedder
 from strop.errors import BadIndex, BadInput, IndexBusy, StropError
 from strop.explain import Explanation, explain
+from strop.intake import CATALOG, about_embedder, check_style, is_left_over, load_embedder, placed
 from strop.kernels import unit_rows
 from strop.methods import METHODS, Method, parse_method
 from strop.pipeline import Pipeline
@@ -27,10 +28,8 @@ from strop.references import ReferenceSettings
 from strop.search import Layout
 from strop.sentences import MOST
 from strop.snapshot import Snapshot, load_snapshot
-from strop.types import Document, Hits, Kind, Progress, Vectors
+from strop.types import Document, Hits, Progress, Vectors
 from strop.vectors import vector_file, whole_rows
-
-_CATALOG = "catalog.sqlite"
 
 
 @dataclass(frozen=True)
@@ -74,18 +73,18 @@ class Index:
     ) -> Index:
         """Make an empty index in a new folder; ``options`` are the embedder's."""
         folder = Path(path)
-        if (folder / _CATALOG).exists():
+        if (folder / CATALOG).exists():
             raise BadIndex(f"{folder} is an index already: open it, or choose another folder")
-        if folder.exists() and not _is_left_over(folder):
+        if folder.exists() and not is_left_over(folder):
             raise BadIndex(f"{folder} is there already and is no index: choose another folder")
-        model = _load(embedder, options)
-        about = _about(model)
+        model = load_embedder(embedder, options)
+        about = about_embedder(model)
         try:
             (folder / "vectors").mkdir(parents=True, exist_ok=True)
             with FileLock(folder / "writer.lock", timeout=0):
-                if (folder / _CATALOG).exists():  # made by another process meanwhile
+                if (folder / CATALOG).exists():  # made by another process meanwhile
                     raise BadIndex(f"{folder} is an index already: open it, or choose another")
-                catalog = Catalog.create(folder / _CATALOG, {"embedder": about})
+                catalog = Catalog.create(folder / CATALOG, {"embedder": about})
         except Timeout:
             raise IndexBusy(f"another process is making an index at {folder}") from None
         except OSError as error:
@@ -102,15 +101,15 @@ class Index:
     ) -> Index:
         """Open an index. Its embedder is loaded when first needed, unless one is given."""
         folder = Path(path)
-        if not (folder / _CATALOG).exists():
+        if not (folder / CATALOG).exists():
             what = "is not an index" if folder.exists() else "does not exist"
             raise BadIndex(f"{folder} {what}. Make one: strop build CORPUS -o {folder}")
-        index = cls(folder, Catalog(folder / _CATALOG), None)
+        index = cls(folder, Catalog(folder / CATALOG), None)
         if embedder is not None:
             try:
                 if isinstance(embedder, str) and embedder != index._made_by["name"]:
                     raise index._other_embedder(embedder)  # before loading it for nothing
-                index._use(_load(embedder, options))
+                index._use(load_embedder(embedder, options))
             except StropError:
                 index.close()
                 raise
@@ -136,12 +135,12 @@ class Index:
     def embedder(self) -> Embedder:
         """The embedder the index was made with."""
         if self._embedder is None:
-            self._use(_load(self._made_by["name"], self._made_by["options"]))
+            self._use(load_embedder(self._made_by["name"], self._made_by["options"]))
         assert self._embedder is not None
         return self._embedder
 
     def _use(self, embedder: Embedder) -> None:
-        made, now = self._made_by, _about(embedder)
+        made, now = self._made_by, about_embedder(embedder)
         if now["name"] != made["name"]:
             raise self._other_embedder(now["name"])
         for what in ("revision", "dim", "prompts", "settings"):
@@ -203,7 +202,7 @@ class Index:
         for error messages.
         """
         with self._writing():
-            changes = Changes(*self._catalog.store(_placed(documents)))
+            changes = Changes(*self._catalog.store(placed(documents)))
             self._pipeline.run(progress)
         return changes
 
@@ -288,7 +287,7 @@ class Index:
         ``lists`` maps document ids to queries, or yields (place, id, queries). Returns how many
         lists and queries were taken, and the ids that are not in the index (left out).
         """
-        _check_style(style)
+        check_style(style)
         if n is not None and n < 1:
             raise BadInput(f"n must be 1 or more, not {n}")
         if isinstance(lists, Mapping):
@@ -306,7 +305,7 @@ class Index:
         self._require(style)
         settings = {"source": "expanded", "kind": "document", "of": style}
         with self._writing():
-            self._catalog.ensure_set(_expanded(style), settings)
+            self._catalog.ensure_set(expanded_set(style), settings)
             self._pipeline.run(progress, expanded=style)
 
     def finish(self, progress: Progress | None = None) -> None:
@@ -478,7 +477,7 @@ class Index:
         if layout is None:
             documents = snapshot.documents
             if method.expanded is not None:
-                name = _expanded(method.expanded)
+                name = expanded_set(method.expanded)
                 if name not in snapshot.sets or not snapshot.sets[name].count.all():
                     raise BadInput(
                         f"{method.name} needs every document embedded with its "
@@ -523,70 +522,3 @@ class Index:
         if repair and problems:
             self.finish(progress)
         return problems
-
-
-def _is_left_over(folder: Path) -> bool:
-    """Tell whether a folder holds nothing but what a stopped ``create`` leaves."""
-    if not folder.is_dir():
-        return False
-    return all(
-        (entry.name == "vectors" and entry.is_dir() and not any(entry.iterdir()))
-        or entry.name == "writer.lock"
-        or entry.name.startswith(_CATALOG + ".new")
-        for entry in folder.iterdir()
-    )
-
-
-def _load(spec: str | Embedder | Callable[..., Any], options: Mapping[str, Any]) -> Embedder:
-    # What a function does can change under the same name, so its vectors are not remembered.
-    return load(spec, cache=isinstance(spec, str), **options)
-
-
-def _about(embedder: Embedder) -> dict[str, Any]:
-    """Return what an index keeps of its embedder: how to load it, what its vectors depend on."""
-    unkeyed: frozenset[str] = getattr(embedder, "unkeyed_options", frozenset())
-    return {
-        "name": embedder.name,
-        "revision": embedder.revision,
-        "dim": embedder.dim,
-        "options": dict(embedder.options),
-        "settings": {key: v for key, v in embedder.options.items() if key not in unkeyed},
-        "prompts": {kind: embedder.prompt(kind) for kind in get_args(Kind)},
-    }
-
-
-def _expanded(style: str) -> str:
-    return f"expanded:{style}"
-
-
-def _check_style(style: str) -> None:
-    if style == "sentences" or not style.replace("-", "").replace("_", "").isalnum():
-        raise BadInput(
-            f"{style!r} cannot name a set of queries: use letters, digits, - and _, and not"
-            " 'sentences'"
-        )
-
-
-def _placed(
-    documents: Iterable[Document | Mapping[str, Any] | tuple[Document, str]],
-) -> Iterator[tuple[Document, str]]:
-    for at, given in enumerate(documents, 1):
-        if isinstance(given, Document):
-            document, place = given, f"document {at}"
-        elif isinstance(given, Mapping):
-            rest = dict(given)
-            try:
-                id_ = rest.pop("_id") if "_id" in rest else rest.pop("id")
-                document = Document(str(id_), rest.pop("text"), rest.pop("title", ""), rest)
-            except KeyError as error:
-                raise BadInput(f"document {at} has no {error.args[0]!r}: {given!r:.200}") from None
-            place = f"document {at}"
-        elif isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], Document):
-            document, place = given
-        else:
-            raise BadInput(f"document {at} is a {type(given).__name__}: give Documents or mappings")
-        if not isinstance(document.text, str) or not isinstance(document.title, str):
-            raise BadInput(f"{place}: text and title must be strings, not {document.text!r:.80}")
-        if not document.id:
-            raise BadInput(f"{place}: the id is empty")
-        yield document, place

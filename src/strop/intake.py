@@ -1,0 +1,81 @@
+"""What an index checks before it takes anything in: folders, embedders, documents, names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from strop.embed import Embedder, load
+from strop.errors import BadInput
+from strop.types import Document, Kind
+
+CATALOG = "catalog.sqlite"
+
+
+def is_left_over(folder: Path) -> bool:
+    """Tell whether a folder holds nothing but what a stopped ``create`` leaves."""
+    if not folder.is_dir():
+        return False
+    return all(
+        (entry.name == "vectors" and entry.is_dir() and not any(entry.iterdir()))
+        or entry.name == "writer.lock"
+        or entry.name.startswith(CATALOG + ".new")
+        for entry in folder.iterdir()
+    )
+
+
+def load_embedder(
+    spec: str | Embedder | Callable[..., Any], options: Mapping[str, Any]
+) -> Embedder:
+    """Load an embedder, with the cache where its name says all about it."""
+    # What a function does can change under the same name, so its vectors are not remembered.
+    return load(spec, cache=isinstance(spec, str), **options)
+
+
+def about_embedder(embedder: Embedder) -> dict[str, Any]:
+    """Return what an index keeps of its embedder: how to load it, what its vectors depend on."""
+    unkeyed: frozenset[str] = getattr(embedder, "unkeyed_options", frozenset())
+    return {
+        "name": embedder.name,
+        "revision": embedder.revision,
+        "dim": embedder.dim,
+        "options": dict(embedder.options),
+        "settings": {key: v for key, v in embedder.options.items() if key not in unkeyed},
+        "prompts": {kind: embedder.prompt(kind) for kind in get_args(Kind)},
+    }
+
+
+def check_style(style: str) -> None:
+    """Refuse a name that a set of imported queries cannot have."""
+    if style == "sentences" or not style.replace("-", "").replace("_", "").isalnum():
+        raise BadInput(
+            f"{style!r} cannot name a set of queries: use letters, digits, - and _, and not"
+            " 'sentences'"
+        )
+
+
+def placed(
+    documents: Iterable[Document | Mapping[str, Any] | tuple[Document, str]],
+) -> Iterator[tuple[Document, str]]:
+    """Yield documents with the places they came from, whatever form they were given in."""
+    for at, given in enumerate(documents, 1):
+        if isinstance(given, Document):
+            document, place = given, f"document {at}"
+        elif isinstance(given, Mapping):
+            rest = dict(given)
+            try:
+                id_ = rest.pop("_id") if "_id" in rest else rest.pop("id")
+                document = Document(str(id_), rest.pop("text"), rest.pop("title", ""), rest)
+            except KeyError as error:
+                raise BadInput(f"document {at} has no {error.args[0]!r}: {given!r:.200}") from None
+            place = f"document {at}"
+        elif isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], Document):
+            document, place = given
+        else:
+            raise BadInput(f"document {at} is a {type(given).__name__}: give Documents or mappings")
+        if not isinstance(document.text, str) or not isinstance(document.title, str):
+            raise BadInput(f"{place}: text and title must be strings, not {document.text!r:.80}")
+        if not document.id:
+            raise BadInput(f"{place}: the id is empty")
+        yield document, place
