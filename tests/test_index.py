@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -927,3 +930,29 @@ IndexAgainstModel.TestCase.settings = settings(
     max_examples=25, stateful_step_count=12, deadline=None
 )
 TestIndexAgainstModel = IndexAgainstModel.TestCase
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_can_search(tmp_path: Path) -> None:
+    import warnings
+
+    with Index.create(tmp_path / "i", lambda texts: np.ones((len(texts), 4))) as index:
+        index.add({"id": str(i), "text": "word"} for i in range(50))
+        index.sharpen("sentences")
+        index.search("word")  # starts the parent's threads
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer Pythons warn of forking with threads
+        child = os.fork()
+    if child == 0:
+        with Index.open(tmp_path / "i", lambda texts: np.ones((len(texts), 4))) as again:
+            os._exit(0 if len(again.search(["word"] * 9).ids) == 9 else 1)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert os.waitstatus_to_exitcode(status) == 0
+            return
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    pytest.fail("the child hung")

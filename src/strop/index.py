@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +28,7 @@ from strop.search import Layout
 from strop.sentences import MOST
 from strop.snapshot import Snapshot, load_snapshot
 from strop.types import Document, Hits, Progress, Vectors
-from strop.vectors import vector_file, whole_rows
+from strop.vectors import cannot_write, vector_file, whole_rows
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Index:
         except Timeout:
             raise IndexBusy(f"another process is making an index at {folder}") from None
         except OSError as error:
-            raise BadIndex(f"cannot make an index at {folder}: {error.strerror}") from error
+            raise cannot_write(folder, error) from error
         return cls(folder, catalog, model)
 
     @classmethod
@@ -167,26 +166,18 @@ class Index:
     def _writing(self) -> Iterator[None]:
         """Be the only writer; waits for nobody."""
         try:
-            try:
-                self._writer.acquire()
-            except Timeout:
-                raise IndexBusy(
-                    f"another process is writing to {self.path}. Reading it is fine meanwhile; "
-                    "write again when that one has finished"
-                ) from None
-            try:
-                yield
-            finally:
-                self._writer.release()
+            self._writer.acquire()
+        except Timeout:
+            raise IndexBusy(
+                f"another process is writing to {self.path}. Reading it is fine meanwhile; "
+                "write again when that one has finished"
+            ) from None
         except OSError as error:
-            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise BadIndex(f"{self.path} cannot be written: check its permissions") from error
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise BadIndex(
-                    f"{self.path}: {error.strerror}. What was committed is safe: make room, then "
-                    f"go on with strop finish {self.path}"
-                ) from error
-            raise
+            raise cannot_write(self.path, error) from error
+        try:
+            yield
+        finally:
+            self._writer.release()
 
     # -- documents ------------------------------------------------------------------------
 
@@ -508,17 +499,17 @@ class Index:
 
     def check(self, repair: bool = False, progress: Progress | None = None) -> list[str]:
         """Return what is wrong with the index; with ``repair``, make lost vectors anew."""
-        problems = []
-        for set_ in (None, *self._catalog.sets().values()):
-            wanted = self._catalog.document_rows() if set_ is None else set_.rows
-            file = vector_file(self.path, None if set_ is None else set_.set_id)
-            have = whole_rows(file, self.dim)
-            if have < wanted:
-                name = file.relative_to(self.path)
-                problems.append(f"{name} holds {have:,} of {wanted:,} vectors")
-                if repair:
-                    with self._writing():
+        with self._writing() if repair else nullcontext():
+            problems = []
+            for set_ in (None, *self._catalog.sets().values()):
+                wanted = self._catalog.document_rows() if set_ is None else set_.rows
+                file = vector_file(self.path, None if set_ is None else set_.set_id)
+                have = whole_rows(file, self.dim)
+                if have < wanted:
+                    name = file.relative_to(self.path)
+                    problems.append(f"{name} holds {have:,} of {wanted:,} vectors")
+                    if repair:
                         self._catalog.forget_rows(set_, have)
-        if repair and problems:
-            self.finish(progress)
+            if repair and problems:
+                self._pipeline.run(progress)
         return problems

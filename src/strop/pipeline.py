@@ -13,7 +13,7 @@ from strop.embed import Embedder
 from strop.kernels import unit_rows
 from strop.sentences import title_and_sentences
 from strop.types import Document, Kind, Progress, Vectors
-from strop.vectors import append_rows, vector_file
+from strop.vectors import append_rows, cannot_write, vector_file
 
 
 class Pipeline:
@@ -36,7 +36,7 @@ class Pipeline:
             batch = self._catalog.waiting_documents(size)
             texts = [document.content for _, document, _ in batch]
             rows = self._catalog.document_rows()
-            append_rows(vector_file(self._folder, None), rows, self.embed(texts, "document"))
+            self._append(None, rows, self.embed(texts, "document"))
             self._catalog.documents_embedded([(number, d) for number, _, d in batch], rows)
             batches.did(len(batch))
         for set_ in self._catalog.sets().values():
@@ -51,11 +51,7 @@ class Pipeline:
             lists = [self._texts(set_, one.number, one.document, one.texts) for one in batch]
             rows = self._catalog.sets()[set_.name].rows
             flat = [text for texts in lists for text in texts]
-            append_rows(
-                vector_file(self._folder, set_.set_id),
-                rows,
-                self.embed(flat, set_.settings["kind"]),
-            )
+            self._append(set_.set_id, rows, self.embed(flat, set_.settings["kind"]))
             done = [
                 (one.number, one.digest, list_) for one, list_ in zip(batch, lists, strict=True)
             ]
@@ -71,6 +67,12 @@ class Pipeline:
             queries = self._catalog.queries(self._catalog.sets()[set_.settings["of"]], number)
             return [" ".join([document.content, *queries])]
         return given or []
+
+    def _append(self, set_id: int | None, rows: int, vectors: Vectors) -> None:
+        try:
+            append_rows(vector_file(self._folder, set_id), rows, vectors)
+        except OSError as error:
+            raise cannot_write(self._folder, error) from error
 
     def embed(self, texts: list[str], kind: Kind) -> Vectors:
         """Embed texts (n,) to unit rows (n, dim); a text with nothing in it is a zero row."""

@@ -24,6 +24,10 @@ def thread_count() -> int:
     return len(usable(0)) if usable else os.cpu_count() or 1
 
 
+if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's threads
+    os.register_at_fork(after_in_child=pool.cache_clear)
+
+
 def in_parts(size: int, work: Callable[[int, int], None]) -> None:
     """Call ``work(first, last)`` over ``range(size)`` cut into one part per thread."""
     parts = min(thread_count(), size)

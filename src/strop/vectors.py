@@ -8,15 +8,26 @@ reader's map stays true while a writer appends.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import numpy as np
 
-from strop.errors import IndexDamaged
+from strop.errors import BadIndex, IndexDamaged
 from strop.types import Vectors
 
 _VALUE = np.dtype("<f4")
+
+
+def cannot_write(index: Path, error: OSError) -> BadIndex:
+    """Return the error for an index folder that the system does not let us write to."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return BadIndex(f"{index} cannot be written: check its permissions")
+    return BadIndex(
+        f"{index} cannot be written: {error.strerror or error}. What was committed is safe: make "
+        f"room, then go on with strop finish {index}"
+    )
 
 
 def vector_file(folder: Path, set_id: int | None) -> Path:
