@@ -58,6 +58,28 @@ CREATE TABLE selections (
     sizes        BLOB NOT NULL,
     silhouette   REAL NOT NULL
 );
+CREATE TABLE replies (
+    key           TEXT PRIMARY KEY,
+    number        INTEGER NOT NULL,
+    lm            TEXT NOT NULL,
+    options       TEXT NOT NULL,
+    settings      TEXT NOT NULL,
+    model         TEXT NOT NULL,
+    text          TEXT NOT NULL,
+    truncated     INTEGER NOT NULL,
+    input_tokens  INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    seconds       REAL NOT NULL,
+    created       TEXT NOT NULL
+);
+CREATE TABLE failures (
+    key     TEXT PRIMARY KEY,
+    number  INTEGER NOT NULL,
+    error   TEXT NOT NULL,
+    final   INTEGER NOT NULL,
+    created TEXT NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE waiting_queries (
     set_id INTEGER NOT NULL,
     number INTEGER NOT NULL,

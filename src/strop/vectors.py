@@ -23,7 +23,7 @@ _VALUE = np.dtype("<f4")
 def cannot_write(index: Path, error: OSError) -> BadIndex:
     """Return the error for an index folder that the system does not let us write to."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return BadIndex(f"{index} cannot be written: check its permissions")
+        return BadIndex(f"{index} cannot be written ({error.strerror}): check its permissions")
     return BadIndex(
         f"{index} cannot be written: {error.strerror or error}. What was committed is safe: make "
         f"room, then go on with strop finish {index}"
