@@ -18,17 +18,19 @@ if TYPE_CHECKING:
     from strop.explain import Explanation
     from strop.index import Changes, Index
     from strop.methods import METHODS, Method
+    from strop.references import ReferenceSettings, select_references
     from strop.scoring import Report, evaluate
 
 __version__ = "0.1.0"
 __all__ = [
-    "METHODS", "Changes", "Dataset", "Document", "Explanation", "Hits", "Index", "Method", "Report",
-    "StropError", "evaluate",
+    "METHODS", "Changes", "Dataset", "Document", "Explanation", "Hits", "Index", "Method",
+    "ReferenceSettings", "Report", "StropError", "evaluate", "select_references",
 ]  # fmt: skip
 
 _HOME = {
     "Changes": "index", "Explanation": "explain", "Index": "index", "METHODS": "methods",
-    "Method": "methods", "Report": "scoring", "evaluate": "scoring",
+    "Method": "methods", "ReferenceSettings": "references", "select_references": "references",
+    "Report": "scoring", "evaluate": "scoring",
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ from strop.database import Database
 from strop.errors import BadInput
 from strop.files import checked_string
 from strop.types import Document
+
+_BATCH_CHARACTERS = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,6 @@ class Catalog(Database):
         new = changed = same = empty = 0
         with self.writing() as connection:
             # On disk, so that telling duplicates costs no memory.
-            connection.execute("PRAGMA temp_store=FILE")
             connection.execute("DROP TABLE IF EXISTS temp.seen")
             connection.execute(
                 "CREATE TEMP TABLE seen (id TEXT PRIMARY KEY, place TEXT) WITHOUT ROWID"
@@ -109,20 +110,21 @@ class Catalog(Database):
                 known = connection.execute(
                     "SELECT number, digest, metadata FROM documents WHERE id = ?", (document.id,)
                 ).fetchone()
-                empty += not document.content
+                bare = not document.content
+                empty += bare
                 if known is None:
                     new += 1
                     connection.execute(
-                        "INSERT INTO documents (id, title, text, metadata, digest)"
-                        " VALUES (?, ?, ?, ?, ?)",
-                        (document.id, document.title, document.text, metadata, digest),
+                        "INSERT INTO documents (id, title, text, metadata, digest, empty)"
+                        " VALUES (?, ?, ?, ?, ?, ?)",
+                        (document.id, document.title, document.text, metadata, digest, bare),
                     )
                 elif known[1:] != (digest, metadata):
                     changed += 1
                     connection.execute(
-                        "UPDATE documents SET title = ?, text = ?, metadata = ?, digest = ?"
-                        " WHERE number = ?",
-                        (document.title, document.text, metadata, digest, known[0]),
+                        "UPDATE documents SET title = ?, text = ?, metadata = ?, digest = ?,"
+                        " empty = ? WHERE number = ?",
+                        (document.title, document.text, metadata, digest, bare, known[0]),
                     )
                 else:
                     same += 1
@@ -185,11 +187,23 @@ class Catalog(Database):
                 "SELECT number, id, title, text, digest FROM documents"
                 " WHERE embedded IS NOT digest ORDER BY number LIMIT ?",
                 (limit,),
-            ).fetchall()
-        return [
-            (number, Document(id_, text, title), digest)
-            for number, id_, title, text, digest in found
-        ]
+            )
+            return [
+                (number, Document(id_, text, title), digest)
+                for number, id_, title, text, digest in _bounded(found, 3)
+            ]
+
+    def waiting_count(self) -> int:
+        """Return how many documents still need a vector."""
+        return self._count("SELECT count(*) FROM documents WHERE embedded IS NOT digest")
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return self._count("SELECT count(*) FROM documents")
+
+    def _count(self, sql: str) -> int:
+        with self.reading() as connection:
+            return int(connection.execute(sql).fetchone()[0])
 
     def document_rows(self) -> int:
         """Return how many rows of the documents' vector file are in use."""
@@ -232,15 +246,20 @@ class Catalog(Database):
         return self.sets()[name]
 
     def store_queries(
-        self, set_: QuerySet, lists: Iterable[tuple[str, str, Sequence[str]]]
+        self,
+        set_: QuerySet,
+        lists: Iterable[tuple[str, str, Sequence[str]]],
+        n: int | None = None,
     ) -> tuple[int, int, list[str]]:
         """Take in (place, document id, queries) lists, all or none; they wait to be embedded.
 
-        Returns how many lists and queries were taken, and some of the ids not in the index.
+        Several lists for one document are pooled in their order; of each pool the first n count.
+        Returns how many documents and queries were taken, and the ids not in the index.
         """
-        taken = queries = 0
         unknown: list[str] = []
         with self.writing() as connection:
+            connection.execute("DROP TABLE IF EXISTS temp.pooled")
+            connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
             for place, id_, texts in lists:
                 if isinstance(texts, str):
                     raise BadInput(f"{place}: the queries of {id_!r} are one text, not a list")
@@ -250,54 +269,68 @@ class Catalog(Database):
                 if found is None:
                     unknown.append(f"{place}: {id_!r}")
                     continue
-                number, digest = found
-                which = (set_.set_id, number)
-                text = json.dumps(checked, ensure_ascii=False)
-                same = connection.execute(
-                    "UPDATE queries SET digest = ? WHERE set_id = ? AND number = ? AND texts = ?",
-                    (digest, *which, text),
-                )
-                if same.rowcount:  # embedded already; one that was to replace it no longer is
-                    connection.execute(
-                        "DELETE FROM waiting_queries WHERE set_id = ? AND number = ?", which
-                    )
-                else:
-                    connection.execute(
-                        "INSERT OR REPLACE INTO waiting_queries VALUES (?, ?, ?, ?)",
-                        (*which, text, digest),
-                    )
-                taken += 1
-                queries += len(checked)
+                earlier = connection.execute(
+                    "SELECT texts FROM pooled WHERE number = ?", (found[0],)
+                ).fetchone()
+                both = (json.loads(earlier[0]) if earlier else []) + checked
+                text = json.dumps(both[:n], ensure_ascii=False)
+                connection.execute("INSERT OR REPLACE INTO pooled VALUES (?, ?)", (found[0], text))
+            taken, queries = connection.execute(
+                "SELECT count(*), coalesce(sum(json_array_length(texts)), 0) FROM pooled"
+            ).fetchone()
             if not taken:
                 raise BadInput(
                     "none of the ids is a document of this index"
                     + (f" (first: {unknown[0]})" if unknown else ": the file has no lists")
                 )
+            self._let_wait(connection, set_)
+            connection.execute("DROP TABLE temp.pooled")
         return taken, queries, unknown
 
-    def waiting_queries(self, set_: QuerySet, limit: int) -> list[Waiting]:
-        """Return documents whose list of this set still is to be embedded, in order."""
+    @staticmethod
+    def _let_wait(connection: sqlite3.Connection, set_: QuerySet) -> None:
+        """Let the pooled lists wait to be embedded, but for those that are already."""
+        which = (set_.set_id,)
+        connection.execute(
+            "DELETE FROM waiting_queries WHERE set_id = ? AND number IN"
+            " (SELECT number FROM pooled)",
+            which,
+        )
+        connection.execute(
+            "UPDATE queries SET digest = (SELECT digest FROM documents d"
+            " WHERE d.number = queries.number) WHERE set_id = ? AND EXISTS"
+            " (SELECT 1 FROM pooled p WHERE p.number = queries.number AND p.texts = queries.texts)",
+            which,
+        )
+        connection.execute(
+            "INSERT INTO waiting_queries SELECT ?, p.number, p.texts, d.digest FROM pooled p"
+            " JOIN documents d USING (number) LEFT JOIN queries q ON q.set_id = ?"
+            " AND q.number = p.number WHERE q.texts IS NOT p.texts",
+            (set_.set_id, set_.set_id),
+        )
+
+    def waiting_queries(self, set_: QuerySet, after: int, limit: int) -> list[Waiting]:
+        """Return documents behind number ``after`` whose list is still to be embedded, in order."""
         if set_.settings["source"] == "file":
             sql = (
                 "SELECT number, id, title, text, w.digest, w.texts FROM waiting_queries w"
-                " JOIN documents USING (number) WHERE set_id = ? ORDER BY number LIMIT ?"
+                " JOIN documents USING (number) WHERE set_id = ? AND number > ?"
+                " ORDER BY number LIMIT ?"
             )
-            values: tuple[object, ...] = (set_.set_id, limit)
         else:
             sql = (
                 "SELECT d.number, id, title, text, d.digest, NULL FROM documents d"
                 " LEFT JOIN queries q ON q.set_id = ? AND q.number = d.number"
-                " WHERE q.digest IS NOT d.digest ORDER BY d.number LIMIT ?"
+                " WHERE d.number > ? AND q.digest IS NOT d.digest ORDER BY d.number LIMIT ?"
             )
-            values = (set_.set_id, limit)
         with self.reading() as connection:
-            found = connection.execute(sql, values).fetchall()
-        return [
-            Waiting(
-                number, Document(id_, text, title), digest, json.loads(texts) if texts else None
-            )
-            for number, id_, title, text, digest, texts in found
-        ]
+            found = connection.execute(sql, (set_.set_id, after, limit))
+            return [
+                Waiting(
+                    number, Document(id_, text, title), digest, json.loads(texts) if texts else None
+                )
+                for number, id_, title, text, digest, texts in _bounded(found, 3)
+            ]
 
     def queries_embedded(
         self, set_: QuerySet, done: Sequence[tuple[int, bytes, list[str]]], rows: int
@@ -380,6 +413,7 @@ class Catalog(Database):
                     "waiting": self._waiting(connection, set_),
                 }
             references = {
+                **(self.meta("references") or {}),
                 "documents": number("SELECT count(*) FROM selections"),
                 "out_of_date": number(
                     "SELECT count(*) FROM documents d LEFT JOIN neighbors n USING (number)"
@@ -394,11 +428,8 @@ class Catalog(Database):
             return {
                 "references": references if references["documents"] else None,
                 "documents": number("SELECT count(*) FROM documents"),
-                "empty": number(
-                    "SELECT count(*) FROM documents"
-                    " WHERE trim(title || text, char(9, 10, 11, 12, 13, 32)) = ''"
-                ),
-                "waiting": number("SELECT count(*) FROM documents WHERE embedded IS NOT digest"),
+                "empty": number("SELECT count(*) FROM documents WHERE empty"),
+                "waiting": self.waiting_count(),
                 "sets": sets,
             }
 
@@ -426,6 +457,8 @@ class Catalog(Database):
                     "UPDATE documents SET row = NULL, embedded = NULL WHERE row >= ?", (rows,)
                 )
                 connection.execute("UPDATE meta SET value = ? WHERE key = 'rows'", (rows,))
+                # Rows will be used again for other vectors: these are the old ones' no more.
+                connection.execute("UPDATE neighbors SET row = -1 WHERE row >= ?", (rows,))
                 return
             which = (set_.set_id, rows)
             if set_.settings["source"] == "file":
@@ -436,6 +469,16 @@ class Catalog(Database):
                 )
             connection.execute("DELETE FROM queries WHERE set_id = ? AND start + count > ?", which)
             connection.execute("UPDATE sets SET rows = ? WHERE set_id = ?", (rows, set_.set_id))
+
+
+def _bounded(rows: Iterable[tuple[Any, ...]], text: int) -> Iterator[tuple[Any, ...]]:
+    """Yield rows until their texts, in column ``text``, are as much as memory should hold."""
+    total = 0
+    for row in rows:
+        yield row
+        total += len(row[text])
+        if total > _BATCH_CHARACTERS:
+            return
 
 
 def _find(connection: sqlite3.Connection, id_: str) -> tuple[int, bytes] | None:

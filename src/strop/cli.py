@@ -31,7 +31,7 @@ from strop.display import (
     say,
     warn,
 )
-from strop.errors import BadInput, StropError
+from strop.errors import BadInput, IndexBusy, StropError
 from strop.files import filled_lines, shown_name
 
 if TYPE_CHECKING:  # loaded by the verbs that need them, so that --help is quick
@@ -160,10 +160,8 @@ def build(
     given = _options(options) | ({"base_url": base_url} if base_url else {})
     exists = (path / "catalog.sqlite").exists()
     held = None if not path.exists() else any(path.iterdir()) if path.is_dir() else True
-    if exists and embedder is None and not given:
-        index = Index.open(path)
-    elif exists:
-        index = Index.open(path, embedder or "wordllama", **given)
+    if exists:
+        index = Index.open(path, embedder, **given)
     else:
         index = Index.create(path, embedder or "wordllama", **given)
     with index:
@@ -175,6 +173,8 @@ def build(
                 # One that is there has been brought up to date by now, whatever its settings.
                 if queries == "sentences" and exists and "sentences" not in index.info()["sets"]:
                     index.sharpen("sentences", progress=progress)
+        except IndexBusy:
+            raise
         except StropError:
             if not held and not len(index):  # nothing came of it: leave no empty index behind
                 index.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 import weakref
@@ -22,13 +23,15 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE documents (
     number   INTEGER PRIMARY KEY AUTOINCREMENT,
     id       TEXT NOT NULL UNIQUE,
-    title    TEXT NOT NULL,
-    text     TEXT NOT NULL,
-    metadata TEXT NOT NULL,
     digest   BLOB NOT NULL,
     row      INTEGER,
-    embedded BLOB
+    embedded BLOB,
+    empty    INTEGER NOT NULL,
+    title    TEXT NOT NULL,
+    text     TEXT NOT NULL,
+    metadata TEXT NOT NULL
 );
+CREATE INDEX empty_documents ON documents (number) WHERE empty;
 CREATE INDEX waiting_documents ON documents (number) WHERE embedded IS NOT digest;
 CREATE TABLE sets (
     set_id   INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -141,12 +144,12 @@ class Database:
     @property
     def _connection(self) -> sqlite3.Connection:
         held: _Held | None = getattr(self._local, "held", None)
-        if held is None:
+        if held is None or self._local.process != os.getpid():  # SQLite must not cross a fork
             with _explained(self.path):
                 held = _Held(self._connect())
             with self._opening:
                 self._held.add(held)
-                self._local.held = held
+                self._local.held, self._local.process = held, os.getpid()
         return held.connection
 
     def _connect(self) -> sqlite3.Connection:
@@ -162,6 +165,7 @@ class Database:
             )  # fmt: skip
             try:
                 connection.execute("PRAGMA synchronous=FULL")
+                connection.execute("PRAGMA temp_store=FILE")
                 found = connection.execute("SELECT value FROM meta WHERE key='format'").fetchone()
             except sqlite3.OperationalError as error:
                 connection.close()

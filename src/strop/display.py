@@ -169,7 +169,7 @@ def print_demo(result: DemoResult, path: Path, command: str) -> None:
         f"{result.report.queries} questions written by hand\n"
     )
     print_report(result.report)
-    out.print("\nThe two answers that gained most places and the one that lost most, and why:")
+    out.print("\nThe two answers that gained most and the one that lost most, and why:")
     for change in result.changes:
         before, after = (str(place or "beyond 50") for place in (change.before, change.after))
         out.print()
@@ -203,7 +203,9 @@ def print_info(about: dict[str, Any]) -> None:
     if about["references"]:
         of = about["references"]
         shown.add_row(
-            "references", f"of {of['documents']:,} documents{_aside(out_of_date=of['out_of_date'])}"
+            "references",
+            f"of {of['documents']:,} documents, {of['neighbors']} neighbours, "
+            f"k {of['smallest']}:{of['largest']}{_aside(out_of_date=of['out_of_date'])}",
         )
     waiting = about["waiting"] + sum(of["waiting"] for of in sets)
     if waiting:

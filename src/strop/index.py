@@ -57,7 +57,7 @@ class Index:
         self._made_by: dict[str, Any] = catalog.meta("embedder")
         # Replaced together: threads may be looking at different versions at the same time.
         self._seen: tuple[Snapshot, dict[object, Layout]] | None = None
-        self._pipeline = Pipeline(path, catalog, lambda: self.embedder)
+        self._pipeline = Pipeline(path, catalog, self.dim, lambda: self.embedder)
         self._writer = FileLock(path / "writer.lock", timeout=0)
 
     # -- opening --------------------------------------------------------------------------
@@ -104,7 +104,8 @@ class Index:
             what = "is not an index" if folder.exists() else "does not exist"
             raise BadIndex(f"{folder} {what}. Make one: strop build CORPUS -o {folder}")
         index = cls(folder, Catalog(folder / CATALOG), None)
-        if embedder is not None:
+        if embedder is not None or options:
+            embedder = embedder or index._made_by["name"]
             try:
                 if isinstance(embedder, str) and embedder != index._made_by["name"]:
                     raise index._other_embedder(embedder)  # before loading it for nothing
@@ -139,7 +140,9 @@ class Index:
         return self._embedder
 
     def _use(self, embedder: Embedder) -> None:
-        made, now = self._made_by, about_embedder(embedder)
+        # A service would have to be asked for its dimension; replies are checked anyway.
+        asked = self.dim if embedder.name.startswith("api:") else None
+        made, now = self._made_by, about_embedder(embedder, dim=asked)
         if now["name"] != made["name"]:
             raise self._other_embedder(now["name"])
         for what in ("revision", "dim", "prompts", "settings"):
@@ -244,7 +247,7 @@ class Index:
 
     def __len__(self) -> int:
         """The number of documents."""
-        return int(self._catalog.counts()["documents"])
+        return len(self._catalog)
 
     # -- sharpening -----------------------------------------------------------------------
 
@@ -283,11 +286,10 @@ class Index:
             raise BadInput(f"n must be 1 or more, not {n}")
         if isinstance(lists, Mapping):
             lists = [("the given lists", id_, texts) for id_, texts in lists.items()]
-        cut = ((place, id_, texts[:n]) for place, id_, texts in lists)
         with self._writing():
             with self._catalog.writing():  # the set and its lists, or neither
                 set_ = self._catalog.ensure_set(style, {"source": "file", "kind": "query"})
-                taken = self._catalog.store_queries(set_, cut)
+                taken = self._catalog.store_queries(set_, lists, n)
             self._pipeline.run(progress)
         return taken
 
@@ -295,6 +297,9 @@ class Index:
         """Embed each document's text with its queries of a set appended (doc2query, docexp)."""
         self._require(style)
         settings = {"source": "expanded", "kind": "document", "of": style}
+        known = self._catalog.sets().get(expanded_set(style))
+        if known is not None and not self._catalog.waiting_lists(known):
+            return  # readers need not wait for a writer
         with self._writing():
             self._catalog.ensure_set(expanded_set(style), settings)
             self._pipeline.run(progress, expanded=style)
@@ -414,7 +419,11 @@ class Index:
         n: int | None = None,
     ) -> Method:
         """Settle a method for this index; the other values override its defaults."""
+        if isinstance(sets, str):
+            sets = sets.split("+")
         if isinstance(method, Method):
+            if any(value is not None for value in (alpha, temperature, n)) or sets:
+                raise BadInput("a Method has its own settings: use dataclasses.replace on it")
             chosen = method
         else:
             if method is None:
@@ -441,6 +450,8 @@ class Index:
         if isinstance(queries, np.ndarray):
             if queries.ndim != 2 or queries.shape[1] != self.dim:
                 raise BadInput(f"query vectors must be (n, {self.dim}), not {queries.shape}")
+            if not np.isfinite(queries).all():
+                raise BadInput("a query vector holds NaN or infinity")
             return unit_rows(queries)
         return self.embed_queries(queries)
 
@@ -469,7 +480,8 @@ class Index:
             documents = snapshot.documents
             if method.expanded is not None:
                 name = expanded_set(method.expanded)
-                if name not in snapshot.sets or not snapshot.sets[name].count.all():
+                expanded = self._catalog.sets().get(name)
+                if expanded is None or self._catalog.waiting_lists(expanded):
                     raise BadInput(
                         f"{method.name} needs every document embedded with its "
                         f"{method.expanded!r} queries: call index.expand({method.expanded!r}) first"

@@ -33,13 +33,17 @@ def load_embedder(
     return load(spec, cache=isinstance(spec, str), **options)
 
 
-def about_embedder(embedder: Embedder) -> dict[str, Any]:
-    """Return what an index keeps of its embedder: how to load it, what its vectors depend on."""
+def about_embedder(embedder: Embedder, dim: int | None = None) -> dict[str, Any]:
+    """Return what an index keeps of its embedder: how to load it, what its vectors depend on.
+
+    ``dim`` if it is known: a service must be asked for it.
+    """
     unkeyed: frozenset[str] = getattr(embedder, "unkeyed_options", frozenset())
+    unkeyed |= {"base_url"}  # a server may move
     return {
         "name": embedder.name,
         "revision": embedder.revision,
-        "dim": embedder.dim,
+        "dim": dim or embedder.dim,
         "options": dict(embedder.options),
         "settings": {key: v for key, v in embedder.options.items() if key not in unkeyed},
         "prompts": {kind: embedder.prompt(kind) for kind in get_args(Kind)},

@@ -30,7 +30,7 @@ _HARD_MAX = 1e-12
 
 def unit_rows(vectors: NDArray[np.floating]) -> Vectors:
     """Return ``vectors`` (n, dim) as float32 with rows of length one; zero rows stay zero."""
-    rows = np.asarray(vectors, dtype=np.float32)
+    rows = np.ascontiguousarray(vectors, dtype=np.float32)
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, None]
     unit: Vectors = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
     return unit

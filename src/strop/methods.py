@@ -73,6 +73,11 @@ def parse_method(
         except ValueError:
             raise BadInput(f"method {spec!r}: {text!r} is no value for {key}") from None
     method = METHODS[name]
+    ignored = {"none": {"alpha", "temperature", "T", "n"}, "max": {"alpha", "temperature", "T"}}
+    if unused := sorted(set(given) & ignored.get(method.weighting, set())):
+        raise BadInput(f"method {spec!r}: {name} has no {unused[0]}")
+    if "sets" in given and method.sets == () and method.expanded is None:
+        raise BadInput(f"method {spec!r}: {name} uses no sets")
     if alpha is not None:
         if not math.isfinite(alpha):
             raise BadInput(f"alpha must be a finite number, not {alpha}")

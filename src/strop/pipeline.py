@@ -9,8 +9,7 @@ import numpy as np
 
 from strop.batches import Batches
 from strop.catalog import Catalog, QuerySet
-from strop.embed import Embedder
-from strop.kernels import unit_rows
+from strop.embed.base import Embedder, unit_rows
 from strop.sentences import title_and_sentences
 from strop.types import Document, Kind, Progress, Vectors
 from strop.vectors import append_rows, cannot_write, vector_file
@@ -19,8 +18,11 @@ from strop.vectors import append_rows, cannot_write, vector_file
 class Pipeline:
     """Embeds what waits in a catalog. Each batch is on disk before the next begins."""
 
-    def __init__(self, folder: Path, catalog: Catalog, embedder: Callable[[], Embedder]) -> None:
+    def __init__(
+        self, folder: Path, catalog: Catalog, dim: int, embedder: Callable[[], Embedder]
+    ) -> None:
         """``embedder`` is called when a text must be embedded: loading one can be slow."""
+        self._dim = dim
         self._folder = folder
         self._catalog = catalog
         self._embedder = embedder
@@ -30,8 +32,7 @@ class Pipeline:
 
         Expanded text is embedded only when asked for: it costs as much as the documents.
         """
-        waiting = self._catalog.counts()["waiting"]
-        batches = Batches(progress, "embedding documents", waiting)
+        batches = Batches(progress, "embedding documents", self._catalog.waiting_count())
         for size in batches:
             batch = self._catalog.waiting_documents(size)
             texts = [document.content for _, document, _ in batch]
@@ -46,8 +47,9 @@ class Pipeline:
     def _embed_set(self, set_: QuerySet, progress: Progress | None) -> None:
         waiting = self._catalog.waiting_lists(set_)
         batches = Batches(progress, f"embedding {set_.name}", waiting)
+        after = -1
         for size in batches:
-            batch = self._catalog.waiting_queries(set_, size)
+            batch = self._catalog.waiting_queries(set_, after, size)
             lists = [self._texts(set_, one.number, one.document, one.texts) for one in batch]
             rows = self._catalog.sets()[set_.name].rows
             flat = [text for texts in lists for text in texts]
@@ -57,6 +59,7 @@ class Pipeline:
             ]
             self._catalog.queries_embedded(set_, done, rows)
             batches.did(len(batch))
+            after = batch[-1].number
 
     def _texts(
         self, set_: QuerySet, number: int, document: Document, given: list[str] | None
@@ -77,8 +80,9 @@ class Pipeline:
     def embed(self, texts: list[str], kind: Kind) -> Vectors:
         """Embed texts (n,) to unit rows (n, dim); a text with nothing in it is a zero row."""
         said = [at for at, text in enumerate(texts) if text.strip()]
-        embedder = self._embedder()
-        vectors = np.zeros((len(texts), embedder.dim), np.float32)
+        vectors = np.zeros((len(texts), self._dim), np.float32)
         if said:
-            vectors[said] = unit_rows(embedder.embed([texts[at] for at in said], kind))
+            embedder = self._embedder()
+            made = embedder.embed([texts[at] for at in said], kind)
+            vectors[said] = unit_rows(made, len(said), embedder.name, self._dim)
         return vectors

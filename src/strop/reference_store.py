@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strop import neighbors
 from strop.catalog import Catalog
 from strop.kernels import Floats, Ints
 from strop.neighbors import (
@@ -94,6 +95,8 @@ def update_references(
     ``numbers`` and ``documents`` are a snapshot's. Returns for how many they were chosen.
     """
     vectors = _gathered(documents)
+    if method == "auto":
+        method = "cells" if len(numbers) > neighbors.APPROXIMATE_ABOVE else "exact"
     work = _Work(catalog, numbers, documents.start, vectors, progress)
     width = work.settle(settings, method)
     work.follow_changes(width)
@@ -161,9 +164,11 @@ class _Work:
         have = at[kept & (listed > 0)]
         if len(fresh) > _AFRESH * len(self._numbers):
             have = have[:0]
-        others = self._lists(have, width)[0]
+        others, similarities = self._lists(have, width)
+        # What a newcomer must reach; anything will do where a list is not full.
+        worst = np.where(others[:, -1] >= 0, similarities[:, -1], np.float32(-np.inf))
         stale = np.isin(others, gone).any(axis=1) if len(gone) else np.zeros(len(have), bool)
-        changed, lists, unsure = self._merged(have[~stale], others[~stale], fresh, width)
+        changed, lists, unsure = self._merged(have[~stale], others[~stale], worst[~stale], fresh)
         emptied = np.setdiff1d(at[kept], np.setdiff1d(have[~stale], unsure))
         with self._catalog.writing() as connection:
             connection.executemany(
@@ -182,10 +187,11 @@ class _Work:
             self._drop_selections(connection, touched)
 
     def _merged(
-        self, have: Ints, others: NDArray[np.int32], fresh: Ints, width: int
+        self, have: Ints, others: NDArray[np.int32], worst: Floats, fresh: Ints
     ) -> tuple[Ints, tuple[Ints, Floats], Ints]:
         """Merge new documents into lists: positions whose list changed, these lists, and
         positions where too many new documents are equally near to be sure."""
+        width = others.shape[1]
         none = (np.empty((0, width), np.int64), np.empty((0, width), np.float32))
         fresh = fresh[self._usable[fresh]]
         if not len(have) or not len(fresh):
@@ -210,7 +216,7 @@ class _Work:
                         found[begin:end],
                     ),
                 )
-        old, worst = self._positions(others), self._worst(have, width)
+        old = self._positions(others)
         reached = np.flatnonzero(best[:, 0] > worst - ROUNDING)
         new = np.where(found[reached] >= 0, fresh[found[reached]], -1)
         unsure = (new[:, -1] >= 0) & (best[reached, -1] > worst[reached] - ROUNDING)
@@ -238,7 +244,8 @@ class _Work:
         n = len(self._numbers)
         if not len(todo):
             return
-        if method == "cells" or (len(todo) == n and n <= _AT_ONCE):
+        many = len(todo) > _AFRESH * n
+        if (method == "cells" and many) or (len(todo) == n and n <= _AT_ONCE):
             lists = nearest_neighbors(
                 self._vectors, width, method=method, memory=memory, progress=self._progress
             )
@@ -298,11 +305,6 @@ class _Work:
                 others[at, : len(found)] = found
                 similarities[at, : len(found)] = np.frombuffer(blobs[1], "<f4")[:width]
         return others, similarities
-
-    def _worst(self, positions: Ints, width: int) -> Floats:
-        """Return the similarity a newcomer must reach; below all where a list is not full."""
-        others, similarities = self._lists(positions, width)
-        return np.where(others[:, -1] >= 0, similarities[:, -1], np.float32(-np.inf))
 
     def _positions(self, others: NDArray[np.int32]) -> Ints:
         found: Ints = np.searchsorted(self._numbers, others)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from strop.clustering import kmeans, silhouette, squared_distances
 from strop.compiled import compiled
 from strop.errors import BadInput
-from strop.kernels import Floats, Ints
+from strop.kernels import Floats, Ints, unit_rows
 from strop.neighbors import nearest_neighbors
 from strop.threads import in_parts
 from strop.types import Progress, Vectors
@@ -82,12 +82,13 @@ def select_references(
     memory: int = 500_000_000,
     progress: Progress | None = None,
 ) -> References:
-    """Choose the references of every row of ``vectors`` (n, dim), unit rows.
+    """Choose the references of every row of ``vectors`` (n, dim), made unit rows.
 
     A document with no more neighbours than the smallest k has them all as references; one whose
     neighbours are all equal has as many as the smallest k, the first. A row of zeros has none.
     """
     settings = settings or ReferenceSettings()
+    vectors = unit_rows(np.asarray(vectors))
     near = nearest_neighbors(
         vectors, settings.neighbors, method=method, memory=memory, progress=progress
     )

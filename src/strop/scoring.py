@@ -85,14 +85,16 @@ def evaluate(
     dataset = _without(dataset, exclude)
     parsed = _parsed(measures)
     depth = max(measure.params.get("cutoff") or _DEEPEST for measure in parsed.values())
-    chosen = {
-        spec if isinstance(spec, str) else spec.name: index.method(
-            spec, alpha=alpha, temperature=temperature, sets=sets, n=n
-        )
-        for spec in methods
-    }
+    chosen = {}
+    for spec in methods:
+        if isinstance(spec, Method):
+            chosen[spec.name] = index.method(spec)
+        else:
+            chosen[spec] = index.method(spec, alpha=alpha, temperature=temperature, sets=sets, n=n)
     if not chosen:
         raise BadInput("no method to evaluate was given")
+    if len(chosen) < len(methods):
+        raise BadInput("two methods have the same name: give each its own")
     baseline = baseline or next(iter(chosen))
     if baseline not in chosen:
         raise BadInput(f"baseline {baseline!r} is none of the methods: {', '.join(chosen)}")
@@ -146,6 +148,8 @@ def _parsed(names: Sequence[str]) -> dict[str, Any]:
             raise BadInput(
                 f"no measure {name!r}: write them like {', '.join(MEASURES)}, P@5, RR@10, Success@1"
             ) from error
+        if measure.params.get("cutoff", 1) < 1:  # trec_eval would end the process
+            raise BadInput(f"measure {name!r} looks at no document: its cut-off must be 1 or more")
         parsed[name] = measure
     if not parsed:
         raise BadInput("no measure was given")

@@ -9,7 +9,8 @@ from itertools import pairwise
 # Khmer, Burmese, Tibetan. After the CJK, Indic and similar marks no space is needed.
 _END = re.compile(
     r"""
-    (?: [.!?\u037e\u2026]+ ["'”’»)\]]* (?=\s)       # marks that need a space behind them
+    (?: (?<![.!?\u037e\u2026])                         # from the first of several
+        [.!?\u037e\u2026]+ ["'”’»)\]]* (?=\s)       # marks that need a space behind them
       | [。！？｡۔؟।॥։።៕။།]+ ["'”’»)\]」』]*         # marks that do not
       | \n\s*\n                                      # a paragraph ends its last sentence
     )
@@ -45,7 +46,8 @@ def split_sentences(text: str) -> list[str]:
     sentences: list[str] = []
     for piece in pieces:
         folded = " ".join(piece.split())
-        if sentences and folded.isascii() and _words(folded) < _TOO_SHORT:
+        short = folded.isascii() and _words(folded) < _TOO_SHORT
+        if short and sentences and len(sentences[-1]) + len(folded) < _LONGEST:
             sentences[-1] = f"{sentences[-1]} {folded}".strip()
         elif folded:
             longest = _UNMARKED_LENGTH if _UNMARKED.search(folded) else _LONGEST

@@ -66,8 +66,14 @@ class ApiEmbedder(BaseEmbedder):
         if base_url is not None and not isinstance(base_url, str):
             raise BadInput(f"base_url is {base_url!r}; it must start with http:// or https://")
         url = (base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI).rstrip("/")
-        if urlsplit(url).scheme not in ("http", "https"):
-            raise BadInput(f"base_url is {url!r}; it must start with http:// or https://")
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+            usable = usable and (parts.port or 1) > 0
+        except ValueError:  # a bracket or a port that is none
+            usable = False
+        if not usable:
+            raise BadInput(f"base_url is {url!r}; it must be like http://127.0.0.1:8080/v1")
         if urlsplit(url).username:
             raise BadInput(f"base_url holds a password; put the key in {KEY_VARIABLES[0]}")
         for option, by_kind in (("input_type", input_type), ("prompts", prompts)):
