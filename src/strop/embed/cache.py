@@ -8,6 +8,7 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -163,18 +164,23 @@ class CachedEmbedder:
     def _connect(self) -> sqlite3.Connection:
         """A connection for one use: cheap beside an embedding, and no thread owns it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS)
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=NORMAL")
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS vectors"
-                " (key BLOB PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
-            )
-        except sqlite3.Error:
-            connection.close()
-            raise
-        return connection
+        until = time.monotonic() + _BUSY_SECONDS
+        while True:
+            connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS)
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=NORMAL")
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS vectors"
+                    " (key BLOB PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
+                )
+                return connection
+            except sqlite3.Error as error:
+                connection.close()
+                # Two processes that make a new file at once: SQLite refuses one without waiting.
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
 
     def _give_up(self, error: Exception, stacklevel: int = 4) -> None:
         with self._lock:
