@@ -5,8 +5,8 @@
 The first part times choosing among 100 known neighbours: squared distances, KMeans for k = 3..10
 with 10 restarts, silhouettes, references. The peer is scikit-learn's KMeans(n_init=10) and
 silhouette_score on the same points, with one thread each and with its own choice of threads.
-The second part makes neighbours and references of clustered vectors of 384 dimensions on all
-cores, each size in a process of its own, and reports time and peak memory.
+The second part runs ``Index.select_references``, neighbours included, on clustered vectors of 384
+dimensions on all cores, each size in a process of its own, and reports time and peak memory.
 The last line is JSON.
 """
 
@@ -17,13 +17,14 @@ import json
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
-from strop import threads
+from strop import Index, select_references, threads
 from strop.kernels import unit_rows
 from strop.neighbors import nearest_neighbors
 from strop.references import ReferenceSettings, choose_references
@@ -91,30 +92,38 @@ def one_thread() -> Iterator[None]:
 
 
 def run_stage(size: int) -> None:
-    """Time neighbours and references of one corpus; print JSON."""
+    """Time ``strop references`` on an index of ``size`` documents; print JSON."""
     vectors = clustered(size, 384)
-    warm = nearest_neighbors(vectors[:300], 100)
-    choose_references(vectors, warm.rows[:4], warm.similarities[:4], ReferenceSettings())
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.perf_counter()
-    near = nearest_neighbors(vectors, 100)
-    found = time.perf_counter()
-    chosen = choose_references(vectors, near.rows, near.similarities, ReferenceSettings())
-    done = time.perf_counter()
-    print(
-        json.dumps(
-            {
-                "documents": size,
-                "neighbors_s": round(found - began, 1),
-                "references_s": round(done - found, 1),
-                "total_s": round(done - began, 1),
-                "ms_per_document": round(1e3 * (done - began) / size, 3),
-                "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-                "before_mb": round(before / 1024),
-                "mean_references": round(float((chosen.rows >= 0).sum(axis=1).mean()), 2),
-            }
+
+    def embed(texts: list[str]) -> Vectors:
+        return vectors[[int(text) if text.isdigit() else 0 for text in texts]]
+
+    with tempfile.TemporaryDirectory() as folder, Index.create(f"{folder}/index", embed) as index:
+        index.add({"id": str(at), "text": str(at)} for at in range(size))
+        select_references(vectors[:300])  # compiles
+        spent: dict[str, float] = {}
+        began = before = time.perf_counter()
+
+        def note(label: str, done: int, total: int) -> None:
+            nonlocal before
+            now = time.perf_counter()
+            spent[label] = spent.get(label, 0.0) + now - before
+            before = now
+
+        index.select_references(progress=note)
+        total = time.perf_counter() - began
+        print(
+            json.dumps(
+                {
+                    "documents": size,
+                    "neighbors_s": round(spent["finding neighbours"], 1),
+                    "references_s": round(spent["choosing references"], 1),
+                    "total_s": round(total, 1),
+                    "ms_per_document": round(1e3 * total / size, 3),
+                    "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+                }
+            )
         )
-    )
 
 
 def main() -> None:

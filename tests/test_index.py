@@ -956,3 +956,48 @@ def test_a_forked_child_can_search(tmp_path: Path) -> None:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     pytest.fail("the child hung")
+
+
+def _letters(texts: list[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.array([[text.count(letter) + 1e-9 for letter in "abcdefgh"] for text in texts])
+
+
+def test_lists_of_one_document_are_pooled(tmp_path: Path) -> None:
+    """A file may have a line for each reference of a document."""
+    with Index.create(tmp_path / "i", _letters) as index:
+        index.add([{"id": "1", "text": "abc"}, {"id": "2", "text": "def"}])
+        lines = [("line 1", "1", ["a", "b"]), ("line 2", "2", ["d"]), ("line 3", "1", ["c", "a"])]
+        assert index.import_queries(lines, "contrastive") == (2, 5, [])
+        assert index.queries_of("1")["contrastive"] == ["a", "b", "c", "a"]
+        assert index.import_queries(lines, "contrastive", n=3)[1] == 4
+        assert index.queries_of("1")["contrastive"] == ["a", "b", "c"]
+
+
+def test_out_of_date_expanded_text_is_refused(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "i", _letters) as index:
+        index.add([{"id": "1", "text": "abc"}, {"id": "2", "text": "def"}])
+        index.import_queries({"1": ["h"]}, "simple")
+        index.expand("simple")
+        assert index.search("h", method="doc2query").ids[0, 0] == "1"
+        index.import_queries({"2": ["h h h"]}, "simple")
+        with pytest.raises(BadInput, match=r"call index\.expand"):
+            index.search("h", method="doc2query")
+        index.expand("simple")
+        assert index.search("h", method="doc2query").ids[0, 0] == "2"
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_vectors_that_are_no_numbers_are_refused(tmp_path: Path, bad: float) -> None:
+    with Index.create(tmp_path / "i", _letters) as index:
+        index.add([{"id": "1", "text": "abc"}])
+        with pytest.raises(BadInput, match="NaN or infinity"):
+            index.search(np.full((1, 8), bad, np.float32))
+
+
+def test_one_set_may_be_named_by_a_string(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "i", _letters) as index:
+        index.add([{"id": "1", "text": "abc. def."}])
+        index.sharpen("sentences")
+        assert index.method("sharp", sets="sentences").sets == ("sentences",)
+        with pytest.raises(BadInput, match=r"dataclasses\.replace"):
+            index.search("a", method=METHODS["sharp"], alpha=2)

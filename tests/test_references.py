@@ -15,7 +15,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_samples
 from threadpoolctl import threadpool_limits
 
-from strop import Index, neighbors, reference_store, threads
+from strop import Document, Index, neighbors, reference_store, threads
 from strop.clustering import kmeans, silhouette, squared_distances
 from strop.errors import BadInput
 from strop.kernels import unit_rows
@@ -400,3 +400,36 @@ def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         updated = everything(index)
         assert all(selected is not None for selected in updated.values())
         assert updated == afresh(index)
+
+
+def test_repaired_vectors_are_looked_at_again(tmp_path: Path) -> None:
+    """Repair uses the rows of lost vectors again; a list must not take them for the old ones."""
+    with Index.create(tmp_path / "i", embed) as index:
+        index.add({"id": f"d{i}", "text": f"g{i % 5} w{i}"} for i in range(60))
+        index.select_references(SMALL)
+        file = tmp_path / "i" / "vectors" / "documents.f32"
+        file.write_bytes(file.read_bytes()[:-48])
+        index._catalog.store([(Document("d59", "g1 another text"), "here")])
+        assert index.check(repair=True)
+        assert index.select_references(SMALL) > 0
+        assert everything(index) == afresh(index)
+
+
+def test_an_index_goes_by_cells_above_a_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbors, "APPROXIMATE_ABOVE", 50)
+    with Index.create(tmp_path / "i", embed) as index:
+        index.add({"id": f"d{i}", "text": f"g{i % 5} w{i}"} for i in range(60))
+        index.select_references(SMALL)
+        assert index.info()["references"]["method"] == "cells"
+        index.select_references(SMALL, method="exact")
+        assert index.info()["references"]["method"] == "exact"
+
+
+def test_plain_arrays_of_any_length_and_type() -> None:
+    vectors = clustered(20, 50, 8)
+    raw = vectors.astype(np.float64) * np.arange(1, 51)[:, None]
+    np.testing.assert_array_equal(select_references(raw).rows, select_references(vectors).rows)
+    listed = select_references(vectors.tolist())
+    np.testing.assert_array_equal(listed.rows, select_references(vectors).rows)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
-from strop import Dataset, Index, Method, evaluate
+from strop import METHODS, Dataset, Index, Method, evaluate
 from strop.errors import BadInput
 from strop.scoring import Report, holm
 
@@ -168,11 +168,17 @@ def test_expanded_text_is_embedded_when_asked_for(index: Index, dataset: Dataset
         ({"methods": []}, "no method to evaluate"),
         ({"measures": ["nDGC@10"]}, "no measure 'nDGC@10'"),
         ({"measures": []}, "no measure"),
+        ({"measures": ["P@0"]}, "cut-off must be 1 or more"),
+        ({"methods": ["trad:alpha=2"]}, "trad has no alpha"),
+        ({"methods": ["trad:sets=simple"]}, "trad uses no sets"),
+        ({"methods": ["maxsim:T=1"]}, "maxsim has no T"),
+        ({"methods": ["doc2query:n=1"]}, "doc2query has no n"),
+        ({"methods": [METHODS["trad"], METHODS["trad"]]}, "two methods have the same name"),
         ({"baseline": "sharp"}, "baseline 'sharp' is none of the methods"),
     ],
 )
 def test_mistakes_are_named(
-    index: Index, dataset: Dataset, arguments: dict[str, list[str]], message: str
+    index: Index, dataset: Dataset, arguments: dict[str, list[str | Method]], message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
         evaluate(index, dataset, **{"methods": ["trad"], **arguments})  # type: ignore[arg-type]

@@ -65,3 +65,14 @@ def test_a_long_document_stays_covered() -> None:
     assert len(parts) == 100
     assert " ".join(parts) == f"A title {text}"
     assert max(map(len, parts)) < 2 * min(map(len, parts)) + 20
+
+
+def test_leader_lines_take_no_time() -> None:
+    """Backtracking over a row of dots would take hours here."""
+    assert split_sentences("Contents" + "." * 200_000 + "7") != []
+    assert split_sentences("!?" * 100_000) != []
+
+
+def test_joined_pieces_stay_short() -> None:
+    parts = split_sentences("Go on. " * 5000)
+    assert max(map(len, parts)) <= 1000

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from strop.clustering import kmeans, silhouette, squared_distances
 from strop.compiled import compiled
@@ -75,7 +75,7 @@ class References(NamedTuple):
 
 
 def select_references(
-    vectors: Vectors,
+    vectors: ArrayLike,
     settings: ReferenceSettings | None = None,
     *,
     method: str = "auto",
@@ -88,11 +88,11 @@ def select_references(
     neighbours are all equal has as many as the smallest k, the first. A row of zeros has none.
     """
     settings = settings or ReferenceSettings()
-    vectors = unit_rows(np.asarray(vectors))
+    points = unit_rows(np.asarray(vectors))
     near = nearest_neighbors(
-        vectors, settings.neighbors, method=method, memory=memory, progress=progress
+        points, settings.neighbors, method=method, memory=memory, progress=progress
     )
-    return choose_references(vectors, near.rows, near.similarities, settings, progress=progress)
+    return choose_references(points, near.rows, near.similarities, settings, progress=progress)
 
 
 def choose_references(
