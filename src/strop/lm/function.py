@@ -1,0 +1,47 @@
+"""Any function from a prompt to a text, as a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from strop.errors import BadInput, StropError
+from strop.lm.base import Answer, BaseLM, CallFailed, Request, Usage, check_whole, one_line
+from strop.lm.runner import Policy, Run
+
+PREFIX = "callable:"
+
+
+class CallableLM(BaseLM):
+    """Wraps ``f(prompt) -> text``, called from ``threads`` threads at a time.
+
+    The prompt is the system text, a blank line and the user's text. What the function raises
+    makes a failure of that one request; tokens are not counted.
+    """
+
+    unkeyed_options = frozenset({"threads"})
+
+    def __init__(
+        self, function: Callable[[str], str], *, name: str | None = None, threads: int = 1
+    ) -> None:
+        check_whole(threads=(threads, 1))
+        own = getattr(function, "__qualname__", type(function).__qualname__)
+        self.name = PREFIX + (name or own).removeprefix(PREFIX)
+        self.options = {"threads": threads} if threads != 1 else {}
+        self._function, self._threads = function, threads
+
+    def complete(self, requests: Iterable[Request]) -> Run:
+        """Answer requests, ``threads`` at a time."""
+        return Run(requests, self._answer, concurrency=self._threads, policy=Policy(retries=0))
+
+    def _answer(self, request: Request) -> Answer:
+        try:
+            text: Any = self._function(request.prompt)
+        except StropError:
+            raise
+        except Exception as error:
+            message = one_line(f"{self.name} raised {type(error).__name__}: {error}")
+            raise CallFailed(message, passing=True) from error
+        if not isinstance(text, str):
+            raise BadInput(f"{self.name} returned {type(text).__name__}, not a string")
+        return Answer(text, False, self.name, Usage(0, 0))

@@ -1,0 +1,127 @@
+"""Files of requests and of replies, in the forms of both vendors' batch services."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, get_args
+
+from strop.errors import BadInput
+from strop.files import Record, atomic_write, field_names, json_records, short
+from strop.lm import forms
+from strop.lm.base import Answer, CallFailed, Failure, Reply, Request, one_line
+
+Form = Literal["openai", "anthropic"]
+
+_PASSING_STATUS = frozenset({408, 409, 429})
+_FINAL_TYPES = frozenset(
+    {
+        "authentication_error", "invalid_request_error", "not_found_error", "permission_error",
+        "request_too_large",
+    }
+)  # fmt: skip
+
+
+def custom_id(key: str) -> str:
+    """The name under which a request goes to a batch service: a hash of its key.
+
+    Services allow 64 letters, digits, _ and -. Replies of batches have it as their key; who
+    submitted them keeps which is which.
+    """
+    return "s" + hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=24).hexdigest()
+
+
+def write_requests(
+    path: str | os.PathLike[str],
+    requests: Iterable[Request],
+    model: str,
+    form: Form = "openai",
+    *,
+    extra: Mapping[str, Any] | None = None,
+) -> int:
+    """Write requests as JSON lines for a batch service or anything that reads them; how many.
+
+    ``extra`` holds further fields for the body of each.
+    """
+    if form not in get_args(Form):
+        raise BadInput(f"form is {form!r}; it must be {' or '.join(get_args(Form))}")
+    further = dict(extra or {})
+    seen: set[str] = set()
+    with atomic_write(path) as file:
+        for request in requests:
+            if form == "openai":
+                body = forms.chat_body(request, model, forms.NEW_TOKENS, further)
+            else:
+                body = forms.messages_body(request, model, further)
+            file.write(request_line(form, request, body, forms.CHAT, seen))
+    return len(seen)
+
+
+def request_line(form: Form, request: Request, body: Record, endpoint: str, seen: set[str]) -> str:
+    """One request as a line; its id is added to those ``seen``."""
+    name = custom_id(request.key)
+    if name in seen:
+        raise BadInput(f"two requests have the key {short(request.key)}; keys must differ")
+    seen.add(name)
+    record: Record = {"custom_id": name}
+    if form == "openai":
+        record |= {"method": "POST", "url": endpoint, "body": body}
+    else:
+        record["params"] = body
+    line = json.dumps(record, ensure_ascii=False) + "\n"
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        what = f"a lone surrogate, not UTF-8, at {error.start}"
+        raise BadInput(f"request {short(request.key)}: {what}; remove it") from None
+    return line
+
+
+def read_replies(path: str | os.PathLike[str]) -> Iterator[Reply | Failure]:
+    """Read a file of results in either vendor's form; keys are those that ``custom_id`` gives."""
+    for where, record in json_records(path):
+        try:
+            yield read_result(record)
+        except KeyError:
+            forms_known = "custom_id with response (OpenAI) or result (Anthropic)"
+            what = f"expected {forms_known}; there are {field_names(record)}"
+            raise BadInput(f"{where}: no result: {what}") from None
+
+
+def read_result(record: Record) -> Reply | Failure:
+    """One result; ``KeyError`` if it has neither vendor's form."""
+    name = str(record["custom_id"])
+    result = record.get("result")
+    try:
+        if isinstance(result, dict):
+            answer = _anthropic_result(result)
+        elif isinstance(record.get("response"), dict) or isinstance(record.get("error"), dict):
+            answer = _openai_result(record.get("response") or {}, record.get("error") or {})
+        else:
+            raise KeyError("result")
+    except CallFailed as failure:
+        return Failure(name, str(failure), not failure.passing, 0.0)
+    return Reply(name, *answer, 0.0)
+
+
+def _openai_result(response: Record, error: Record) -> Answer:
+    status = response.get("status_code")
+    if status == 200 and not error:
+        return forms.read_openai(response.get("body"), "the batch")
+    body = response.get("body")
+    inner = error or (body.get("error") if isinstance(body, dict) else None) or {}
+    code, message = inner.get("code") or status or "error", inner.get("message", "")
+    rejected = isinstance(status, int) and 400 <= status < 500 and status not in _PASSING_STATUS
+    raise CallFailed(one_line(f"{code}: {message}"), passing=not rejected)
+
+
+def _anthropic_result(result: Record) -> Answer:
+    kind = result.get("type")
+    if kind == "succeeded":
+        return forms.read_anthropic(result.get("message"), "the batch")
+    error = result.get("error") or {}
+    inner = error.get("error") or error  # the error of an error response
+    what, message = inner.get("type") or kind, inner.get("message", "")
+    raise CallFailed(one_line(f"{what}: {message}".rstrip(": ")), passing=what not in _FINAL_TYPES)

