@@ -37,15 +37,21 @@ _BATCH_CHARACTERS = 16_000_000
 class QuerySet:
     """A named set of query lists, one list for each document that has any.
 
-    ``settings["source"]`` is ``sentences`` (derived from the text), ``file`` (imported) or
-    ``expanded`` (one text per document: its own with the queries of ``settings["of"]``
-    appended). ``settings["kind"]`` says whether its texts are embedded as queries or documents.
+    ``settings["source"]`` is ``sentences`` (derived from the text), ``file`` (imported), ``lm``
+    (written by a language model) or ``expanded`` (one text per document: its own with the
+    queries of ``settings["of"]`` appended). ``settings["kind"]`` says whether its texts are
+    embedded as queries or documents.
     """
 
     set_id: int
     name: str
     settings: dict[str, Any]
     rows: int
+
+    @property
+    def derived(self) -> bool:
+        """Whether its lists are made from the documents alone, whenever they are wanted."""
+        return self.settings["source"] in ("sentences", "expanded")
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,21 @@ class Catalog(Database):
         if found is None:
             raise BadInput(f"{self.path.parent} has no document {id_!r}")
         return found[0]
+
+    def all_documents(self) -> Iterator[tuple[int, Document, bytes]]:
+        """Yield (number, document, digest) in order, each read when it is wanted."""
+        number = -1
+        while True:
+            with self.reading() as connection:
+                found = connection.execute(
+                    "SELECT number, id, title, text, digest FROM documents WHERE number > ?"
+                    " ORDER BY number LIMIT 1",
+                    (number,),
+                ).fetchone()
+            if found is None:
+                return
+            number, id_, title, text, digest = found
+            yield number, Document(id_, text, title), digest
 
     def all_ids(self) -> list[str]:
         """Return the id of every document, in order of number."""
@@ -287,6 +308,20 @@ class Catalog(Database):
             connection.execute("DROP TABLE temp.pooled")
         return taken, queries, unknown
 
+    def store_generated(self, set_: QuerySet, lists: Iterable[tuple[int, list[str]]]) -> int:
+        """Let (number, queries) lists wait to be embedded, in one transaction; count them."""
+        with self.writing() as connection:
+            connection.execute("DROP TABLE IF EXISTS temp.pooled")
+            connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
+            connection.executemany(
+                "INSERT INTO pooled VALUES (?, ?)",
+                ((number, json.dumps(texts, ensure_ascii=False)) for number, texts in lists),
+            )
+            (count,) = connection.execute("SELECT count(*) FROM pooled").fetchone()
+            self._let_wait(connection, set_)
+            connection.execute("DROP TABLE temp.pooled")
+        return int(count)
+
     @staticmethod
     def _let_wait(connection: sqlite3.Connection, set_: QuerySet) -> None:
         """Let the pooled lists wait to be embedded, but for those that are already."""
@@ -311,7 +346,7 @@ class Catalog(Database):
 
     def waiting_queries(self, set_: QuerySet, after: int, limit: int) -> list[Waiting]:
         """Return documents behind number ``after`` whose list is still to be embedded, in order."""
-        if set_.settings["source"] == "file":
+        if not set_.derived:
             sql = (
                 "SELECT number, id, title, text, w.digest, w.texts FROM waiting_queries w"
                 " JOIN documents USING (number) WHERE set_id = ? AND number > ?"
@@ -440,7 +475,7 @@ class Catalog(Database):
 
     @staticmethod
     def _waiting(connection: sqlite3.Connection, set_: QuerySet) -> int:
-        if set_.settings["source"] == "file":
+        if not set_.derived:
             sql = "SELECT count(*) FROM waiting_queries WHERE set_id = ?"
         else:
             sql = (
@@ -461,7 +496,7 @@ class Catalog(Database):
                 connection.execute("UPDATE neighbors SET row = -1 WHERE row >= ?", (rows,))
                 return
             which = (set_.set_id, rows)
-            if set_.settings["source"] == "file":
+            if not set_.derived:
                 connection.execute(
                     "INSERT OR IGNORE INTO waiting_queries SELECT set_id, number, texts, digest"
                     " FROM queries WHERE set_id = ? AND start + count > ?",

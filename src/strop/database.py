@@ -204,8 +204,11 @@ class Database:
                     connection.execute("COMMIT")
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it is kept, or none. One inside another is part of it."""
+    def writing(self, searchable: bool = True) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it is kept, or none. One inside another is part of it.
+
+        Where nothing ``searchable`` changes, readers need not look at the index anew.
+        """
         connection, local = self._connection, self._local
         if getattr(local, "writing", False):
             yield connection
@@ -215,9 +218,10 @@ class Database:
             local.writing = True
             try:
                 yield connection
-                connection.execute(
-                    "UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'version'"
-                )
+                if searchable:
+                    connection.execute(
+                        "UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'version'"
+                    )
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:  # a full disk may have rolled it back already

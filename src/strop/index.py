@@ -18,8 +18,12 @@ from strop.catalog import Catalog, QuerySet, expanded_set
 from strop.embed import Embedder
 from strop.errors import BadIndex, BadInput, IndexBusy, StropError
 from strop.explain import Explanation, explain
+from strop.generate import Generation, GenerationSettings, Summary
 from strop.intake import CATALOG, about_embedder, check_style, is_left_over, load_embedder, placed
 from strop.kernels import unit_rows
+from strop.lm import LM
+from strop.lm import load as load_lm
+from strop.lm.prices import Price
 from strop.methods import METHODS, Method, parse_method
 from strop.pipeline import Pipeline
 from strop.reference_store import Selected, references_of, update_references
@@ -292,6 +296,36 @@ class Index:
                 taken = self._catalog.store_queries(set_, lists, n)
             self._pipeline.run(progress)
         return taken
+
+    def generation(
+        self,
+        lm: str | LM | Callable[[str], str],
+        settings: GenerationSettings,
+        *,
+        limit: int | None = None,
+        price: Price | None = None,
+        **options: Any,
+    ) -> Generation:
+        """Plan queries written by a language model; ``estimate()`` says what it would cost."""
+        return Generation(
+            self._catalog, load_lm(lm, **options), settings, limit=limit, given_price=price
+        )
+
+    def generate(
+        self,
+        generation: Generation,
+        *,
+        budget: float | None = None,
+        progress: Progress | None = None,
+    ) -> Summary:
+        """Ask the model what is not answered yet, keep every reply, and embed the queries."""
+        with self._writing():
+            total = sum(1 for _ in generation.waiting())
+            summary = generation.run(budget=budget, progress=progress, total=total)
+            set_ = self._catalog.ensure_set(generation.style, generation.set_settings)
+            self._catalog.store_generated(set_, generation.lists(summary))
+            self._pipeline.run(progress)
+        return summary
 
     def expand(self, style: str, progress: Progress | None = None) -> None:
         """Embed each document's text with its queries of a set appended (doc2query, docexp)."""

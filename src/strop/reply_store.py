@@ -1,0 +1,113 @@
+"""Replies of language models in the catalog: what was paid for is never asked for again.
+
+A reply's key is a hash of all that led to it: the model and its options, the instructions, the
+document, the references, the limits. Whatever changes makes another key, so a stored reply never
+stands for anything but its own question. Replies stay when their query set or document goes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from strop.catalog import Catalog
+from strop.lm import Failure, Reply, Usage
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a reply comes from: kept with each."""
+
+    lm: str
+    options: dict[str, Any]
+    settings: dict[str, Any]
+
+
+def reply_key(lm: str, options: dict[str, Any], parts: list[Any]) -> str:
+    """Return the key of a question: a hash of the model, its options and the prompt's parts."""
+    told = json.dumps([lm, options, parts], ensure_ascii=False, sort_keys=True)
+    return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+
+
+def known_replies(catalog: Catalog, keys: Iterable[str]) -> set[str]:
+    """Return those of ``keys`` that have a reply."""
+    with catalog.reading() as connection:
+        return {
+            key
+            for key in keys
+            if connection.execute("SELECT 1 FROM replies WHERE key = ?", (key,)).fetchone()
+        }
+
+
+def read_reply(catalog: Catalog, key: str) -> Reply | None:
+    """Return a stored reply."""
+    with catalog.reading() as connection:
+        found = connection.execute(
+            "SELECT text, truncated, model, input_tokens, output_tokens, cached_tokens, seconds"
+            " FROM replies WHERE key = ?",
+            (key,),
+        ).fetchone()
+    if found is None:
+        return None
+    text, truncated, model, *usage, seconds = found
+    return Reply(key, text, bool(truncated), model, Usage(*usage), seconds)
+
+
+def save_replies(
+    catalog: Catalog,
+    replies: Iterable[tuple[Reply, int]],
+    failures: Iterable[tuple[Failure, int]],
+    provenance: Provenance,
+) -> None:
+    """Keep replies and failures with the number of the document they are for, in one commit."""
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    source = (
+        provenance.lm,
+        json.dumps(provenance.options, ensure_ascii=False, sort_keys=True),
+        json.dumps(provenance.settings, ensure_ascii=False, sort_keys=True),
+    )
+    with catalog.writing(searchable=False) as connection:
+        for reply, number in replies:
+            usage = reply.usage
+            connection.execute(
+                "INSERT OR REPLACE INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    reply.key, number, *source, reply.model, reply.text, reply.truncated,
+                    usage.input_tokens, usage.output_tokens, usage.cached_tokens, reply.seconds,
+                    now,
+                ),
+            )  # fmt: skip
+            connection.execute("DELETE FROM failures WHERE key = ?", (reply.key,))
+        connection.executemany(
+            "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?)",
+            [
+                (failure.key, number, failure.error, failure.final, now)
+                for failure, number in failures
+            ],
+        )
+
+
+def failed(catalog: Catalog, keys: Iterable[str]) -> dict[str, tuple[str, bool]]:
+    """Return the failures among ``keys``: what was said, and whether asking again is pointless."""
+    with catalog.reading() as connection:
+        found = (
+            (key, connection.execute("SELECT error, final FROM failures WHERE key = ?", (key,)))
+            for key in keys
+        )
+        rows = ((key, cursor.fetchone()) for key, cursor in found)
+        return {key: (row[0], bool(row[1])) for key, row in rows if row is not None}
+
+
+def spent_tokens(catalog: Catalog, lm: str) -> tuple[int, Usage, float]:
+    """Return of all replies of a model: how many, tokens together, mean seconds."""
+    with catalog.reading() as connection:
+        count, given, got, cached, seconds = connection.execute(
+            "SELECT count(*), sum(input_tokens), sum(output_tokens), sum(cached_tokens),"
+            " avg(seconds) FROM replies WHERE lm = ?",
+            (lm,),
+        ).fetchone()
+    return count, Usage(given or 0, got or 0, cached or 0), seconds or 0.0
