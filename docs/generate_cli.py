@@ -12,13 +12,13 @@ from strop.cli import main
 def render() -> str:
     """Return the page."""
     parts = ["# The command line\n\nMade from the command's own help by `make docs`.\n"]
-    context = click.Context(main, info_name="strop", terminal_width=100, max_content_width=100)
+    # With the command's own settings: click remembers the help option it first made.
+    settings = {**main.context_settings, "terminal_width": 100, "max_content_width": 100}
+    context = click.Context(main, info_name="strop", **settings)
     parts.append(_block("strop", main, context))
     for name in sorted(main.commands):
         command = main.commands[name]
-        below = click.Context(
-            command, parent=context, info_name=name, terminal_width=100, max_content_width=100
-        )
+        below = click.Context(command, parent=context, info_name=name, **settings)
         parts.append(_block(f"strop {name}", command, below))
     return "\n".join(parts)
 

@@ -16,8 +16,9 @@ LAYERS = [
     for line in """
     errors types
     compiled threads files sentences methods batches vectors database
-    kernels clustering data datasets catalog embed stdlib_docs lm prompts query_filters
-    snapshot pipeline neighbors intake
+    kernels clustering data datasets document_catalog embed stdlib_docs lm prompts query_filters
+    catalog neighbors intake
+    snapshot pipeline
     references
     reference_store reply_store
     search generate
@@ -26,6 +27,7 @@ LAYERS = [
     scoring
     demo
     display
+    cli_common
     cli
     __main__
     """.split("\n")

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import logging
 import shlex
-import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
 from strop import __version__
+from strop.cli_common import (
+    AS_JSON,
+    clear_away,
+    corpus_options,
+    documents_of,
+    named_options,
+    open_index,
+    report_changes,
+    scoring_options,
+    split_list,
+)
 from strop.display import (
-    human_bytes,
     print_demo,
     print_document,
     print_explained,
@@ -32,14 +39,7 @@ from strop.display import (
     warn,
 )
 from strop.errors import BadInput, IndexBusy, StropError
-from strop.files import filled_lines, shown_name
-
-if TYPE_CHECKING:  # loaded by the verbs that need them, so that --help is quick
-    from strop.index import Index
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+from strop.files import filled_lines
 
 
 class _Group(click.Group):
@@ -78,41 +78,6 @@ def main() -> None:
     """
 
 
-def _corpus_options(command: F) -> F:
-    for option in reversed(
-        [
-            click.option(
-                "--format",
-                type=click.Choice(["beir", "jsonl", "csv", "tsv", "parquet", "text"]),
-                help="What CORPUS is, where its name does not say.",
-            ),
-            click.option("--id-field", help="The field with the document's id.  [_id, id]"),
-            click.option("--text-field", help="The field with its text.  [text]"),
-            click.option("--title-field", help="The field with its title.  [title]"),
-        ]
-    ):
-        command = option(command)
-    return command
-
-
-def _scoring_options(command: F) -> F:
-    for option in reversed(
-        [
-            click.option("--alpha", type=float, help="Strength of sharpening.  [1]"),
-            click.option(
-                "--temperature",
-                type=float,
-                help="Of the softmax over a document's queries: 0 takes the most similar, inf the"
-                " mean.  [sharp 0.1, simsharp and consharp 1]",
-            ),
-            click.option("--sets", help="Query sets to use, such as simple+contrastive.  [all]"),
-            click.option("--n", type=int, help="Use the first N queries of each list.  [all]"),
-        ]
-    ):
-        command = option(command)
-    return command
-
-
 @main.command()
 @click.argument("corpus")
 @click.option("-o", "--output", "path", required=True, type=Path, help="The index folder.")
@@ -132,8 +97,8 @@ def _scoring_options(command: F) -> F:
     show_default=True,
     help="What to sharpen with: the documents' own sentences, or nothing yet.",
 )
-@_corpus_options
-@_JSON
+@corpus_options
+@AS_JSON
 def build(
     corpus: str,
     path: Path,
@@ -157,7 +122,7 @@ def build(
     """
     from strop.index import Index
 
-    given = _options(options) | ({"base_url": base_url} if base_url else {})
+    given = named_options(options) | ({"base_url": base_url} if base_url else {})
     exists = (path / "catalog.sqlite").exists()
     held = None if not path.exists() else any(path.iterdir()) if path.is_dir() else True
     if exists:
@@ -169,7 +134,7 @@ def build(
             with progress_bars() as progress:
                 if queries == "sentences" and not exists:
                     index.sharpen("sentences", progress=progress)
-                changes = index.add(_documents(corpus, fields), progress)
+                changes = index.add(documents_of(corpus, fields), progress)
                 # One that is there has been brought up to date by now, whatever its settings.
                 if queries == "sentences" and exists and "sentences" not in index.info()["sets"]:
                     index.sharpen("sentences", progress=progress)
@@ -178,35 +143,35 @@ def build(
         except StropError:
             if not held and not len(index):  # nothing came of it: leave no empty index behind
                 index.close()
-                _clear(path, folder_too=held is None)
+                clear_away(path, folder_too=held is None)
             raise
-        _report_changes(index, asdict(changes), as_json)
+        report_changes(index, asdict(changes), as_json)
 
 
 @main.command()
 @click.argument("path", metavar="INDEX", type=Path)
 @click.argument("corpus")
-@_corpus_options
-@_JSON
+@corpus_options
+@AS_JSON
 def add(path: Path, corpus: str, as_json: bool, **fields: str | None) -> None:
     """Add the documents of CORPUS to INDEX; a known id with another text is updated."""
-    with _open(path) as index:
+    with open_index(path) as index:
         with progress_bars() as progress:
-            changes = index.add(_documents(corpus, fields), progress)
-        _report_changes(index, asdict(changes), as_json)
+            changes = index.add(documents_of(corpus, fields), progress)
+        report_changes(index, asdict(changes), as_json)
 
 
 @main.command()
 @click.argument("path", metavar="INDEX", type=Path)
 @click.argument("ids", nargs=-1)
 @click.option("--file", help="A file with one id a line; - for standard input.")
-@_JSON
+@AS_JSON
 def remove(path: Path, ids: tuple[str, ...], file: str | None, as_json: bool) -> None:
     """Remove documents by id; if one is unknown, none is removed."""
     wanted = [*ids, *(line.strip() for _, line in (filled_lines(file) if file else ()))]
     if not wanted:
         raise click.UsageError("name at least one id, or give --file")
-    with _open(path) as index:
+    with open_index(path) as index:
         index.remove(wanted)
         left = len(index)
     if as_json:
@@ -217,10 +182,10 @@ def remove(path: Path, ids: tuple[str, ...], file: str | None, as_json: bool) ->
 
 @main.command()
 @click.argument("path", metavar="INDEX", type=Path)
-@_JSON
+@AS_JSON
 def info(path: Path, as_json: bool) -> None:
     """Say what INDEX holds, how large it is and what still waits to be embedded."""
-    with _open(path) as index:
+    with open_index(path) as index:
         about = index.info()
     if as_json:
         print_json(about)
@@ -231,10 +196,10 @@ def info(path: Path, as_json: bool) -> None:
 @main.command()
 @click.argument("path", metavar="INDEX", type=Path)
 @click.argument("id_", metavar="ID")
-@_JSON
+@AS_JSON
 def show(path: Path, id_: str, as_json: bool) -> None:
     """Show one document and its stored queries."""
-    with _open(path) as index:
+    with open_index(path) as index:
         document, queries = index.get(id_), index.queries_of(id_)
         selected = index.references_of(id_)
     if as_json:
@@ -249,7 +214,7 @@ def show(path: Path, id_: str, as_json: bool) -> None:
 @click.option("--file", help='Lines {"id": …, "queries": […]}; - for standard input.')
 @click.option("--style", required=True, help="The set: simple, contrastive, … or sentences.")
 @click.option("--n", type=int, help="Keep at most N for each document.")
-@_JSON
+@AS_JSON
 def queries(path: Path, file: str | None, style: str, n: int | None, as_json: bool) -> None:
     """Sharpen INDEX with a set of queries: from a file, or the documents' own sentences.
 
@@ -262,7 +227,7 @@ def queries(path: Path, file: str | None, style: str, n: int | None, as_json: bo
         raise click.UsageError("give --file with every --style but sentences, which needs none")
     if n is not None and n < 1:
         raise click.UsageError("--n must be 1 or more")
-    with _open(path) as index, progress_bars() as progress:
+    with open_index(path) as index, progress_bars() as progress:
         unknown: list[str] = []
         if file is None:
             index.sharpen("sentences", n=n or MOST, progress=progress)
@@ -298,7 +263,7 @@ def queries(path: Path, file: str | None, style: str, n: int | None, as_json: bo
     help="How neighbours are found; cells is approximate, for very large corpora.",
 )
 @click.option("--memory", default=500, show_default=True, help="Megabytes for temporary blocks.")
-@_JSON
+@AS_JSON
 def references(
     path: Path,
     neighbors: int,
@@ -319,7 +284,7 @@ def references(
     if not (colon and smallest.isdigit() and largest.isdigit()):
         raise click.UsageError(f"--k takes a range such as 3:10, not {sizes!r}")
     settings = ReferenceSettings(neighbors, int(smallest), int(largest), restarts, seed)
-    with _open(path) as index:
+    with open_index(path) as index:
         with progress_bars() as progress:
             chosen = index.select_references(
                 settings, method=method, memory=memory * 1_000_000, progress=progress
@@ -337,9 +302,9 @@ def references(
 @click.argument("text")
 @click.option("-k", default=10, show_default=True, type=click.IntRange(1), help="How many.")
 @click.option("--method", help="One of the methods of `strop eval`.  [sharp]")
-@_scoring_options
+@scoring_options
 @click.option("--explain", is_flag=True, help="Say which stored queries moved each document.")
-@_JSON
+@AS_JSON
 def search(
     path: Path,
     text: str,
@@ -355,9 +320,9 @@ def search(
     """Rank the documents of INDEX for TEXT."""
     if not text.strip():
         raise BadInput("the query is empty: write what to look for")
-    with _open(path) as index:
+    with open_index(path) as index:
         chosen = index.method(
-            method, alpha=alpha, temperature=temperature, sets=_split(sets, "+"), n=n
+            method, alpha=alpha, temperature=temperature, sets=split_list(sets, "+"), n=n
         )
         if chosen.expanded is not None:
             with progress_bars() as progress:
@@ -401,14 +366,14 @@ def search(
     "--ignore-same-id", is_flag=True, help="Leave out a document with the query's id (ArguAna)."
 )
 @click.option("--baseline", help="What to test the others against.  [the first method]")
-@_scoring_options
+@scoring_options
 @click.option(
     "--run-out",
     type=click.Path(path_type=Path, file_okay=False),
     help="A folder for TREC run files, one for each method.",
 )
 @click.option("--per-query", is_flag=True, help="With --json: also the value of each query.")
-@_JSON
+@AS_JSON
 def eval_(
     path: Path,
     dataset: str,
@@ -430,20 +395,20 @@ def eval_(
     from strop.datasets import read_dataset, write_run
     from strop.scoring import evaluate
 
-    with _open(path) as index, progress_bars() as progress:
+    with open_index(path) as index, progress_bars() as progress:
         if run_out is not None:  # before the work, not after, if it cannot be made
             run_out.mkdir(parents=True, exist_ok=True)
         report = evaluate(
             index,
             read_dataset(dataset, split),
-            _split(methods),
-            measures=_split(measures),
-            exclude=_split(exclude_queries),
+            split_list(methods),
+            measures=split_list(measures),
+            exclude=split_list(exclude_queries),
             ignore_same_id=ignore_same_id,
             baseline=baseline,
             alpha=alpha,
             temperature=temperature,
-            sets=_split(sets, "+"),
+            sets=split_list(sets, "+"),
             n=n,
             progress=progress,
         )
@@ -464,22 +429,22 @@ def eval_(
 
 @main.command()
 @click.argument("path", metavar="INDEX", type=Path)
-@_JSON
+@AS_JSON
 def finish(path: Path, as_json: bool) -> None:
     """Go on with work on INDEX that was interrupted."""
-    with _open(path) as index:
+    with open_index(path) as index:
         with progress_bars() as progress:
             index.finish(progress)
-        _report_changes(index, {}, as_json)
+        report_changes(index, {}, as_json)
 
 
 @main.command()
 @click.argument("path", metavar="INDEX", type=Path)
 @click.option("--repair", is_flag=True, help="Make lost vectors anew from the catalog.")
-@_JSON
+@AS_JSON
 def check(path: Path, repair: bool, as_json: bool) -> None:
     """Check that the files of INDEX are whole; ends with 1 if they are not."""
-    with _open(path) as index, progress_bars() as progress:
+    with open_index(path) as index, progress_bars() as progress:
         problems = index.check(repair, progress)
     mended = bool(problems) and repair
     if as_json:
@@ -504,7 +469,7 @@ def check(path: Path, repair: bool, as_json: bool) -> None:
     help="The index folder.",
 )
 @click.option("--embedder", default="wordllama", show_default=True, help="Which embedder.")
-@_JSON
+@AS_JSON
 def demo(path: Path, embedder: str, as_json: bool) -> None:
     """Index the Python standard library's documentation, and score it on real questions."""
     from strop.demo import command, run_demo
@@ -515,78 +480,6 @@ def demo(path: Path, embedder: str, as_json: bool) -> None:
         print_json(result.to_json())
         return
     print_demo(result, path, command())
-
-
-# -- shared ----------------------------------------------------------------------------------
-
-
-def _open(path: Path) -> Index:
-    from strop.index import Index
-
-    return Index.open(path)
-
-
-def _documents(corpus: str, fields: dict[str, str | None]) -> Iterator[Any]:
-    """Yield a corpus's documents with their places; an empty corpus is an error."""
-    from strop.data import read_corpus_with_places
-
-    empty = True
-    for sourced in read_corpus_with_places(corpus, **fields):
-        empty = False
-        yield sourced.document, sourced.where
-    if empty:
-        raise BadInput(f"{shown_name(corpus)} holds no documents")
-
-
-def _clear(folder: Path, folder_too: bool) -> None:
-    """Delete an index that came to nothing, and the folder if it was not there before."""
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
-    if folder_too:
-        folder.rmdir()
-
-
-def _report_changes(index: Index, changes: dict[str, Any], as_json: bool) -> None:
-    about = index.info()
-    if changes.get("empty"):
-        warn(f"{changes['empty']:,} documents have no text; they are kept and score 0")
-    sets = {name: of["queries"] for name, of in about["sets"].items() if of["source"] != "expanded"}
-    if as_json:
-        print_json({**changes, "documents": about["documents"], "queries": sets})
-        return
-    said = [
-        f"{changes[key]:,} {key}" for key in ("new", "changed", "unchanged") if changes.get(key)
-    ]
-    mixed = ", ".join(f"{count:,} {name}" for name, count in sets.items())
-    click.echo(
-        f"{about['documents']:,} documents"
-        + (f" ({', '.join(said)})" if said else "")
-        + (f", sharpened by {mixed}" if mixed else "")
-        + f", {human_bytes(about['total_bytes'])} in {about['path']}"
-    )
-
-
-def _options(pairs: Sequence[str]) -> dict[str, Any]:
-    """Read NAME=VALUE pairs; a value that is JSON is taken as such."""
-    options = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise click.UsageError(f"--option takes NAME=VALUE, not {pair!r}")
-        if name in ("cache", "cls", "embedder", "spec"):  # arguments of their own in the library
-            raise click.UsageError(f"{name} is no embedder's option")
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
-    return options
-
-
-def _split(text: str | None, mark: str = ",") -> list[str]:
-    return [part.strip() for part in (text or "").split(mark) if part.strip()]
 
 
 def _show_warning(message: Warning | str, category: Any, *_: Any, **__: Any) -> None:
