@@ -34,6 +34,10 @@ _HOME = {
 }  # fmt: skip
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """Load the heavier parts (compiled kernels) when first asked for: the command starts fast."""
     if name in _HOME:

@@ -111,7 +111,8 @@ def build(
 ) -> None:
     """Index CORPUS: a BEIR folder, JSONL, CSV, TSV, Parquet, a folder of .txt and .md, or -.
 
-    Run again, it goes on where it was interrupted and takes in what changed.
+    Run again, it goes on where it was interrupted and takes in what is new or changed; it removes
+    nothing. In a folder of texts the ids are the files' names.
 
     \b
     Embedders: wordllama            static vectors, packaged, fast (the default)
@@ -213,7 +214,7 @@ def show(path: Path, id_: str, as_json: bool) -> None:
 @click.argument("path", metavar="INDEX", type=Path)
 @click.option("--file", help='Lines {"id": …, "queries": […]}; - for standard input.')
 @click.option("--style", required=True, help="The set: simple, contrastive, … or sentences.")
-@click.option("--n", type=int, help="Keep at most N for each document.")
+@click.option("--n", type=int, help="At most N for each document; sentences are joined.")
 @AS_JSON
 def queries(path: Path, file: str | None, style: str, n: int | None, as_json: bool) -> None:
     """Sharpen INDEX with a set of queries: from a file, or the documents' own sentences.
@@ -322,7 +323,11 @@ def search(
         raise BadInput("the query is empty: write what to look for")
     with open_index(path) as index:
         chosen = index.method(
-            method, alpha=alpha, temperature=temperature, sets=split_list(sets, "+"), n=n
+            method,
+            alpha=alpha,
+            temperature=temperature,
+            sets=split_list((sets or "").replace("+", ",")),
+            n=n,
         )
         if chosen.expanded is not None:
             with progress_bars() as progress:
@@ -352,7 +357,8 @@ def search(
     default="trad,sharp",
     show_default=True,
     help="Any of trad, sharp, simsharp, consharp, indexsharp, maxsim, doc2query, docexp; each may"
-    " carry settings: sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5.",
+    " carry settings: sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5."
+    " T is short for temperature.",
 )
 @click.option(
     "--measures",
@@ -391,7 +397,11 @@ def eval_(
     per_query: bool,
     as_json: bool,
 ) -> None:
-    """Score methods on DATASET, a BEIR folder with queries.jsonl and qrels."""
+    """Score methods on DATASET, a BEIR folder with queries.jsonl and qrels.
+
+    trad is plain search, sharp all query sets at temperature 0.1; docs/architecture.md has the
+    others. doc2query and docexp embed the expanded documents first and keep that in the index.
+    """
     from strop.datasets import read_dataset, write_run
     from strop.scoring import evaluate
 
@@ -408,7 +418,7 @@ def eval_(
             baseline=baseline,
             alpha=alpha,
             temperature=temperature,
-            sets=split_list(sets, "+"),
+            sets=split_list((sets or "").replace("+", ",")),
             n=n,
             progress=progress,
         )
@@ -471,7 +481,7 @@ def check(path: Path, repair: bool, as_json: bool) -> None:
 @click.option("--embedder", default="wordllama", show_default=True, help="Which embedder.")
 @AS_JSON
 def demo(path: Path, embedder: str, as_json: bool) -> None:
-    """Index the Python standard library's documentation, and score it on real questions."""
+    """Index the Python standard library's documentation; score it on questions written by hand."""
     from strop.demo import command, run_demo
 
     with progress_bars() as progress:

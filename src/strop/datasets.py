@@ -103,6 +103,10 @@ def read_dataset(folder: PathLike, split: str = "test") -> Dataset:
     and measures are means over the queries that remain; a logged warning says how many. When
     none is there the files do not belong together, which is an error.
     """
+    if not os.path.isdir(folder):
+        raise BadInput(
+            f"{os.fspath(folder)}: no such folder; a dataset has queries.jsonl and qrels/"
+        )
     qrels_path = plain_or_gzip(folder, os.path.join("qrels", f"{split}.tsv"))
     if os.path.isdir(folder) and not os.path.exists(qrels_path):
         splits = sorted({path.name.split(".tsv")[0] for path in Path(folder).glob("qrels/*.tsv*")})

@@ -27,12 +27,17 @@ _COMPARE = {">=": operator.ge, "<": operator.lt}
 
 @dataclass(frozen=True)
 class Change:
-    """A question whose answer changed its place; a place of None is beyond the first 50."""
+    """A question whose answer changed its place; a place of None is beyond the first 50.
+
+    ``moved`` is the document whose move explains it: the answer that rose, or else the document
+    that is first now.
+    """
 
     question: str
     answer: str
     before: int | None
     after: int | None
+    moved: str
     why: list[Moved]
 
 
@@ -124,16 +129,13 @@ def _changes(index: Index, questions: Dataset, report: Report) -> list[Change]:
             answer = (sharp if gain >= 0 else plain)[place - 1]
             gains.append((gain, query, answer, before, after))
     gains.sort()
-    return [
-        Change(
-            questions.queries[query],
-            answer,
-            before,
-            after,
-            index.explain(questions.queries[query], answer, "sharp").queries[:2],
-        )
-        for _, query, answer, before, after in [*gains[:-3:-1], *gains[:1]]
-    ]
+    changes = []
+    for gain, query, answer, before, after in [*gains[:-3:-1], *gains[:1]]:
+        moved = answer if gain > 0 else report.runs["sharp"][query][0][0]
+        question = questions.queries[query]
+        why = index.explain(question, moved, "sharp").queries[:2]
+        changes.append(Change(question, answer, before, after, moved, why))
+    return changes
 
 
 def _best(ranking: list[str], answers: Any) -> int | None:

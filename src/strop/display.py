@@ -154,10 +154,9 @@ def print_report(report: Report) -> None:
                 cell += f" [green]{change:+.2f}[/]{star}" if change > 0 else f" {change:+.2f}{star}"
             cells.append(cell)
         shown.add_row(plain(name), *cells)
-    shown.caption = (
-        f"{report.queries:,} queries, percent; change against {report.baseline}, "
-        "* p < 0.05 (paired t-test, Holm)"
-    )
+    shown.caption = f"{report.queries:,} queries, percent"
+    if len(report.results) > 1:
+        shown.caption += f"; change against {report.baseline}, * p < 0.05 (paired t-test, Holm)"
     standard_output().print(shown)
 
 
@@ -174,7 +173,12 @@ def print_demo(result: DemoResult, path: Path, command: str) -> None:
         before, after = (str(place or "beyond 50") for place in (change.before, change.after))
         out.print()
         out.print(plain(f"  {change.question}", "bold"))
-        out.print(plain(f"  {change.answer}: place {before} -> {after}, moved by its own text"))
+        how = (
+            "moved by its own text"
+            if change.moved == change.answer
+            else (f"overtaken by {change.moved}, moved by its own text")
+        )
+        out.print(plain(f"  {change.answer}: place {before} -> {after}, {how}"))
         for part in change.why:
             out.print(plain(f"    {part.moved:+.3f}  {shorten(part.text, 84)}"))
     out.print("\nSearch it yourself:\n")
@@ -205,7 +209,7 @@ def print_info(about: dict[str, Any]) -> None:
         shown.add_row(
             "references",
             f"of {of['documents']:,} documents, {of['neighbors']} neighbours, "
-            f"k {of['smallest']}:{of['largest']}{_aside(out_of_date=of['out_of_date'])}",
+            f"k {of['smallest']}:{of['largest']}{_aside(changes_since=of['out_of_date'])}",
         )
     waiting = about["waiting"] + sum(of["waiting"] for of in sets)
     if waiting:

@@ -69,7 +69,9 @@ def parse_method(
             elif key == "n":
                 n = int(text)
             else:
-                raise BadInput(f"method {spec!r}: {key!r} is none of alpha, temperature, sets, n")
+                raise BadInput(
+                    f"method {spec!r}: {key!r} is none of alpha, temperature (T), sets, n"
+                )
         except ValueError:
             raise BadInput(f"method {spec!r}: {text!r} is no value for {key}") from None
     method = METHODS[name]

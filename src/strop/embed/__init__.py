@@ -58,7 +58,7 @@ def _make(spec: str | Embedder | Callable[..., Any], options: dict[str, Any]) ->
         except TypeError as error:
             if "unexpected keyword argument" not in str(error):
                 raise
-            raise BadInput(f"{spec}: {str(error).split('() ')[-1]}") from error
+            raise BadInput(f"{spec} has no option {str(error).split()[-1]}") from error
     if hasattr(spec, "embed"):
         if options:
             raise BadInput(f"{', '.join(options)}: an embedder that is already made has no options")

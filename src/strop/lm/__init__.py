@@ -44,7 +44,7 @@ def load(spec: str | LM | Callable[[str], str], **options: Any) -> LM:
         except TypeError as error:
             if "unexpected keyword argument" not in str(error):
                 raise
-            raise BadInput(f"{spec}: {str(error).split('() ')[-1]}") from error
+            raise BadInput(f"{spec} has no option {str(error).split()[-1]}") from error
     if hasattr(spec, "complete"):
         if options:
             raise BadInput(f"{', '.join(options)}: a model that is already made has no options")
