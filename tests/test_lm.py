@@ -854,7 +854,7 @@ def test_options_make_the_same_model_again(
         ({"backoff": "1"}, "backoff"),
         ({"extra": {"a": object()}}, "extra"),
         ({"max_tokens_name": "limit"}, "max_completion_tokens or max_tokens"),
-        ({"api_key": "x"}, "unexpected keyword argument 'api_key'"),
+        ({"api_key": "x"}, "has no option 'api_key'"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
