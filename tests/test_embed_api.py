@@ -470,7 +470,7 @@ def test_the_transport_is_a_seam() -> None:
         ({"retries": -1}, "retries"),
         ({"prompts": {"passage": "x"}}, "passage"),
         ({"input_type": {"q": "x"}}, "input_type"),
-        ({"model": "x"}, "unexpected keyword argument 'model'"),
+        ({"model": "x"}, "has no option 'model'"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
