@@ -126,3 +126,13 @@ def index(_built: Path, tmp_path: Path) -> Path:
     Made anew for each test, as a copy.
     """
     return Path(shutil.copytree(_built, tmp_path / "docs.index"))
+
+
+@pytest.fixture(scope="session")
+def collections() -> Path:
+    """The folder of real collections; tests that need it skip where there is none."""
+    root = Path(__file__).resolve().parents[1]
+    folder = Path(os.environ.get("STROP_DATA") or root.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip("real collections are not here; name their folder in STROP_DATA")
+    return folder

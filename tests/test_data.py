@@ -901,15 +901,6 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, name: str
 # --- real collections
 
 
-@pytest.fixture(scope="module")
-def collections() -> Path:
-    root = Path(__file__).resolve().parents[1]
-    folder = Path(os.environ.get("STROP_DATA") or root.parent / "shared" / "data")
-    if not folder.is_dir():
-        pytest.skip("real collections are not here; name their folder in STROP_DATA")
-    return folder
-
-
 @pytest.mark.parametrize(
     ("name", "documents", "ids", "empty", "queries", "query_ids", "judged"),
     [

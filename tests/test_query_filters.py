@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -275,15 +274,6 @@ def test_equal_scores_are_ranked_by_row() -> None:
 
 
 # --- real queries
-
-
-@pytest.fixture(scope="module")
-def collections() -> Path:
-    root = Path(__file__).resolve().parents[1]
-    folder = Path(os.environ.get("STROP_DATA") or root.parent / "shared" / "data")
-    if not folder.is_dir():
-        pytest.skip("real collections are not here; name their folder in STROP_DATA")
-    return folder
 
 
 def _lines(path: Path) -> Iterator[dict[str, str]]:

@@ -21,7 +21,6 @@ from strop.query_filters import apply_filters
 from strop.reference_store import references_of
 from strop.reply_store import (
     Provenance,
-    failed,
     known_replies,
     read_reply,
     reply_key,
@@ -57,7 +56,6 @@ class Task:
     """All questions about one document."""
 
     number: int
-    digest: bytes
     document: Document
     requests: tuple[Request, ...]
 
@@ -133,7 +131,7 @@ class Generation:
     def tasks(self) -> Iterator[Task]:
         """Yield the questions about each document, in order."""
         style = self._settings.prompt.style
-        for done, (number, document, digest) in enumerate(self._catalog.all_documents()):
+        for done, (number, document, _) in enumerate(self._catalog.all_documents()):
             if self._limit is not None and done >= self._limit:
                 return
             references: list[Document] = []
@@ -142,7 +140,7 @@ class Generation:
                 for one in selected.references if selected else ():
                     other = self._catalog.number_of(one.id)
                     references.append(self._catalog.document(other))
-            yield Task(number, digest, document, tuple(self._requests(document, references)))
+            yield Task(number, document, tuple(self._requests(document, references)))
 
     def _requests(self, document: Document, references: Sequence[Document]) -> Iterator[Request]:
         settings = self._settings
@@ -165,15 +163,13 @@ class Generation:
     def _stops(self) -> tuple[str, ...]:
         return SMALL_STOPS if self._settings.prompt.profile == "small" else ()
 
-    def waiting(self, retry_failed: bool = True) -> Iterator[tuple[Request, int]]:
+    def waiting(self) -> Iterator[tuple[Request, int]]:
         """Yield the questions without a stored reply, with the number of their document."""
         for task in self.tasks():
             keys = [request.key for request in task.requests]
-            skip = known_replies(self._catalog, keys)
-            if not retry_failed:
-                skip |= set(failed(self._catalog, keys))
+            known = known_replies(self._catalog, keys)
             for request in task.requests:
-                if request.key not in skip:
+                if request.key not in known:
                     yield request, task.number
 
     # -- estimate -------------------------------------------------------------------------

@@ -91,17 +91,6 @@ def save_replies(
         )
 
 
-def failed(catalog: Catalog, keys: Iterable[str]) -> dict[str, tuple[str, bool]]:
-    """Return the failures among ``keys``: what was said, and whether asking again is pointless."""
-    with catalog.reading() as connection:
-        found = (
-            (key, connection.execute("SELECT error, final FROM failures WHERE key = ?", (key,)))
-            for key in keys
-        )
-        rows = ((key, cursor.fetchone()) for key, cursor in found)
-        return {key: (row[0], bool(row[1])) for key, row in rows if row is not None}
-
-
 def spent_tokens(catalog: Catalog, lm: str) -> tuple[int, Usage, float]:
     """Return of all replies of a model: how many, tokens together, mean seconds."""
     with catalog.reading() as connection:

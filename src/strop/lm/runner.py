@@ -179,7 +179,6 @@ class Run:
     ) -> None:
         self._source = iter(requests)
         self._exhausted = False
-        self._policy = policy
         self._gate = Gate(concurrency, policy.clock)
         self._todo: SimpleQueue[Request | None] = SimpleQueue()
         self._done: SimpleQueue[_Done] = SimpleQueue()
