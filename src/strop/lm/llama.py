@@ -6,6 +6,7 @@ import importlib.util
 import os
 import secrets
 import threading
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ PREFIX = "llama:"
 SMOLLM2 = "smollm2"
 _DEFAULTS = {
     "completion": False, "n_threads": 1, "parallel": 1, "n_ctx": 4096, "n_gpu_layers": 0,
-    "cache_prompt": True,
+    "seed": 0, "cache_prompt": True,
 }  # fmt: skip
 _SILENT = -1
 
@@ -50,8 +51,9 @@ class LlamaLM(BaseLM):
     have ``n_ctx`` tokens with its reply; ``n_gpu_layers`` are computed on a GPU if there is
     one.
 
-    With ``seed``, the same requests in the same order get the same replies as long as
-    ``parallel`` is 1. The computed beginning of a prompt is reused for the next, which saves
+    Sampling starts from ``seed`` and the request's key: the same requests in the same order get
+    the same replies as long as ``parallel`` is 1, and one prompt asked under several keys gets
+    several replies. The computed beginning of a prompt is reused for the next, which saves
     most of the time where prompts begin alike but lets rounding depend on the order;
     ``cache_prompt=False`` makes each reply a matter of its own request alone.
     """
@@ -67,12 +69,12 @@ class LlamaLM(BaseLM):
         parallel: int = 1,
         n_ctx: int = 4096,
         n_gpu_layers: int = 0,
-        seed: int | None = None,
+        seed: int = 0,
         cache_prompt: bool = True,
     ) -> None:
         check_whole(
             n_threads=(n_threads, 1), parallel=(parallel, 1), n_ctx=(n_ctx, 64),
-            n_gpu_layers=(n_gpu_layers, 0), seed=(seed if seed is not None else 0, 0),
+            n_gpu_layers=(n_gpu_layers, 0), seed=(seed, 0),
         )  # fmt: skip
         if importlib.util.find_spec("xllamacpp") is None:
             raise MissingExtra(name, "llama")
@@ -87,9 +89,7 @@ class LlamaLM(BaseLM):
             raise BadInput(f"{self._path}: there is no such file; give llama:<file.gguf>")
         self._completion, self._parallel, self._n_ctx = completion, parallel, n_ctx
         self._n_threads, self._n_gpu_layers = n_threads, n_gpu_layers
-        self._fields: dict[str, Any] = {"cache_prompt": cache_prompt}
-        if seed is not None:
-            self._fields["seed"] = seed
+        self._seed, self._cache_prompt = seed, cache_prompt
         self._server: Any = None
         self._loading = threading.Lock()
 
@@ -99,11 +99,13 @@ class LlamaLM(BaseLM):
 
     def _answer(self, request: Request) -> Answer:
         server = self._loaded()
+        seed = zlib.crc32(f"{self._seed} {request.key}".encode("utf-8", "surrogatepass"))
+        fields = {"cache_prompt": self._cache_prompt, "seed": seed}
         if self._completion:
-            body = forms.completion_body(request, "", self._fields)
+            body = forms.completion_body(request, "", fields)
             handle = server.handle_completions
         else:
-            body = forms.chat_body(request, "", forms.OLD_TOKENS, self._fields)
+            body = forms.chat_body(request, "", forms.OLD_TOKENS, fields)
             handle = server.handle_chat_completions
         try:
             said = handle(body)
