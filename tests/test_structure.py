@@ -21,14 +21,15 @@ LAYERS = [
     snapshot pipeline
     references
     reference_store reply_store
-    search asking
+    search asking batch_store
     generate explain
-    contrast
+    contrast batch_generation triplets
     index
     scoring
     demo
     display
     cli_common
+    cli_generate
     cli
     __main__
     """.split("\n")
