@@ -107,12 +107,9 @@ class ServiceLM(BaseLM):
 
     def complete(self, requests: Iterable[Request]) -> Run:
         """Answer requests, ``concurrency`` at a time."""
-        client = self.client()
-        if self.concurrency > LEAN_ABOVE and goes_direct(self.url):
-            headers = self.lean_headers()
-            if headers is not None:
-                client.close()
-                client = LeanClient(self.url, headers, self.timeout)
+        many = self.concurrency > LEAN_ABOVE and goes_direct(self.url)
+        headers = self.lean_headers() if many else None
+        client = LeanClient(self.url, headers, self.timeout) if headers else self.client()
         return Run(
             requests,
             partial(self._answer, client),
