@@ -312,7 +312,7 @@ def print_estimate(plan: Generation, found: Estimate, packed: Estimate | None, b
         rows["with --packed"] = f"{packed.calls:,} calls, {share:.0%} of the tokens in{cost}"
     for name, value in rows.items():
         table.add_row(name, Text(value))
-    Console().print(table)
+    standard_output().print(table)
 
 
 def print_generated(plan: Generation, summary: Summary, again: str) -> None:
@@ -332,10 +332,16 @@ def print_generated(plan: Generation, summary: Summary, again: str) -> None:
     if summary.problems:
         held = f" ({summary.unparsed:,} replies held no query)" if summary.unparsed else ""
         click.echo("in the replies: " + _counted(summary.problems) + held)
+    if spent.unknown:
+        warn(f"{spent.unknown:,} replies are of no question asked here and were left out")
     if summary.replaced:
+        lists, back = "that another generator wrote", "its replies are kept, and the same command"
+        if summary.replaced_source == "file":
+            lists, back = "that came from a file", "importing it again, into a set of another name,"
         warn(
-            f"{summary.replaced:,} lists that another generator wrote are gone from the set; its"
-            " replies are kept, and the same command as then brings them back for nothing"
+            f"{summary.replaced:,} lists {lists} are gone from the set; {back}"
+            + (" as then" if summary.replaced_source != "file" else "")
+            + " brings them back for nothing"
         )
     if summary.contrast is not None:
         click.echo(f"contrast rate: {summary.contrast:.1%} nearer their document than all of its"

@@ -116,6 +116,7 @@ class Summary:
     unverified: int = 0
     contrast: float | None = None
     replaced: int = 0
+    replaced_source: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
