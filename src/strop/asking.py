@@ -87,11 +87,10 @@ class Asking:
             for answer in come:
                 request, _ = asked.pop(answer.key)
                 dearest.pop(answer.key, None)
-                if isinstance(answer, Reply) and spent.cost is not None and self.price:
-                    if not answer.usage.input_tokens and not answer.usage.output_tokens:
-                        # The service does not say: a budget must count all the same.
-                        tokens = count_tokens(request.prompt), count_tokens(answer.text)
-                        spent.cost += self.price.cost(*tokens)
+                if isinstance(answer, Reply) and answer.usage == Usage(0, 0) and self.price:
+                    # The service does not say: a budget must count all the same.
+                    tokens = count_tokens(request.prompt), count_tokens(answer.text)
+                    spent.cost = (spent.cost or 0.0) + self.price.cost(*tokens)
             come.clear()
             if progress is not None and total:
                 progress(f"asking\t{self._note(spent)}", spent.replies + spent.failures, total)
@@ -108,7 +107,7 @@ class Asking:
         return spent
 
     def dearest(self, request: Request, batch: bool = False) -> float:
-        """USD that a request can cost at most: all of it written to the cache, the longest reply."""
+        """USD that a request can cost at most: all written to the cache, the longest reply."""
         assert self.price is not None
         given = count_tokens(request.prompt)
         return max(

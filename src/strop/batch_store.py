@@ -81,9 +81,7 @@ def names_in(catalog: Catalog, batch: str) -> list[str]:
     return [name for (name,) in found]
 
 
-def meant_by(
-    catalog: Catalog, names: Iterable[str]
-) -> dict[str, tuple[str, int, Provenance]]:
+def meant_by(catalog: Catalog, names: Iterable[str]) -> dict[str, tuple[str, int, Provenance]]:
     """Return (key, number of its document, provenance) of those names that were sent from here."""
     with catalog.reading() as connection:
         if not _there(catalog):

@@ -223,7 +223,9 @@ def _check_usage(ctx: click.Context, given: dict[str, Any]) -> None:
         if given["file"] is not None and given["queries_out"] is not None:
             raise click.UsageError("--queries-out writes what is in the index: not with --file")
         if given["into"] is not None and given["queries_out"] is None:
-            raise click.UsageError("--set is for --lm and --queries-out; else --style names the set")
+            raise click.UsageError(
+                "--set is for --lm and --queries-out; else --style names the set"
+            )
         return
     if given["file"] is not None:
         raise click.UsageError("--file and --lm are two sources: give one")

@@ -28,7 +28,8 @@ from strop.lm.openai import OpenAILM
 from strop.lm.runner import Gate, persist
 
 __all__ = [
-    "Batches", "MayHaveBegun", "Status", "Submitted", "custom_id", "open_batches", "read_replies", "write_requests",
+    "Batches", "MayHaveBegun", "Status", "Submitted", "custom_id", "open_batches", "read_replies",
+    "write_requests",
 ]  # fmt: skip
 
 T = TypeVar("T")
