@@ -429,7 +429,8 @@ def test_where_all_fails_a_set_stays_as_it_was(
     assert ran.code == 1
     assert "every question failed" in ran.stderr
     assert lists(topics, "simple") == before
-    other = strop(*command(topics, server, *SIMPLE, "--set", "new", lm="openai:other"))
+    again = (*SIMPLE, "--set", "new", "--retry-failed")
+    other = strop(*command(topics, server, *again, lm="openai:other"))
     assert other.code == 1
     assert set(strop("info", topics, "--json").json["sets"]) == {"simple"}
 
