@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from scripted_server import ScriptedServer
 
 from strop.cli import main
 from strop.types import Document
@@ -136,3 +139,38 @@ def collections() -> Path:
     if not folder.is_dir():
         pytest.skip("real collections are not here; name their folder in STROP_DATA")
     return folder
+
+
+# -- queries written by a service ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def _topics(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from asked import IDS, record
+
+    folder = tmp_path_factory.mktemp("topics")
+    (folder / "docs.jsonl").write_text(jsonl(*(record(i) for i in range(len(IDS)))), "utf-8")
+    path = folder / "topics.index"
+    assert strop("build", folder / "docs.jsonl", "-o", path, "--queries", "none").code == 0
+    return path
+
+
+@pytest.fixture
+def topics(_topics: Path, tmp_path: Path) -> Path:
+    """An index of twelve short documents without any query set, a copy for each test."""
+    return Path(shutil.copytree(_topics, tmp_path / "topics.index"))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+    """A service that writes queries for these documents; its key is in the environment."""
+    from asked import KEY, write
+
+    # Nothing here is encrypted, and loading certificates takes longer than most of the tests.
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *given, **named: None)
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("STROP_API_KEY", KEY)
+    with ScriptedServer() as running:
+        running.key, running.text = KEY, write
+        yield running

@@ -39,6 +39,7 @@ VERBS: dict[str, tuple[list[str], str, set[str]]] = {
     "show": (["INDEX", "shutil.move"], "Recursively move a file", {"id", "title", "queries"}),
     "queries": (["INDEX", "--style", "sentences", "--n", "2"], "set sentences:", {"set", "n"}),
     "references": (["INDEX", "--neighbors", "20"], "of 60 documents", {"chosen", "documents"}),
+    "estimate": (["INDEX", "--lm", "openai:m"], "text goes to", {"lm", "calls", "cost", "host"}),
     "search": (["INDEX", "move a folder"], "shutil.move", {"query", "method", "hits"}),
     "eval": (["INDEX", "DATASET"], "nDCG@10", {"dataset", "queries", "results", "baseline"}),
     "finish": (["INDEX"], "60 documents, sharpened by", {"documents", "queries"}),
@@ -47,7 +48,7 @@ VERBS: dict[str, tuple[list[str], str, set[str]]] = {
 
 
 def test_no_verb_is_forgotten() -> None:
-    assert {*VERBS, "demo"} == set(main.commands)
+    assert {*VERBS, "demo", "triplets"} == set(main.commands)  # these have tests of their own
 
 
 @pytest.fixture

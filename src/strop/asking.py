@@ -28,6 +28,8 @@ class Spent:
     errors: Counter[str] = field(default_factory=Counter)
     stopped: str = ""
     """Why not all was asked, if not all was."""
+    unknown: int = 0
+    """Answers, brought by a batch or a file, to what was not asked here."""
 
 
 class Asking:
@@ -64,29 +66,32 @@ class Asking:
                 "--price INPUT,OUTPUT in dollars per million tokens"
             )
         spent = Spent(cost=None if self.price is None else 0.0)
-        numbers: dict[str, int] = {}
+        asked: dict[str, tuple[Request, int]] = {}
         dearest: dict[str, float] = {}
 
         def affordable() -> Iterator[Request]:
             for request, number in questions:
                 if budget is not None and self.price is not None:
-                    given = count_tokens(request.prompt)
-                    most = self.price.cost(given, request.max_tokens)
+                    most = self.dearest(request)
                     if (spent.cost or 0.0) + sum(dearest.values()) + most > budget:
-                        spent.stopped = f"the budget of {budget:.2f} USD would be passed"
+                        spent.stopped = f"the budget of {budget:g} USD would be passed"
                         return
                     dearest[request.key] = most
-                numbers[request.key] = number
+                asked[request.key] = (request, number)
                 yield request
 
-        held: list[Reply | Failure] = []
+        come: list[Reply | Failure] = []
 
         def keep() -> None:
-            self.keep([(answer, numbers[answer.key]) for answer in held], spent)
-            for answer in held:
+            self.keep([(answer, asked[answer.key][1]) for answer in come], spent)
+            for answer in come:
+                request, _ = asked.pop(answer.key)
                 dearest.pop(answer.key, None)
-                del numbers[answer.key]
-            held.clear()
+                if isinstance(answer, Reply) and answer.usage == Usage(0, 0) and self.price:
+                    # The service does not say: a budget must count all the same.
+                    tokens = count_tokens(request.prompt), count_tokens(answer.text)
+                    spent.cost = (spent.cost or 0.0) + self.price.cost(*tokens)
+            come.clear()
             if progress is not None and total:
                 progress(f"asking\t{self._note(spent)}", spent.replies + spent.failures, total)
 
@@ -95,23 +100,39 @@ class Asking:
             for answer in answers:
                 # All that is there goes into one commit, for a disk's sync costs more than a
                 # reply; the next are under way meanwhile.
-                held += [answer, *answers.ready()]
+                come += [answer, *answers.ready()]
                 answers.send_more()
                 keep()
-        finally:  # what is on its way when the run is stopped is paid for too
-            held += answers.close()
+        finally:  # what is on its way when the run is stopped, or was being kept, is paid for too
+            come += answers.close()
             keep()
         return spent
 
+    def dearest(self, request: Request, batch: bool = False) -> float:
+        """USD that a request can cost at most: all written to the cache, the longest reply."""
+        assert self.price is not None
+        given = count_tokens(request.prompt)
+        return max(
+            self.price.cost(given, request.max_tokens, 0, written, batch=batch)
+            for written in (0, given)
+        )
+
     def keep(
-        self, answers: list[tuple[Reply | Failure, int]], spent: Spent, batch: bool = False
+        self,
+        answers: list[tuple[Reply | Failure, int]],
+        spent: Spent,
+        batch: bool = False,
+        provenance: Provenance | None = None,
     ) -> None:
-        """Commit answers with the numbers of their documents, and count them."""
+        """Commit answers with the numbers of their documents, and count them.
+
+        ``provenance`` if they come from a batch or file, which may be of other settings.
+        """
         if not answers:
             return
         replies = [(one, number) for one, number in answers if isinstance(one, Reply)]
         failures = [(one, number) for one, number in answers if isinstance(one, Failure)]
-        save_replies(self._catalog, replies, failures, self.provenance)
+        save_replies(self._catalog, replies, failures, provenance or self.provenance)
         for failure, _ in failures:
             spent.failures += 1
             spent.errors[failure.error] += 1

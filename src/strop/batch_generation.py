@@ -10,12 +10,12 @@ from itertools import islice
 from strop import batch_store
 from strop.asking import Spent
 from strop.catalog import Catalog
-from strop.errors import BadInput
+from strop.errors import BadInput, ServiceError
 from strop.generate import Generation
-from strop.lm import Failure, Reply, Request, count_tokens
-from strop.lm.batches import Status, open_batches
+from strop.lm import Failure, Reply, Request
+from strop.lm.batches import MayHaveBegun, Status, open_batches
 from strop.lm.lines import Form, custom_id, read_replies, write_requests
-from strop.reply_store import known_replies
+from strop.reply_store import Provenance, known_replies
 
 _AT_ONCE = 500
 
@@ -60,12 +60,10 @@ class BatchGeneration:
         def requests() -> Iterator[Request]:
             dearest = 0.0
             for request, number in self._plan.waiting():
-                if budget is not None and self._plan.asking.price is not None:
-                    given = count_tokens(request.prompt)
-                    most = self._plan.asking.price.cost(given, request.max_tokens, batch=True)
-                    dearest += most
+                if budget is not None:
+                    dearest += self._plan.asking.dearest(request, batch=True)
                     if dearest > budget:
-                        stopped.append(f"the budget of {budget:.2f} USD could be passed")
+                        stopped.append(f"the budget of {budget:g} USD could be passed")
                         return
                 meant[custom_id(request.key)] = (request.key, number)
                 yield request
@@ -77,8 +75,10 @@ class BatchGeneration:
                 provenance = self._plan.asking.provenance
                 batch_store.record_sent(self._catalog, batch.id, sent, provenance)
                 batches[batch.id] = len(sent)
+        except MayHaveBegun:
+            raise  # sending the same again could be paid for twice
         except Exception:
-            # An error was answered: nothing is on its way, or the message says what may be.
+            # An error was answered: nothing is on its way.
             batch_store.mark_sending(self._catalog, None)
             raise
         batch_store.mark_sending(self._catalog, None)
@@ -98,19 +98,30 @@ class BatchGeneration:
         service = open_batches(self._plan.lm)
         spent = Spent(cost=None if self._plan.asking.price is None else 0.0)
         known = batch_store.open_batches_of(self._catalog, self._plan.lm.name)
-        states = service.status([given] if given else [batch.id for batch in known])
+        recorded = {batch.id for batch in known}
+        states = []
+        for id_ in [given] if given else [batch.id for batch in known]:
+            try:
+                states += service.status([id_])
+            except ServiceError as error:
+                if id_ not in recorded or "answered 404" not in str(error):
+                    raise
+                # Services forget batches after a while; what was in it can be asked again.
+                spent.errors[f"batch {id_} is not known any more: {error}"] += 1
+                batch_store.collected(self._catalog, id_)
         for state in states:
             if not state.ended:
                 continue
-            names = [] if given else batch_store.names_in(self._catalog, state.id)
+            here = state.id in recorded
+            if state.error and not here:
+                raise ServiceError(f"batch {state.id} {state.state}: {state.error}")
+            names = batch_store.names_in(self._catalog, state.id) if here else []
             answers = service.collect({state.id: names})
-            unknown = take_answers(self._catalog, self._plan, answers, spent, batch=True)
-            if unknown:
-                spent.errors[f"{unknown:,} results are of no question asked here"] += 1
-            if given:
-                batch_store.mark_sending(self._catalog, None)
-            else:
+            take_answers(self._catalog, self._plan, answers, spent, batch=True)
+            if here:
                 batch_store.collected(self._catalog, state.id)
+            else:
+                batch_store.mark_sending(self._catalog, None)
         return spent, [state for state in states if not state.ended]
 
 
@@ -126,19 +137,18 @@ def write_request_file(catalog: Catalog, plan: Generation, path: str | os.PathLi
 
     model = plan.lm.name.partition(":")[2] or plan.lm.name
     extra = dict(getattr(plan.lm, "extra", {}))
-    written = write_requests(path, requests(), model, form, extra=extra)
-    batch_store.record_sent(catalog, batch_store.FILE, meant, plan.asking.provenance)
+    completion = bool(getattr(plan.lm, "completion", False))
+    written = write_requests(path, requests(), model, form, extra=extra, completion=completion)
+    batch_store.record_file(catalog, meant, plan.asking.provenance)
     return written
 
 
-def read_reply_file(
-    catalog: Catalog, plan: Generation, path: str | os.PathLike[str]
-) -> tuple[Spent, int]:
-    """Keep the replies in a file of either vendor's form; return them and how many are unknown."""
+def read_reply_file(catalog: Catalog, plan: Generation, path: str | os.PathLike[str]) -> Spent:
+    """Keep the replies in a file of either vendor's form; with a line of no form, none."""
     spent = Spent(cost=None if plan.asking.price is None else 0.0)
-    for _ in read_replies(path):  # all of it is read before any is kept: all or nothing
-        pass
-    return spent, take_answers(catalog, plan, read_replies(path), spent, batch=False)
+    with catalog.writing(searchable=False):  # standard input can be read only once
+        take_answers(catalog, plan, read_replies(path), spent, batch=False)
+    return spent
 
 
 def take_answers(
@@ -148,27 +158,33 @@ def take_answers(
     spent: Spent,
     *,
     batch: bool,
-) -> int:
-    """Keep answers that go by the names of their requests; return how many were not asked here."""
+) -> None:
+    """Keep answers that go by the names of their requests, each with the provenance of its own."""
     answers = iter(answers)
-    unknown, planned = 0, None
+    planned = None
     while part := list(islice(answers, _AT_ONCE)):
         meant = batch_store.meant_by(catalog, [answer.key for answer in part])
         if len(meant) < len(part):
             planned = planned or {
-                custom_id(request.key): (request.key, task.number)
+                custom_id(request.key): (request.key, task.number, plan.asking.provenance)
                 for task in plan.tasks()
                 for request in task.requests
             }
             meant = {**planned, **meant}
         known = known_replies(catalog, [meant[one.key][0] for one in part if one.key in meant])
-        kept: list[tuple[Reply | Failure, int]] = []
+        kept: dict[str, tuple[Reply | Failure, int, Provenance]] = {}
         for answer in part:
             if answer.key not in meant:
-                unknown += 1
+                spent.unknown += 1
                 continue
-            key, number = meant[answer.key]
-            if key not in known:  # else it was kept before
-                kept.append((replace(answer, key=key), number))
-        plan.asking.keep(kept, spent, batch=batch)
-    return unknown
+            key, number, provenance = meant[answer.key]
+            earlier = kept.get(key)
+            if key in known or (earlier and isinstance(earlier[0], Reply)):
+                continue  # it was kept before
+            kept[key] = (replace(answer, key=key), number, provenance)
+        by_source: dict[str, list[tuple[Reply | Failure, int, Provenance]]] = {}
+        for one in kept.values():
+            by_source.setdefault(repr(one[2]), []).append(one)
+        for same in by_source.values():
+            pairs = [(answer, number) for answer, number, _ in same]
+            plan.asking.keep(pairs, spent, batch=batch, provenance=same[0][2])

@@ -5,16 +5,17 @@ A request that is out in a batch is not asked again until the batch has been col
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 
 from strop.catalog import Catalog
 from strop.reply_store import Provenance
 
-FILE = "file"
-"""In place of a batch's id for requests that were written to a file."""
+_FILE = "file:"
+"""How ids begin that stand for requests written to files, for each provenance one."""
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS batches (id TEXT PRIMARY KEY, provenance TEXT NOT NULL,"
@@ -43,12 +44,21 @@ def record_sent(
             connection.execute(table)
         connection.execute(
             "INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?, NULL)",
-            (batch, json.dumps([provenance.lm, provenance.settings]), len(sent), _now()),
+            (batch, json.dumps(asdict(provenance)), len(sent), _now()),
         )
         connection.executemany(
             "INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?)",
             [(name, key, number, batch) for name, (key, number) in sent.items()],
         )
+
+
+def record_file(
+    catalog: Catalog, sent: Mapping[str, tuple[str, int]], provenance: Provenance
+) -> None:
+    """Keep what was written to a file; nothing of it counts as being out."""
+    told = json.dumps(asdict(provenance), sort_keys=True).encode("utf-8", "surrogatepass")
+    name = _FILE + hashlib.blake2b(told, digest_size=8).hexdigest()
+    record_sent(catalog, name, sent, provenance)
 
 
 def open_batches_of(catalog: Catalog, lm: str) -> list[OpenBatch]:
@@ -58,10 +68,10 @@ def open_batches_of(catalog: Catalog, lm: str) -> list[OpenBatch]:
             return []
         found = connection.execute(
             "SELECT id, requests, submitted, provenance FROM batches"
-            " WHERE collected IS NULL AND id <> ? ORDER BY submitted, id",
-            (FILE,),
+            " WHERE collected IS NULL AND id NOT LIKE ? ORDER BY submitted, id",
+            (_FILE + "%",),
         ).fetchall()
-    return [OpenBatch(*row) for *row, told in found if json.loads(told)[0] == lm]
+    return [OpenBatch(*row) for *row, told in found if json.loads(told)["lm"] == lm]
 
 
 def names_in(catalog: Catalog, batch: str) -> list[str]:
@@ -71,18 +81,24 @@ def names_in(catalog: Catalog, batch: str) -> list[str]:
     return [name for (name,) in found]
 
 
-def meant_by(catalog: Catalog, names: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """Return (key, number of its document) of those names that were sent from here."""
+def meant_by(catalog: Catalog, names: Iterable[str]) -> dict[str, tuple[str, int, Provenance]]:
+    """Return (key, number of its document, provenance) of those names that were sent from here."""
     with catalog.reading() as connection:
         if not _there(catalog):
             return {}
         found = {
             name: connection.execute(
-                "SELECT key, number FROM sent WHERE name = ?", (name,)
+                "SELECT key, number, provenance FROM sent JOIN batches ON batches.id = sent.batch"
+                " WHERE name = ?",
+                (name,),
             ).fetchone()
             for name in names
         }
-    return {name: row for name, row in found.items() if row is not None}
+    return {
+        name: (row[0], row[1], Provenance(**json.loads(row[2])))
+        for name, row in found.items()
+        if row is not None
+    }
 
 
 def still_out(catalog: Catalog, keys: Iterable[str]) -> set[str]:
@@ -95,8 +111,8 @@ def still_out(catalog: Catalog, keys: Iterable[str]) -> set[str]:
             for key in keys
             if connection.execute(
                 "SELECT 1 FROM sent JOIN batches ON batches.id = sent.batch"
-                " WHERE key = ? AND collected IS NULL AND batch <> ?",
-                (key, FILE),
+                " WHERE key = ? AND collected IS NULL AND batch NOT LIKE ?",
+                (key, _FILE + "%"),
             ).fetchone()
         }
 

@@ -151,17 +151,20 @@ class Catalog(DocumentCatalog):
         """Let (number, queries) lists wait to be embedded, in one transaction.
 
         A set that another generator made is this one's afterwards: lists it has not written are
-        dropped. Returns how many.
+        dropped. Returns how many. Without any list nothing changes: a run of failures costs no set.
         """
         with self.writing() as connection:
-            known = self.sets().get(name)
-            set_ = self.ensure_set(name, settings)
             connection.execute("DROP TABLE IF EXISTS temp.pooled")
             connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
             connection.executemany(
                 "INSERT INTO pooled VALUES (?, ?)",
                 ((number, json.dumps(texts, ensure_ascii=False)) for number, texts in lists),
             )
+            if connection.execute("SELECT 1 FROM pooled").fetchone() is None:
+                connection.execute("DROP TABLE temp.pooled")
+                return 0
+            known = self.sets().get(name)
+            set_ = self.ensure_set(name, settings)
             dropped = 0
             if known is not None and known.settings != settings:
                 dropped = self._drop_others(connection, set_)

@@ -139,20 +139,13 @@ def queries(ctx: click.Context, /, path: Path, as_json: bool, **given: Any) -> N
     ANTHROPIC_API_KEY, STROP_API_KEY) and stored nowhere.
     """
     style = given["style"]
+    _check_usage(ctx, given)
     if given["lm"] is None:
         if given["queries_out"] is not None and given["file"] is None:
             _write_set(path, given["into"] or style, given["queries_out"], as_json)
         else:
             _take_in(path, style, given["file"], given["n"], as_json)
         return
-    if given["file"] is not None:
-        raise click.UsageError("--file and --lm are two sources: give one")
-    if given["n"] is not None:
-        raise click.UsageError("--n is for --file and sentences; with --lm it is --max-queries")
-    ways = [name for name in ("dry_run", "batch", "requests_out", "replies_in") if given[name]]
-    if len(ways) > 1:
-        shown = " and ".join("--" + name.replace("_", "-") for name in ways)
-        raise click.UsageError(f"{shown} exclude each other")
     with open_index(path) as index, progress_bars() as progress:
         plan = _plan(index, given, progress)
         if given["dry_run"]:
@@ -165,9 +158,7 @@ def queries(ctx: click.Context, /, path: Path, as_json: bool, **given: Any) -> N
                   f"{written:,} requests written to {given['requests_out']}; bring the replies"
                   " back with --replies-in")  # fmt: skip
         elif given["replies_in"] is not None:
-            spent, unknown = index.read_replies(plan, given["replies_in"])
-            if unknown:
-                warn(f"{unknown:,} replies are of no question asked here and were left out")
+            spent = index.read_replies(plan, given["replies_in"])
             _report(ctx, index.take_replies(plan, spent, progress), plan, given, as_json)
         else:
             summary = index.generate(plan, budget=given["budget"], progress=progress)
@@ -218,9 +209,46 @@ def triplets(path: Path, output: Path, name: str, negatives: int, as_json: bool)
 
 # -- a plan ---------------------------------------------------------------------------------
 
+_WITHOUT_LM = frozenset({"path", "style", "file", "n", "into", "queries_out", "as_json"})
+
+
+def _check_usage(ctx: click.Context, given: dict[str, Any]) -> None:
+    """Refuse options that would be of no effect: someone counts on them."""
+    if given["lm"] is None:
+        for option in ctx.command.params:
+            name = option.name or ""
+            source = ctx.get_parameter_source(name)
+            if name not in _WITHOUT_LM and source is click.core.ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"{option.opts[0]} is for --lm")
+        if given["file"] is not None and given["queries_out"] is not None:
+            raise click.UsageError("--queries-out writes what is in the index: not with --file")
+        if given["into"] is not None and given["queries_out"] is None:
+            raise click.UsageError(
+                "--set is for --lm and --queries-out; else --style names the set"
+            )
+        return
+    if given["file"] is not None:
+        raise click.UsageError("--file and --lm are two sources: give one")
+    if given["n"] is not None:
+        raise click.UsageError("--n is for --file and sentences; with --lm it is --max-queries")
+    ways = [name for name in ("dry_run", "batch", "requests_out", "replies_in") if given[name]]
+    if len(ways) > 1:
+        shown = " and ".join("--" + name.replace("_", "-") for name in ways)
+        raise click.UsageError(f"{shown} exclude each other")
+    if given["batch_id"] is not None and given["batch"] != "collect":
+        raise click.UsageError("--batch-id is for --batch collect")
+    if given["again"] and given["batch"] != "submit":
+        raise click.UsageError("--again is for --batch submit")
+    if given["budget"] is not None and given["requests_out"] is not None:
+        raise click.UsageError("--budget cannot be kept where a file is answered elsewhere")
+    made = not ways or given["replies_in"] or given["batch"] == "collect"
+    if given["queries_out"] is not None and not made:
+        raise click.UsageError("--queries-out is for where queries are made: not now")
+
 
 def _plan(index: Index, given: dict[str, Any], progress: Progress | None) -> Generation:
     """Make the plan that the options describe; references are chosen first if it needs them."""
+    from strop.lm import load
     from strop.lm.prices import Price
 
     if given["style"] not in STYLES:
@@ -231,17 +259,19 @@ def _plan(index: Index, given: dict[str, Any], progress: Progress | None) -> Gen
     for name in ("base_url", "concurrency"):
         if given[name] is not None:
             options[name] = given[name]
+    # Whatever is wrong comes to light before references are chosen, which may take long.
+    lm = load(given["lm"], **options)
+    price = Price.parse(given["price"]) if given["price"] else None
     if given["style"] != "simple":
         index.select_references(progress=progress)
     return index.generation(
-        given["lm"],
+        lm,
         settings,
         into=given["into"],
         limit=given["limit"],
-        price=Price.parse(given["price"]) if given["price"] else None,
+        price=price,
         retry=given["retry_failed"],
         verify=given["verify"],
-        **options,
     )
 
 
@@ -301,6 +331,9 @@ def _estimate(index: Index, plan: Generation, given: dict[str, Any], as_json: bo
         print_json({"lm": plan.lm.name, "style": plan.style, "set": plan.name, **told})
     else:
         print_estimate(plan, found, packed, batch)
+    budget = given["budget"]
+    if budget is not None and found.cost is not None and found.cost > budget:
+        warn(f"that is more than the budget of {budget:g} USD: a run would stop before")
 
 
 def _batch(
@@ -336,8 +369,7 @@ def _batch(
 def _report(
     ctx: click.Context, summary: Summary, plan: Generation, given: dict[str, Any], as_json: bool
 ) -> None:
-    args = [arg for arg in ctx.meta.get("strop.args", []) if arg != "--retry-failed"]
-    again = shlex.join(["strop", *args])
+    again = shlex.join(["strop", *_again(ctx.meta.get("strop.args", []))])
     if as_json:
         print_json({"set": plan.name, "lm": plan.lm.name, **summary.to_json()})
     else:
@@ -345,6 +377,23 @@ def _report(
     spent = summary.spent
     if spent.failures and not spent.replies and not summary.queries:
         raise BadInput("every question failed; nothing was written")
+
+
+def _again(args: list[str]) -> list[str]:
+    """The arguments that ask what is left: a batch is submitted again, a file of replies is not."""
+    kept: list[str] = []
+    rest = iter(args)
+    for arg in rest:
+        name, _, value = arg.partition("=")
+        if name in ("--replies-in", "--batch-id"):
+            if not value:
+                next(rest, None)
+        elif name == "--batch":
+            value = value or next(rest, "")
+            kept += ["--batch", "submit"]
+        elif arg != "--retry-failed":
+            kept.append(arg)
+    return kept
 
 
 def _take_in(path: Path, style: str | None, file: str | None, n: int | None, as_json: bool) -> None:

@@ -312,7 +312,7 @@ def print_estimate(plan: Generation, found: Estimate, packed: Estimate | None, b
         rows["with --packed"] = f"{packed.calls:,} calls, {share:.0%} of the tokens in{cost}"
     for name, value in rows.items():
         table.add_row(name, Text(value))
-    Console().print(table)
+    standard_output().print(table)
 
 
 def print_generated(plan: Generation, summary: Summary, again: str) -> None:
@@ -332,18 +332,29 @@ def print_generated(plan: Generation, summary: Summary, again: str) -> None:
     if summary.problems:
         held = f" ({summary.unparsed:,} replies held no query)" if summary.unparsed else ""
         click.echo("in the replies: " + _counted(summary.problems) + held)
+    if spent.unknown:
+        warn(f"{spent.unknown:,} replies are of no question asked here and were left out")
     if summary.replaced:
+        lists, back = "that another generator wrote", "its replies are kept, and the same command"
+        if summary.replaced_source == "file":
+            lists, back = "that came from a file", "importing it again, into a set of another name,"
         warn(
-            f"{summary.replaced:,} lists that another generator wrote are gone from the set; its"
-            " replies are kept, and the same command as then brings them back for nothing"
+            f"{summary.replaced:,} lists {lists} are gone from the set; {back}"
+            + (" as then" if summary.replaced_source != "file" else "")
+            + " brings them back for nothing"
         )
     if summary.contrast is not None:
         click.echo(f"contrast rate: {summary.contrast:.1%} nearer their document than all of its"
                    " references")  # fmt: skip
+    if summary.in_batches:
+        say(f"{summary.in_batches:,} questions are out in a batch: fetch them with --batch collect")
+    if summary.refused and not spent.failures:
+        say(f"{summary.refused:,} questions were refused before; to ask them again: --retry-failed")
     if spent.stopped:
         say(f"stopped: {spent.stopped}. To go on, raise it: {again}")
-    if spent.failures:
+    if spent.errors:
         say(f"{spent.failures:,} questions failed: {_counted(spent.errors)}")
+    if spent.failures:
         say(f"to ask just these again: {again} --retry-failed")
 
 

@@ -116,6 +116,9 @@ class Summary:
     unverified: int = 0
     contrast: float | None = None
     replaced: int = 0
+    replaced_source: str = ""
+    in_batches: int = 0
+    refused: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
@@ -298,10 +301,11 @@ class Generation:
 
     def _parsed(self, task: Task, summary: Summary) -> list[list[tuple[str, tuple[int, ...]]]]:
         """Return (query, positions of its references) lists, one for each reply."""
-        per_call = []
+        per_call, missing = [], []
         for request, shown in zip(task.requests, task.shown, strict=True):
             reply = read_reply(self._catalog, request.key)
             if reply is None:
+                missing.append(request.key)
                 continue
             prompt = self.settings.prompt
             parsed = parse_reply(reply.text, prompt, reply.truncated, len(task.references))
@@ -313,6 +317,8 @@ class Generation:
                     for query, against in zip(parsed.queries, parsed.against, strict=True)
                 ]
             )
+        summary.in_batches += len(still_out(self._catalog, missing))
+        summary.refused += sum(failed_before(self._catalog, missing).values())
         return per_call
 
 

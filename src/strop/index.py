@@ -365,9 +365,12 @@ class Index:
                 summary.queries += len(made.queries)
                 yield made.number, made.queries
 
+        known = self._catalog.sets().get(plan.name)
+        summary.replaced_source = known.settings["source"] if known else ""
         summary.replaced = self._catalog.store_generated(plan.name, plan.set_settings, counted())
         self._pipeline.run(progress)
-        summary.contrast = self.contrast_rate(plan.name)
+        if plan.name in self._catalog.sets():  # it may have come to nothing
+            summary.contrast = self.contrast_rate(plan.name)
         return summary
 
     def triplets(self, name: str, negatives: int = 1) -> Iterator[Triplet]:
@@ -388,8 +391,8 @@ class Index:
         with self._writing():
             return write_request_file(self._catalog, plan, path)
 
-    def read_replies(self, plan: Generation, path: str | os.PathLike[str]) -> tuple[Spent, int]:
-        """Keep replies from a file; return them and how many were of no question asked here."""
+    def read_replies(self, plan: Generation, path: str | os.PathLike[str]) -> Spent:
+        """Keep replies from a file; say what came."""
         with self._writing():
             return read_reply_file(self._catalog, plan, path)
 

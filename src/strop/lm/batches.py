@@ -28,11 +28,16 @@ from strop.lm.openai import OpenAILM
 from strop.lm.runner import Gate, persist
 
 __all__ = [
-    "Batches", "Status", "Submitted", "custom_id", "open_batches", "read_replies", "write_requests",
+    "Batches", "MayHaveBegun", "Status", "Submitted", "custom_id", "open_batches", "read_replies",
+    "write_requests",
 ]  # fmt: skip
 
 T = TypeVar("T")
 _TIMEOUT = 600.0
+
+
+class MayHaveBegun(ServiceError):
+    """Nobody can say from here whether a batch was begun: the answer did not come."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +182,7 @@ class Batches(ABC):
         except CallFailed as failure:
             if failure.passing and not failure.crowded:
                 advice = "it may have begun all the same: look at the service's list of batches"
-                raise ServiceError(f"{failure}; {advice}, then submit again") from None
+                raise MayHaveBegun(f"{failure}; {advice}, then submit again") from None
             raise
 
     def _look(self, client: Any, id: str) -> Record:

@@ -40,10 +40,12 @@ def write_requests(
     form: Form = "openai",
     *,
     extra: Mapping[str, Any] | None = None,
+    completion: bool = False,
 ) -> int:
     """Write requests as JSON lines for a batch service or anything that reads them; how many.
 
-    ``extra`` holds further fields for the body of each.
+    ``extra`` holds further fields for the body of each. ``completion``: texts to be continued,
+    in OpenAI's form only.
     """
     if form not in get_args(Form):
         raise BadInput(f"form is {form!r}; it must be {' or '.join(get_args(Form))}")
@@ -51,11 +53,14 @@ def write_requests(
     seen: set[str] = set()
     with atomic_write(path) as file:
         for request in requests:
-            if form == "openai":
-                body = forms.chat_body(request, model, forms.NEW_TOKENS, further)
-            else:
+            if form == "anthropic":
                 body = forms.messages_body(request, model, further)
-            file.write(request_line(form, request, body, forms.CHAT, seen))
+            elif completion:
+                body = forms.completion_body(request, model, further)
+            else:
+                body = forms.chat_body(request, model, forms.NEW_TOKENS, further)
+            endpoint = forms.COMPLETIONS if completion else forms.CHAT
+            file.write(request_line(form, request, body, endpoint, seen))
     return len(seen)
 
 
