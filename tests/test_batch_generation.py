@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from asked import IDS, asked, command, count, lists, record, rows, run
 from conftest import jsonl, strop
-from scripted_server import ScriptedServer, drop
+from scripted_server import ScriptedServer, answer, drop
 
 from strop.lm.batches import AnthropicBatches, OpenAIBatches
 
@@ -223,3 +223,16 @@ def test_texts_to_be_continued_are_written_as_such(
     line = json.loads(out.read_text("utf-8").splitlines()[0])
     assert line["url"] == "/v1/completions"
     assert line["body"]["prompt"].endswith("Relevant query:")
+
+
+def test_a_batch_that_the_service_has_forgotten(topics: Path, server: ScriptedServer) -> None:
+    server.polls = 0
+    run(topics, server, *SIMPLE, *SUBMIT, "--limit", "5")
+    run(topics, server, *SIMPLE, *SUBMIT)
+    assert len(server.batches) == 2
+    server.script.append(answer(404, {"error": {"message": "no such batch"}}))
+    ran = run(topics, server, *SIMPLE, *COLLECT)
+    assert "batch batch_0 is not known any more" in ran.stderr
+    assert len(lists(topics, "simple")) == 7
+    run(topics, server, *SIMPLE)  # its questions are open again
+    assert (len(lists(topics, "simple")), asked(server)) == (12, 5)

@@ -99,9 +99,10 @@ class Asking:
         try:
             for answer in answers:
                 # All that is there goes into one commit, for a disk's sync costs more than a
-                # reply; the next are under way meanwhile.
+                # reply; the next are under way meanwhile, if what these cost does not matter.
                 come += [answer, *answers.ready()]
-                answers.send_more()
+                if budget is None:
+                    answers.send_more()
                 keep()
         finally:  # what is on its way when the run is stopped, or was being kept, is paid for too
             come += answers.close()
