@@ -71,7 +71,8 @@ def test_every_reference_is_asked_about_once(index: Index) -> None:
     assert estimate.cost is None
     assert not writer.asked
     summary = index.generate(planned(index, writer))
-    assert (summary.replies, summary.failures, len(writer.asked)) == (expected, 0, expected)
+    spent = summary.spent
+    assert (spent.replies, spent.failures, len(writer.asked)) == (expected, 0, expected)
     assert summary.lists == 20
     for i, id_ in enumerate(index.ids()):
         assert index.queries_of(id_)["contrastive"] == [
@@ -92,7 +93,7 @@ def test_a_second_run_asks_nothing(index: Index) -> None:
     before = index.info()
     again = Writer()
     summary = index.generate(planned(index, again, style="simple"))
-    assert (summary.replies, again.asked) == (0, [])
+    assert (summary.spent.replies, again.asked) == (0, [])
     assert index.info()["sets"] == before["sets"]
     assert planned(index, again, style="simple").estimate().stored == 20
 
@@ -120,11 +121,11 @@ def test_a_failure_stops_nobody_and_is_asked_again(index: Index) -> None:
     writer = Writer()
     writer.fail = lambda count: count in (4, 9)
     summary = index.generate(planned(index, writer, style="simple"))
-    assert (summary.replies, summary.failures, summary.lists) == (18, 2, 18)
-    assert sum(summary.errors.values()) == 2
+    assert (summary.spent.replies, summary.spent.failures, summary.lists) == (18, 2, 18)
+    assert sum(summary.spent.errors.values()) == 2
     again = Writer()
     summary = index.generate(planned(index, again, style="simple"))
-    assert (summary.replies, len(again.asked), summary.lists) == (2, 2, 20)
+    assert (summary.spent.replies, len(again.asked), summary.lists) == (2, 2, 20)
 
 
 def test_an_interrupted_run_goes_on(index: Index) -> None:
@@ -164,12 +165,12 @@ def test_a_budget_is_not_passed(index: Index, monkeypatch: pytest.MonkeyPatch) -
         # A reply costs at most a little over 0.10, and that must be free before it is asked for.
         plan = index.generation(lm, settings, price=Price(1.0, 1_000.0))
         summary = index.generate(plan, budget=0.35)
-        assert summary.stopped
-        assert summary.cost is not None
-        assert 0 < summary.cost <= 0.35
-        assert len(server.bodies) == summary.replies < 20
+        assert summary.spent.stopped
+        assert summary.spent.cost is not None
+        assert 0 < summary.spent.cost <= 0.35
+        assert len(server.bodies) == summary.spent.replies < 20
         unlimited = index.generation(lm, settings, price=Price(1.0, 1_000.0))
-        assert index.generate(unlimited).replies == 20 - summary.replies
+        assert index.generate(unlimited).spent.replies == 20 - summary.spent.replies
         assert len(server.bodies) == 20
     writer = Writer()
     with pytest.raises(BadInput, match="is not known"):

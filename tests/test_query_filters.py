@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from strop.query_filters import (
     apply_filters,
-    contrast_rate,
     drifted_to_english,
     exact_duplicates,
     near_duplicates,
     normal_form,
     round_trip_ranks,
+    told_apart,
     wrong_script,
 )
 
@@ -240,14 +240,14 @@ def test_any_list_is_filtered(
 # --- measures
 
 
-def test_contrast_rate_is_the_share_nearest_their_own() -> None:
+def test_told_apart_are_those_nearest_their_own() -> None:
     queries = np.array([[1, 0], [0, 1], [0.8, 0.6], [0.6, 0.6]], np.float32)
     own = np.array([2, 0], np.float32)
     references = np.array([[0, 3], [0.1, 0.1]], np.float32)
-    assert contrast_rate(queries, own, references) == 0.25
-    assert contrast_rate(queries, own, references[:1]) == 0.5
-    assert contrast_rate(queries, own, references[:0]) == 1.0
-    assert np.isnan(contrast_rate(queries[:0], own, references))
+    assert told_apart(queries, own, references).tolist() == [True, False, False, False]
+    assert told_apart(queries, own, references[:1]).tolist() == [True, False, True, False]
+    assert told_apart(queries, own, references[:0]).all()
+    assert not len(told_apart(queries[:0], own, references))
 
 
 @settings(max_examples=30, deadline=None)

@@ -21,8 +21,9 @@ LAYERS = [
     snapshot pipeline
     references
     reference_store reply_store
-    search generate
-    explain
+    search asking
+    generate explain
+    contrast
     index
     scoring
     demo

@@ -50,6 +50,13 @@ class QuerySet:
         """Whether its lists are made from the documents alone, whenever they are wanted."""
         return self.settings["source"] in ("sentences", "expanded")
 
+    @property
+    def negative(self) -> bool:
+        """Whether its queries are relevant to a document's references and not to itself."""
+        if self.settings["source"] == "lm":
+            return bool(self.settings["settings"]["prompt"]["style"] == "negative")
+        return self.name == "negative"
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -138,19 +145,39 @@ class Catalog(DocumentCatalog):
             connection.execute("DROP TABLE temp.pooled")
         return taken, queries, unknown
 
-    def store_generated(self, set_: QuerySet, lists: Iterable[tuple[int, list[str]]]) -> int:
-        """Let (number, queries) lists wait to be embedded, in one transaction; count them."""
+    def store_generated(
+        self, name: str, settings: dict[str, Any], lists: Iterable[tuple[int, list[str]]]
+    ) -> int:
+        """Let (number, queries) lists wait to be embedded, in one transaction.
+
+        A set that another generator made is this one's afterwards: lists it has not written are
+        dropped. Returns how many.
+        """
         with self.writing() as connection:
+            known = self.sets().get(name)
+            set_ = self.ensure_set(name, settings)
             connection.execute("DROP TABLE IF EXISTS temp.pooled")
             connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
             connection.executemany(
                 "INSERT INTO pooled VALUES (?, ?)",
                 ((number, json.dumps(texts, ensure_ascii=False)) for number, texts in lists),
             )
-            (count,) = connection.execute("SELECT count(*) FROM pooled").fetchone()
+            dropped = 0
+            if known is not None and known.settings != settings:
+                dropped = self._drop_others(connection, set_)
             self._let_wait(connection, set_)
             connection.execute("DROP TABLE temp.pooled")
-        return int(count)
+        return dropped
+
+    def _drop_others(self, connection: sqlite3.Connection, set_: QuerySet) -> int:
+        """Drop the lists of documents that are not pooled."""
+        others = "set_id = ? AND number NOT IN (SELECT number FROM pooled)"
+        for expanded in self.sets().values():
+            if expanded.settings.get("of") == set_.name:
+                self._make_stale(connection, others, (expanded.set_id,))
+        connection.execute(f"DELETE FROM waiting_queries WHERE {others}", (set_.set_id,))
+        deleted = connection.execute(f"DELETE FROM queries WHERE {others}", (set_.set_id,))
+        return deleted.rowcount
 
     @staticmethod
     def _let_wait(connection: sqlite3.Connection, set_: QuerySet) -> None:

@@ -7,38 +7,36 @@ its list is made and handed to the index, which embeds it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from strop.asking import Asking, Spent
 from strop.catalog import Catalog
 from strop.errors import BadInput
-from strop.lm import LM, Failure, Reply, Request, count_tokens
-from strop.lm.prices import Price, price
+from strop.lm import LM, Request, Usage, count_tokens
+from strop.lm.base import THIS_PROCESS
+from strop.lm.prices import Price
 from strop.prompts import SMALL_STOPS, PromptSettings, build_prompt, parse_reply
 from strop.query_filters import apply_filters
 from strop.reference_store import references_of
-from strop.reply_store import (
-    Provenance,
-    known_replies,
-    read_reply,
-    reply_key,
-    save_replies,
-    spent_tokens,
-)
+from strop.reply_store import failed_before, known_replies, read_reply, reply_key, spent_tokens
 from strop.types import Document, Progress
 
-_TOKENS_PER_QUERY = 60
-"""Of a reply, plan and tags included, before any reply was seen."""
+# Before any reply was seen: tokens of one query with its plan and tags, seconds before a reply
+# begins, and tokens a second, written and read, of a service and of a small model run here.
+_TOKENS_PER_QUERY = {"simple": 25, "contrastive": 65, "negative": 65}
+_SECONDS_BEFORE, _TOKENS_WRITTEN, _TOKENS_READ = 1.0, 60, 200
 
 
 @dataclass(frozen=True)
 class GenerationSettings:
     """What is asked of the model, and how much it may answer.
 
-    ``samples`` asks the same question several times, for small models that answer with one
-    query.
+    ``prompt.max_queries`` bounds what a document keeps. ``samples`` asks the same question
+    several times, for small models that answer with one query.
     """
 
     prompt: PromptSettings = field(default_factory=PromptSettings)
@@ -46,23 +44,41 @@ class GenerationSettings:
     temperature: float | None = None
     samples: int = 1
 
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "samples"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if self.temperature is not None and not 0 <= self.temperature < math.inf:
+            raise BadInput(f"temperature must be 0 or more, not {self.temperature}")
+
     def to_json(self) -> dict[str, Any]:
         """Return the settings as JSON values."""
         return {**asdict(self), "prompt": self.prompt.to_json()}
 
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> GenerationSettings:
+        """Return the settings that ``to_json`` gave."""
+        prompt = {key: value for key, value in saved["prompt"].items() if key != "prompts"}
+        return cls(**{**saved, "prompt": PromptSettings(**prompt)})
+
 
 @dataclass(frozen=True)
 class Task:
-    """All questions about one document."""
+    """All questions about one document; ``shown`` are the references each is about."""
 
     number: int
     document: Document
+    references: tuple[Document, ...]
     requests: tuple[Request, ...]
+    shown: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run would cost; ``cost`` and ``seconds`` are None where unknown."""
+    """What a run would cost; ``cost`` (USD) is None where the price is unknown.
+
+    ``guessed``: the model has not answered yet, so lengths and speed are rules of thumb.
+    """
 
     documents: int
     calls: int
@@ -70,31 +86,43 @@ class Estimate:
     input_tokens: int
     output_tokens: int
     cost: float | None
-    seconds: float | None
+    seconds: float
+    guessed: bool
     host: str
     without_references: int
 
 
+@dataclass(frozen=True)
+class Made:
+    """One document's queries; ``against`` are the references that each was told apart from."""
+
+    number: int
+    document: Document
+    queries: list[str]
+    against: list[tuple[Document, ...]]
+
+
 @dataclass
 class Summary:
-    """What a run did."""
+    """What a run did, and what the stored replies made of the set."""
 
-    replies: int = 0
-    failures: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    cost: float | None = None
+    spent: Spent
     lists: int = 0
     queries: int = 0
     unparsed: int = 0
+    problems: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)
-    stopped: str = ""
+    unverified: int = 0
+    contrast: float | None = None
+    replaced: int = 0
 
 
 class Generation:
-    """One generator's work on an index: the same settings always find the same replies."""
+    """One generator's work on an index: the same settings always find the same replies.
+
+    ``into`` is the set the queries go to, by default that of the style. ``retry`` asks just the
+    questions that failed before; else those that failed for good are left alone.
+    """
 
     def __init__(
         self,
@@ -102,199 +130,186 @@ class Generation:
         lm: LM,
         settings: GenerationSettings,
         *,
+        into: str | None = None,
         limit: int | None = None,
         given_price: Price | None = None,
+        retry: bool = False,
+        verify: bool = False,
     ) -> None:
+        if limit is not None and limit < 1:
+            raise BadInput(f"limit must be 1 or more, not {limit}")
         self._catalog = catalog
-        self._lm = lm
-        self._settings = settings
         self._limit = limit
-        self._price = given_price or price(lm.name.partition(":")[2], host=lm.host)
-        self._options = dict(lm.options)
-        self._provenance = Provenance(lm.name, self._options, settings.to_json())
+        self._retry = retry
+        self.settings = settings
+        self.lm = lm
+        self.name = into or settings.prompt.style
+        self.verify = verify
+        self.asking = Asking(catalog, lm, settings.to_json(), given_price)
 
     @property
     def style(self) -> str:
-        """The name of the set the queries go to."""
-        return self._settings.prompt.style
+        """What kind of queries is asked for."""
+        return self.settings.prompt.style
 
     @property
     def set_settings(self) -> dict[str, Any]:
         """What the index keeps of where the set comes from."""
         return {
-            "source": "lm", "kind": "query", "lm": self._lm.name, "options": self._keyed_options(),
-            "settings": self._settings.to_json(),
+            "source": "lm", "kind": "query", "lm": self.lm.name,
+            "options": self.asking.keyed_options, "settings": self.settings.to_json(),
+            "verify": self.verify,
         }  # fmt: skip
 
     # -- plan -----------------------------------------------------------------------------
 
     def tasks(self) -> Iterator[Task]:
         """Yield the questions about each document, in order."""
-        style = self._settings.prompt.style
         for done, (number, document, _) in enumerate(self._catalog.all_documents()):
             if self._limit is not None and done >= self._limit:
                 return
             references: list[Document] = []
-            if style != "simple":
+            if self.settings.prompt.style != "simple":
                 selected = references_of(self._catalog, number)
                 for one in selected.references if selected else ():
                     other = self._catalog.number_of(one.id)
                     references.append(self._catalog.document(other))
-            yield Task(number, document, tuple(self._requests(document, references)))
+            yield self._task(number, document, tuple(references))
 
-    def _requests(self, document: Document, references: Sequence[Document]) -> Iterator[Request]:
-        settings = self._settings
-        for prompt in build_prompt(settings.prompt, document, references):
-            for sample in range(settings.samples):
+    def _task(self, number: int, document: Document, references: tuple[Document, ...]) -> Task:
+        prompt, requests, shown = self._prompt(len(references)), [], []
+        for at, one in enumerate(build_prompt(prompt, document, references)):
+            alone = prompt.style != "simple" and not prompt.packed
+            for sample in range(self.settings.samples):
                 parts = [
-                    prompt.system, prompt.shared, prompt.rest, settings.max_tokens,
-                    settings.temperature, sample,
+                    one.system, one.shared, one.rest, self.settings.max_tokens,
+                    self.settings.temperature, sample,
                 ]  # fmt: skip
-                key = reply_key(self._lm.name, self._keyed_options(), parts)
-                yield Request(
-                    key, prompt.system, prompt.shared, prompt.rest, settings.max_tokens,
-                    settings.temperature, stop=self._stops(),
-                )  # fmt: skip
+                requests.append(
+                    Request(
+                        reply_key(self.lm.name, self.asking.keyed_options, parts),
+                        one.system,
+                        one.shared,
+                        one.rest,
+                        self.settings.max_tokens,
+                        self.settings.temperature,
+                        stop=SMALL_STOPS if prompt.profile == "small" else (),
+                    )
+                )
+                shown.append((at,) if alone else tuple(range(len(references))))
+        return Task(number, document, references, tuple(requests), tuple(shown))
 
-    def _keyed_options(self) -> dict[str, Any]:
-        unkeyed: frozenset[str] = getattr(self._lm, "unkeyed_options", frozenset())
-        return {key: value for key, value in self._options.items() if key not in unkeyed}
+    def _prompt(self, references: int) -> PromptSettings:
+        """Ask in each of several calls for a share of what is wanted, and one to spare."""
+        prompt = self.settings.prompt
+        if prompt.style == "simple" or prompt.packed or prompt.max_queries is None:
+            return prompt
+        share = math.ceil(prompt.max_queries / max(1, references)) + 1
+        return replace(prompt, max_queries=min(prompt.max_queries, share))
 
-    def _stops(self) -> tuple[str, ...]:
-        return SMALL_STOPS if self._settings.prompt.profile == "small" else ()
+    def open_questions(self, task: Task) -> list[Request]:
+        """Return those of a task's questions that are to be asked now."""
+        keys = [request.key for request in task.requests]
+        known = known_replies(self._catalog, keys)
+        failed = failed_before(self._catalog, keys)
+        return [
+            request
+            for request in task.requests
+            if request.key not in known
+            and (request.key in failed if self._retry else not failed.get(request.key, False))
+        ]
 
     def waiting(self) -> Iterator[tuple[Request, int]]:
-        """Yield the questions without a stored reply, with the number of their document."""
+        """Yield the questions to be asked now, with the number of their document."""
         for task in self.tasks():
-            keys = [request.key for request in task.requests]
-            known = known_replies(self._catalog, keys)
-            for request in task.requests:
-                if request.key not in known:
-                    yield request, task.number
+            for request in self.open_questions(task):
+                yield request, task.number
 
     # -- estimate -------------------------------------------------------------------------
 
-    def estimate(self) -> Estimate:
+    def estimate(self, batch: bool = False) -> Estimate:
         """Return what the questions still open would cost, before asking any."""
-        documents = calls = stored = given = without = 0
+        documents = calls = stored = given = got = without = 0
+        count, usage, seconds = spent_tokens(self._catalog, self.lm.name, self.settings.to_json())
         for task in self.tasks():
             documents += 1
             without += not task.requests and bool(task.document.content)
-            known = known_replies(self._catalog, [request.key for request in task.requests])
-            stored += len(known)
-            for request in task.requests:
-                if request.key not in known:
-                    calls += 1
-                    given += count_tokens(request.system + request.shared + request.rest)
-        count, usage, seconds = spent_tokens(self._catalog, self._lm.name)
+            asked = self.open_questions(task)
+            stored += len(known_replies(self._catalog, [one.key for one in task.requests]))
+            calls += len(asked)
+            given += sum(count_tokens(request.prompt) for request in asked)
+            got += len(asked) * self._guessed_output(len(task.references))
         if count:
-            per_call = usage.output_tokens / count
+            got = round(calls * usage.output_tokens / count)
         else:
-            most = self._settings.prompt.max_queries or 10
-            per_call = min(self._settings.max_tokens, _TOKENS_PER_QUERY * most)
-        got = round(calls * per_call)
-        lanes = int(self._options.get("concurrency", 16))
+            seconds = self._guessed_seconds(given, got, calls)
+        cost = self.asking.cost(Usage(given, got), batch)
+        lanes = int(getattr(self.lm, "concurrency", 1))
         return Estimate(
-            documents, calls, stored, given, got, self._cost(given, got, 0),
-            calls * seconds / lanes if count else None, self._lm.host, without,
+            documents, calls, stored, given, got, cost, calls * seconds / min(lanes, calls or 1),
+            not count, self.lm.host, without,
         )  # fmt: skip
 
-    def _cost(self, given: int, got: int, cached: int) -> float | None:
-        if self._price is None:
-            return None
-        return self._price.cost(given, got, cached)
+    def _guessed_output(self, references: int) -> int:
+        prompt = self._prompt(references)
+        wanted = 1 if prompt.profile == "small" else prompt.max_queries or 10
+        return min(self.settings.max_tokens, wanted * _TOKENS_PER_QUERY[prompt.style])
+
+    def _guessed_seconds(self, given: int, got: int, calls: int) -> float:
+        written = got / max(1, calls) / _TOKENS_WRITTEN
+        if self.lm.host == THIS_PROCESS:  # reading takes long too
+            return written + given / max(1, calls) / _TOKENS_READ
+        return _SECONDS_BEFORE + written
 
     # -- run ------------------------------------------------------------------------------
 
-    def run(
-        self,
-        *,
-        budget: float | None = None,
-        progress: Progress | None = None,
-        total: int | None = None,
-    ) -> Summary:
+    def run(self, *, budget: float | None = None, progress: Progress | None = None) -> Spent:
         """Ask what is open, keep each reply as it comes; stop before passing ``budget``."""
-        if budget is not None and self._price is None:
-            raise BadInput(
-                f"the price of {self._lm.name} is not known, so a budget cannot be kept: give "
-                "--price INPUT,OUTPUT in dollars per million tokens"
-            )
-        summary = Summary(cost=0.0 if self._price else None)
-        numbers: dict[str, int] = {}
-        reserved: dict[str, float] = {}
-
-        def questions() -> Iterator[Request]:
-            for request, number in self.waiting():
-                if budget is not None:
-                    worst = self._cost(
-                        count_tokens(request.system + request.shared + request.rest),
-                        request.max_tokens, 0,
-                    ) or 0.0  # fmt: skip
-                    if (summary.cost or 0.0) + sum(reserved.values()) + worst > budget:
-                        summary.stopped = f"the budget of {budget:.2f} would be passed"
-                        return
-                    reserved[request.key] = worst
-                numbers[request.key] = number
-                yield request
-
-        def keep(answer: Reply | Failure) -> None:
-            number = numbers.pop(answer.key)
-            reserved.pop(answer.key, None)
-            if isinstance(answer, Failure):
-                save_replies(self._catalog, [], [(answer, number)], self._provenance)
-                summary.failures += 1
-                summary.errors[answer.error] += 1
-                return
-            save_replies(self._catalog, [(answer, number)], [], self._provenance)
-            usage = answer.usage
-            summary.replies += 1
-            summary.input_tokens += usage.input_tokens
-            summary.output_tokens += usage.output_tokens
-            summary.cached_tokens += usage.cached_tokens
-            if self._price is not None:
-                summary.cost = (summary.cost or 0.0) + self._price.cost(
-                    usage.input_tokens, usage.output_tokens, usage.cached_tokens,
-                    usage.written_tokens,
-                )  # fmt: skip
-
-        answers = self._lm.complete(questions())
-        try:
-            for answer in answers:
-                keep(answer)
-                if progress is not None and total:
-                    progress("asking", summary.replies + summary.failures, total)
-        finally:  # what is on its way when the run is stopped is paid for too
-            for answer in answers.close():
-                keep(answer)
-        return summary
+        total = sum(1 for _ in self.waiting()) if progress is not None else 0
+        return self.asking.ask(self.waiting(), budget=budget, progress=progress, total=total)
 
     # -- lists ----------------------------------------------------------------------------
 
-    def lists(self, summary: Summary) -> Iterator[tuple[int, list[str]]]:
-        """Yield (number, queries) of each document with a reply; count what was dropped."""
-        prompt = self._settings.prompt
+    def lists(self, summary: Summary) -> Iterator[Made]:
+        """Yield the queries of each document with a reply; count what was dropped."""
+        most, examples = self.settings.prompt.max_queries, self.settings.prompt.examples
         for task in self.tasks():
-            per_call = []
-            for request in task.requests:
-                reply = read_reply(self._catalog, request.key)
-                if reply is None:
-                    continue
-                parsed = parse_reply(reply.text, prompt, truncated=reply.truncated)
-                summary.unparsed += not parsed.queries
-                per_call.append(parsed.queries)
+            per_call = self._parsed(task, summary)
             if not per_call:
                 continue
+            found = _in_turn(per_call)
             filtered = apply_filters(
-                _in_turn(per_call), task.document.content, prompt.examples, most=prompt.max_queries
+                [query for query, _ in found], task.document.content, examples, most=most
             )
             summary.dropped.update(filtered.dropped)
-            queries = filtered.kept
-            summary.lists += 1
-            summary.queries += len(queries)
-            yield task.number, queries
+            against = [
+                tuple(task.references[at] for at in found[place][1]) for place in filtered.positions
+            ]
+            yield Made(task.number, task.document, filtered.kept, against)
+
+    def _parsed(self, task: Task, summary: Summary) -> list[list[tuple[str, tuple[int, ...]]]]:
+        """Return (query, positions of its references) lists, one for each reply."""
+        per_call = []
+        for request, shown in zip(task.requests, task.shown, strict=True):
+            reply = read_reply(self._catalog, request.key)
+            if reply is None:
+                continue
+            prompt = self.settings.prompt
+            parsed = parse_reply(reply.text, prompt, reply.truncated, len(task.references))
+            summary.unparsed += not parsed.queries
+            summary.problems.update(parsed.problems)
+            per_call.append(
+                [
+                    (query, (against or shown) if prompt.packed else shown)
+                    for query, against in zip(parsed.queries, parsed.against, strict=True)
+                ]
+            )
+        return per_call
 
 
-def _in_turn(lists: Sequence[Sequence[str]]) -> list[str]:
+def _in_turn(
+    lists: Sequence[Sequence[tuple[str, tuple[int, ...]]]],
+) -> list[tuple[str, tuple[int, ...]]]:
     """Return the first of each list, then the second of each, and so on: all references count."""
     longest = max(map(len, lists), default=0)
     return [texts[at] for at in range(longest) for texts in lists if at < len(texts)]

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from strop.asking import Spent
 from strop.catalog import Catalog, QuerySet, expanded_set
+from strop.contrast import Contrast
 from strop.embed import Embedder
 from strop.errors import BadIndex, BadInput, IndexBusy, StropError
 from strop.explain import Explanation, explain
@@ -300,32 +302,77 @@ class Index:
     def generation(
         self,
         lm: str | LM | Callable[[str], str],
-        settings: GenerationSettings,
+        settings: GenerationSettings | None = None,
         *,
+        into: str | None = None,
         limit: int | None = None,
         price: Price | None = None,
+        retry: bool = False,
+        verify: bool = False,
         **options: Any,
     ) -> Generation:
-        """Plan queries written by a language model; ``estimate()`` says what it would cost."""
+        """Plan queries written by a language model; ``estimate()`` says what it would cost.
+
+        They go to the set ``into``, by default that of the style. ``limit`` plans for the first
+        documents only, ``retry`` for just what failed before; ``verify`` drops queries that the
+        embedder does not place nearer their document than its references (see the docs: this
+        usually makes search worse). ``options`` are the model's.
+        """
+        settings = settings or GenerationSettings()
+        check_style(into or settings.prompt.style)
         return Generation(
-            self._catalog, load_lm(lm, **options), settings, limit=limit, given_price=price
-        )
+            self._catalog, load_lm(lm, **options), settings, into=into, limit=limit,
+            given_price=price, retry=retry, verify=verify,
+        )  # fmt: skip
 
     def generate(
         self,
-        generation: Generation,
+        plan: Generation,
         *,
         budget: float | None = None,
         progress: Progress | None = None,
     ) -> Summary:
         """Ask the model what is not answered yet, keep every reply, and embed the queries."""
         with self._writing():
-            total = sum(1 for _ in generation.waiting())
-            summary = generation.run(budget=budget, progress=progress, total=total)
-            set_ = self._catalog.ensure_set(generation.style, generation.set_settings)
-            self._catalog.store_generated(set_, generation.lists(summary))
-            self._pipeline.run(progress)
+            return self._take_replies(plan, plan.run(budget=budget, progress=progress), progress)
+
+    def take_replies(
+        self, plan: Generation, spent: Spent | None = None, progress: Progress | None = None
+    ) -> Summary:
+        """Make the query lists of a plan from the replies that are there, and embed them."""
+        with self._writing():
+            return self._take_replies(plan, spent or Spent(), progress)
+
+    def _take_replies(self, plan: Generation, spent: Spent, progress: Progress | None) -> Summary:
+        summary = Summary(spent)
+        lists = plan.lists(summary)
+        if plan.verify:
+            contrast = self._contrast((), plan.style == "negative")
+            lists = contrast.verified(lists, self.embed_queries, summary)
+
+        def counted() -> Iterator[tuple[int, list[str]]]:
+            for made in lists:
+                summary.lists += 1
+                summary.queries += len(made.queries)
+                yield made.number, made.queries
+
+        summary.replaced = self._catalog.store_generated(plan.name, plan.set_settings, counted())
+        self._pipeline.run(progress)
+        summary.contrast = self.contrast_rate(plan.name)
         return summary
+
+    def contrast_rate(self, name: str) -> float | None:
+        """Return the share of a set's queries nearer their document than all its references.
+
+        Of an even sample where there are many documents; None where none has references. It is
+        a measure, not a goal: the queries an embedder places wrongly are those it can learn from.
+        """
+        with self._catalog.reading():
+            return self._contrast((name,), self._require(name).negative).rate()
+
+    def _contrast(self, sets: tuple[str, ...], negative: bool) -> Contrast:
+        snapshot, layout = self._layout(Method("contrast", sets=sets))
+        return Contrast(self._catalog, snapshot, layout, negative)
 
     def expand(self, style: str, progress: Progress | None = None) -> None:
         """Embed each document's text with its queries of a set appended (doc2query, docexp)."""
@@ -369,7 +416,8 @@ class Index:
     ) -> int:
         """Choose each document's contrastive references where missing or out of date.
 
-        ``method`` finds neighbours: ``exact``, ``cells`` (approximate) or ``auto``, by size.
+        Without ``settings`` those of the last time count, at first the paper's. ``method`` finds
+        neighbours: ``exact``, ``cells`` (approximate) or ``auto``, by size.
         Returns for how many documents they were chosen.
         """
         with self._writing():
@@ -377,8 +425,14 @@ class Index:
                 snapshot, _ = self._layout(METHODS["trad"])
             return update_references(
                 self._catalog, snapshot.numbers, snapshot.documents,
-                settings or ReferenceSettings(), method=method, memory=memory, progress=progress,
+                settings or self._reference_settings(), method=method, memory=memory,
+                progress=progress,
             )  # fmt: skip
+
+    def _reference_settings(self) -> ReferenceSettings:
+        saved = self._catalog.meta("references") or {}
+        names = {field.name for field in fields(ReferenceSettings)}
+        return ReferenceSettings(**{key: value for key, value in saved.items() if key in names})
 
     def references_of(self, id_: str) -> Selected | None:
         """Return a document's references, None if none were chosen for it."""
@@ -493,7 +547,7 @@ class Index:
         return [
             name
             for name, set_ in self._catalog.sets().items()
-            if set_.settings["source"] != "expanded"
+            if set_.settings["source"] != "expanded" and not set_.negative
         ]
 
     def _mixed(self, method: Method) -> list[str]:

@@ -204,19 +204,19 @@ def drifted_to_english(query: str, document_text: str, examples: Sequence[str] =
     return not _quoted(query, document_text)
 
 
-def contrast_rate(query_vectors: Vectors, own_vector: Vectors, reference_vectors: Vectors) -> float:
-    """Return the share of queries that are nearer their own document than every reference.
+def told_apart(
+    query_vectors: Vectors, own_vector: Vectors, reference_vectors: Vectors
+) -> NDArray[np.bool_]:
+    """Say of each query whether it is nearer its own document than every reference.
 
-    Shapes: (queries, dim), (dim,), (references, dim). Without references it is 1, without
-    queries not a number.
+    Shapes: (queries, dim), (dim,), (references, dim). Without references each is.
     """
-    if not len(query_vectors):
-        return float("nan")
     if not len(reference_vectors):
-        return 1.0
+        return np.ones(len(query_vectors), np.bool_)
     own = query_vectors @ _unit(own_vector[None])[0]
     others = query_vectors @ _unit(reference_vectors).T
-    return float(np.mean(own > others.max(axis=1)))
+    apart: NDArray[np.bool_] = own > others.max(axis=1)
+    return apart
 
 
 def round_trip_ranks(

@@ -43,6 +43,16 @@ def known_replies(catalog: Catalog, keys: Iterable[str]) -> set[str]:
         }
 
 
+def failed_before(catalog: Catalog, keys: Iterable[str]) -> dict[str, bool]:
+    """Return those of ``keys`` that failed, and whether for good."""
+    with catalog.reading() as connection:
+        found = {
+            key: connection.execute("SELECT final FROM failures WHERE key = ?", (key,)).fetchone()
+            for key in keys
+        }
+    return {key: bool(row[0]) for key, row in found.items() if row is not None}
+
+
 def read_reply(catalog: Catalog, key: str) -> Reply | None:
     """Return a stored reply."""
     with catalog.reading() as connection:
@@ -67,8 +77,8 @@ def save_replies(
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     source = (
         provenance.lm,
-        json.dumps(provenance.options, ensure_ascii=False, sort_keys=True),
-        json.dumps(provenance.settings, ensure_ascii=False, sort_keys=True),
+        _as_text(provenance.options),
+        _as_text(provenance.settings),
     )
     with catalog.writing(searchable=False) as connection:
         for reply, number in replies:
@@ -91,12 +101,16 @@ def save_replies(
         )
 
 
-def spent_tokens(catalog: Catalog, lm: str) -> tuple[int, Usage, float]:
-    """Return of all replies of a model: how many, tokens together, mean seconds."""
+def spent_tokens(catalog: Catalog, lm: str, settings: dict[str, Any]) -> tuple[int, Usage, float]:
+    """Return of a model's replies to such questions: how many, tokens together, mean seconds."""
     with catalog.reading() as connection:
         count, given, got, cached, seconds = connection.execute(
             "SELECT count(*), sum(input_tokens), sum(output_tokens), sum(cached_tokens),"
-            " avg(seconds) FROM replies WHERE lm = ?",
-            (lm,),
+            " avg(seconds) FROM replies WHERE lm = ? AND settings = ? AND output_tokens > 0",
+            (lm, _as_text(settings)),
         ).fetchone()
     return count, Usage(given or 0, got or 0, cached or 0), seconds or 0.0
+
+
+def _as_text(saved: dict[str, Any]) -> str:
+    return json.dumps(saved, ensure_ascii=False, sort_keys=True)

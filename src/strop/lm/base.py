@@ -106,6 +106,9 @@ class Replies(Protocol):
 
     def __next__(self) -> Reply | Failure: ...
 
+    def ready(self) -> list[Reply | Failure]:
+        """Return what has come meanwhile, without waiting and without sending more."""
+
     def close(self) -> list[Reply | Failure]:
         """End the run early: begin nothing more, repeat nothing, wait for what is on its way.
 

@@ -28,11 +28,11 @@ class CallableLM(BaseLM):
         own = getattr(function, "__qualname__", type(function).__qualname__)
         self.name = PREFIX + (name or own).removeprefix(PREFIX)
         self.options = {"threads": threads} if threads != 1 else {}
-        self._function, self._threads = function, threads
+        self._function, self.concurrency = function, threads
 
     def complete(self, requests: Iterable[Request]) -> Run:
         """Answer requests, ``threads`` at a time."""
-        return Run(requests, self._answer, concurrency=self._threads, policy=Policy(retries=0))
+        return Run(requests, self._answer, concurrency=self.concurrency, policy=Policy(retries=0))
 
     def _answer(self, request: Request) -> Answer:
         try:

@@ -87,7 +87,7 @@ class LlamaLM(BaseLM):
         self._path = _packaged() if name == SMOLLM2 else Path(name.removeprefix(PREFIX))
         if not self._path.is_file():
             raise BadInput(f"{self._path}: there is no such file; give llama:<file.gguf>")
-        self._completion, self._parallel, self._n_ctx = completion, parallel, n_ctx
+        self._completion, self.concurrency, self._n_ctx = completion, parallel, n_ctx
         self._n_threads, self._n_gpu_layers = n_threads, n_gpu_layers
         self._seed, self._cache_prompt = seed, cache_prompt
         self._server: Any = None
@@ -95,7 +95,7 @@ class LlamaLM(BaseLM):
 
     def complete(self, requests: Iterable[Request]) -> Run:
         """Answer requests, ``parallel`` at a time."""
-        return Run(requests, self._answer, concurrency=self._parallel, policy=Policy(retries=0))
+        return Run(requests, self._answer, concurrency=self.concurrency, policy=Policy(retries=0))
 
     def _answer(self, request: Request) -> Answer:
         server = self._loaded()
@@ -128,8 +128,8 @@ class LlamaLM(BaseLM):
 
         params = xllamacpp.CommonParams()
         params.model.path = os.fspath(self._path)
-        params.n_parallel = self._parallel
-        params.n_ctx = self._n_ctx * self._parallel
+        params.n_parallel = self.concurrency
+        params.n_ctx = self._n_ctx * self.concurrency
         params.n_gpu_layers = self._n_gpu_layers
         params.cpuparams.n_threads = self._n_threads
         params.cpuparams_batch.n_threads = self._n_threads

@@ -226,9 +226,18 @@ class Run:
         self._threads.append(thread)
         thread.start()
 
-    def _take(self) -> Reply | Failure | None:
-        """Wait for the next result; None if it is not for handing over."""
-        item = self._done.get()
+    def ready(self) -> list[Reply | Failure]:
+        """Return what has come meanwhile. See ``Replies``."""
+        come: list[Reply | Failure] = []
+        with suppress(Empty):
+            while True:
+                if (item := self._take(wait=False)) is not None:
+                    come.append(item)
+        return come
+
+    def _take(self, wait: bool = True) -> Reply | Failure | None:
+        """Take the next result; None if it is not for handing over. ``Empty`` if there is none."""
+        item = self._done.get(block=wait)
         self._outstanding -= 1
         if isinstance(item, Reply | Failure):
             return item

@@ -1,0 +1,129 @@
+"""Questions to a language model, each paid for once: what is answered is kept before it is used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from strop.catalog import Catalog
+from strop.errors import BadInput
+from strop.lm import LM, Failure, Reply, Request, Usage, count_tokens
+from strop.lm.prices import Price, price
+from strop.reply_store import Provenance, save_replies
+from strop.types import Progress
+
+
+@dataclass
+class Spent:
+    """What was answered and what it cost; ``cost`` is in USD, None where the price is unknown."""
+
+    replies: int = 0
+    failures: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cost: float | None = None
+    errors: Counter[str] = field(default_factory=Counter)
+    stopped: str = ""
+    """Why not all was asked, if not all was."""
+
+
+class Asking:
+    """Asks one model for one purpose; ``settings`` are kept with each reply as its provenance."""
+
+    def __init__(
+        self, catalog: Catalog, lm: LM, settings: dict[str, Any], given_price: Price | None = None
+    ) -> None:
+        self._catalog = catalog
+        self.lm = lm
+        self.price = given_price or price(lm.name.partition(":")[2], host=lm.host)
+        unkeyed: frozenset[str] = getattr(lm, "unkeyed_options", frozenset())
+        options = dict(lm.options)
+        self.keyed_options = {key: value for key, value in options.items() if key not in unkeyed}
+        """The options of the model that change what it says."""
+        self.provenance = Provenance(lm.name, options, settings)
+
+    def ask(
+        self,
+        questions: Iterable[tuple[Request, int]],
+        *,
+        budget: float | None = None,
+        progress: Progress | None = None,
+        total: int = 0,
+    ) -> Spent:
+        """Ask (request, number of its document) pairs; commit replies as they come.
+
+        Ends before ``budget`` (USD) could be passed, counting what is under way at its dearest.
+        Whatever ends the run, what was on its way is waited for and kept.
+        """
+        if budget is not None and self.price is None:
+            raise BadInput(
+                f"the price of {self.lm.name} is not known, so a budget cannot be kept: give "
+                "--price INPUT,OUTPUT in dollars per million tokens"
+            )
+        spent = Spent(cost=None if self.price is None else 0.0)
+        numbers: dict[str, int] = {}
+        dearest: dict[str, float] = {}
+
+        def affordable() -> Iterator[Request]:
+            for request, number in questions:
+                if budget is not None and self.price is not None:
+                    given = count_tokens(request.prompt)
+                    most = self.price.cost(given, request.max_tokens)
+                    if (spent.cost or 0.0) + sum(dearest.values()) + most > budget:
+                        spent.stopped = f"the budget of {budget:.2f} USD would be passed"
+                        return
+                    dearest[request.key] = most
+                numbers[request.key] = number
+                yield request
+
+        def keep(answers: list[Reply | Failure]) -> None:
+            self.keep([(answer, numbers.pop(answer.key)) for answer in answers], spent)
+            for answer in answers:
+                dearest.pop(answer.key, None)
+            if progress is not None and total:
+                progress(f"asking\t{self._note(spent)}", spent.replies + spent.failures, total)
+
+        answers = self.lm.complete(affordable())
+        try:
+            for answer in answers:
+                # All that is there goes into one commit: a disk's sync costs more than a reply.
+                keep([answer, *answers.ready()])
+        finally:  # what is on its way when the run is stopped is paid for too
+            keep(answers.close())
+        return spent
+
+    def keep(self, answers: list[tuple[Reply | Failure, int]], spent: Spent) -> None:
+        """Commit answers with the numbers of their documents, and count them."""
+        if not answers:
+            return
+        replies = [(one, number) for one, number in answers if isinstance(one, Reply)]
+        failures = [(one, number) for one, number in answers if isinstance(one, Failure)]
+        save_replies(self._catalog, replies, failures, self.provenance)
+        for failure, _ in failures:
+            spent.failures += 1
+            spent.errors[failure.error] += 1
+        for reply, _ in replies:
+            spent.replies += 1
+            spent.input_tokens += reply.usage.input_tokens
+            spent.output_tokens += reply.usage.output_tokens
+            spent.cached_tokens += reply.usage.cached_tokens
+            if spent.cost is not None:
+                spent.cost += self.cost(reply.usage) or 0.0
+
+    def cost(self, usage: Usage, batch: bool = False) -> float | None:
+        """USD for tokens, None where the price is unknown."""
+        if self.price is None:
+            return None
+        return self.price.cost(
+            usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.written_tokens,
+            batch=batch,
+        )  # fmt: skip
+
+    @staticmethod
+    def _note(spent: Spent) -> str:
+        tokens = spent.input_tokens + spent.output_tokens
+        money = f"{tokens:,} tokens" if spent.cost is None else f"{spent.cost:.2f} USD"
+        return money + (f", {spent.failures:,} failed" if spent.failures else "")
