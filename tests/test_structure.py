@@ -17,12 +17,12 @@ LAYERS = [
     errors types
     compiled threads files sentences methods batches vectors database
     kernels clustering data datasets document_catalog embed stdlib_docs lm prompts query_filters
-    catalog neighbors intake
+    catalog neighbors intake expand_prompts
     snapshot pipeline
     references
     reference_store reply_store
     search asking
-    generate explain
+    generate explain expand
     contrast
     index
     scoring

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.asking import Asking, Spent
+from strop.catalog import Catalog
 from strop.errors import BadIndex, BadInput, IndexDamaged
 from strop.expand_prompts import (
     EXPAND_PROMPT_VERSION,
@@ -76,6 +77,13 @@ class Refined:
     seconds_now: Seconds
     stored: int
     spent: Spent
+
+    def told(self) -> str:
+        """Say how many queries could not be refined, and why the first could not."""
+        return (
+            f"{len(self.failed):,} of {len(self.vectors):,} queries could not be expanded and are "
+            f"searched as they are (first: {next(iter(self.failed.values()))})"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return all but the vectors as JSON values."""
@@ -133,6 +141,7 @@ class QueryMethod:
     def refine(
         self,
         index: Index,
+        catalog: Catalog,
         queries: Sequence[str],
         *,
         leave_out: Sequence[str] | None = None,
@@ -140,29 +149,26 @@ class QueryMethod:
         price: Price | None = None,
         progress: Progress | None = None,
     ) -> Refined:
-        """Refine queries. ``leave_out`` has the id of a document to hide from each.
+        """Refine queries; ``Index.refine`` calls it with its catalog, where replies are kept.
 
+        ``leave_out`` has for each query the id of a document that its first pass must not see.
         Asks nothing more before ``budget`` (USD) could be passed; queries that were not asked
         about then stay as they are.
         """
-        run = _Run(self, index, list(queries), leave_out, budget, price, progress)
+        run = _Run(self, index, catalog, list(queries), leave_out, budget, price, progress)
         self._fill(run)
         return run.refined()
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as JSON values, without the model."""
-        given = {name: value for name, value in asdict_without_lm(self).items() if name != "lm"}
-        return {"expand": self.name, **given, "prompts": EXPAND_PROMPT_VERSION}
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        del own["lm"]
+        if isinstance(self.task, TaskWording):
+            own["task"] = asdict(self.task)
+        return {"expand": self.name, **own, "prompts": EXPAND_PROMPT_VERSION}
 
     def _fill(self, run: _Run) -> None:
         raise NotImplementedError
-
-
-def asdict_without_lm(step: QueryMethod) -> dict[str, Any]:
-    """Return the fields of a step; a model is no JSON value, and is kept beside."""
-    task = task_named(step.task)
-    named = {f.name: getattr(step, f.name) for f in fields(step) if f.name not in ("lm", "task")}
-    return {"task": asdict(task) if isinstance(step.task, TaskWording) else step.task, **named}
 
 
 @dataclass(frozen=True)
@@ -274,6 +280,7 @@ class _Run:
         self,
         step: QueryMethod,
         index: Index,
+        catalog: Catalog,
         queries: list[str],
         leave_out: Sequence[str] | None,
         budget: float | None,
@@ -284,10 +291,9 @@ class _Run:
         self.count = len(queries)
         self._leave_out, self._budget, self._progress = leave_out, budget, progress
         self.task = task_named(step.task)
-        assert not isinstance(step.lm, str)  # loaded when the step was made
-        lm: LM = load_lm(step.lm)
-        self._asking = _Remembering(index.catalog, lm, step.to_json(), price)
-        self._lanes = _lanes(lm)
+        lm = load_lm(step.lm)  # made already: this says so to the type checker
+        self._asking = _Remembering(catalog, lm, step.to_json(), price)
+        self._lanes = int(getattr(lm, "concurrency", 1))
         self.spent = Spent(cost=None if self._asking.price is None else 0.0)
         self.stored = 0
         self.failed: dict[int, str] = {}
@@ -359,9 +365,10 @@ class _Run:
             if all(verdict is None for verdict in said):
                 self.failed.setdefault(place, "no reply said Yes or No")
                 continue
-            yield place, [
-                (one, bool(yes)) for one, yes in zip(self.candidates[place], said, strict=True)
-            ]
+            yield (
+                place,
+                [(one, bool(yes)) for one, yes in zip(self.candidates[place], said, strict=True)],
+            )
 
     def _prompt(self, ask: Ask, place: int, candidates: Sequence[str]) -> Prompt:
         step = self.step
@@ -379,7 +386,8 @@ class _Run:
         stop = SMALL_STOPS if self.step.profile == "small" else ()
         asking = self._asking
         for place, prompts in questions.items():
-            requests[place], times = [], {}
+            requests[place] = []
+            times: dict[Prompt, int] = {}
             for prompt in prompts:
                 sample = times[prompt] = times.get(prompt, -1) + 1
                 parts = [*asdict(prompt).values(), max_tokens, temperature, sample]
@@ -447,9 +455,7 @@ class _Remembering(Asking):
                 if key not in self.replies and (reply := read_reply(self._catalog, key)):
                     self.replies[key] = reply
 
-    def save(
-        self, replies: list[tuple[Reply, int]], failures: list[tuple[Failure, int]]
-    ) -> None:
+    def save(self, replies: list[tuple[Reply, int]], failures: list[tuple[Failure, int]]) -> None:
         self.replies.update((reply.key, reply) for reply, _ in replies)
         self.errors.update((failure.key, failure.error) for failure, _ in failures)
         try:
@@ -460,14 +466,6 @@ class _Remembering(Asking):
             if not self._warned:
                 self._warned = True
                 warnings.warn(f"replies are used but not kept: {error}", stacklevel=2)
-
-
-def _lanes(lm: LM) -> int:
-    """Return how many calls a model answers at a time."""
-    for option in ("concurrency", "parallel", "threads"):
-        if option in lm.options:
-            return int(lm.options[option])
-    return int(getattr(lm, "concurrency", 1))
 
 
 def _elapsed(seconds: Sequence[float], lanes: int) -> float:

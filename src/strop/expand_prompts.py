@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from strop.errors import BadInput
 from strop.prompts import REFUSAL, Profile, Prompt, folded, safe_text, without_reasoning
@@ -198,19 +198,19 @@ def task_named(task: str | TaskWording) -> TaskWording:
 
 def _version() -> str:
     """Hash prompts of every kind, so that no change of wording goes unnoticed."""
-    made = []
-    for ask, count in (("passage", 0), ("answer", 2), ("verdict", 1)):
-        for profile in ("instruct", "small"):
-            for examples in ((), (("one", "two"), ("three", "four"))):
-                made.append(
-                    asdict(
-                        build_question(
-                            ask, TASKS["web"], "query", ["text"] * count,  # type: ignore[arg-type]
-                            profile=profile, examples=examples,  # type: ignore[arg-type]
-                        )
-                    )
-                )  # fmt: skip
+    shown = (("one", "two"), ("three", "four"))
+    asks: tuple[tuple[Ask, int], ...] = (("passage", 0), ("answer", 2), ("verdict", 1))
+    made = [
+        asdict(
+            build_question(
+                ask, TASKS["web"], "query", ["text"] * count, profile=profile, examples=examples
+            )
+        )
+        for ask, count in asks
+        for profile in get_args(Profile)
+        for examples in ((), shown)
+    ]
     return hashlib.sha256(json.dumps(made).encode()).hexdigest()[:12]
 
 
-EXPAND_PROMPT_VERSION: str = _version()
+EXPAND_PROMPT_VERSION: str = _version()  # kept with each reply

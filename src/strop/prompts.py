@@ -186,6 +186,7 @@ def safe_text(text: str, most: int | None = None) -> str:
 
 
 def folded(text: str) -> str:
+    """Return a text on one line, without control characters."""
     return " ".join(_CONTROLS.sub(" ", text).split())
 
 
