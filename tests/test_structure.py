@@ -26,9 +26,10 @@ LAYERS = [
     contrast
     index
     scoring
-    demo
+    demo grid
     display
     cli_common
+    cli_expand
     cli
     __main__
     """.split("\n")

@@ -138,6 +138,11 @@ class QueryMethod:
         object.__setattr__(self, "examples", tuple(map(tuple, self.examples)))
         object.__setattr__(self, "lm", load_lm(self.lm))
 
+    @property
+    def model(self) -> LM:
+        """The language model; made already when the settings were."""
+        return load_lm(self.lm)
+
     def refine(
         self,
         index: Index,
@@ -291,9 +296,8 @@ class _Run:
         self.count = len(queries)
         self._leave_out, self._budget, self._progress = leave_out, budget, progress
         self.task = task_named(step.task)
-        lm = load_lm(step.lm)  # made already: this says so to the type checker
-        self._asking = _Remembering(catalog, lm, step.to_json(), price)
-        self._lanes = int(getattr(lm, "concurrency", 1))
+        self._asking = _Remembering(catalog, step.model, step.to_json(), price)
+        self._lanes = int(getattr(step.model, "concurrency", 1))
         self.spent = Spent(cost=None if self._asking.price is None else 0.0)
         self.stored = 0
         self.failed: dict[int, str] = {}
