@@ -7,6 +7,7 @@ index: a short story that uses everything which writes.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import resource
@@ -44,6 +45,8 @@ import strop.vectors
 from strop import Document, Index
 from strop.embed import load
 from strop.errors import BadIndex
+from strop.generate import GenerationSettings
+from strop.prompts import PromptSettings
 from strop.types import Vectors
 
 CRASHED = 77
@@ -447,9 +450,19 @@ def watch(path: str, notes: str, seen: str, end: str) -> None:
             Path(seen).write_text(str(watcher.searches))
 
 
+def ask(path: str, url: str, slots: int) -> None:
+    """Have a language model write simple queries for every document."""
+    settings = GenerationSettings(PromptSettings(style="simple"), max_tokens=100)
+    with reopen(Path(path)) as index:
+        plan = index.generation(
+            "openai:scripted", settings, base_url=url, concurrency=slots, backoff=0.01
+        )
+        index.generate(plan)
+
+
 JOBS: dict[str, Callable[..., None]] = {
     job.__name__: job
-    for job in (crash, crash_while_creating, tell, fill_disk, hold, build_cached, watch)
+    for job in (ask, crash, crash_while_creating, tell, fill_disk, hold, build_cached, watch)
 }
 
 
@@ -469,7 +482,10 @@ def _child(request: dict[str, Any]) -> NoReturn:
 def serve() -> None:
     for line in sys.stdin:
         request = json.loads(line)
-        if "wait" in request:
+        if "load" in request:  # once here, not in every child
+            importlib.import_module(request["load"])
+            answer = 0
+        elif "wait" in request:
             answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
         else:
             answer = os.fork()
@@ -498,6 +514,10 @@ class Forks:
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
         return int(self._server.stdout.readline())
+
+    def load(self, module: str) -> None:
+        """Import a module that all later jobs need."""
+        self._ask({"load": module})
 
     def start(self, job: Callable[..., None], *args: object) -> int:
         """Start a job; return its process id."""

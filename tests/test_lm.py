@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_server import Answer, ScriptedServer, Seen, answer, drop, hang, user_text
 
+import strop.lm.service
 from strop.errors import BadInput, MissingExtra, ServiceError
 from strop.lm import Failure, Price, Replies, Reply, Request, Usage, count_tokens, load, price
 from strop.lm.base import CallFailed
@@ -64,8 +65,10 @@ class FakeClock(Clock):
         self.time = max(self.time, until)
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+@pytest.fixture(params=["vendor's client", "lean"])
+def server(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ScriptedServer]:
     # Nothing here is encrypted, and loading certificates takes longer than most of the tests.
     monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *given, **named: None)
     for name in (
@@ -73,6 +76,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
         "ANTHROPIC_BASE_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_BEARER_TOKEN_BEDROCK",
     ):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(strop.lm.service, "LEAN_ABOVE", 0 if request.param == "lean" else 1000)
     with ScriptedServer() as running:
         yield running
 
@@ -710,12 +714,15 @@ def test_closing_hands_over_what_was_on_its_way(server: ScriptedServer, family: 
         if user_text(seen.body).endswith(("k3", "k4")):
             return Answer(503, {})
         good = server.openai_reply if family == "openai" else server.anthropic_reply
-        return Answer(200, good(seen.body), delay=0.1)
+        return Answer(200, good(seen.body), delay=0.2)
 
     server.act = act
     lm = model(server, family, concurrency=6, backoff=60.0)
     run: Replies = lm.complete(source())
     first = [next(run) for _ in range(4)]
+    deadline = time.monotonic() + 10
+    while len(server.seen) < len(first) + 2 + 2 and time.monotonic() < deadline:
+        time.sleep(0.005)  # until two more are on their way, besides the two refused
     start = time.monotonic()
     rest = run.close()
     assert time.monotonic() - start < 2

@@ -21,14 +21,15 @@ LAYERS = [
     snapshot pipeline
     references
     reference_store reply_store
-    search asking
+    search asking batch_store
     generate explain expand
-    contrast
+    contrast batch_generation triplets
     index
     scoring
     demo grid
     display
     cli_common
+    cli_generate
     cli_expand
     cli
     __main__

@@ -95,7 +95,9 @@ class Asking:
             keep(answers.close())
         return spent
 
-    def keep(self, answers: list[tuple[Reply | Failure, int]], spent: Spent) -> None:
+    def keep(
+        self, answers: list[tuple[Reply | Failure, int]], spent: Spent, batch: bool = False
+    ) -> None:
         """Commit answers with the numbers of their documents, and count them."""
         if not answers:
             return
@@ -111,7 +113,7 @@ class Asking:
             spent.output_tokens += reply.usage.output_tokens
             spent.cached_tokens += reply.usage.cached_tokens
             if spent.cost is not None:
-                spent.cost += self.cost(reply.usage) or 0.0
+                spent.cost += self.cost(reply.usage, batch) or 0.0
 
     def save(self, replies: list[tuple[Reply, int]], failures: list[tuple[Failure, int]]) -> None:
         """Commit replies and failures."""

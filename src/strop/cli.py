@@ -26,7 +26,8 @@ from strop.cli_common import (
     scoring_options,
     split_list,
 )
-from strop.cli_expand import chosen_steps, expansion_options, report_expansion
+from strop.cli_expand import chosen_steps, expansion_options, limits, report_expansion
+from strop.cli_generate import estimate, queries, triplets
 from strop.display import (
     print_demo,
     print_document,
@@ -46,6 +47,12 @@ from strop.files import filled_lines
 
 class _Group(click.Group):
     """Ends with 1 and one line on an error the user can mend; usage errors end with 2."""
+
+    def make_context(self, info_name: Any, args: list[str], *rest: Any, **more: Any) -> Any:
+        told = list(args)  # reading them uses them up
+        ctx = super().make_context(info_name, args, *rest, **more)
+        ctx.meta["strop.args"] = told
+        return ctx
 
     def invoke(self, ctx: click.Context) -> Any:
         warnings.showwarning = _show_warning
@@ -214,46 +221,6 @@ def show(path: Path, id_: str, as_json: bool) -> None:
 
 @main.command()
 @click.argument("path", metavar="INDEX", type=Path)
-@click.option("--file", help='Lines {"id": …, "queries": […]}; - for standard input.')
-@click.option("--style", required=True, help="The set: simple, contrastive, … or sentences.")
-@click.option("--n", type=int, help="At most N for each document; sentences are joined.")
-@AS_JSON
-def queries(path: Path, file: str | None, style: str, n: int | None, as_json: bool) -> None:
-    """Sharpen INDEX with a set of queries: from a file, or the documents' own sentences.
-
-    A document's list in the file replaces the one it had in that set.
-    """
-    from strop.datasets import read_query_lists
-    from strop.sentences import MOST
-
-    if (file is None) != (style == "sentences"):
-        raise click.UsageError("give --file with every --style but sentences, which needs none")
-    if n is not None and n < 1:
-        raise click.UsageError("--n must be 1 or more")
-    with open_index(path) as index, progress_bars() as progress:
-        unknown: list[str] = []
-        if file is None:
-            index.sharpen("sentences", n=n or MOST, progress=progress)
-        else:
-            *_, unknown = index.import_queries(
-                read_query_lists(file), style, n=n, progress=progress
-            )
-        about = index.info()["sets"][style]
-    if unknown:
-        warn(
-            f"{len(unknown):,} lists are for ids that are not in the index and were left out"
-            f" (first: {unknown[0]})"
-        )
-    if as_json:
-        print_json({"set": style, **about, "unknown_ids": len(unknown)})
-    else:
-        click.echo(
-            f"set {style}: {about['queries']:,} queries for {about['documents']:,} documents"
-        )
-
-
-@main.command()
-@click.argument("path", metavar="INDEX", type=Path)
 @click.option("--neighbors", default=100, show_default=True, help="How many to cluster.")
 @click.option("--k", "sizes", default="3:10", show_default=True, help="Numbers of clusters to try.")
 @click.option("--restarts", default=10, show_default=True, help="Runs of KMeans for each k.")
@@ -344,10 +311,7 @@ def search(
         told: dict[str, Any] = {}
         if step is not None:
             with progress_bars() as progress:
-                refined = index.refine(
-                    text, step, budget=expansion["budget"], price=expansion["price"],
-                    progress=progress,
-                )  # fmt: skip
+                refined = index.refine(text, step, progress=progress, **limits(expansion))
             asked = refined.vectors
             told = {"expand": name, "expansion": refined.to_json()}
         hits = index.search(asked, k, chosen)
@@ -448,9 +412,8 @@ def eval_(
             temperature=temperature,
             sets=split_list((sets or "").replace("+", ",")),
             n=n,
-            budget=expansion["budget"],
-            price=expansion["price"],
             progress=progress,
+            **limits(expansion),
         )
     report = grid.first
     if report.missing:
@@ -530,6 +493,10 @@ def demo(path: Path, embedder: str, as_json: bool) -> None:
         print_json(result.to_json())
         return
     print_demo(result, path, command())
+
+
+for _verb in (queries, estimate, triplets):
+    main.add_command(_verb)
 
 
 def _show_warning(message: Warning | str, category: Any, *_: Any, **__: Any) -> None:

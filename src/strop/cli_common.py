@@ -17,6 +17,12 @@ from strop.files import shown_name
 if TYPE_CHECKING:  # loaded by the verbs that need it, so that --help is quick
     from strop.index import Index
 
+_OWN = frozenset(
+    ("cache", "cls", "embedder", "spec", "lm", "settings", "into", "limit", "price", "retry",
+     "verify", "clock")
+)  # fmt: skip
+"""Arguments of their own in the library, not options of an embedder or a model."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
@@ -110,15 +116,15 @@ def report_changes(index: Index, changes: dict[str, Any], as_json: bool) -> None
     )
 
 
-def named_options(pairs: Sequence[str]) -> dict[str, Any]:
+def named_options(pairs: Sequence[str], flag: str = "--option") -> dict[str, Any]:
     """Read NAME=VALUE pairs; a value that is JSON is taken as such."""
     options = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise click.UsageError(f"--option takes NAME=VALUE, not {pair!r}")
-        if name in ("cache", "cls", "embedder", "spec"):  # arguments of their own in the library
-            raise click.UsageError(f"{name} is no embedder's option")
+            raise click.UsageError(f"{flag} takes NAME=VALUE, not {pair!r}")
+        if name in _OWN:
+            raise click.UsageError(f"{flag} {name}: there is no such option")
         try:
             options[name] = json.loads(value)
         except ValueError:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from strop.cli_common import F, named_options, split_list
+from strop.cli_common import F, split_list
+from strop.cli_generate import model_options, options_of_model, profile_of
 from strop.display import say, warn
 
 if TYPE_CHECKING:  # loaded where a model is asked, so that --help is quick
@@ -28,43 +30,12 @@ _SETTINGS = {
 }
 
 
-class _Temperature(click.ParamType):
-    """A number, or none for the model's own choice."""
-
-    name = "float|none"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if value == "none":
-            return value
-        return click.FLOAT.convert(value, param, ctx)
-
-
-class _Price(click.ParamType):
-    """INPUT,OUTPUT in dollars per million tokens."""
-
-    name = "input,output"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        from strop.lm import Price
-
-        try:
-            given, got = map(float, value.split(","))
-            return Price(given, got)
-        except ValueError:
-            self.fail(f"{value!r} is not two numbers such as 0.25,2", param, ctx)
-
-
-def expansion_options(several: bool) -> Any:
+def expansion_options(several: bool) -> Callable[[F], F]:
     """Add the options of query methods; ``several`` of them may be named."""
     whole = click.IntRange(1)
     which = f"Any of none, {_ALL}" if several else f"One of {_ALL}"
     options = [
         click.option("--expand", help=f"Have a language model refine the queries. {which}."),
-        click.option("--lm", metavar="SPEC", help="Which model: openai:…, anthropic:…, llama:…."),
-        click.option(
-            "--lm-option", "lm_options", multiple=True, metavar="NAME=VALUE",
-            help="A model's option, such as base_url=http://127.0.0.1:8080/v1 (repeatable).",
-        ),
         click.option(
             "--task",
             help="What queries and documents are: web, science, scifact, nfcorpus, fiqa,"
@@ -82,7 +53,7 @@ def expansion_options(several: bool) -> Any:
             help="The longest passage.  [hyde, rede-rf 512, query2doc, lamer 128]",
         ),
         click.option(
-            "--sampling-temperature", type=_Temperature(),
+            "--sampling-temperature", metavar="NUMBER",
             help="Of the model; none leaves it to the model.  [0.7; query2doc, lamer 1]",
         ),
         click.option(
@@ -94,14 +65,10 @@ def expansion_options(several: bool) -> Any:
             "--fallback", type=click.Choice(["hyde-prf", "hyde", "query"]),
             help="What rede-rf does where no candidate is relevant.  [hyde-prf]",
         ),
-        click.option("--budget", type=float, help="Stop asking before so many USD are spent."),
-        click.option(
-            "--price", type=_Price(),
-            help="USD per million tokens, where it is not known: INPUT,OUTPUT.",
-        ),
     ]  # fmt: skip
 
     def add(command: F) -> F:
+        command = model_options(command)
         for option in reversed(options):
             command = option(command)
         return command
@@ -114,7 +81,7 @@ def chosen_steps(given: dict[str, Any]) -> dict[str, QueryMethod | None]:
     names = split_list(given["expand"]) or ["none"]
     values = {key: given[key] for key in _SETTINGS if given[key] is not None}
     if names == ["none"]:
-        for key in ("lm", "budget", "price", *values):
+        for key in ("lm", "base_url", "concurrency", "budget", "price", *values):
             if given[key] is not None:
                 raise click.UsageError(f"--{key.replace('_', '-')} is of use with --expand only")
         return {"none": None}
@@ -126,9 +93,12 @@ def chosen_steps(given: dict[str, Any]) -> dict[str, QueryMethod | None]:
         raise BadInput(f"no query method {unknown[0]!r}: choose from none, {_ALL}")
     if given["lm"] is None:
         raise click.UsageError("--expand needs a language model: --lm SPEC")
-    lm = load(given["lm"], **named_options(given["lm_options"]))
+    values["profile"] = profile = profile_of(given)
+    if "sampling_temperature" in values:
+        values["sampling_temperature"] = _temperature(values["sampling_temperature"])
+    lm = load(given["lm"], **options_of_model(given, profile))
     steps: dict[str, QueryMethod | None] = {}
-    used = set()
+    used: set[str] = set()
     for name in dict.fromkeys(names):
         kind = QUERY_METHODS.get(name)
         if kind is None:
@@ -137,14 +107,29 @@ def chosen_steps(given: dict[str, Any]) -> dict[str, QueryMethod | None]:
         own = {field.name for field in fields(kind)}
         settings = {_SETTINGS[key]: values[key] for key in values if _SETTINGS[key] in own}
         used |= settings.keys()
-        if settings.get("temperature") == "none":
-            settings["temperature"] = None
         steps[name] = kind(lm, **settings)
     for key in values:
         if _SETTINGS[key] not in used:
             option = key.replace("_", "-")
             raise click.UsageError(f"--{option} means nothing to {', '.join(steps)}")
     return steps
+
+
+def limits(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what refining may cost, as ``Index.refine`` takes it."""
+    from strop.lm.prices import Price
+
+    price = given["price"]
+    return {"budget": given["budget"], "price": Price.parse(price) if price else None}
+
+
+def _temperature(text: str) -> float | None:
+    try:
+        return None if text == "none" else float(text)
+    except ValueError:
+        raise click.UsageError(
+            f"--sampling-temperature takes a number or none, not {text!r}"
+        ) from None
 
 
 def report_expansion(name: str, refined: Refined) -> None:

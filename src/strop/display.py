@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
@@ -23,6 +30,7 @@ from strop.types import Document, Progress
 
 if TYPE_CHECKING:  # what it shows, not what it needs
     from strop.demo import DemoResult
+    from strop.generate import Estimate, Generation, Summary
     from strop.grid import Grid
     from strop.reference_store import Selected
     from strop.scoring import Report
@@ -272,6 +280,16 @@ def _aside(**counts: int) -> str:
     return f" ({', '.join(said)})" if said else ""
 
 
+class _Rate(ProgressColumn):
+    """How many a second, or a minute where that is below one."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        if not speed:
+            return Text("")
+        return Text(f"{speed:,.0f}/s" if speed >= 1 else f"{speed * 60:,.1f}/min")
+
+
 @contextmanager
 def progress_bars() -> Iterator[Progress | None]:
     """Show progress bars on a terminal; nothing where output is piped."""
@@ -282,16 +300,107 @@ def progress_bars() -> Iterator[Progress | None]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        _Rate(),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
         console=Console(stderr=True),
         transient=True,
     )
     tasks: dict[str, Any] = {}
 
     def show(label: str, done: int, total: int) -> None:
+        label, _, note = label.partition("\t")  # what stands behind a tab may change
         if label not in tasks:
-            tasks[label] = bars.add_task(label, total=total)
-        bars.update(tasks[label], completed=done, total=total)
+            tasks[label] = bars.add_task(label, total=total, note=note)
+        bars.update(tasks[label], completed=done, total=total, note=note)
 
     with bars:
         yield show
+
+
+# -- generation -------------------------------------------------------------------------------
+
+
+def print_estimate(plan: Generation, found: Estimate, packed: Estimate | None, batch: bool) -> None:
+    """Print what a run would cost and who would receive the text."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column()
+    roughly = "about " if found.guessed else ""
+    rows = {
+        "queries": f"{plan.style}, for the set {plan.name}, by {plan.lm.name}",
+        "text goes to": found.host,
+        "documents": f"{found.documents:,}",
+        "calls": f"{found.calls:,}" + (f" ({found.stored:,} answered)" if found.stored else ""),
+        "tokens in": f"about {found.input_tokens:,}",
+        "tokens out": f"about {found.output_tokens:,}" + (" (a guess)" if found.guessed else ""),
+        "price": _price(plan, found, batch),
+        "time": "within a day" if batch else f"{roughly}{_duration(found.seconds)}",
+    }
+    if found.without_references:
+        rows["left out"] = f"{found.without_references:,} documents have no references"
+    if packed is not None and found.calls:
+        share = packed.input_tokens / max(1, found.input_tokens)
+        cost = "" if packed.cost is None else f", {_money(packed.cost)}"
+        rows["with --packed"] = f"{packed.calls:,} calls, {share:.0%} of the tokens in{cost}"
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    Console().print(table)
+
+
+def print_generated(plan: Generation, summary: Summary, again: str) -> None:
+    """Print what a run did, and the command that goes on where something is left."""
+    spent = summary.spent
+    now = f"{spent.replies:,} replies now"
+    if spent.replies:
+        tokens = f"{spent.input_tokens:,} tokens in, {spent.output_tokens:,} out"
+        now += f" ({tokens}" + ("" if spent.cost is None else f", {_money(spent.cost)}") + ")"
+    click.echo(
+        f"set {plan.name}: {summary.queries:,} queries for {summary.lists:,} documents; {now}"
+    )
+    if summary.dropped:
+        click.echo("dropped: " + _counted(summary.dropped))
+    if summary.unverified:
+        click.echo(f"dropped by --verify: {summary.unverified:,}")
+    if summary.problems:
+        held = f" ({summary.unparsed:,} replies held no query)" if summary.unparsed else ""
+        click.echo("in the replies: " + _counted(summary.problems) + held)
+    if summary.replaced:
+        warn(
+            f"{summary.replaced:,} lists that another generator wrote are gone from the set; its"
+            " replies are kept, and the same command as then brings them back for nothing"
+        )
+    if summary.contrast is not None:
+        click.echo(f"contrast rate: {summary.contrast:.1%} nearer their document than all of its"
+                   " references")  # fmt: skip
+    if spent.stopped:
+        say(f"stopped: {spent.stopped}. To go on, raise it: {again}")
+    if spent.failures:
+        say(f"{spent.failures:,} questions failed: {_counted(spent.errors)}")
+        say(f"to ask just these again: {again} --retry-failed")
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    shown = sorted(counts.items(), key=lambda item: -item[1])
+    more = f", and {len(shown) - 5} other kinds" if len(shown) > 5 else ""
+    return ", ".join(f"{count:,} {plain(name).plain}" for name, count in shown[:5]) + more
+
+
+def _price(plan: Generation, found: Estimate, batch: bool) -> str:
+    if found.cost is None:
+        if found.host == "this process":
+            return "nothing"
+        return "unknown: give --price INPUT,OUTPUT in USD per million tokens"
+    known = plan.asking.price
+    source = f" (list price of {known.read}" if known and known.read else " (the given price"
+    return f"about {_money(found.cost)}{source}{', batch' if batch else ''})"
+
+
+def _money(cost: float) -> str:
+    return f"{cost:,.2f} USD" if cost >= 0.1 or not cost else f"{cost:.4f} USD"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

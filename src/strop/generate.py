@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from strop.asking import Asking, Spent
+from strop.batch_store import still_out
 from strop.catalog import Catalog
 from strop.errors import BadInput
 from strop.lm import LM, Request, Usage, count_tokens
@@ -28,7 +29,7 @@ from strop.types import Document, Progress
 # Before any reply was seen: tokens of one query with its plan and tags, seconds before a reply
 # begins, and tokens a second, written and read, of a service and of a small model run here.
 _TOKENS_PER_QUERY = {"simple": 25, "contrastive": 65, "negative": 65}
-_SECONDS_BEFORE, _TOKENS_WRITTEN, _TOKENS_READ = 1.0, 60, 200
+_SECONDS_BEFORE, _TOKENS_WRITTEN, _TOKENS_READ = 1.0, 60, 1000
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,12 @@ class Summary:
     unverified: int = 0
     contrast: float | None = None
     replaced: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        own = {name: value for name, value in vars(self).items() if name != "spent"}
+        told = {**vars(self.spent), **own}
+        return {k: dict(v) if isinstance(v, Counter) else v for k, v in told.items()}
 
 
 class Generation:
@@ -212,6 +219,7 @@ class Generation:
         keys = [request.key for request in task.requests]
         known = known_replies(self._catalog, keys)
         failed = failed_before(self._catalog, keys)
+        known |= still_out(self._catalog, keys)
         return [
             request
             for request in task.requests

@@ -46,20 +46,19 @@ class Grid:
         return {
             **{name: whole[name] for name in ("dataset", "queries", "baseline", "settings")},
             "judged_documents_missing": self.first.missing,
-            "query_methods": {
-                name: {
-                    "results": report.results,
-                    "p_values": report.p_values,
-                    **(
-                        {"p_values_against_none": told} if (told := self.p_values.get(name)) else {}
-                    ),
-                    **({"model": _model(step)} if (step := self.steps[name]) else {}),
-                    **({"expansion": self.refined[name].to_json()} if step else {}),
-                    **({"per_query": report.per_query} if per_query else {}),
-                }
-                for name, report in self.reports.items()
-            },
+            "query_methods": {name: self._row(name, per_query) for name in self.reports},
         }
+
+    def _row(self, name: str, per_query: bool) -> dict[str, Any]:
+        report, step = self.reports[name], self.steps[name]
+        row: dict[str, Any] = {"results": report.results, "p_values": report.p_values}
+        if name in self.p_values:
+            row["p_values_against_none"] = self.p_values[name]
+        if step is not None:
+            row["lm"] = {"name": step.model.name, "options": dict(step.model.options)}
+            row["settings"] = step.to_json()
+            row["expansion"] = self.refined[name].to_json()
+        return {**row, **({"per_query": report.per_query} if per_query else {})}
 
 
 def evaluate_grid(
@@ -116,7 +115,3 @@ def _against_none(
         for name, tested in significance(values, NONE).items():
             found.setdefault(name, {})[method] = tested
     return found
-
-
-def _model(step: QueryMethod) -> dict[str, Any]:
-    return {"lm": step.model.name, "options": dict(step.model.options), **step.to_json()}

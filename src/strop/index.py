@@ -16,6 +16,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from strop.asking import Spent
+from strop.batch_generation import BatchGeneration, read_reply_file, write_request_file
 from strop.catalog import Catalog, QuerySet, expanded_set
 from strop.contrast import Contrast
 from strop.embed import Embedder
@@ -35,6 +36,7 @@ from strop.references import ReferenceSettings
 from strop.search import Layout
 from strop.sentences import MOST
 from strop.snapshot import Snapshot, load_snapshot
+from strop.triplets import Triplet, triplets
 from strop.types import Document, Hits, Progress, Vectors
 from strop.vectors import cannot_write, vector_file, whole_rows
 
@@ -253,6 +255,13 @@ class Index:
                 if set_.settings["source"] != "expanded"
             }
 
+    def query_lists(self, name: str) -> Iterator[tuple[str, list[str]]]:
+        """Yield (document id, queries) of a set, in the order the documents came."""
+        set_ = self._require(name)
+        for number, document, _ in self._catalog.all_documents():
+            if texts := self._catalog.queries(set_, number):
+                yield document.id, texts
+
     def __len__(self) -> int:
         """The number of documents."""
         return len(self._catalog)
@@ -362,6 +371,29 @@ class Index:
         self._pipeline.run(progress)
         summary.contrast = self.contrast_rate(plan.name)
         return summary
+
+    def triplets(self, name: str, negatives: int = 1) -> Iterator[Triplet]:
+        """Yield (query, positive, negative) texts of a query set, for contrastive training."""
+        set_ = self._require(name)
+        if not self._catalog.counts()["references"]:
+            raise BadInput(f"{self.path} has no references yet: strop references {self.path}")
+        return triplets(self._catalog, set_, negatives)
+
+    @contextmanager
+    def batches(self, plan: Generation) -> Iterator[BatchGeneration]:
+        """A plan's questions by way of a batch service: submit, status, collect."""
+        with self._writing():
+            yield BatchGeneration(self._catalog, plan)
+
+    def write_requests(self, plan: Generation, path: str | os.PathLike[str]) -> int:
+        """Write a plan's open questions to a file for any service to answer; how many."""
+        with self._writing():
+            return write_request_file(self._catalog, plan, path)
+
+    def read_replies(self, plan: Generation, path: str | os.PathLike[str]) -> tuple[Spent, int]:
+        """Keep replies from a file; return them and how many were of no question asked here."""
+        with self._writing():
+            return read_reply_file(self._catalog, plan, path)
 
     def contrast_rate(self, name: str) -> float | None:
         """Return the share of a set's queries nearer their document than all its references.

@@ -15,6 +15,7 @@ from strop.lm.service import ServiceLM
 
 PREFIX = "anthropic:"
 _ANTHROPIC = "https://api.anthropic.com"
+_VERSION = "2023-06-01"
 
 
 class AnthropicLM(ServiceLM):
@@ -82,6 +83,12 @@ class AnthropicLM(ServiceLM):
         from anthropic import Anthropic
 
         return Anthropic(api_key=self.key(_ANTHROPIC), base_url=self.url, **limits)
+
+    def lean_headers(self) -> dict[str, str] | None:
+        """The key and the version of the protocol; Amazon wants each call signed."""
+        if self.bedrock:
+            return None
+        return {"x-api-key": self.key(_ANTHROPIC), "anthropic-version": _VERSION}
 
     def body(self, request: Request) -> dict[str, Any]:
         """What is sent for a request."""

@@ -79,6 +79,10 @@ class OpenAILM(ServiceLM):
             max_retries=0,
         )
 
+    def lean_headers(self) -> dict[str, str] | None:
+        """The key, as OpenAI wants it."""
+        return {"Authorization": f"Bearer {self.key(_OPENAI)}", **_organization()}
+
     def body(self, request: Request, tokens: str | None = None) -> dict[str, Any]:
         """What is sent for a request."""
         if self.completion:
@@ -106,3 +110,9 @@ class OpenAILM(ServiceLM):
             code = answer["error"].get("code") if isinstance(answer["error"], dict) else None
             raise self.refused(code if isinstance(code, int) else 500, answer, {})
         return forms.read_openai(answer, self.host)
+
+
+def _organization() -> dict[str, str]:
+    """What OpenAI's client also tells, if the environment says so."""
+    names = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
+    return {name: os.environ[of] for name, of in names.items() if os.environ.get(of)}

@@ -25,8 +25,10 @@ from strop.lm.base import (
     differing,
     one_line,
 )
+from strop.lm.lean import LeanClient, Refused, Unreachable, goes_direct
 from strop.lm.runner import LONGEST_WAIT, Clock, Policy, Run
 
+LEAN_ABOVE = 32
 _DEFAULTS = {"concurrency": 16, "retries": 8, "timeout": 120.0, "backoff": 0.5}
 _PASSING = frozenset({408, 409, 429})
 _CROWDED = frozenset({429, 529})
@@ -37,9 +39,11 @@ class ServiceLM(BaseLM):
     """A model behind HTTP, called through its vendor's client by several threads.
 
     ``concurrency`` calls at most are under way at a time; fewer while the service refuses some
-    for crowding. ``retries`` and ``backoff`` say how often and after how many seconds a call is
-    repeated, ``timeout`` how many seconds one may take. ``extra`` holds further fields for the
-    body of each call, such as {"reasoning_effort": "low"}. ``clock`` is for tests.
+    for crowding. Above 32 they go out by ``lean``, unless through a proxy: the vendor's client
+    takes too much time of the processor for so many. ``retries`` and ``backoff`` say how often
+    and after how many seconds a call is repeated, ``timeout`` how many seconds one may take.
+    ``extra`` holds further fields for the body of each call, such as {"reasoning_effort": "low"}.
+    ``clock`` is for tests.
     """
 
     package: str
@@ -97,9 +101,15 @@ class ServiceLM(BaseLM):
     def _answer(self, client: Any, request: Request) -> Answer:
         """Make one call."""
 
+    @abstractmethod
+    def lean_headers(self) -> dict[str, str] | None:
+        """What the service wants to be told with each call; None where that is not so simple."""
+
     def complete(self, requests: Iterable[Request]) -> Run:
         """Answer requests, ``concurrency`` at a time."""
-        client = self.client()
+        many = self.concurrency > LEAN_ABOVE and goes_direct(self.url)
+        headers = self.lean_headers() if many else None
+        client = LeanClient(self.url, headers, self.timeout) if headers else self.client()
         return Run(
             requests,
             partial(self._answer, client),
@@ -125,6 +135,10 @@ class ServiceLM(BaseLM):
             return call()
         except (CallFailed, BadInput):
             raise
+        except Refused as answer:
+            raise self.refused(answer.status, answer.body, answer.headers) from None
+        except Unreachable as failure:
+            raise self._unreachable(str(failure), failure.timeout) from None
         except UnicodeError as error:
             raise CallFailed(f"the text cannot be sent: {one_line(str(error))}") from None
         except Exception as error:
@@ -146,14 +160,17 @@ class ServiceLM(BaseLM):
         if response is not None and isinstance(status := getattr(error, "status_code", 0), int):
             return self.refused(status, getattr(error, "body", None), response.headers)
         kinds = {kind.__name__ for kind in type(error).__mro__}
-        if "APITimeoutError" in kinds:
-            message = f"{self.host} did not answer within {self.timeout:g} seconds"
-            return CallFailed(message, passing=True)
         if "APIConnectionError" in kinds:
             cause = error.__cause__ or error
-            message = one_line(f"{type(cause).__name__}: {cause}")
-            return CallFailed(f"{self.host} cannot be reached ({message})", passing=True)
+            return self._unreachable(f"{type(cause).__name__}: {cause}", "APITimeoutError" in kinds)
         return ServiceError(f"{self.host}: {one_line(f'{type(error).__name__}: {error}')}")
+
+    def _unreachable(self, message: str, timeout: bool) -> CallFailed:
+        if timeout:
+            said = f"{self.host} did not answer within {self.timeout:g} seconds"
+        else:
+            said = f"{self.host} cannot be reached ({one_line(message)})"
+        return CallFailed(said, passing=True)
 
     def refused(self, status: int, body: Any, headers: Mapping[str, str]) -> Exception:
         """What a status other than success means for the call, or for the run."""
