@@ -22,8 +22,8 @@ LAYERS = [
     references
     reference_store reply_store
     search asking batch_store
-    generate explain expand
-    contrast batch_generation triplets
+    generate explain refining
+    contrast batch_generation triplets expand
     index
     scoring
     demo grid

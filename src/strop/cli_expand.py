@@ -13,7 +13,8 @@ from strop.cli_generate import model_options, options_of_model, profile_of
 from strop.display import say, warn
 
 if TYPE_CHECKING:  # loaded where a model is asked, so that --help is quick
-    from strop.expand import QueryMethod, Refined
+    from strop.expand import QueryMethod
+    from strop.refining import Refined
 
 _ALL = "hyde, query2doc, lamer, rede-rf"
 # An option of the command, and the setting of the methods that it is.

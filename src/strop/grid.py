@@ -9,10 +9,11 @@ from typing import Any
 
 from strop.datasets import read_dataset
 from strop.errors import BadInput
-from strop.expand import QueryMethod, Refined
+from strop.expand import QueryMethod
 from strop.index import Index
 from strop.lm.prices import Price
 from strop.methods import Method
+from strop.refining import Refined
 from strop.scoring import Report, evaluate, select_queries, significance
 from strop.types import Dataset, Progress
 

@@ -21,7 +21,7 @@ from strop.catalog import Catalog, QuerySet, expanded_set
 from strop.contrast import Contrast
 from strop.embed import Embedder
 from strop.errors import BadIndex, BadInput, IndexBusy, StropError
-from strop.expand import Candidate, QueryMethod, Refined
+from strop.expand import QueryMethod
 from strop.explain import Explanation, explain
 from strop.generate import Generation, GenerationSettings, Summary
 from strop.intake import CATALOG, about_embedder, check_style, is_left_over, load_embedder, placed
@@ -33,6 +33,7 @@ from strop.methods import METHODS, Method, parse_method
 from strop.pipeline import Pipeline
 from strop.reference_store import Selected, references_of, update_references
 from strop.references import ReferenceSettings
+from strop.refining import Candidate, Refined
 from strop.search import Layout
 from strop.sentences import MOST
 from strop.snapshot import Snapshot, load_snapshot
