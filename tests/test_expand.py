@@ -225,6 +225,8 @@ def test_a_document_can_be_hidden_from_its_own_query(index: Index) -> None:
     lm = writer()
     index.refine(QUERIES[:1], LameR(lm, samples=1, candidates=2), leave_out=[best[0]])
     assert shown_in(lm.prompts[0]) == [TEXTS[id_] for id_ in best[1:]]
+    with pytest.raises(BadInput, match="1 ids for 3 queries"):
+        index.refine(QUERIES, LameR(lm), leave_out=["d0"])
 
 
 # -- the store -------------------------------------------------------------------------------

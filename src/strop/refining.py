@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from strop.asking import Asking, Spent
 from strop.catalog import Catalog
-from strop.errors import BadIndex, IndexDamaged
+from strop.errors import BadIndex, BadInput, IndexDamaged
 from strop.expand_prompts import (
     SMALL_STOPS,
     Ask,
@@ -111,6 +111,8 @@ class Run:
     ) -> None:
         self.step, self.index, self.queries = step, index, queries
         self.count = len(queries)
+        if leave_out is not None and len(leave_out) != self.count:
+            raise BadInput(f"leave_out has {len(leave_out):,} ids for {self.count:,} queries")
         self._leave_out, self._budget, self._progress = leave_out, budget, progress
         self.task = task_named(step.task)
         self._asking = _Remembering(catalog, step.model, step.to_json(), price)
