@@ -88,7 +88,8 @@ def test_kills_lose_nothing_and_ask_nothing_twice(
         for at, life in enumerate(lives):
             later = {prompt for others in lives[at + 1 :] for prompt in others}
             assert len(set(life)) == len(life), "one process asked the same twice"
-            assert len(later & set(life)) <= SLOTS, "more was asked again than was in flight"
+            # In flight: calls under way, and replies whose commit had not ended.
+            assert len(later & set(life)) <= 2 * SLOTS, "more was asked again than was in flight"
         before = len(server.seen)
         assert forks.run(ask, index, server.url, SLOTS) == 0
         assert len(server.seen) == before, "a complete run asked something"

@@ -79,20 +79,28 @@ class Asking:
                 numbers[request.key] = number
                 yield request
 
-        def keep(answers: list[Reply | Failure]) -> None:
-            self.keep([(answer, numbers.pop(answer.key)) for answer in answers], spent)
-            for answer in answers:
+        held: list[Reply | Failure] = []
+
+        def keep() -> None:
+            self.keep([(answer, numbers[answer.key]) for answer in held], spent)
+            for answer in held:
                 dearest.pop(answer.key, None)
+                del numbers[answer.key]
+            held.clear()
             if progress is not None and total:
                 progress(f"asking\t{self._note(spent)}", spent.replies + spent.failures, total)
 
         answers = self.lm.complete(affordable())
         try:
             for answer in answers:
-                # All that is there goes into one commit: a disk's sync costs more than a reply.
-                keep([answer, *answers.ready()])
+                # All that is there goes into one commit, for a disk's sync costs more than a
+                # reply; the next are under way meanwhile.
+                held += [answer, *answers.ready()]
+                answers.send_more()
+                keep()
         finally:  # what is on its way when the run is stopped is paid for too
-            keep(answers.close())
+            held += answers.close()
+            keep()
         return spent
 
     def keep(

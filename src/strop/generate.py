@@ -217,9 +217,10 @@ class Generation:
     def open_questions(self, task: Task) -> list[Request]:
         """Return those of a task's questions that are to be asked now."""
         keys = [request.key for request in task.requests]
-        known = known_replies(self._catalog, keys)
-        failed = failed_before(self._catalog, keys)
-        known |= still_out(self._catalog, keys)
+        with self._catalog.reading():
+            known = known_replies(self._catalog, keys)
+            failed = failed_before(self._catalog, keys)
+            known |= still_out(self._catalog, keys)
         return [
             request
             for request in task.requests

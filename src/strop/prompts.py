@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -143,6 +144,7 @@ def build_prompt(
     return [Prompt(system, shared, block + closing) for block in blocks]
 
 
+@lru_cache(maxsize=64)
 def _texts(settings: PromptSettings) -> tuple[str, str]:
     """Return the instructions and the closing request."""
     nouns = re.sub(r"([^aeiou])y$", r"\1ie", settings.noun)

@@ -109,6 +109,9 @@ class Replies(Protocol):
     def ready(self) -> list[Reply | Failure]:
         """Return what has come meanwhile, without waiting and without sending more."""
 
+    def send_more(self) -> None:
+        """Fill the places that have become free, as taking the next reply would."""
+
     def close(self) -> list[Reply | Failure]:
         """End the run early: begin nothing more, repeat nothing, wait for what is on its way.
 

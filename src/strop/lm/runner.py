@@ -235,6 +235,10 @@ class Run:
                     come.append(item)
         return come
 
+    def send_more(self) -> None:
+        """Fill the places that have become free. See ``Replies``."""
+        self._fill()
+
     def _take(self, wait: bool = True) -> Reply | Failure | None:
         """Take the next result; None if it is not for handing over. ``Empty`` if there is none."""
         item = self._done.get(block=wait)

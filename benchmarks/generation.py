@@ -1,0 +1,121 @@
+"""What asking a language model costs besides the model, and what packing references saves.
+
+    python benchmarks/generation.py [--calls 6400] [--slots 64] [--latency 0.05] [--data DATA]
+
+The first part has a set of simple queries written by a scripted server (tests/scripted_server.py,
+in a process of its own) that takes so many seconds for every answer, with so many calls at a time.
+The ideal is calls / slots * latency seconds. Each reply is committed to the index as always. The
+vendor's client, which is used up to 32 calls at a time, is measured beside. The second part counts
+the tokens of contrastive prompts for Cranfield in DATA, all references of a document in one call
+against one call for each. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import strop.lm.service
+from strop import Index
+from strop.data import read_corpus
+from strop.generate import GenerationSettings
+from strop.prompts import PromptSettings
+
+SERVER = Path(__file__).parent.parent / "tests" / "scripted_server.py"
+SIMPLE = GenerationSettings(PromptSettings(style="simple"))
+
+
+@contextmanager
+def served(latency: float) -> Iterator[str]:
+    """Run the scripted server; yield its address."""
+    command = [sys.executable, str(SERVER), "--latency", str(latency)]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        yield server.stdout.readline().strip()
+    finally:
+        server.stdin.close()
+        server.wait()
+
+
+def embed(texts: list[str]) -> Any:
+    """Any vectors will do: they are not what is measured."""
+    return np.ones((len(texts), 8))
+
+
+def time_calls(calls: int, slots: int, latency: float, lean: bool) -> dict[str, float]:
+    """Have queries written for so many documents; how near the ideal, and CPU for each call."""
+    strop.lm.service.LEAN_ABOVE = 0 if lean else 10**9
+    text = "The boundary layer on a flat plate in shear flow. " * 10
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served(latency) as url,
+        Index.create(Path(folder) / "index", embed) as index,
+    ):
+        index.add({"id": str(i), "text": f"{text} Number {i}."} for i in range(calls))
+        options: dict[str, Any] = {"base_url": url, "concurrency": slots}
+        index.generate(index.generation("openai:scripted", SIMPLE, limit=slots, **options))
+        plan = index.generation("openai:scripted", SIMPLE, **options)  # all is loaded by now
+        began, busy = time.perf_counter(), time.process_time()
+        spent = plan.run()
+        took, busy = time.perf_counter() - began, time.process_time() - busy
+    assert spent.replies == calls - slots
+    return {
+        "share_of_ideal": spent.replies / slots * latency / took,
+        "calls_a_second": spent.replies / took,
+        "cpu_ms_a_call": busy / spent.replies * 1e3,
+    }
+
+
+def count_tokens(corpus: Path) -> dict[str, float]:
+    """Return input tokens per document, packed and per reference."""
+    counted = {}
+    with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "index") as index:
+        index.add(read_corpus(corpus))
+        index.select_references()
+        for packed in (True, False):
+            settings = GenerationSettings(PromptSettings(style="contrastive", packed=packed))
+            plan = index.generation(lambda prompt: prompt, settings, name="none")
+            found = plan.estimate()
+            counted["packed" if packed else "per_reference"] = found.input_tokens / found.documents
+            counted["calls_packed" if packed else "calls_per_reference"] = (
+                found.calls / found.documents
+            )
+    counted["ratio"] = counted["per_reference"] / counted["packed"]
+    return counted
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--calls", type=int, default=6400)
+    parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--latency", type=float, default=0.05)
+    parser.add_argument("--data", type=Path, help="a folder with cranfield in BEIR's layout")
+    given = parser.parse_args()
+    found: dict[str, Any] = {
+        "slots": given.slots,
+        "latency": given.latency,
+        "lean": time_calls(given.calls, given.slots, given.latency, lean=True),
+        "vendor": time_calls(given.calls // 4, given.slots, given.latency, lean=False),
+    }
+    for name in ("lean", "vendor"):
+        print(name, {key: round(value, 3) for key, value in found[name].items()})
+    if given.data is not None:
+        found["tokens"] = count_tokens(given.data / "cranfield")
+        print("tokens", {key: round(value, 2) for key, value in found["tokens"].items()})
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
