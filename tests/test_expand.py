@@ -720,12 +720,15 @@ def test_eval_prints_the_grid(files: tuple[Path, Path], server: ScriptedServer) 
 
 def test_eval_keeps_one_budget_for_all(files: tuple[Path, Path], server: ScriptedServer) -> None:
     path, asked = files
+    server.usage = lambda body: {"prompt_tokens": 10, "completion_tokens": 100}  # 0.10 each
     how = ["--lm", "openai:scripted", "--base-url", server.url, "--concurrency", "1"]
     how += ["--price", "1,1000", "--budget", "0.12", "--passage-tokens", "100", "--samples", "3"]
     told = strop("eval", path, asked, "--expand", "hyde,lamer", *how, "--methods", "trad", "--json")
     parts = [row["expansion"] for row in told.json["query_methods"].values()]
+    assert [part["replies_now"] for part in parts] == [1, 0]
+    assert [part["failed"] for part in parts] == [4, 5]
     assert 0 < sum(part["cost"] for part in parts) <= 0.12
-    assert parts[1]["failed"] == 5
+    assert len(server.bodies) == 1
     assert "budget" in told.stderr
 
 
