@@ -17,19 +17,20 @@ LAYERS = [
     errors types
     compiled threads files sentences methods batches vectors database
     kernels clustering data datasets document_catalog embed stdlib_docs lm prompts query_filters
-    catalog neighbors intake
+    catalog neighbors intake expand_prompts
     snapshot pipeline
     references
     reference_store reply_store
     search asking batch_store
-    generate explain
-    contrast batch_generation triplets
+    generate explain refining
+    contrast batch_generation triplets expand
     index
     scoring
-    demo
+    demo grid
     display
     cli_common
     cli_generate
+    cli_expand
     cli
     __main__
     """.split("\n")

@@ -15,6 +15,7 @@ from strop.errors import StropError
 from strop.types import Dataset, Document, Hits
 
 if TYPE_CHECKING:
+    from strop.expand import HyDE, LameR, Query2Doc, ReDERF
     from strop.explain import Explanation
     from strop.index import Changes, Index
     from strop.methods import METHODS, Method
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "METHODS", "Changes", "Dataset", "Document", "Explanation", "Hits", "Index", "Method",
+    "METHODS", "Changes", "Dataset", "Document", "Explanation", "Hits", "HyDE", "Index",
+    "LameR", "Method", "Query2Doc", "ReDERF",
     "ReferenceSettings", "Report", "StropError", "evaluate", "select_references",
 ]  # fmt: skip
 
 _HOME = {
-    "Changes": "index", "Explanation": "explain", "Index": "index", "METHODS": "methods",
+    "Changes": "index", "Explanation": "explain", "HyDE": "expand", "LameR": "expand",
+    "Query2Doc": "expand", "ReDERF": "expand", "Index": "index", "METHODS": "methods",
     "Method": "methods", "ReferenceSettings": "references", "select_references": "references",
     "Report": "scoring", "evaluate": "scoring",
 }  # fmt: skip

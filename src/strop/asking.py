@@ -133,7 +133,7 @@ class Asking:
             return
         replies = [(one, number) for one, number in answers if isinstance(one, Reply)]
         failures = [(one, number) for one, number in answers if isinstance(one, Failure)]
-        save_replies(self._catalog, replies, failures, provenance or self.provenance)
+        self.save(replies, failures, provenance or self.provenance)
         for failure, _ in failures:
             spent.failures += 1
             spent.errors[failure.error] += 1
@@ -144,6 +144,15 @@ class Asking:
             spent.cached_tokens += reply.usage.cached_tokens
             if spent.cost is not None:
                 spent.cost += self.cost(reply.usage, batch) or 0.0
+
+    def save(
+        self,
+        replies: list[tuple[Reply, int]],
+        failures: list[tuple[Failure, int]],
+        provenance: Provenance,
+    ) -> None:
+        """Commit replies and failures."""
+        save_replies(self._catalog, replies, failures, provenance)
 
     def cost(self, usage: Usage, batch: bool = False) -> float | None:
         """USD for tokens, None where the price is unknown."""

@@ -26,11 +26,13 @@ from strop.cli_common import (
     scoring_options,
     split_list,
 )
+from strop.cli_expand import chosen_steps, expansion_options, limits, report_expansion
 from strop.cli_generate import estimate, queries, triplets
 from strop.display import (
     print_demo,
     print_document,
     print_explained,
+    print_grid,
     print_hits,
     print_info,
     print_json,
@@ -272,6 +274,7 @@ def references(
 @click.option("--method", help="One of the methods of `strop eval`.  [sharp]")
 @scoring_options
 @click.option("--explain", is_flag=True, help="Say which stored queries moved each document.")
+@expansion_options(several=False)
 @AS_JSON
 def search(
     path: Path,
@@ -284,10 +287,15 @@ def search(
     n: int | None,
     explain: bool,
     as_json: bool,
+    **expansion: Any,
 ) -> None:
     """Rank the documents of INDEX for TEXT."""
     if not text.strip():
         raise BadInput("the query is empty: write what to look for")
+    steps = chosen_steps(expansion)
+    if len(steps) > 1:
+        raise click.UsageError("--expand takes one query method here")
+    ((name, step),) = steps.items()
     with open_index(path) as index:
         chosen = index.method(
             method,
@@ -299,17 +307,26 @@ def search(
         if chosen.expanded is not None:
             with progress_bars() as progress:
                 index.expand(chosen.expanded, progress)
-        hits = index.search(text, k, chosen)
+        asked: Any = text
+        told: dict[str, Any] = {}
+        if step is not None:
+            with progress_bars() as progress:
+                refined = index.refine(text, step, progress=progress, **limits(expansion))
+            asked = refined.vectors
+            told = {"expand": name, "expansion": refined.to_json()}
+        hits = index.search(asked, k, chosen)
         rows: list[dict[str, Any]] = []
         for rank, (id_, score) in enumerate(zip(hits.ids[0], hits.scores[0], strict=True), 1):
             document = index.get(id_)
             row = {"rank": rank, "id": id_, "score": round(float(score), 6)}
             row |= {"title": document.title, "text": document.text}
             if explain:
-                row["explanation"] = asdict(index.explain(text, id_, chosen))
+                row["explanation"] = asdict(index.explain(asked, id_, chosen))
             rows.append(row)
+        if step is not None:
+            report_expansion(name, refined)
         if as_json:
-            print_json({"query": text, "method": chosen.name, "hits": rows})
+            print_json({"query": text, "method": chosen.name, **told, "hits": rows})
         elif explain:
             print_explained(rows)
         else:
@@ -335,6 +352,7 @@ def search(
 )
 @click.option("--split", default="test", show_default=True, help="Which qrels of the dataset.")
 @click.option("--exclude-queries", help="Ids of queries to drop, such as 1,3.")
+@click.option("--limit-queries", type=click.IntRange(1), help="Take the first N of the others.")
 @click.option(
     "--ignore-same-id", is_flag=True, help="Leave out a document with the query's id (ArguAna)."
 )
@@ -346,6 +364,7 @@ def search(
     help="A folder for TREC run files, one for each method.",
 )
 @click.option("--per-query", is_flag=True, help="With --json: also the value of each query.")
+@expansion_options(several=True)
 @AS_JSON
 def eval_(
     path: Path,
@@ -354,6 +373,7 @@ def eval_(
     measures: str,
     split: str,
     exclude_queries: str | None,
+    limit_queries: int | None,
     ignore_same_id: bool,
     baseline: str | None,
     alpha: float | None,
@@ -363,24 +383,29 @@ def eval_(
     run_out: Path | None,
     per_query: bool,
     as_json: bool,
+    **expansion: Any,
 ) -> None:
     """Score methods on DATASET, a BEIR folder with queries.jsonl and qrels.
 
     trad is plain search, sharp all query sets at temperature 0.1; docs/architecture.md has the
     others. doc2query and docexp embed the expanded documents first and keep that in the index.
+    With --expand there is one table of query methods by scoring methods.
     """
     from strop.datasets import read_dataset, write_run
-    from strop.scoring import evaluate
+    from strop.grid import evaluate_grid
 
+    steps = chosen_steps(expansion)
     with open_index(path) as index, progress_bars() as progress:
         if run_out is not None:  # before the work, not after, if it cannot be made
             run_out.mkdir(parents=True, exist_ok=True)
-        report = evaluate(
+        grid = evaluate_grid(
             index,
             read_dataset(dataset, split),
             split_list(methods),
+            steps,
             measures=split_list(measures),
             exclude=split_list(exclude_queries),
+            limit=limit_queries,
             ignore_same_id=ignore_same_id,
             baseline=baseline,
             alpha=alpha,
@@ -388,20 +413,31 @@ def eval_(
             sets=split_list((sets or "").replace("+", ",")),
             n=n,
             progress=progress,
+            **limits(expansion),
         )
+    report = grid.first
     if report.missing:
         warn(
             f"{report.missing:,} relevant documents of {report.dataset} are not in the index;"
             " no method can find them"
         )
+    for name, refined in grid.refined.items():
+        report_expansion(name, refined)
     if run_out is not None:
-        for name, run in report.runs.items():
-            safe = name.replace(":", "_").replace("=", "-")
-            write_run(run_out / f"{report.dataset}.{safe}.trec", run, f"strop-{safe}")
-    if as_json:
-        print_json(report.to_json(per_query))
+        for step, one in grid.reports.items():
+            for name, run in one.runs.items():
+                named = name if step == "none" else f"{step}.{name}"
+                safe = named.replace(":", "_").replace("=", "-")
+                write_run(run_out / f"{report.dataset}.{safe}.trec", run, f"strop-{safe}")
+    if not grid.refined:
+        if as_json:
+            print_json(report.to_json(per_query))
+        else:
+            print_report(report)
+    elif as_json:
+        print_json(grid.to_json(per_query))
     else:
-        print_report(report)
+        print_grid(grid)
 
 
 @main.command()

@@ -20,6 +20,7 @@ from strop.types import Progress
 if TYPE_CHECKING:  # loaded by the verbs that need it, so that --help is quick
     from strop.generate import Generation, GenerationSettings, Summary
     from strop.index import Index
+    from strop.prompts import Profile
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -207,6 +208,26 @@ def triplets(path: Path, output: Path, name: str, negatives: int, as_json: bool)
           f"{written:,} triplets written to {output}")  # fmt: skip
 
 
+# -- a model --------------------------------------------------------------------------------
+
+
+def profile_of(given: dict[str, Any]) -> Profile:
+    """Return how to ask: as told, else as suits the model."""
+    small = given["lm"] == "smollm2" if given["profile"] is None else given["profile"] == "small"
+    return "small" if small else "instruct"
+
+
+def options_of_model(given: dict[str, Any], profile: Profile) -> dict[str, Any]:
+    """Return what ``model_options`` say of a model."""
+    options = named_options(given["lm_options"], "--lm-option")
+    if profile == "small" and not given["lm"].startswith("anthropic:"):
+        options.setdefault("completion", True)
+    for name in ("base_url", "concurrency"):
+        if given[name] is not None:
+            options[name] = given[name]
+    return options
+
+
 # -- a plan ---------------------------------------------------------------------------------
 
 _WITHOUT_LM = frozenset({"path", "style", "file", "n", "into", "queries_out", "as_json"})
@@ -253,14 +274,9 @@ def _plan(index: Index, given: dict[str, Any], progress: Progress | None) -> Gen
 
     if given["style"] not in STYLES:
         raise click.UsageError(f"with --lm the style is one of {', '.join(STYLES)}")
-    settings, options = _settings(given), named_options(given["lm_options"], "--lm-option")
-    if settings.prompt.profile == "small" and not given["lm"].startswith("anthropic:"):
-        options.setdefault("completion", True)
-    for name in ("base_url", "concurrency"):
-        if given[name] is not None:
-            options[name] = given[name]
+    settings = _settings(given)
     # Whatever is wrong comes to light before references are chosen, which may take long.
-    lm = load(given["lm"], **options)
+    lm = load(given["lm"], **options_of_model(given, settings.prompt.profile))
     price = Price.parse(given["price"]) if given["price"] else None
     if given["style"] != "simple":
         index.select_references(progress=progress)
@@ -279,16 +295,16 @@ def _settings(given: dict[str, Any]) -> GenerationSettings:
     from strop.generate import GenerationSettings
     from strop.prompts import PromptSettings
 
-    small = given["lm"] == "smollm2" if given["profile"] is None else given["profile"] == "small"
+    profile = profile_of(given)
     prompt = PromptSettings(
         style=given["style"],
         examples=tuple(_examples(given["examples"])) if given["examples"] else (),
         noun=given["noun"],
         packed=given["packed"],
-        profile="small" if small else "instruct",
+        profile=profile,
         max_queries=given["max_queries"],
     )
-    further: dict[str, Any] = dict(_SMALL) if small else {}
+    further: dict[str, Any] = dict(_SMALL) if profile == "small" else {}
     for name in ("max_tokens", "temperature", "samples"):
         if given[name] is not None:
             further[name] = given[name]

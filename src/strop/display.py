@@ -31,6 +31,7 @@ from strop.types import Document, Progress
 if TYPE_CHECKING:  # what it shows, not what it needs
     from strop.demo import DemoResult
     from strop.generate import Estimate, Generation, Summary
+    from strop.grid import Grid
     from strop.reference_store import Selected
     from strop.scoring import Report
 
@@ -165,6 +166,38 @@ def print_report(report: Report) -> None:
     shown.caption = f"{report.queries:,} queries, percent"
     if len(report.results) > 1:
         shown.caption += f"; change against {report.baseline}, * p < 0.05 (paired t-test, Holm)"
+    standard_output().print(shown)
+
+
+def print_grid(grid: Grid) -> None:
+    """Print query methods by scoring methods, in percent, with the change against no expansion."""
+    measures = grid.first.measures
+    shown = plain_table("", "", *measures)
+    shown.columns[0].header = plain(grid.first.dataset)
+    for column in shown.columns[2:]:
+        column.justify = "right"
+    for step, report in grid.reports.items():
+        best = {name: max(of[name] for of in report.results.values()) for name in measures}
+        for method, values in report.results.items():
+            cells = []
+            for measure, value in values.items():
+                mark = "^" if len(report.results) > 1 and value == best[measure] else " "
+                cell = f"[bold]{100 * value:.2f}[/]^" if mark == "^" else f"{100 * value:.2f} "
+                if step in grid.p_values:
+                    change = 100 * (value - grid.reports["none"].results[method][measure])
+                    star = "*" if grid.p_values[step][method][measure] < 0.05 else " "
+                    cell += f" {change:+6.2f}{star}"
+                elif grid.p_values:
+                    cell += " " * 8
+                cells.append(cell)
+            shown.add_row(plain(step), plain(method), *cells)
+        shown.add_section()
+    shown.caption = f"{grid.first.queries:,} queries, percent; ^ best with its query method"
+    if grid.p_values:
+        shown.caption += (
+            "; change against the same scoring method without expansion, * p < 0.05 (paired t-test,"
+            " Holm)"
+        )
     standard_output().print(shown)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
@@ -20,6 +21,7 @@ from strop.catalog import Catalog, QuerySet, expanded_set
 from strop.contrast import Contrast
 from strop.embed import Embedder
 from strop.errors import BadIndex, BadInput, IndexBusy, StropError
+from strop.expand import QueryMethod
 from strop.explain import Explanation, explain
 from strop.generate import Generation, GenerationSettings, Summary
 from strop.intake import CATALOG, about_embedder, check_style, is_left_over, load_embedder, placed
@@ -31,6 +33,7 @@ from strop.methods import METHODS, Method, parse_method
 from strop.pipeline import Pipeline
 from strop.reference_store import Selected, references_of, update_references
 from strop.references import ReferenceSettings
+from strop.refining import Candidate, Refined
 from strop.search import Layout
 from strop.sentences import MOST
 from strop.snapshot import Snapshot, load_snapshot
@@ -485,15 +488,22 @@ class Index:
         temperature: float | None = None,
         sets: Sequence[str] | None = None,
         n: int | None = None,
+        expand: QueryMethod | None = None,
     ) -> Hits:
         """Return the best k documents for each query, texts or vectors (n, dim).
 
         ``method`` is a name of ``METHODS`` with optional settings (``"sharp:alpha=2"``). Without
         one it is ``sharp`` where the index has query sets and ``trad`` where it has none.
+        ``expand`` has a language model refine the queries first, such as ``HyDE("openai:…")``.
         """
         if k < 1:
             raise BadInput(f"k must be 1 or more, not {k}")
         chosen = self.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
+        if expand is not None:
+            refined = self.refine(queries, expand)
+            if refined.failed:
+                warnings.warn(refined.told(), stacklevel=2)
+            queries = refined.vectors
         asked = self._asked(queries)
         with self._catalog.reading():  # the scan and the ids must see the same documents
             snapshot, layout = self._layout(chosen)
@@ -568,6 +578,60 @@ class Index:
         return self._pipeline.embed(
             [queries] if isinstance(queries, str) else list(queries), "query"
         )
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        """Embed texts as documents are embedded (n, dim), without adding them."""
+        return self._pipeline.embed(list(texts), "document")
+
+    def refine(
+        self,
+        queries: str | Sequence[str] | Vectors,
+        expand: QueryMethod,
+        *,
+        leave_out: Sequence[str] | None = None,
+        budget: float | None = None,
+        price: Price | None = None,
+        progress: Progress | None = None,
+    ) -> Refined:
+        """Have a language model refine queries; ``search`` takes the vectors in their place.
+
+        Replies are kept in the index, which is possible while another process writes to it.
+        ``leave_out`` has for each query the id of a document that its first pass must not see.
+        Nothing more is asked before ``budget`` (USD) could be passed.
+        """
+        if isinstance(queries, np.ndarray):
+            raise BadInput(f"{expand.name} needs the text of the queries, not their vectors")
+        texts = [queries] if isinstance(queries, str) else list(queries)
+        return expand.refine(
+            self, self._catalog, texts, leave_out=leave_out, budget=budget, price=price,
+            progress=progress,
+        )  # fmt: skip
+
+    def candidates(
+        self,
+        queries: Vectors,
+        k: int,
+        method: str | Method | None = None,
+        leave_out: Sequence[str] | None = None,
+    ) -> list[list[Candidate]]:
+        """Return the best k documents for each query, with their texts and their own vectors.
+
+        ``leave_out`` has for each query the id of a document that does not count.
+        """
+        with self._catalog.reading():
+            hits = self.search(queries, k + (leave_out is not None), method)
+            snapshot, layout = self._layout(METHODS["trad"])
+
+            def of(id_: str) -> Candidate:
+                number = self._catalog.number_of(id_)
+                place = int(np.searchsorted(snapshot.numbers, number))
+                text = self._catalog.document(number).content
+                return Candidate(id_, text, np.array(layout.document(place)))
+
+            return [
+                [of(id_) for id_ in ids if leave_out is None or id_ != leave_out[at]][:k]
+                for at, ids in enumerate(hits.ids.tolist())
+            ]
 
     def _asked(self, queries: str | Sequence[str] | Vectors) -> Vectors:
         if isinstance(queries, np.ndarray):

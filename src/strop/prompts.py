@@ -105,7 +105,7 @@ class PromptSettings:
             raise BadInput(
                 f"small models cannot do {self.style}: use style 'simple', or profile 'instruct'"
             )
-        if isinstance(self.examples, str) or not all(_fold(text) for text in self.examples):
+        if isinstance(self.examples, str) or not all(folded(text) for text in self.examples):
             raise BadInput("examples must be a list of queries, none of them empty")
         object.__setattr__(self, "examples", tuple(self.examples))
         if not re.fullmatch(r"[^\W\d_][^\n<>{}:]*", self.noun):
@@ -132,7 +132,7 @@ def build_prompt(
         label = f"Relevant {settings.noun}:"
         shots = "".join(f"Document: {text}\n{label} {query}\n\n" for query, text in _SHOTS.items())
         most = min(settings.document_chars or 2000, 2000)  # their contexts are short
-        text = _safe(_fold(document.content), most)
+        text = safe_text(folded(document.content), most)
         return [Prompt("", f"{shots}Document: {text}\n", label)]
     (system, closing), shared = _texts(settings), _block("DOCUMENT", document, settings)
     if settings.style == "simple":
@@ -151,7 +151,7 @@ def _texts(settings: PromptSettings) -> tuple[str, str]:
     target, other = "DOCUMENT", "the references" if settings.packed else "REFERENCE"
     if settings.style == "negative":
         target, other = ("a reference" if settings.packed else other), target
-    shown = [f"<EXAMPLE>{_safe(_fold(text))}</EXAMPLE>" for text in settings.examples]
+    shown = [f"<EXAMPLE>{safe_text(folded(text))}</EXAMPLE>" for text in settings.examples]
     words = {
         "noun": settings.noun, "target": target, "other": other, "shown": "\n".join([*shown, ""]),
         "nouns": nouns + ("es" if re.search(r"(s|x|z|ch|sh)$", nouns) else "s"),
@@ -168,7 +168,7 @@ def _texts(settings: PromptSettings) -> tuple[str, str]:
 
 def _block(name: str, document: Document, settings: PromptSettings) -> str:
     text = "\n\n".join(part.strip() for part in (document.title, document.text) if part.strip())
-    return f"<{name}>\n{_safe(text, settings.document_chars) or '(no text)'}\n</{name}>\n\n"
+    return f"<{name}>\n{safe_text(text, settings.document_chars) or '(no text)'}\n</{name}>\n\n"
 
 
 # Our own tags, and the marks of turns in chat templates, which servers honour in any text.
@@ -179,7 +179,7 @@ _MARKS = re.compile(
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
-def _safe(text: str, most: int | None = None) -> str:
+def safe_text(text: str, most: int | None = None) -> str:
     """Make a text unable to end its block, and cut it behind a word (where spaces divide them)."""
     if most is not None and len(text) > most:
         space = max(text.rfind(" ", 0, most + 1), text.rfind("\n", 0, most + 1))
@@ -187,7 +187,8 @@ def _safe(text: str, most: int | None = None) -> str:
     return _MARKS.sub("‹", _CONTROLS.sub(" ", text))
 
 
-def _fold(text: str) -> str:
+def folded(text: str) -> str:
+    """Return a text on one line, without control characters."""
     return " ".join(_CONTROLS.sub(" ", text).split())
 
 
@@ -224,7 +225,7 @@ _CHATTER = re.compile(
     r"(?i).*[:：]$|(?:sure|certainly|of course|okay)[,.!]|let me know|(?:i )?hope this|[<\[{}\]]|"
     r"(?:here (?:are|is)|here's|below (?:are|is)|the following|these)\b.*(?:quer|question|passage)"
 )
-_REFUSAL = re.compile(
+REFUSAL = re.compile(
     r"(?i)\W*(?:i(?:['’]m| am)(?: \w+)? sorry|sorry,|i apologi[sz]e|as an ai\b|unfortunately,? i\b|"
     r"i(?:['’]m| am) (?:unable|not able) to|i (?:cannot|can['’]t|won['’]t|will not|must)\b"
     r".{0,40}\b(?:help|assist|provide|generate|create|comply|fulfil|write|produce|answer|decline))"
@@ -252,7 +253,7 @@ def parse_reply(
     complete is dropped. ``references`` is how many were shown; other numbers are not believed.
     """
     parsed = Parsed([], [], [], ["reply cut off"] if truncated else [])
-    body = _without_reasoning(text)
+    body = without_reasoning(text)
     parts = _from_tags(body, truncated) or _from_json(body)
     found = _joined(parts or _from_lines(body, settings, truncated))
     marks = [_MARKER.match(one["query"]) for one in found]
@@ -274,11 +275,11 @@ def parse_reply(
             parsed.against.append(_numbers(one.get("against", ""), references))
     if not found:
         kind = "reasoning only" if text.strip() and not body.strip() else "no query found"
-        parsed.problems.append("refusal" if _REFUSAL.match(body) else kind)
+        parsed.problems.append("refusal" if REFUSAL.match(body) else kind)
     return parsed
 
 
-def _without_reasoning(text: str) -> str:
+def without_reasoning(text: str) -> str:
     """Drop what a model thought aloud; a lone closing tag ends thoughts begun in the prompt."""
     kept, end, thinking = "", 0, False
     for tag in _REASONING.finditer(text):
@@ -367,7 +368,7 @@ def _from_lines(body: str, settings: PromptSettings, truncated: bool) -> _Parts:
         rows.append((rank, name, text[said.end() :] if said else text))
     best = max((rank for rank, name, _ in rows if name == "query"), default=0)
     parts: _Parts = []
-    for rank, name, text in rows if best or not _REFUSAL.match(body) else ():
+    for rank, name, text in rows if best or not REFUSAL.match(body) else ():
         prose = not text or _CHATTER.match(text) or (settings.noun == "query" and len(text) > 300)
         wanted = (rank or not parts) if small else not best
         if parts and text and not parts[-1][1]:  # behind a heading such as "Query 1:"
@@ -379,7 +380,7 @@ def _from_lines(body: str, settings: PromptSettings, truncated: bool) -> _Parts:
 
 def _clean(text: str, noun: str) -> str:
     """Strip what is around a query: labels, quotes, emphasis, entities, white space."""
-    text = _fold(_ENTITY.sub(lambda entity: html.unescape(entity[0]), text))
+    text = folded(_ENTITY.sub(lambda entity: html.unescape(entity[0]), text))
     for _ in range(3):
         said = re.match(_LABEL % f"query|question|{re.escape(noun)}", text)
         text = text[said.end() :] if said else text

@@ -15,7 +15,7 @@ from strop.datasets import read_dataset
 from strop.errors import BadInput
 from strop.index import Index
 from strop.methods import Method
-from strop.types import Dataset, Progress
+from strop.types import Dataset, Progress, Vectors
 
 MEASURES = ("nDCG@10", "R@50", "AP@50")
 _DEEPEST = 1000
@@ -66,7 +66,9 @@ def evaluate(
     *,
     measures: Sequence[str] = MEASURES,
     exclude: Sequence[str] = (),
+    limit: int | None = None,
     ignore_same_id: bool = False,
+    asked: Vectors | None = None,
     baseline: str | None = None,
     alpha: float | None = None,
     temperature: float | None = None,
@@ -76,13 +78,14 @@ def evaluate(
 ) -> Report:
     """Score methods on a dataset (or the folder of one); the first is the baseline unless named.
 
-    ``exclude`` drops queries by id. ``ignore_same_id`` leaves out a document whose id equals the
-    query's, as in ArguAna, where each query is itself a document. ``alpha`` and the others stand
-    in for what a method's own spec leaves out.
+    ``exclude`` drops queries by id, ``limit`` keeps the first of the others. ``ignore_same_id``
+    leaves out a document whose id equals the query's, as in ArguAna, where each query is itself a
+    document. ``asked`` are vectors (n, dim) to use for the queries instead of their own.
+    ``alpha`` and the others stand in for what a method's own spec leaves out.
     """
     if not isinstance(dataset, Dataset):
         dataset = read_dataset(dataset)
-    dataset = _without(dataset, exclude)
+    dataset = select_queries(dataset, exclude, limit)
     parsed = _parsed(measures)
     depth = max(measure.params.get("cutoff") or _DEEPEST for measure in parsed.values())
     chosen = {}
@@ -103,7 +106,8 @@ def evaluate(
         if method.expanded is not None:
             index.expand(method.expanded, progress)
     ids, texts = list(dataset.queries), list(dataset.queries.values())
-    asked = index.embed_queries(texts)
+    if asked is None:
+        asked = index.embed_queries(texts)
     runs: dict[str, Run] = {}
     seconds: dict[str, float] = {}
     for at, (name, method) in enumerate(chosen.items(), 1):
@@ -123,15 +127,21 @@ def evaluate(
     }
     return Report(
         dataset.name, len(ids), tuple(parsed), baseline, results, per_query,
-        _significance(per_query, baseline), runs, seconds, chosen, missing,
+        significance(per_query, baseline), runs, seconds, chosen, missing,
     )  # fmt: skip
 
 
-def _without(dataset: Dataset, exclude: Sequence[str]) -> Dataset:
+def select_queries(
+    dataset: Dataset, exclude: Sequence[str] = (), limit: int | None = None
+) -> Dataset:
+    """Return a dataset without the queries named, and with the first ``limit`` of the others."""
+    if limit is not None and limit < 1:
+        raise BadInput(f"limit must be 1 or more, not {limit}")
     unknown = [id_ for id_ in exclude if id_ not in dataset.queries]
     if unknown:
         raise BadInput(f"query {unknown[0]!r} cannot be excluded: {dataset.name} has no such query")
-    queries = {id_: text for id_, text in dataset.queries.items() if id_ not in set(exclude)}
+    kept = [id_ for id_ in dataset.queries if id_ not in set(exclude)][:limit]
+    queries = {id_: dataset.queries[id_] for id_ in kept}
     if not queries:
         raise BadInput(f"{dataset.name} has no test queries left to score")
     return replace(dataset, queries=queries)
@@ -202,9 +212,10 @@ def _values(parsed: Mapping[str, Any], dataset: Dataset, run: Run) -> dict[str, 
     return values
 
 
-def _significance(
+def significance(
     per_query: Mapping[str, Mapping[str, Mapping[str, float]]], baseline: str
 ) -> dict[str, dict[str, float]]:
+    """Test what is in ``per_query[name][measure][query]`` against one of the names."""
     from scipy.stats import ttest_rel
 
     others = [name for name in per_query if name != baseline]
