@@ -25,9 +25,13 @@ LAYERS = [
     explain
     index
     scoring
+    perplexity paper benchmark_data
+    analyse reproduce_plan
+    figures reproduce
     demo
     display
     cli_common
+    cli_research
     cli
     __main__
     """.split("\n")

@@ -26,6 +26,7 @@ from strop.cli_common import (
     scoring_options,
     split_list,
 )
+from strop.cli_research import COMMANDS as RESEARCH
 from strop.display import (
     print_demo,
     print_document,
@@ -490,6 +491,10 @@ def demo(path: Path, embedder: str, as_json: bool) -> None:
         print_json(result.to_json())
         return
     print_demo(result, path, command())
+
+
+for _verb in RESEARCH:
+    main.add_command(_verb)
 
 
 def _show_warning(message: Warning | str, category: Any, *_: Any, **__: Any) -> None:

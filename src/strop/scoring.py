@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from strop.datasets import read_dataset
 from strop.errors import BadInput
 from strop.index import Index
 from strop.methods import Method
-from strop.types import Dataset, Progress
+from strop.types import Dataset, Progress, Vectors
 
 MEASURES = ("nDCG@10", "R@50", "AP@50")
 _DEEPEST = 1000
@@ -67,6 +67,7 @@ def evaluate(
     measures: Sequence[str] = MEASURES,
     exclude: Sequence[str] = (),
     ignore_same_id: bool = False,
+    asked: Vectors | None = None,
     baseline: str | None = None,
     alpha: float | None = None,
     temperature: float | None = None,
@@ -77,8 +78,9 @@ def evaluate(
     """Score methods on a dataset (or the folder of one); the first is the baseline unless named.
 
     ``exclude`` drops queries by id. ``ignore_same_id`` leaves out a document whose id equals the
-    query's, as in ArguAna, where each query is itself a document. ``alpha`` and the others stand
-    in for what a method's own spec leaves out.
+    query's, as in ArguAna, where each query is itself a document. ``asked`` are vectors (n, dim)
+    to use for the queries instead of their own. ``alpha`` and the others stand in for what a
+    method's own spec leaves out.
     """
     if not isinstance(dataset, Dataset):
         dataset = read_dataset(dataset)
@@ -103,15 +105,20 @@ def evaluate(
         if method.expanded is not None:
             index.expand(method.expanded, progress)
     ids, texts = list(dataset.queries), list(dataset.queries.values())
-    asked = index.embed_queries(texts)
+    if asked is None:
+        asked = index.embed_queries(texts)
+    left_out = {query: {*dataset.excluded.get(query, ())} for query in ids}
+    if ignore_same_id:
+        left_out = {query: {*ids_, query} for query, ids_ in left_out.items()}
+    deeper = depth + max(map(len, left_out.values()))
     runs: dict[str, Run] = {}
     seconds: dict[str, float] = {}
     for at, (name, method) in enumerate(chosen.items(), 1):
         began = time.perf_counter()
-        hits = index.search(asked, depth + ignore_same_id, method)
+        hits = index.search(asked, deeper, method)
         seconds[name] = time.perf_counter() - began
         runs[name] = {
-            query: _ranked(found, scores, query if ignore_same_id else None, depth)
+            query: _ranked(found, scores, left_out[query], depth)
             for query, found, scores in zip(ids, hits.ids, hits.scores, strict=True)
         }
         if progress is not None:
@@ -173,9 +180,9 @@ def _judged_but_missing(index: Index, dataset: Dataset) -> int:
 
 
 def _ranked(
-    ids: Sequence[str], scores: Sequence[float], leave_out: str | None, depth: int
+    ids: Sequence[str], scores: Sequence[float], left_out: Set[str], depth: int
 ) -> list[tuple[str, float]]:
-    pairs = [(id_, float(s)) for id_, s in zip(ids, scores, strict=True) if id_ != leave_out]
+    pairs = [(id_, float(s)) for id_, s in zip(ids, scores, strict=True) if id_ not in left_out]
     return pairs[:depth]
 
 
