@@ -74,6 +74,15 @@ class Sweep:
         ]
 
 
+def without_queries(dataset: Dataset, ids: Sequence[str]) -> Dataset:
+    """Return a dataset without some of its queries."""
+    for id_ in ids:
+        if id_ not in dataset.queries:
+            raise BadInput(f"query {id_!r} cannot be excluded: {dataset.name} has no such query")
+    kept = {id_: text for id_, text in dataset.queries.items() if id_ not in ids}
+    return replace(dataset, queries=kept)
+
+
 def sweep(
     index: Index,
     dataset: Dataset,
@@ -81,7 +90,6 @@ def sweep(
     *,
     sets: Sequence[str] = (),
     measure: str = "nDCG@10",
-    exclude: Sequence[str] = (),
     ignore_same_id: bool = False,
     progress: Progress | None = None,
 ) -> Sweep:
@@ -95,7 +103,7 @@ def sweep(
             settings = {**fixed, what: x}
             methods[f"{label} {x}"] = replace(base, name=f"{label} {x}", **settings)
     report = evaluate(
-        index, dataset, list(methods.values()), measures=[measure], exclude=exclude,
+        index, dataset, list(methods.values()), measures=[measure],
         ignore_same_id=ignore_same_id, progress=progress,
     )  # fmt: skip
     per_query = {
@@ -147,6 +155,11 @@ class Compared:
     temperature: float
     point: Point
 
+    def row(self) -> dict[str, Any]:
+        """Return it as a row of a table."""
+        about = {"set": self.set, "queries": self.queries, "documents": self.documents}
+        return {**about, "temperature": self.temperature, **_without_x(self.point)}
+
 
 def compare_sets(
     index: Index,
@@ -155,7 +168,6 @@ def compare_sets(
     sets: Sequence[str] = (),
     temperatures: Sequence[float] = (1.0, 0.1),
     measure: str = "nDCG@10",
-    exclude: Sequence[str] = (),
     ignore_same_id: bool = False,
     progress: Progress | None = None,
 ) -> tuple[float, list[Compared]]:
@@ -167,7 +179,7 @@ def compare_sets(
     alone = [Method(f"{name} {t}", sets=(name,), temperature=t)
              for name in chosen for t in temperatures]  # fmt: skip
     report = evaluate(
-        index, dataset, [METHODS["trad"], *alone], measures=[measure], exclude=exclude,
+        index, dataset, [METHODS["trad"], *alone], measures=[measure],
         ignore_same_id=ignore_same_id, progress=progress,
     )  # fmt: skip
     plain = np.array(list(report.per_query["trad"][measure].values()))
@@ -214,6 +226,12 @@ class Correlation:
         values = asdict(self)
         del values["perplexity"], values["boost"]
         return values
+
+    def rows(self) -> list[dict[str, float]]:
+        """Return the pairs as rows of a table."""
+        return [
+            {"perplexity": x, "boost": y} for x, y in zip(self.perplexity, self.boost, strict=True)
+        ]
 
 
 def boost_against_perplexity(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strop.cli_common import AS_JSON, named_options, split_list
+from strop.cli_common import AS_JSON, named_options, open_index, split_list
 from strop.display import plain, plain_table, print_json, progress_bars, standard_output
 
 if TYPE_CHECKING:
@@ -185,4 +185,115 @@ def _print_missing(outcomes: Sequence[Outcome]) -> None:
                 out.print(plain(f"  {why}  ({count} figures)"))
 
 
-COMMANDS = (reproduce,)
+WHAT = ("alpha", "temperature", "n", "sets", "perplexity")
+
+
+@click.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@click.argument("dataset")
+@click.option(
+    "--what", default="alpha,temperature,n,sets", show_default=True,
+    help="Any of alpha, temperature, n, sets, perplexity.",
+)  # fmt: skip
+@click.option("-o", "--output", type=Path, required=True, help="The folder for the figures.")
+@click.option("--sets", help="Query sets to use, such as simple+contrastive.  [all]")
+@click.option("--measure", default="nDCG@10", show_default=True, help="What is drawn.")
+@click.option("--split", default="test", show_default=True, help="Which qrels of the dataset.")
+@click.option("--exclude-queries", help="Ids of queries to drop, such as 1,3.")
+@click.option("--ignore-same-id", is_flag=True, help="Leave out a document with the query's id.")
+@click.option(
+    "--method",
+    default="sharp:temperature=1",
+    show_default=True,
+    help="Whose boost, for perplexity.",
+)
+@click.option(
+    "--perplexity-lm", default="smollm2", show_default=True,
+    help="Who reads, for perplexity: hf:MODEL, hf:FILE.gguf or smollm2.",
+)  # fmt: skip
+@click.option("--documents", default=500, show_default=True, help="How many documents it reads.")
+@click.option("--tokens", default=256, show_default=True, help="How much of each.")
+@AS_JSON
+def analyse(
+    path: Path,
+    dataset: str,
+    what: str,
+    output: Path,
+    sets: str | None,
+    measure: str,
+    split: str,
+    exclude_queries: str | None,
+    ignore_same_id: bool,
+    method: str,
+    perplexity_lm: str,
+    documents: int,
+    tokens: int,
+    as_json: bool,
+) -> None:
+    """Draw what settings do to INDEX on DATASET: PNG, SVG and a CSV of each figure.
+
+    alpha, temperature and n are varied; sets uses each query set alone, so that generators can be
+    compared; perplexity asks whether fluent documents gain more.
+    """
+    from strop.analyse import (
+        boost_against_perplexity,
+        compare_sets,
+        sweep,
+        without_queries,
+        write_csv,
+    )
+    from strop.datasets import read_dataset
+    from strop.figures import draw_correlation, draw_sets, draw_sweep, save
+    from strop.perplexity import PerplexitySettings
+
+    asked = split_list(what)
+    if not asked or set(asked) - set(WHAT):
+        raise click.UsageError(f"--what takes any of {', '.join(WHAT)}, not {what!r}")
+    chosen = split_list((sets or "").replace("+", ","))
+    told: dict[str, Any] = {}
+    with open_index(path) as index, progress_bars() as progress:
+        data = without_queries(read_dataset(dataset, split), split_list(exclude_queries))
+        common: Any = {
+            "sets": chosen, "measure": measure, "ignore_same_id": ignore_same_id,
+            "progress": progress,
+        }  # fmt: skip
+        for name in asked:
+            if name == "perplexity":
+                settings = PerplexitySettings(perplexity_lm, tokens, documents)
+                if chosen:
+                    method = f"{method}:sets={'+'.join(chosen)}"
+                found = boost_against_perplexity(index, data, method, settings, progress=progress)
+                rows = found.rows()
+                figure = draw_correlation(found, f"{data.name}, {method}")
+                told[name] = found.to_json()
+            elif name == "sets":
+                plain_value, compared = compare_sets(index, data, **common)
+                rows = [one.row() for one in compared]
+                title = f"Query sets alone: {data.name}, {len(data.queries):,} queries, α = 1"
+                figure = draw_sets(plain_value, compared, measure, title)
+                told[name] = {"plain": plain_value, "sets": rows}
+            else:
+                swept = sweep(index, data, name, **common)  # type: ignore[arg-type]
+                rows, figure = swept.rows(), draw_sweep(swept)
+                told[name] = {"plain": swept.plain, "points": rows}
+            files = save(figure, output, name)
+            write_csv(output / f"{name}.csv", rows)
+            told[name]["files"] = [str(file) for file in (*files, output / f"{name}.csv")]
+    if as_json:
+        print_json(told)
+        return
+    for name, of in told.items():
+        if name == "perplexity":
+            click.echo(
+                f"perplexity: Pearson {of['pearson']:+.4f} (95% limits {of['low']:+.4f} to "
+                f"{of['high']:+.4f}), {of['pairs']:,} pairs, {of['documents']:,} documents"
+            )
+        else:
+            best = max(of.get("points") or of["sets"], key=lambda row: row["value"])
+            held = {k: v for k, v in best.items() if k in (name, "held", "set", "temperature")}
+            at = ", ".join(f"{key} {value}" for key, value in held.items())
+            click.echo(f"{name}: best {best['value']:.2f} ({at}); plain {of['plain']:.2f}")
+        click.echo(f"  {of['files'][0]}")
+
+
+COMMANDS = (analyse, reproduce)

@@ -81,9 +81,13 @@ def draw_sweep(found: Sweep) -> Any:
         if found.what == "temperature":
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        ends = [(found.plain, "plain search", _PLAIN)]
-        axes.axhline(found.plain, color=_PLAIN, linewidth=1, linestyle=(0, (1, 2)))
-        right = 0.0
+        ends = [(found.plain, f"plain search ({found.plain:.2f})", _PLAIN)]
+        every = [point.x for line in found.lines for point in line.points]
+        right = max(every)
+        axes.plot(
+            [min(every), right], [found.plain] * 2, color=_PLAIN, linewidth=1.2,
+            linestyle=(0, (1, 2)),
+        )  # fmt: skip
         for at, line in enumerate(found.lines):
             xs, ys = [p.x for p in line.points], [p.value for p in line.points]
             colour = _COLOURS[at % len(_COLOURS)]
@@ -95,7 +99,6 @@ def draw_sweep(found: Sweep) -> Any:
             axes.plot([best.x], [best.value], marker=_MARKS[at % 4], markersize=9, color=colour,
                       fillstyle="none", linestyle="none")  # fmt: skip
             ends.append((ys[-1], f"{line.label} (best {best.value:.2f} at {best.x:g})", colour))
-            right = max(right, xs[-1])
         axes.set_xlabel(_AXES[found.what])
         axes.set_ylabel(f"{found.measure}, percent")
         axes.grid(axis="y", color=_FAINT, linewidth=0.6)
@@ -124,7 +127,7 @@ def _label_ends(axes: Any, x: float, ends: Sequence[tuple[float, str, str]]) -> 
 def draw_sets(plain: float, found: Sequence[Compared], measure: str, title: str) -> Any:
     """Draw query sets side by side: the gain of each over plain search, with 95% limits."""
     rows = list(found)
-    with _drawing(title, (6.4, 1.3 + 0.34 * len(rows))) as (figure, axes):
+    with _drawing(title, (6.4, 1.3 + 0.38 * len(rows))) as (figure, axes):
         for at, one in enumerate(rows):
             point = one.point
             mark = at % 2 if len({r.temperature for r in rows}) > 1 else 0
@@ -148,8 +151,8 @@ def draw_sets(plain: float, found: Sequence[Compared], measure: str, title: str)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.margins(x=0.12)
         axes.set_xlabel(
-            f"change of {measure} against plain search ({plain:.2f}), percent points;"
-            " bars are 95% limits"
+            f"change of {measure} against plain search ({plain:.2f}), percent points\n"
+            "bars: 95% limits of the change; beside them: the value itself"
         )
         axes.grid(axis="x", color=_FAINT, linewidth=0.6)
     return figure

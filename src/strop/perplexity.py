@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, redirect_stderr
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -180,7 +181,8 @@ def _no_bars() -> Iterator[None]:
     before = shown.is_progress_bar_enabled()
     shown.disable_progress_bar()
     try:
-        yield
+        with redirect_stderr(io.StringIO()):  # that of GGUF files cannot be asked to keep quiet
+            yield
     finally:
         if before:
             shown.enable_progress_bar()
