@@ -25,9 +25,10 @@ LAYERS = [
     explain
     index
     scoring
-    perplexity paper benchmark_data
+    perplexity paper benchmark_data adapters
     analyse reproduce_plan
     figures reproduce
+    html_report
     demo
     display
     cli_common

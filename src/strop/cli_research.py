@@ -264,7 +264,7 @@ def analyse(
                     method = f"{method}:sets={'+'.join(chosen)}"
                 found = boost_against_perplexity(index, data, method, settings, progress=progress)
                 rows = found.rows()
-                figure = draw_correlation(found, f"{data.name}, {method}")
+                figure = draw_correlation(found, data.name)
                 told[name] = found.to_json()
             elif name == "sets":
                 plain_value, compared = compare_sets(index, data, **common)
@@ -296,4 +296,59 @@ def analyse(
         click.echo(f"  {of['files'][0]}")
 
 
-COMMANDS = (analyse, reproduce)
+@click.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@click.argument("dataset")
+@click.option("-o", "--output", type=Path, required=True, help="The folder for the page.")
+@click.option("--methods", help="Methods of `strop eval` to compare.  [those the sets allow]")
+@click.option("--method", help="The method whose changes are explained.  [sharp]")
+@click.option("--sets", help="Query sets to use, such as simple+contrastive.  [all]")
+@click.option("--measures", default="nDCG@10,R@50,AP@50", show_default=True, help="What is shown.")
+@click.option("--split", default="test", show_default=True, help="Which qrels of the dataset.")
+@click.option("--exclude-queries", help="Ids of queries to drop, such as 1,3.")
+@click.option("--ignore-same-id", is_flag=True, help="Leave out a document with the query's id.")
+@click.option("--most", default=5, show_default=True, help="How many gains and losses to explain.")
+@AS_JSON
+def report(
+    path: Path,
+    dataset: str,
+    output: Path,
+    methods: str | None,
+    method: str | None,
+    sets: str | None,
+    measures: str,
+    split: str,
+    exclude_queries: str | None,
+    ignore_same_id: bool,
+    most: int,
+    as_json: bool,
+) -> None:
+    """Write a page about INDEX on DATASET: tables, figures, what gained and lost and why."""
+    import shlex
+    import sys
+
+    from strop.analyse import without_queries
+    from strop.datasets import read_dataset
+    from strop.html_report import write_report
+
+    with open_index(path) as index, progress_bars() as progress:
+        page = write_report(
+            index,
+            without_queries(read_dataset(dataset, split), split_list(exclude_queries)),
+            output,
+            methods=split_list(methods),
+            method=method,
+            measures=split_list(measures),
+            ignore_same_id=ignore_same_id,
+            sets=split_list((sets or "").replace("+", ",")),
+            most=most,
+            command=shlex.join(["strop", *sys.argv[1:]]) if sys.argv[1:2] == ["report"] else "",
+            progress=progress,
+        )
+    if as_json:
+        print_json({"page": str(page), "bytes": page.stat().st_size})
+    else:
+        click.echo(str(page))
+
+
+COMMANDS = (analyse, report, reproduce)

@@ -161,6 +161,7 @@ def draw_sets(plain: float, found: Sequence[Compared], measure: str, title: str)
 def draw_correlation(found: Correlation, dataset: str) -> Any:
     """Draw each pair of perplexity and boost, and the mean boost of equal parts of them."""
     import numpy as np
+    from matplotlib.ticker import LogLocator, NullLocator
 
     title = f"Boost against perplexity: {dataset}"
     with _drawing(title) as (figure, axes):
@@ -179,10 +180,12 @@ def draw_correlation(found: Correlation, dataset: str) -> Any:
             color=_COLOURS[0], ha="right", va="bottom",
             bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5},
         )  # fmt: skip
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.xaxis.set_minor_formatter(lambda value, _: "")
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel(
-            f"perplexity of the document by {Path(found.lm).name} (logarithmic)\n"
+            f"perplexity of the document by {Path(found.lm).name}, {found.max_tokens} tokens "
+            "(logarithmic)\n"
             f"Pearson {found.pearson:+.3f} (95% limits {found.low:+.3f} to {found.high:+.3f}); "
             f"{found.pairs:,} pairs, {found.documents:,} of {found.of_documents:,} documents"
         )
