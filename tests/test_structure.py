@@ -26,10 +26,14 @@ LAYERS = [
     contrast batch_generation triplets expand
     index
     scoring
-    demo grid
+    perplexity paper benchmark_data adapters grid
+    analyse reproduce_plan
+    figures reproduce
+    html_report
+    demo
     display
     cli_common
-    cli_generate
+    cli_generate cli_research
     cli_expand
     cli
     __main__

@@ -28,6 +28,7 @@ from strop.cli_common import (
 )
 from strop.cli_expand import chosen_steps, expansion_options, limits, report_expansion
 from strop.cli_generate import estimate, queries, triplets
+from strop.cli_research import COMMANDS as RESEARCH
 from strop.display import (
     print_demo,
     print_document,
@@ -495,7 +496,7 @@ def demo(path: Path, embedder: str, as_json: bool) -> None:
     print_demo(result, path, command())
 
 
-for _verb in (queries, estimate, triplets):
+for _verb in (queries, estimate, triplets, *RESEARCH):
     main.add_command(_verb)
 
 

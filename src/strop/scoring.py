@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -108,14 +108,18 @@ def evaluate(
     ids, texts = list(dataset.queries), list(dataset.queries.values())
     if asked is None:
         asked = index.embed_queries(texts)
+    left_out = {query: {*dataset.excluded.get(query, ())} for query in ids}
+    if ignore_same_id:
+        left_out = {query: {*ids_, query} for query, ids_ in left_out.items()}
+    deeper = depth + max(map(len, left_out.values()))
     runs: dict[str, Run] = {}
     seconds: dict[str, float] = {}
     for at, (name, method) in enumerate(chosen.items(), 1):
         began = time.perf_counter()
-        hits = index.search(asked, depth + ignore_same_id, method)
+        hits = index.search(asked, deeper, method)
         seconds[name] = time.perf_counter() - began
         runs[name] = {
-            query: _ranked(found, scores, query if ignore_same_id else None, depth)
+            query: _ranked(found, scores, left_out[query], depth)
             for query, found, scores in zip(ids, hits.ids, hits.scores, strict=True)
         }
         if progress is not None:
@@ -183,9 +187,9 @@ def _judged_but_missing(index: Index, dataset: Dataset) -> int:
 
 
 def _ranked(
-    ids: Sequence[str], scores: Sequence[float], leave_out: str | None, depth: int
+    ids: Sequence[str], scores: Sequence[float], left_out: Set[str], depth: int
 ) -> list[tuple[str, float]]:
-    pairs = [(id_, float(s)) for id_, s in zip(ids, scores, strict=True) if id_ != leave_out]
+    pairs = [(id_, float(s)) for id_, s in zip(ids, scores, strict=True) if id_ not in left_out]
     return pairs[:depth]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -47,8 +47,12 @@ class Hits(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Test queries with relevance judgements: ``qrels[query id][document id] = grade``."""
+    """Test queries with relevance judgements: ``qrels[query id][document id] = grade``.
+
+    ``excluded`` lists documents that are left out of a query's ranking, as BRIGHT has them.
+    """
 
     name: str
     queries: Mapping[str, str]
     qrels: Mapping[str, Mapping[str, int]]
+    excluded: Mapping[str, Sequence[str]] = field(default_factory=dict)

