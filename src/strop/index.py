@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +15,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from strop.catalog import Catalog, QuerySet, expanded_set
+from strop.database import OldFormat
 from strop.embed import Embedder
 from strop.errors import BadIndex, BadInput, IndexBusy, StropError
 from strop.explain import Explanation, explain
@@ -24,15 +25,17 @@ from strop.kernels import unit_rows
 from strop.lm import LM
 from strop.lm import load as load_lm
 from strop.lm.prices import Price
+from strop.maintenance import check, compact, mend, sizes, sweep
 from strop.methods import METHODS, Method, parse_method
 from strop.pipeline import Pipeline
 from strop.reference_store import Selected, references_of, update_references
 from strop.references import ReferenceSettings
 from strop.search import Layout
 from strop.sentences import MOST
-from strop.snapshot import Snapshot, load_snapshot
+from strop.snapshot import Snapshot, keep_cache, load_snapshot
 from strop.types import Document, Hits, Progress, Vectors
-from strop.vectors import cannot_write, vector_file, whole_rows
+from strop.upgrade import upgrade
+from strop.vectors import cannot_write
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,12 @@ class Index:
         if not (folder / CATALOG).exists():
             what = "is not an index" if folder.exists() else "does not exist"
             raise BadIndex(f"{folder} {what}. Make one: strop build CORPUS -o {folder}")
-        index = cls(folder, Catalog(folder / CATALOG), None)
+        try:
+            index = cls(folder, Catalog(folder / CATALOG), None)
+        except OldFormat:
+            with _lock(folder, FileLock(folder / "writer.lock", timeout=0)):
+                upgrade(folder / CATALOG)
+            index = cls(folder, Catalog(folder / CATALOG), None)
         if embedder is not None or options:
             embedder = embedder or index._made_by["name"]
             try:
@@ -172,19 +180,10 @@ class Index:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Be the only writer; waits for nobody."""
-        try:
-            self._writer.acquire()
-        except Timeout:
-            raise IndexBusy(
-                f"another process is writing to {self.path}. Reading it is fine meanwhile; "
-                "write again when that one has finished"
-            ) from None
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-        try:
+        with _lock(self.path, self._writer):
+            sweep(self._catalog, self.path)
             yield
-        finally:
-            self._writer.release()
+            keep_cache(self._catalog, self.path, self.dim)
 
     # -- documents ------------------------------------------------------------------------
 
@@ -222,7 +221,7 @@ class Index:
 
     def delete(self) -> None:
         """Close the index and delete its folder."""
-        with self._writing():
+        with _lock(self.path, self._writer):
             self.close()
         shutil.rmtree(self.path)
 
@@ -332,7 +331,7 @@ class Index:
         self._require(style)
         settings = {"source": "expanded", "kind": "document", "of": style}
         known = self._catalog.sets().get(expanded_set(style))
-        if known is not None and not self._catalog.waiting_lists(known):
+        if known is not None and not self._catalog.waiting_count(known.set_id):
             return  # readers need not wait for a writer
         with self._writing():
             self._catalog.ensure_set(expanded_set(style), settings)
@@ -504,7 +503,11 @@ class Index:
         version = self._catalog.meta("version")
         seen = self._seen
         if seen is None or seen[0].version != version:
-            seen = load_snapshot(self._catalog, self.path, self.dim, version), {}
+            snapshot = load_snapshot(
+                self._catalog, self.path, self.dim, None if seen is None else seen[0]
+            )
+            same = seen is not None and snapshot.documents is seen[0].documents
+            seen = snapshot, seen[1] if seen is not None and same else {}
             self._seen = seen
         snapshot, layouts = seen
         names = self._mixed(method)
@@ -515,7 +518,7 @@ class Index:
             if method.expanded is not None:
                 name = expanded_set(method.expanded)
                 expanded = self._catalog.sets().get(name)
-                if expanded is None or self._catalog.waiting_lists(expanded):
+                if expanded is None or self._catalog.waiting_count(expanded.set_id):
                     raise BadInput(
                         f"{method.name} needs every document embedded with its "
                         f"{method.expanded!r} queries: call index.expand({method.expanded!r}) first"
@@ -529,7 +532,7 @@ class Index:
 
     def info(self) -> dict[str, Any]:
         """Return what the index holds, as JSON values."""
-        sizes = {
+        files = {
             file.relative_to(self.path).as_posix(): file.stat().st_size
             for file in sorted(self.path.rglob("*"))
             if file.is_file() and file.name != "writer.lock"
@@ -539,23 +542,46 @@ class Index:
             "format": self._catalog.meta("format"),
             "embedder": self._made_by,
             **self._catalog.counts(),
-            "bytes": sizes,
-            "total_bytes": sum(sizes.values()),
+            "bytes": files,
+            "total_bytes": sum(files.values()),
+            "sizes": sizes(self._catalog, self.path, self.dim),
         }
 
     def check(self, repair: bool = False, progress: Progress | None = None) -> list[str]:
-        """Return what is wrong with the index; with ``repair``, make lost vectors anew."""
-        with self._writing() if repair else nullcontext():
-            problems = []
-            for set_ in (None, *self._catalog.sets().values()):
-                wanted = self._catalog.document_rows() if set_ is None else set_.rows
-                file = vector_file(self.path, None if set_ is None else set_.set_id)
-                have = whole_rows(file, self.dim)
-                if have < wanted:
-                    name = file.relative_to(self.path)
-                    problems.append(f"{name} holds {have:,} of {wanted:,} vectors")
-                    if repair:
-                        self._catalog.forget_rows(set_, have)
-            if repair and problems:
+        """Read everything and return what is wrong; with ``repair``, make lost vectors anew."""
+        if not repair:
+            return check(self._catalog, self.path, self.dim, progress).problems
+        with self._writing():
+            found = check(self._catalog, self.path, self.dim, progress)
+            if found.problems:
+                mend(self._catalog, self.path, self.dim, found)
                 self._pipeline.run(progress)
-        return problems
+        return found.problems
+
+    def compact(self, progress: Progress | None = None) -> int:
+        """Give back the space of vectors and texts that are in no use; return how many bytes.
+
+        Searches go on meanwhile, also in other processes.
+        """
+        with self._writing():
+            before = sizes(self._catalog, self.path, self.dim)["total"]
+            compact(self._catalog, self.path, self.dim, progress)
+        return int(before - sizes(self._catalog, self.path, self.dim)["total"])
+
+
+@contextmanager
+def _lock(folder: Path, lock: FileLock) -> Iterator[None]:
+    """Hold the writer's lock, or say who does."""
+    try:
+        lock.acquire()
+    except Timeout:
+        raise IndexBusy(
+            f"another process is writing to {folder}. Reading it is fine meanwhile; "
+            "write again when that one has finished"
+        ) from None
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
