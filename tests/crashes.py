@@ -211,9 +211,11 @@ class Steps:
             self()
 
         @contextmanager
-        def transaction(database: strop.database.Database) -> Iterator[sqlite3.Connection]:
+        def transaction(
+            database: strop.database.Database, searchable: bool = True
+        ) -> Iterator[sqlite3.Connection]:
             self()
-            with writing(database) as connection:
+            with writing(database, searchable) as connection:
                 yield connection
                 self()
             self()

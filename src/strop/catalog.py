@@ -258,26 +258,31 @@ class Catalog(DocumentCatalog):
                 }
                 for set_ in self.sets().values()
             }
-            references = {
-                **(self.meta("references") or {}),
-                "documents": number("SELECT count(*) FROM selections"),
-                "out_of_date": number(
-                    "SELECT count(*) FROM spans v LEFT JOIN neighbors n USING (number)"
-                    " LEFT JOIN selections s USING (number)"
-                    " WHERE v.set_id = 0 AND (n.made IS NOT v.made OR s.number IS NULL)"
-                )
-                + number(  # removed, but still in the lists of others
-                    "SELECT count(*) FROM neighbors LEFT JOIN documents d USING (number)"
-                    " WHERE d.number IS NULL"
-                ),
-            }
             return {
-                "references": references if references["documents"] else None,
+                "references": self._reference_counts(connection),
                 "documents": len(self),
                 "empty": number("SELECT count(*) FROM documents WHERE empty"),
                 "waiting": self.waiting_count(),
                 "sets": sets,
             }
+
+    def _reference_counts(self, connection: sqlite3.Connection) -> dict[str, Any] | None:
+        settings = self.meta("references")
+        if settings is None:
+            return None
+        (documents,) = connection.execute("SELECT count(*) FROM selections").fetchone()
+        if not documents:
+            return None
+        (changed,) = connection.execute(
+            "SELECT count(*) FROM spans v LEFT JOIN neighbors n USING (number)"
+            " LEFT JOIN selections s USING (number)"
+            " WHERE v.set_id = 0 AND (n.made IS NOT v.made OR s.number IS NULL)"
+        ).fetchone()
+        (gone,) = connection.execute(  # removed, but still in the lists of others
+            "SELECT count(*) FROM neighbors LEFT JOIN documents d USING (number)"
+            " WHERE d.number IS NULL"
+        ).fetchone()
+        return {**settings, "documents": documents, "out_of_date": changed + gone}
 
     def forget(self, set_id: int, numbers: Sequence[int]) -> None:
         """Let documents' vectors of a set wait to be made again: those there are no good."""

@@ -32,8 +32,6 @@ from strop.vectors import (
 
 _COPIED_AT_ONCE = 64_000_000
 _WORTH_A_VACUUM = 0.05
-WORTH_COMPACTING = 0.2
-"""The share of an index that is waste from which on people are told about compaction."""
 
 
 @dataclass
@@ -98,7 +96,7 @@ def _check_file(
     cut = have < file.rows
     if cut:
         found.problems.append(f"{name} holds {have:,} of {file.rows:,} vectors")
-    for first, behind in damaged_rows(path, row, catalog.checksums(file.set_id)):
+    for first, behind in _damage(catalog, path, row, file):
         whose = spans[(spans[:, 1] < behind) & (spans[:, 1] + spans[:, 2] > first), 0]
         found.rewrite.setdefault(file.set_id, set()).update(whose.tolist())
         if cut and behind == file.rows:  # has been told
@@ -107,6 +105,15 @@ def _check_file(
             f"{name}: rows {first:,} to {behind - 1:,} are not what was written; they belong to "
             f"{len(whose):,} documents"
         )
+
+
+def _damage(
+    catalog: Catalog, path: Path, row: np.dtype[Any], file: VectorFile
+) -> list[tuple[int, int]]:
+    """Return the rows of a file that are not what was written."""
+    sums = catalog.checksums(file.set_id)
+    missing = [(len(sums), file.rows)] if len(sums) < file.rows else []
+    return damaged_rows(path, row, sums[: file.rows]) + missing
 
 
 def _check_spans(
@@ -193,7 +200,7 @@ def compact(catalog: Catalog, folder: Path, dim: int, progress: Progress | None 
     for at, file in enumerate(files):
         path, row = folder / "vectors" / file.name, row_type(file.dtype, dim)
         spans = catalog.spans(file.set_id)
-        for first, behind in damaged_rows(path, row, catalog.checksums(file.set_id)):
+        for first, behind in _damage(catalog, path, row, file):
             if ((spans[:, 1] < behind) & (spans[:, 1] + spans[:, 2] > first)).any():
                 raise IndexDamaged(
                     f"{path} is damaged in rows {first:,} to {behind - 1:,}. Mend it first: "
