@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def run(path: Path, n: int, queries: int, dim: int, changed: int) -> dict[str, A
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     about = json.loads(done.stdout.splitlines()[-1])
     print(f"  open: {about['open']:.2f} s, plain search {about['plain_search']:.3f} s", flush=True)
-    asked = np.random.default_rng(1).normal(size=(20, dim)).astype(np.float32)
+    asked = np.random.default_rng(1).normal(size=(5, dim)).astype(np.float32)
     clock("first sharpened search", lambda: index.search(asked[:1]))
     took = []
     for one in asked:
@@ -155,7 +156,7 @@ def peak_memory() -> int:
 def growth(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Compare each size with the one before: per document, and for a fixed number of changes."""
     found = []
-    for small, large in zip(results, results[1:], strict=False):
+    for small, large in pairwise(results):
         times = large["documents"] / small["documents"]
         per_document = {
             key: round(large[key] / small[key] / times, 2)

@@ -38,7 +38,9 @@ def failed(ran: Ran, *said: str | Path) -> str:
 def content(index: Path) -> dict[str, Any]:
     """Return what an index holds and answers."""
     about = strop("info", index, "--json").json
-    held = {key: about[key] for key in about if key not in ("path", "bytes", "total_bytes", "sizes")}
+    held = {
+        key: about[key] for key in about if key not in ("path", "bytes", "total_bytes", "sizes")
+    }
     answers = [strop("search", index, query, "-k", "100", "--json").json for query in QUERIES]
     return {**held, "answers": answers}
 

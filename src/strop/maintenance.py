@@ -249,7 +249,7 @@ def _copy(rows: NDArray[Any], start: Ints, count: Ints, path: Path, row_bytes: i
     sums, written = [np.empty(0, np.uint32)], 0
     ends = np.cumsum(count)
     path.parent.mkdir(exist_ok=True)
-    with open(path, "wb") as file:
+    with open(path, "w+b") as file:
         at = 0
         while at < len(start):
             most = written + max(1, _COPIED_AT_ONCE // row_bytes)
