@@ -566,6 +566,8 @@ class Index:
         with self._writing():
             before = sizes(self._catalog, self.path, self.dim)["total"]
             compact(self._catalog, self.path, self.dim, progress)
+            keep_cache(self._catalog, self.path, self.dim)
+            self._catalog.shrink()
         return int(before - sizes(self._catalog, self.path, self.dim)["total"])
 
 

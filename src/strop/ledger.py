@@ -27,6 +27,7 @@ DOCUMENTS = 0
 """The set that stands for the documents' own vectors."""
 SUMS_TOGETHER = 1024
 """Checksums kept in one entry of the catalog."""
+_WORTH_A_VACUUM = 0.05
 
 
 @dataclass(frozen=True)
@@ -88,15 +89,19 @@ class Ledger(Database):
             (size,) = connection.execute("PRAGMA page_size").fetchone()
         return int(free) * int(size)
 
-    def shrink(self, share: float) -> None:
-        """Give free pages of the file back to the system if they are that share of it."""
+    def shrink(self) -> None:
+        """Give the file's free pages back to the system, if they are worth it, and its log."""
         with self.reading() as connection:
             (free,) = connection.execute("PRAGMA freelist_count").fetchone()
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        if free > share * pages:
-            with self.outside_transactions() as connection:
+        with self.outside_transactions() as connection:
+            if free > _WORTH_A_VACUUM * pages:
                 connection.execute("VACUUM")
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            # A reader in the middle of a search may need the log: then it shrinks another time.
+            (waits,) = connection.execute("PRAGMA busy_timeout").fetchone()
+            connection.execute("PRAGMA busy_timeout=0")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.execute(f"PRAGMA busy_timeout={waits}")
 
     # -- spans ----------------------------------------------------------------------------
 

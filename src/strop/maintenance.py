@@ -31,7 +31,6 @@ from strop.vectors import (
 )
 
 _COPIED_AT_ONCE = 64_000_000
-_WORTH_A_VACUUM = 0.05
 
 
 @dataclass
@@ -122,10 +121,7 @@ def _check_spans(
     """Look for spans that cannot be: outside their file, overlapping, with other texts."""
     name, (numbers, start, count) = f"vectors/{file.name}", spans.T[:3]
     outside = (start < 0) | (count < 0) | (start + count > file.rows)
-    order = np.lexsort([count, start])
-    overlapping = np.zeros(len(spans), bool)
-    overlapping[order[1:]] = (start + count)[order[:-1]] > start[order[1:]]
-    wrong = set(numbers[outside | overlapping].tolist())
+    wrong = set(numbers[outside | _overlapping(start, count)].tolist())
     if file.set_id == DOCUMENTS:
         wrong |= set(numbers[count != 1].tolist())
     else:
@@ -150,6 +146,18 @@ def _check_spans(
     if (int(count.sum()), int((count > 0).sum())) != (file.live, file.lists):
         found.problems.append(f"{name}: its rows are miscounted in the catalog")
         found.recount = True
+
+
+def _overlapping(start: Ints, count: Ints) -> NDArray[np.bool_]:
+    """Tell which spans share rows with others."""
+    found = np.zeros(len(start), np.bool_)
+    filled = np.flatnonzero(count > 0)
+    order = filled[np.argsort(start[filled], kind="stable")]
+    ends = np.maximum.accumulate(start[order] + count[order])
+    apart = np.concatenate([[True], start[order][1:] >= ends[:-1]])[: len(order)]
+    group = np.cumsum(apart) - 1
+    found[order] = np.bincount(group)[group] > 1
+    return found
 
 
 def _check_waiting(found: Findings, catalog: Catalog, connection: Any) -> None:
@@ -195,7 +203,7 @@ def mend(catalog: Catalog, folder: Path, dim: int, found: Findings) -> None:
 
 
 def compact(catalog: Catalog, folder: Path, dim: int, progress: Progress | None = None) -> None:
-    """Write vector files without the rows that nothing refers to, and shrink the catalog."""
+    """Write vector files anew without the rows that nothing refers to."""
     files = [file for file in catalog.files().values() if file.rows > file.live]
     for at, file in enumerate(files):
         path, row = folder / "vectors" / file.name, row_type(file.dtype, dim)
@@ -209,7 +217,6 @@ def compact(catalog: Catalog, folder: Path, dim: int, progress: Progress | None 
         rewrite(catalog, folder, dim, file)
         if progress is not None:
             progress("compacting", at + 1, len(files))
-    catalog.shrink(_WORTH_A_VACUUM)
 
 
 def rewrite(

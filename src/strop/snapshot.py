@@ -74,7 +74,7 @@ def load_snapshot(
     Where nothing changed since ``before``, the spans are the same objects.
     """
     with catalog.reading():
-        for attempt in range(3):
+        for attempt in range(5):
             names = {set_.set_id: set_.name for set_ in catalog.sets().values()}
             files = catalog.files()
             try:
@@ -82,7 +82,7 @@ def load_snapshot(
             except IndexDamaged:
                 # Compaction may have taken a file away since this read began.
                 catalog.read_anew()
-                if attempt == 2 or catalog.files() == files:
+                if attempt == 4 or catalog.files() == files:
                     raise
         raise AssertionError
 

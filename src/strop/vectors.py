@@ -68,12 +68,13 @@ def map_rows(path: Path, count: int, row: np.dtype[Any]) -> Rows:
         return np.empty(0, row)
     need = count * row.itemsize
     try:
-        have = path.stat().st_size
+        with open(path, "rb") as file:  # looked at and mapped as one: it may be replaced meanwhile
+            have = os.fstat(file.fileno()).st_size
+            if have >= need:
+                return np.memmap(file, dtype=row, mode="r", shape=(count,))
     except FileNotFoundError:
         have = 0
-    if have < need:
-        raise _damaged(path, have, need)
-    return np.memmap(path, dtype=row, mode="r", shape=(count,))
+    raise _damaged(path, have, need)
 
 
 def whole_rows(path: Path, row: np.dtype[Any]) -> int:
