@@ -144,21 +144,25 @@ def _followed(
     table: _Table, catalog: Catalog, changes: NDArray[np.int64], version: int, set_ids: list[int]
 ) -> _Table:
     """Read anew what changed, and only that."""
+    if not len(changes):
+        empty = np.zeros((3, len(table.numbers)), np.int64)
+        columns = {set_id: table.columns.get(set_id, empty) for set_id in (DOCUMENTS, *set_ids)}
+        return _Table(version, table.numbers, columns)
     first, behind = np.searchsorted(table.numbers, [changes[:, 0], changes[:, 1] + 1])
     covered = np.zeros(len(table.numbers) + 1, np.int64)
     np.add.at(covered, first, 1)
     np.add.at(covered, behind, -1)
-    keep = np.flatnonzero(np.cumsum(covered[:-1]) == 0)
+    keep = np.cumsum(covered[:-1]) == 0
     own = catalog.changed_spans(DOCUMENTS, table.version)
     numbers = np.concatenate([table.numbers[keep], own[:, 0]])
-    order = np.argsort(numbers, kind="stable")
+    order = None if (np.diff(numbers) > 0).all() else np.argsort(numbers, kind="stable")
     columns = {}
     for set_id in (DOCUMENTS, *set_ids):
         new = own if set_id == DOCUMENTS else catalog.changed_spans(set_id, table.version)
         old = table.columns.get(set_id, np.zeros((3, len(table.numbers)), np.int64))
-        fresh = _aligned(own[:, 0], new)
-        columns[set_id] = np.concatenate([old[:, keep], fresh], axis=1)[:, order]
-    return _Table(version, numbers[order], columns)
+        joined = np.concatenate([old.compress(keep, axis=1), _aligned(own[:, 0], new)], axis=1)
+        columns[set_id] = joined if order is None else joined.take(order, axis=1)
+    return _Table(version, numbers if order is None else numbers[order], columns)
 
 
 def _aligned(numbers: Ints, spans: NDArray[np.int64]) -> Ints:
