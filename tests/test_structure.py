@@ -22,7 +22,7 @@ LAYERS = [
     snapshot pipeline
     references maintenance
     reference_store reply_store
-    search generate
+    search generate folder
     explain
     index
     scoring
