@@ -10,14 +10,17 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import resource
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -40,12 +43,15 @@ from fakes import (
 
 import strop.batches
 import strop.database
+import strop.maintenance
 import strop.pipeline
+import strop.snapshot
 import strop.vectors
-from strop import Document, Index
+from strop import Document, Index, ReferenceSettings
 from strop.embed import load
 from strop.errors import BadIndex
 from strop.generate import GenerationSettings
+from strop.kernels import Ints
 from strop.prompts import PromptSettings
 from strop.types import Vectors
 
@@ -65,8 +71,35 @@ def questions(i: int, version: int) -> list[str]:
     return [f"where grows alder{i}", f"which birch{version}", f"why cedar{i % 3}"][: 1 + i % 3]
 
 
-def story(size: int) -> list[tuple[str, Op]]:
-    """Return changes by name; each can be told again after it was cut short anywhere."""
+class Writer:
+    """A language model that writes two queries; ``log`` gets a line for each call."""
+
+    def __init__(self, log: Path | None) -> None:
+        self._log = log
+
+    def __call__(self, prompt: str) -> str:
+        words = re.findall(r"alder\d+|elm\d+", prompt.lower())
+        if self._log is not None:
+            handle = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.write(handle, f"{zlib.crc32(prompt.encode())}\n".encode())
+            os.close(handle)
+        asked = [f"what tells {word} from the others" for word in dict.fromkeys(words)]
+        return "".join(f"<PLAN>It names one.</PLAN><QUERY>{query}</QUERY>" for query in asked[:2])
+
+
+def generate(index: Index, size: int, log: Path | None) -> None:
+    settings = GenerationSettings(PromptSettings(style="contrastive"))
+    index.generate(index.generation(Writer(log), settings, name="writer", limit=min(size, 12)))
+
+
+REFERENCES = ReferenceSettings(neighbors=8, smallest=2, largest=3, restarts=2)
+
+
+def story(size: int, asked: Path | None = None) -> list[tuple[str, Op]]:
+    """Return changes by name; each can be told again after it was cut short anywhere.
+
+    ``asked`` logs the calls of a language model.
+    """
     later = size + max(2, size // 4)
     styled = {f"d{i}": questions(i, 1) for i in range(size) if i % 3}
     restyled = {f"d{i}": questions(i, 2 if i % 4 else 1) for i in range(size) if i % 3 == 1}
@@ -76,11 +109,15 @@ def story(size: int) -> list[tuple[str, Op]]:
         ("add", lambda index: index.add(page(i) for i in range(size))),
         ("sharpen", lambda index: index.sharpen()),
         ("import", lambda index: index.import_queries(styled, "simple")),
+        ("references", lambda index: index.select_references(REFERENCES)),
+        ("generate", lambda index: generate(index, size, asked)),
         ("update", lambda index: index.add(updated)),
         ("import again", lambda index: index.import_queries(restyled, "simple")),
         ("expand", lambda index: index.expand("simple")),
         ("remove", lambda index: index.remove(sorted(gone - index.unknown(gone)))),
+        ("references again", lambda index: index.select_references(REFERENCES)),
         ("sharpen anew", lambda index: index.sharpen(n=1)),
+        ("compact", lambda index: index.compact()),
         ("revert", lambda index: index.add(page(i) for i in range(1, size) if i % 5)),
     ]
 
@@ -108,7 +145,8 @@ class State:
         lists: dict[str, dict[str, list[str]]] = {}
         for id_ in here:
             for style, texts in index.queries_of(id_).items():
-                lists.setdefault(style, {})[id_] = texts
+                if texts:
+                    lists.setdefault(style, {})[id_] = texts
         return State({id_: index.get(id_) for id_ in here}, lists)
 
 
@@ -128,6 +166,9 @@ def assert_whole(index: Index, size: int, before: State, after: State) -> None:
         for id_, texts in lists.items():
             was, becomes = (state.lists.get(style, {}).get(id_, []) for state in (before, after))
             assert texts in (was, becomes), (style, id_)
+    for id_ in now.documents:
+        chosen = index.references_of(id_)
+        assert chosen is None or {one.id for one in chosen.references} <= now.documents.keys()
     q = vector_of(ASKED, "query")
     plain, sharp = all_scores(index, ASKED, method="trad"), all_scores(index, ASKED)
     assert plain.keys() == sharp.keys()
@@ -138,7 +179,7 @@ def assert_whole(index: Index, size: int, before: State, after: State) -> None:
         own = [vector_of(document.content, "document") for document in known]
         queries = np.concatenate(
             [
-                vectors_of(lists[id_], "document" if style == "sentences" else "query")
+                vectors_of(lists.get(id_, []), "document" if style == "sentences" else "query")
                 for style, lists in now.lists.items()
             ]
             or [np.empty((0, DIM))]
@@ -168,7 +209,9 @@ class Disk:
 
     def lose_power(self) -> None:
         for file in self._folder.iterdir():
-            file.unlink()
+            os.unlink(file)
+        for file in self._folder.parent.glob("cache/*"):  # never synced
+            file.write_bytes(file.read_bytes()[:-40])
         for name, inode in self._names.items():
             rest = b"\x7f" * 13  # something may have been written behind, or not
             (self._folder / name).write_bytes(self._bytes.get(inode, b"") + rest)
@@ -194,6 +237,7 @@ class Steps:
         append, sync, writing = (
             strop.vectors.append_rows, os.fsync, strop.database.Database.writing,
         )  # fmt: skip
+        copy, unlink = strop.maintenance._copy, Path.unlink
 
         def append_rows(path: Path, committed: int, rows: Vectors) -> None:
             def half() -> None:
@@ -214,14 +258,30 @@ class Steps:
             self()
 
         @contextmanager
-        def transaction(database: strop.database.Database) -> Iterator[sqlite3.Connection]:
+        def transaction(
+            database: strop.database.Database, searchable: bool = True
+        ) -> Iterator[sqlite3.Connection]:
             self()
-            with writing(database) as connection:
+            with writing(database, searchable) as connection:
                 yield connection
                 self()
             self()
 
+        def copied(rows: Vectors, start: Ints, count: Ints, path: Path, size: int) -> object:
+            self()
+            self(lambda: (path.write_bytes(b"half of it"), None)[1])
+            found = copy(rows, start, count, path, size)
+            self()
+            return found
+
+        def unlinked(path: Path, missing_ok: bool = False) -> None:
+            self()
+            unlink(path, missing_ok)
+            self()
+
         strop.pipeline.append_rows = append_rows  # type: ignore[attr-defined]
+        strop.maintenance._copy = copied  # type: ignore[assignment]
+        Path.unlink = unlinked  # type: ignore[method-assign,assignment]
         os.fsync = fsync  # type: ignore[assignment]
         strop.database.Database.writing = transaction  # type: ignore[assignment]
 
@@ -280,7 +340,7 @@ def crash_while_creating(path: str, last: int) -> None:
     create(Path(path)).close()
 
 
-def tell(path: str, size: int, log: str, done: str, pause: float) -> None:
+def tell(path: str, size: int, log: str, done: str, pause: float, asked: str) -> None:
     """Tell the story from where it stopped to its end, slowly, noting each part that is done."""
     bag, notes = Bag(Path(log), pause), Path(done)
     if (Path(path) / "catalog.sqlite").exists():
@@ -289,8 +349,9 @@ def tell(path: str, size: int, log: str, done: str, pause: float) -> None:
         index = create(Path(path), bag)
     with index:
         index.finish()
-        for op in range(len(parts(notes)), len(story(size))):
-            story(size)[op][1](index)
+        told = story(size, Path(asked))
+        for op in range(len(parts(notes)), len(told)):
+            told[op][1](index)
             with notes.open("a") as file:
                 file.write(f"{op}\n")
 
@@ -433,6 +494,8 @@ def write_generations(index: Index, notes: Path, enough: Callable[[], bool]) -> 
         if generation >= 3:
             index.remove([member(generation - 3, at).id for at in range(GROUP)])
         note(notes, generation, generation - 3, generation)
+        if generation % 5 == 0:
+            index.compact()
 
 
 def note(notes: Path, *numbers: int) -> None:
@@ -479,7 +542,22 @@ def _child(request: dict[str, Any]) -> NoReturn:
     os._exit(code)
 
 
+def write_caches_often() -> None:
+    """Let the cache of spans be written after nearly every change, as it is at scale."""
+    strop.snapshot._LOG_LEAST, strop.snapshot._LOG_SHARE = 3, 0.0
+
+
+def warm_up() -> None:
+    """Load compiled code once, not in every child."""
+    with tempfile.TemporaryDirectory() as folder, create(Path(folder) / "index") as index:
+        for _, op in story(5):
+            op(index)
+        index.search(ASKED)
+
+
 def serve() -> None:
+    write_caches_often()
+    warm_up()
     for line in sys.stdin:
         request = json.loads(line)
         if "load" in request:  # once here, not in every child

@@ -44,6 +44,7 @@ VERBS: dict[str, tuple[list[str], str, set[str]]] = {
     "eval": (["INDEX", "DATASET"], "nDCG@10", {"dataset", "queries", "results", "baseline"}),
     "finish": (["INDEX"], "60 documents, sharpened by", {"documents", "queries"}),
     "check": (["INDEX"], "whole", {"problems", "repaired"}),
+    "compact": (["INDEX"], "given back", {"freed_bytes", "sizes"}),
 }
 
 

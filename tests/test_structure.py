@@ -15,13 +15,14 @@ LAYERS = [
     line.split()
     for line in """
     errors types
-    compiled threads files sentences methods batches vectors database
-    kernels clustering data datasets document_catalog embed stdlib_docs lm prompts query_filters
-    catalog neighbors intake expand_prompts
+    compiled threads files sentences methods batches vectors database sidecar
+    kernels clustering data datasets ledger embed stdlib_docs lm prompts query_filters
+    document_catalog neighbors intake upgrade expand_prompts
+    catalog
     snapshot pipeline
-    references
+    references maintenance
     reference_store reply_store
-    search asking batch_store
+    search asking batch_store folder
     generate explain refining
     contrast batch_generation triplets expand
     index

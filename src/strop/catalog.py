@@ -5,12 +5,9 @@ the catalog as it was before or after, never between. Vector files (vectors.py) 
 synced before the transaction that refers to them.
 
 Work is stored first and embedded afterwards, in batches, each a transaction of its own. What
-still waits can be read off the catalog, so interrupted work goes on where it stopped:
-
-- a document waits while ``embedded`` (the digest its vector was made from) differs from
-  ``digest`` (that of its text); until then its old vector serves;
-- a list of imported queries waits in ``waiting_queries``;
-- a derived list (sentences, expanded text) waits while it is missing or of another digest.
+still waits is in the catalog, so interrupted work goes on where it stopped: the table
+``waiting`` names each document whose vector (set 0) or list is missing or out of date, with the
+texts where they were given and not derived. Until the new ones are there, the old vectors serve.
 """
 
 from __future__ import annotations
@@ -21,13 +18,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from strop.document_catalog import DocumentCatalog, bounded, find_document
+from strop.document_catalog import DERIVED, DocumentCatalog, bounded, find_document
 from strop.errors import BadInput
 from strop.files import checked_string
+from strop.ledger import VectorFile
 from strop.types import Document
+from strop.vectors import Sums
 
 
 @dataclass(frozen=True)
@@ -43,12 +39,11 @@ class QuerySet:
     set_id: int
     name: str
     settings: dict[str, Any]
-    rows: int
 
     @property
     def derived(self) -> bool:
         """Whether its lists are made from the documents alone, whenever they are wanted."""
-        return self.settings["source"] in ("sentences", "expanded")
+        return self.settings["source"] in DERIVED
 
     @property
     def negative(self) -> bool:
@@ -82,11 +77,10 @@ class Catalog(DocumentCatalog):
         """Return the query sets by name, in the order they were made."""
         with self.reading() as connection:
             found = connection.execute(
-                "SELECT set_id, name, settings, rows FROM sets ORDER BY set_id"
+                "SELECT set_id, name, settings FROM sets ORDER BY set_id"
             ).fetchall()
         return {
-            name: QuerySet(set_id, name, json.loads(settings), rows)
-            for set_id, name, settings, rows in found
+            name: QuerySet(set_id, name, json.loads(settings)) for set_id, name, settings in found
         }
 
     def ensure_set(self, name: str, settings: dict[str, Any]) -> QuerySet:
@@ -99,8 +93,22 @@ class Catalog(DocumentCatalog):
                     " ON CONFLICT (name) DO UPDATE SET settings = excluded.settings",
                     (name, json.dumps(settings)),
                 )
-                if known is not None:
-                    self._make_stale(connection, "set_id = ?", (known.set_id,))
+                set_ = self.sets()[name]
+                if known is None:
+                    connection.execute(
+                        "INSERT INTO files (set_id, name, dtype) VALUES (?, ?, 'float32')",
+                        (set_.set_id, f"queries-{set_.set_id}.f32"),
+                    )
+                else:
+                    connection.execute(
+                        "UPDATE spans SET digest = x'', older = 1 WHERE set_id = ?", (set_.set_id,)
+                    )
+                if set_.derived:
+                    connection.execute(
+                        "INSERT OR IGNORE INTO waiting (set_id, number)"
+                        " SELECT ?, number FROM documents",
+                        (set_.set_id,),
+                    )
         return self.sets()[name]
 
     def store_queries(
@@ -175,51 +183,60 @@ class Catalog(DocumentCatalog):
     def _drop_others(self, connection: sqlite3.Connection, set_: QuerySet) -> int:
         """Drop the lists of documents that are not pooled."""
         others = "set_id = ? AND number NOT IN (SELECT number FROM pooled)"
-        for expanded in self.sets().values():
-            if expanded.settings.get("of") == set_.name:
-                self._make_stale(connection, others, (expanded.set_id,))
-        connection.execute(f"DELETE FROM waiting_queries WHERE {others}", (set_.set_id,))
-        deleted = connection.execute(f"DELETE FROM queries WHERE {others}", (set_.set_id,))
-        return deleted.rowcount
+        found = connection.execute(f"SELECT number FROM queries WHERE {others}", (set_.set_id,))
+        numbers = [number for (number,) in found]
+        self.unplace(connection, set_.set_id, numbers)
+        for table in ("queries", "waiting"):
+            connection.execute(f"DELETE FROM {table} WHERE {others}", (set_.set_id,))
+        self._expand_anew(connection, set_, numbers)
+        return len(numbers)
+
+    def _expand_anew(
+        self, connection: sqlite3.Connection, set_: QuerySet, numbers: Sequence[int]
+    ) -> None:
+        """Let documents' texts that were expanded with old queries of a set wait again."""
+        for other in self.sets().values():
+            if other.settings.get("of") == set_.name:
+                which = [(other.set_id, number) for number in numbers]
+                connection.executemany(
+                    "UPDATE spans SET digest = x'', older = 1 WHERE set_id = ? AND number = ?",
+                    which,
+                )
+                connection.executemany(
+                    "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)", which
+                )
 
     @staticmethod
     def _let_wait(connection: sqlite3.Connection, set_: QuerySet) -> None:
         """Let the pooled lists wait to be embedded, but for those that are already."""
         which = (set_.set_id,)
         connection.execute(
-            "DELETE FROM waiting_queries WHERE set_id = ? AND number IN"
-            " (SELECT number FROM pooled)",
-            which,
+            "DELETE FROM waiting WHERE set_id = ? AND number IN (SELECT number FROM pooled)", which
         )
         connection.execute(
-            "UPDATE queries SET digest = (SELECT digest FROM documents d"
-            " WHERE d.number = queries.number) WHERE set_id = ? AND EXISTS"
-            " (SELECT 1 FROM pooled p WHERE p.number = queries.number AND p.texts = queries.texts)",
-            which,
-        )
-        connection.execute(
-            "INSERT INTO waiting_queries SELECT ?, p.number, p.texts, d.digest FROM pooled p"
+            "INSERT INTO waiting SELECT ?, p.number, p.texts, d.digest FROM pooled p"
             " JOIN documents d USING (number) LEFT JOIN queries q ON q.set_id = ?"
             " AND q.number = p.number WHERE q.texts IS NOT p.texts",
             (set_.set_id, set_.set_id),
         )
+        connection.execute(
+            "UPDATE spans SET older = 0, digest ="
+            " (SELECT digest FROM documents d WHERE d.number = spans.number)"
+            " WHERE set_id = ? AND number IN (SELECT number FROM pooled)"
+            " AND NOT EXISTS (SELECT 1 FROM waiting w"
+            " WHERE w.set_id = spans.set_id AND w.number = spans.number)",
+            which,
+        )
 
     def waiting_queries(self, set_: QuerySet, after: int, limit: int) -> list[Waiting]:
         """Return documents behind number ``after`` whose list is still to be embedded, in order."""
-        if not set_.derived:
-            sql = (
-                "SELECT number, id, title, text, w.digest, w.texts FROM waiting_queries w"
-                " JOIN documents USING (number) WHERE set_id = ? AND number > ?"
-                " ORDER BY number LIMIT ?"
-            )
-        else:
-            sql = (
-                "SELECT d.number, id, title, text, d.digest, NULL FROM documents d"
-                " LEFT JOIN queries q ON q.set_id = ? AND q.number = d.number"
-                " WHERE d.number > ? AND q.digest IS NOT d.digest ORDER BY d.number LIMIT ?"
-            )
         with self.reading() as connection:
-            found = connection.execute(sql, (set_.set_id, after, limit))
+            found = connection.execute(
+                "SELECT number, id, title, text, coalesce(w.digest, d.digest), w.texts"
+                " FROM waiting w JOIN documents d USING (number)"
+                " WHERE set_id = ? AND number > ? ORDER BY number LIMIT ?",
+                (set_.set_id, after, limit),
+            )
             return [
                 Waiting(
                     number, Document(id_, text, title), digest, json.loads(texts) if texts else None
@@ -228,30 +245,25 @@ class Catalog(DocumentCatalog):
             ]
 
     def queries_embedded(
-        self, set_: QuerySet, done: Sequence[tuple[int, bytes, list[str]]], rows: int
+        self,
+        set_: QuerySet,
+        file: VectorFile,
+        done: Sequence[tuple[int, bytes, list[str]]],
+        sums: Sums,
     ) -> None:
-        """Record lists (number, digest, texts) whose vectors stand from row ``rows`` on."""
+        """Record lists (number, digest, texts) whose vectors are the next rows of ``file``."""
+        numbers = [number for number, _, _ in done]
         with self.writing() as connection:
-            for number, digest, texts in done:
-                connection.execute(
-                    "INSERT OR REPLACE INTO queries VALUES (?, ?, ?, ?, ?, ?)",
-                    (
-                        set_.set_id, number, json.dumps(texts, ensure_ascii=False), digest, rows,
-                        len(texts),
-                    ),
-                )  # fmt: skip
-                rows += len(texts)
+            self.place(file, [(number, len(texts), digest) for number, digest, texts in done], sums)
             connection.executemany(
-                "DELETE FROM waiting_queries WHERE set_id = ? AND number = ?",
-                [(set_.set_id, number) for number, _, _ in done],
+                "INSERT OR REPLACE INTO queries VALUES (?, ?, ?)",
+                [
+                    (set_.set_id, number, json.dumps(texts, ensure_ascii=False))
+                    for number, _, texts in done
+                ],
             )
-            connection.execute("UPDATE sets SET rows = ? WHERE set_id = ?", (rows, set_.set_id))
-            for other in self.sets().values():  # text expanded with the old queries is out of date
-                if other.settings.get("of") == set_.name:
-                    for number, _, _ in done:
-                        self._make_stale(
-                            connection, "set_id = ? AND number = ?", (other.set_id, number)
-                        )
+            self.waits_no_more(connection, set_.set_id, numbers)
+            self._expand_anew(connection, set_, numbers)
 
     def queries(self, set_: QuerySet, number: int) -> list[str]:
         """Return one document's embedded texts of a set, in the order of their vectors."""
@@ -260,27 +272,6 @@ class Catalog(DocumentCatalog):
                 "SELECT texts FROM queries WHERE set_id = ? AND number = ?", (set_.set_id, number)
             ).fetchone()
         return json.loads(found[0]) if found else []
-
-    def spans(self, set_: QuerySet | None) -> NDArray[np.int64]:
-        """Return where vectors stand: rows (number, start, count) in order of number.
-
-        Of the documents themselves if ``set_`` is None.
-        """
-        with self.reading() as connection:
-            if set_ is None:
-                found = connection.execute(
-                    "SELECT number, row, 1 FROM documents WHERE row IS NOT NULL ORDER BY number"
-                ).fetchall()
-            else:
-                found = connection.execute(
-                    "SELECT number, start, count FROM queries WHERE set_id = ? ORDER BY number",
-                    (set_.set_id,),
-                ).fetchall()
-        return np.array(found, dtype=np.int64).reshape(-1, 3)
-
-    @staticmethod
-    def _make_stale(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> None:
-        connection.execute(f"UPDATE queries SET digest = x'' WHERE {where}", values)
 
     # -- counting and mending -------------------------------------------------------------
 
@@ -291,76 +282,62 @@ class Catalog(DocumentCatalog):
             def number(sql: str, *values: object) -> int:
                 return int(connection.execute(sql, values).fetchone()[0] or 0)
 
-            sets = {}
-            for set_ in self.sets().values():
-                which = (set_.set_id,)
-                sets[set_.name] = {
+            files = self.files()
+            sets = {
+                set_.name: {
                     **set_.settings,
-                    "documents": number(
-                        "SELECT count(*) FROM queries WHERE set_id = ? AND count > 0", *which
-                    ),
-                    "queries": number("SELECT sum(count) FROM queries WHERE set_id = ?", *which),
+                    "documents": files[set_.set_id].lists,
+                    "queries": files[set_.set_id].live,
                     "older_than_text": number(
-                        "SELECT count(*) FROM queries q JOIN documents d USING (number)"
-                        " WHERE set_id = ? AND q.digest <> d.digest",
-                        *which,
+                        "SELECT count(*) FROM spans INDEXED BY older_spans"
+                        " WHERE set_id = ? AND older",
+                        set_.set_id,
                     ),
-                    "waiting": self._waiting(connection, set_),
+                    "waiting": self.waiting_count(set_.set_id),
                 }
-            references = {
-                **(self.meta("references") or {}),
-                "documents": number("SELECT count(*) FROM selections"),
-                "out_of_date": number(
-                    "SELECT count(*) FROM documents d LEFT JOIN neighbors n USING (number)"
-                    " LEFT JOIN selections s USING (number)"
-                    " WHERE d.row IS NOT NULL AND (n.row IS NOT d.row OR s.number IS NULL)"
-                )
-                + number(  # removed, but still in the lists of others
-                    "SELECT count(*) FROM neighbors LEFT JOIN documents d USING (number)"
-                    " WHERE d.number IS NULL"
-                ),
+                for set_ in self.sets().values()
             }
             return {
-                "references": references if references["documents"] else None,
-                "documents": number("SELECT count(*) FROM documents"),
+                "references": self._reference_counts(connection),
+                "documents": len(self),
                 "empty": number("SELECT count(*) FROM documents WHERE empty"),
                 "waiting": self.waiting_count(),
                 "sets": sets,
             }
 
-    def waiting_lists(self, set_: QuerySet) -> int:
-        """Return how many documents' lists of a set still are to be embedded."""
-        with self.reading() as connection:
-            return self._waiting(connection, set_)
+    def _reference_counts(self, connection: sqlite3.Connection) -> dict[str, Any] | None:
+        settings = self.meta("references")
+        if settings is None:
+            return None
+        (documents,) = connection.execute("SELECT count(*) FROM selections").fetchone()
+        if not documents:
+            return None
+        (changed,) = connection.execute(
+            "SELECT count(*) FROM spans v LEFT JOIN neighbors n USING (number)"
+            " LEFT JOIN selections s USING (number)"
+            " WHERE v.set_id = 0 AND (n.made IS NOT v.made OR s.number IS NULL)"
+        ).fetchone()
+        (gone,) = connection.execute(  # removed, but still in the lists of others
+            "SELECT count(*) FROM neighbors LEFT JOIN documents d USING (number)"
+            " WHERE d.number IS NULL"
+        ).fetchone()
+        return {**settings, "documents": documents, "out_of_date": changed + gone}
 
-    @staticmethod
-    def _waiting(connection: sqlite3.Connection, set_: QuerySet) -> int:
-        if not set_.derived:
-            sql = "SELECT count(*) FROM waiting_queries WHERE set_id = ?"
-        else:
-            sql = (
-                "SELECT count(*) FROM documents d LEFT JOIN queries q"
-                " ON q.set_id = ? AND q.number = d.number WHERE q.digest IS NOT d.digest"
-            )
-        return int(connection.execute(sql, (set_.set_id,)).fetchone()[0])
-
-    def forget_rows(self, set_: QuerySet | None, rows: int) -> None:
-        """Let everything whose vector stands at row ``rows`` or behind wait again."""
+    def forget(self, set_id: int, numbers: Sequence[int]) -> None:
+        """Let documents' vectors of a set wait to be made again: those there are no good."""
+        derived = {set_.set_id: set_.derived for set_ in self.sets().values()}
+        given = not derived.get(set_id, True)
         with self.writing() as connection:
-            if set_ is None:
-                connection.execute(
-                    "UPDATE documents SET row = NULL, embedded = NULL WHERE row >= ?", (rows,)
-                )
-                connection.execute("UPDATE meta SET value = ? WHERE key = 'rows'", (rows,))
-                # Rows will be used again for other vectors: these are the old ones' no more.
-                connection.execute("UPDATE neighbors SET row = -1 WHERE row >= ?", (rows,))
-                return
-            which = (set_.set_id, rows)
-            if not set_.derived:
-                connection.execute(
-                    "INSERT OR IGNORE INTO waiting_queries SELECT set_id, number, texts, digest"
-                    " FROM queries WHERE set_id = ? AND start + count > ?",
-                    which,
-                )
-            connection.execute("DELETE FROM queries WHERE set_id = ? AND start + count > ?", which)
-            connection.execute("UPDATE sets SET rows = ? WHERE set_id = ?", (rows, set_.set_id))
+            connection.executemany(
+                "INSERT OR IGNORE INTO waiting SELECT s.set_id, s.number, q.texts, s.digest"
+                " FROM spans s JOIN queries q USING (set_id, number)"
+                " WHERE s.set_id = ? AND s.number = ?"
+                if given
+                else "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)",
+                [(set_id, number) for number in numbers],
+            )
+            self.unplace(connection, set_id, numbers)
+            connection.executemany(
+                "DELETE FROM queries WHERE set_id = ? AND number = ?",
+                [(set_id, number) for number in numbers],
+            )

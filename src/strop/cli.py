@@ -30,6 +30,7 @@ from strop.cli_expand import chosen_steps, expansion_options, limits, report_exp
 from strop.cli_generate import estimate, queries, triplets
 from strop.cli_research import COMMANDS as RESEARCH
 from strop.display import (
+    human_bytes,
     print_demo,
     print_document,
     print_explained,
@@ -454,10 +455,13 @@ def finish(path: Path, as_json: bool) -> None:
 
 @main.command()
 @click.argument("path", metavar="INDEX", type=Path)
-@click.option("--repair", is_flag=True, help="Make lost vectors anew from the catalog.")
+@click.option("--repair", is_flag=True, help="Make damaged vectors anew from the catalog.")
 @AS_JSON
 def check(path: Path, repair: bool, as_json: bool) -> None:
-    """Check that the files of INDEX are whole; ends with 1 if they are not."""
+    """Read every file of INDEX and say what is damaged; ends with 1 if anything is.
+
+    Vectors are compared with their checksums, the catalog is examined by SQLite.
+    """
     with open_index(path) as index, progress_bars() as progress:
         problems = index.check(repair, progress)
     mended = bool(problems) and repair
@@ -470,6 +474,24 @@ def check(path: Path, repair: bool, as_json: bool) -> None:
         click.echo("repaired" if mended else mend if problems else "whole")
     if problems and not repair:
         raise click.exceptions.Exit(1)
+
+
+@main.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@AS_JSON
+def compact(path: Path, as_json: bool) -> None:
+    """Give back the space of what was removed or replaced; searches go on meanwhile.
+
+    `strop info` says how much that is. It needs room for a second copy of what stays.
+    """
+    with open_index(path) as index:
+        with progress_bars() as progress:
+            freed = index.compact(progress)
+        sizes = index.info()["sizes"]
+    if as_json:
+        print_json({"freed_bytes": freed, "sizes": sizes})
+    else:
+        click.echo(f"{human_bytes(max(0, freed))} given back, {human_bytes(sizes['total'])} left")
 
 
 @main.command()

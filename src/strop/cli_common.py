@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from strop.display import human_bytes, print_json, warn
+from strop.display import human_bytes, print_json, say, warn, worth_compacting
 from strop.errors import BadInput
 from strop.files import shown_name
 
@@ -114,6 +115,9 @@ def report_changes(index: Index, changes: dict[str, Any], as_json: bool) -> None
         + (f", sharpened by {mixed}" if mixed else "")
         + f", {human_bytes(about['total_bytes'])} in {about['path']}"
     )
+    if worth_compacting(about["sizes"]):
+        waste = human_bytes(about["sizes"]["waste"])
+        say(f"{waste} of it are in no use: strop compact {shlex.quote(about['path'])}")
 
 
 def named_options(pairs: Sequence[str], flag: str = "--option") -> dict[str, Any]:

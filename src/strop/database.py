@@ -16,41 +16,74 @@ from strop.errors import BadIndex, IndexDamaged, StropError
 
 D = TypeVar("D", bound="Database")
 
-FORMAT = 1
+FORMAT = 2
+OLDER = (1,)
+"""Formats that upgrade.py makes into this one."""
 
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE documents (
     number   INTEGER PRIMARY KEY AUTOINCREMENT,
     id       TEXT NOT NULL UNIQUE,
     digest   BLOB NOT NULL,
-    row      INTEGER,
-    embedded BLOB,
     empty    INTEGER NOT NULL,
     title    TEXT NOT NULL,
     text     TEXT NOT NULL,
     metadata TEXT NOT NULL
 );
 CREATE INDEX empty_documents ON documents (number) WHERE empty;
-CREATE INDEX waiting_documents ON documents (number) WHERE embedded IS NOT digest;
 CREATE TABLE sets (
     set_id   INTEGER PRIMARY KEY AUTOINCREMENT,
     name     TEXT NOT NULL UNIQUE,
-    settings TEXT NOT NULL,
-    rows     INTEGER NOT NULL DEFAULT 0
+    settings TEXT NOT NULL
 );
 CREATE TABLE queries (
     set_id INTEGER NOT NULL,
     number INTEGER NOT NULL,
     texts  TEXT NOT NULL,
-    digest BLOB NOT NULL,
+    PRIMARY KEY (set_id, number)
+) WITHOUT ROWID;
+CREATE TABLE waiting (
+    set_id INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    texts  TEXT,
+    digest BLOB,
+    PRIMARY KEY (set_id, number)
+) WITHOUT ROWID;
+CREATE TABLE files (
+    set_id INTEGER PRIMARY KEY,
+    name   TEXT NOT NULL,
+    dtype  TEXT NOT NULL,
+    rows   INTEGER NOT NULL DEFAULT 0,
+    live   INTEGER NOT NULL DEFAULT 0,
+    lists  INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE checksums (
+    set_id INTEGER NOT NULL,
+    block  INTEGER NOT NULL,
+    sums   BLOB NOT NULL,
+    PRIMARY KEY (set_id, block)
+) WITHOUT ROWID;
+CREATE TABLE spans (
+    set_id INTEGER NOT NULL,
+    number INTEGER NOT NULL,
     start  INTEGER NOT NULL,
     count  INTEGER NOT NULL,
+    made   INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    older  INTEGER NOT NULL,
     PRIMARY KEY (set_id, number)
+) WITHOUT ROWID;
+CREATE INDEX older_spans ON spans (set_id, number) WHERE older;
+CREATE TABLE changes (
+    version INTEGER NOT NULL,
+    first   INTEGER NOT NULL,
+    last    INTEGER NOT NULL,
+    PRIMARY KEY (version, first)
 ) WITHOUT ROWID;
 CREATE TABLE neighbors (
     number       INTEGER PRIMARY KEY,
-    row          INTEGER NOT NULL,
+    made         INTEGER NOT NULL,
     others       BLOB,
     similarities BLOB
 );
@@ -83,14 +116,18 @@ CREATE TABLE failures (
     final   INTEGER NOT NULL,
     created TEXT NOT NULL
 ) WITHOUT ROWID;
-CREATE TABLE waiting_queries (
-    set_id INTEGER NOT NULL,
-    number INTEGER NOT NULL,
-    texts  TEXT NOT NULL,
-    digest BLOB NOT NULL,
-    PRIMARY KEY (set_id, number)
-) WITHOUT ROWID;
+INSERT INTO files (set_id, name, dtype) VALUES (0, 'documents.f32', 'float32');
 """
+
+
+class OldFormat(BadIndex):
+    """An index of an older strop, which ``upgrade`` can make into one of this."""
+
+    def __init__(self, catalog: Path) -> None:
+        super().__init__(
+            f"{catalog.parent} was made by an older strop: open it once where it can be written, "
+            f"and it is brought to format {FORMAT}"
+        )
 
 
 class _Held:
@@ -118,12 +155,12 @@ class Database:
         unfinished = path.with_name(path.name + ".new")
         for end in ("", "-wal", "-shm", "-journal"):  # left by one that was stopped
             unfinished.with_name(unfinished.name + end).unlink(missing_ok=True)
-        with _explained(path):
+        with explained(path):
             connection = sqlite3.connect(unfinished)
             try:
                 connection.execute("PRAGMA journal_mode=WAL")
-                connection.executescript(_SCHEMA)
-                values = {"format": FORMAT, "version": 0, "rows": 0, **meta}
+                connection.executescript(SCHEMA)
+                values = {"format": FORMAT, "version": 0, "documents": 0, "log_from": 0, **meta}
                 connection.executemany(
                     "INSERT INTO meta VALUES (?, ?)",
                     [(key, json.dumps(value)) for key, value in values.items()],
@@ -145,7 +182,7 @@ class Database:
     def _connection(self) -> sqlite3.Connection:
         held: _Held | None = getattr(self._local, "held", None)
         if held is None or self._local.process != os.getpid():  # SQLite must not cross a fork
-            with _explained(self.path):
+            with explained(self.path):
                 held = _Held(self._connect())
             with self._opening:
                 self._held.add(held)
@@ -166,6 +203,8 @@ class Database:
             try:
                 connection.execute("PRAGMA synchronous=FULL")
                 connection.execute("PRAGMA temp_store=FILE")
+                connection.execute("PRAGMA journal_size_limit=67108864")
+                connection.execute("PRAGMA cache_size=-32768")
                 found = connection.execute("SELECT value FROM meta WHERE key='format'").fetchone()
             except sqlite3.OperationalError as error:
                 connection.close()
@@ -180,6 +219,8 @@ class Database:
             if found is None or json.loads(found[0]) != FORMAT:
                 connection.close()
                 said = json.loads(found[0]) if found else "none"
+                if said in OLDER:
+                    raise OldFormat(self.path)
                 raise BadIndex(
                     f"{self.path.parent} has index format {said}; this strop reads format {FORMAT}."
                     " Install the strop that made it, or build it again."
@@ -195,13 +236,26 @@ class Database:
         if connection.in_transaction:
             yield connection
             return
-        with _explained(self.path):
+        with explained(self.path):
             connection.execute("BEGIN")
             try:
                 yield connection
             finally:
                 if connection.in_transaction:  # an error may have ended it already
                     connection.execute("COMMIT")
+
+    def read_anew(self) -> None:
+        """Within ``reading``: see what was committed since it began."""
+        connection = self._connection
+        if not getattr(self._local, "writing", False):
+            connection.execute("COMMIT")
+            connection.execute("BEGIN")
+
+    @contextmanager
+    def outside_transactions(self) -> Iterator[sqlite3.Connection]:
+        """For what SQLite does only there."""
+        with explained(self.path):
+            yield self._connection
 
     @contextmanager
     def writing(self, searchable: bool = True) -> Iterator[sqlite3.Connection]:
@@ -213,7 +267,7 @@ class Database:
         if getattr(local, "writing", False):
             yield connection
             return
-        with _explained(self.path):
+        with explained(self.path):
             connection.execute("BEGIN IMMEDIATE")
             local.writing = True
             try:
@@ -237,7 +291,7 @@ def _has_log(path: Path) -> bool:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into ones that say what to do."""
     try:
         yield

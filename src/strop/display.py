@@ -40,6 +40,8 @@ if TYPE_CHECKING:  # what it shows, not what it needs
 _CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)), "�")
 _CONTROLS[13] = ""
 _WIDE = 10_000
+_MUCH_WASTE, _LITTLE_WASTE = 0.2, 1_000_000
+"""A share of an index that is too much to waste, and bytes that never are."""
 
 
 def say(message: str, label: str = "", style: str = "") -> None:
@@ -256,8 +258,29 @@ def print_info(about: dict[str, Any]) -> None:
     if waiting:
         finish = f"strop finish {shlex.quote(about['path'])}"
         shown.add_row("waiting", plain(f"{waiting:,} to embed: {finish}"))
-    shown.add_row("size", human_bytes(about["total_bytes"]))
+    for label, said in _size_rows(about["sizes"], about["path"]):
+        shown.add_row(plain(label), plain(said))
     standard_output().print(shown)
+
+
+def _size_rows(sizes: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    """Yield an index's size, what it is made of, and what of it is waste."""
+    per = sizes["per_document"]
+    yield "size", human_bytes(sizes["total"]) + (f", {human_bytes(per)} a document" if per else "")
+    sets = {f"vectors of {name}": size for name, size in sizes["sets"].items()}
+    for label, size in {
+        "catalog": sizes["catalog"], "vectors of documents": sizes["documents"], **sets,
+        "cache": sizes["cache"],
+    }.items():  # fmt: skip
+        yield f"  {label}", human_bytes(size)
+    if sizes["waste"]:
+        remedy = f": strop compact {shlex.quote(path)}" if worth_compacting(sizes) else ""
+        yield "  of it waste", human_bytes(sizes["waste"]) + remedy
+
+
+def worth_compacting(sizes: dict[str, Any]) -> bool:
+    """Tell whether so much of an index is waste that people should hear of it."""
+    return bool(sizes["waste"] > max(_LITTLE_WASTE, _MUCH_WASTE * sizes["total"]))
 
 
 def human_bytes(size: float) -> str:

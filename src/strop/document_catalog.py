@@ -8,11 +8,14 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from strop.database import Database
 from strop.errors import BadInput
 from strop.files import checked_string
+from strop.ledger import DOCUMENTS, Ledger, VectorFile
 from strop.types import Document
+from strop.vectors import Sums
 
+DERIVED = ("sentences", "expanded")
+"""Sources of query sets whose lists are made from the documents alone, when they are wanted."""
 _BATCH_CHARACTERS = 16_000_000
 
 
@@ -22,14 +25,8 @@ def digest_of(document: Document) -> bytes:
     return hashlib.blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class DocumentCatalog(Database):
+class DocumentCatalog(Ledger):
     """The part of a catalog that knows documents."""
-
-    def meta(self, key: str) -> Any:
-        """Return one stored value, None if there is none."""
-        with self.reading() as connection:
-            found = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return None if found is None else json.loads(found[0])
 
     def store(self, documents: Iterable[tuple[Document, str]]) -> tuple[int, int, int, int]:
         """Take in documents with the places they came from, all or none.
@@ -38,6 +35,7 @@ class DocumentCatalog(Database):
         """
         new = changed = same = empty = 0
         with self.writing() as connection:
+            sets, derived = self._set_ids(connection)
             # On disk, so that telling duplicates costs no memory.
             connection.execute("DROP TABLE IF EXISTS temp.seen")
             connection.execute(
@@ -65,11 +63,15 @@ class DocumentCatalog(Database):
                 empty += bare
                 if known is None:
                     new += 1
-                    connection.execute(
+                    number = connection.execute(
                         "INSERT INTO documents (id, title, text, metadata, digest, empty)"
                         " VALUES (?, ?, ?, ?, ?, ?)",
                         (document.id, document.title, document.text, metadata, digest, bare),
-                    )
+                    ).lastrowid
+                    for set_id in (DOCUMENTS, *derived):
+                        connection.execute(
+                            "INSERT INTO waiting (set_id, number) VALUES (?, ?)", (set_id, number)
+                        )
                 elif known[1:] != (digest, metadata):
                     changed += 1
                     connection.execute(
@@ -77,21 +79,72 @@ class DocumentCatalog(Database):
                         " empty = ? WHERE number = ?",
                         (document.title, document.text, metadata, digest, bare, known[0]),
                     )
+                    if known[1] != digest:
+                        self._text_changed(connection, known[0], digest, sets, derived)
                 else:
                     same += 1
             connection.execute("DROP TABLE temp.seen")
+            self._count_documents(connection, new)
         return new, changed, same, empty
+
+    @staticmethod
+    def _set_ids(connection: sqlite3.Connection) -> tuple[list[int], list[int]]:
+        """Return the query sets, and those whose lists are derived from the documents."""
+        found = connection.execute("SELECT set_id, settings FROM sets").fetchall()
+        derived = [id_ for id_, about in found if json.loads(about)["source"] in DERIVED]
+        return [set_id for set_id, _ in found], derived
+
+    @staticmethod
+    def _text_changed(
+        connection: sqlite3.Connection,
+        number: int,
+        digest: bytes,
+        sets: Iterable[int],
+        derived: Iterable[int],
+    ) -> None:
+        """Let vectors be made anew, unless there are some of just this text."""
+        for set_id in sets:
+            connection.execute(
+                "UPDATE spans SET older = digest IS NOT ? WHERE set_id = ? AND number = ?",
+                (digest, set_id, number),
+            )
+        for set_id in (DOCUMENTS, *derived):
+            made = connection.execute(
+                "SELECT 1 FROM spans WHERE set_id = ? AND number = ? AND digest = ?",
+                (set_id, number, digest),
+            ).fetchone()
+            connection.execute(
+                "DELETE FROM waiting WHERE set_id = ? AND number = ?"
+                if made
+                else "INSERT OR REPLACE INTO waiting (set_id, number) VALUES (?, ?)",
+                (set_id, number),
+            )
+
+    @staticmethod
+    def _count_documents(connection: sqlite3.Connection, more: int) -> None:
+        connection.execute(
+            "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE key = 'documents'", (more,)
+        )
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove documents with all that hangs on them; an unknown id removes nothing at all."""
         if isinstance(ids, str):
             raise BadInput(f"remove takes a list of ids, not {ids!r}: write [{ids!r}]")
         with self.writing() as connection:
-            numbers = [self.number_of(id_) for id_ in ids]
-            for table in ("documents", "queries", "waiting_queries", "selections"):
+            numbers = sorted({self.number_of(id_) for id_ in ids})
+            sets, _ = self._set_ids(connection)
+            for set_id in (DOCUMENTS, *sets):
+                self.unplace(connection, set_id, numbers)
+                for table in ("queries", "waiting"):
+                    connection.executemany(
+                        f"DELETE FROM {table} WHERE set_id = ? AND number = ?",
+                        [(set_id, number) for number in numbers],
+                    )
+            for table in ("documents", "selections"):
                 connection.executemany(
                     f"DELETE FROM {table} WHERE number = ?", [(number,) for number in numbers]
                 )
+            self._count_documents(connection, -len(numbers))
 
     def number_of(self, id_: str) -> int:
         """Return a document's number in this index."""
@@ -150,39 +203,42 @@ class DocumentCatalog(Database):
         """Return documents that still need a vector, in order: (number, document, digest)."""
         with self.reading() as connection:
             found = connection.execute(
-                "SELECT number, id, title, text, digest FROM documents"
-                " WHERE embedded IS NOT digest ORDER BY number LIMIT ?",
-                (limit,),
+                "SELECT number, id, title, text, documents.digest FROM waiting"
+                " JOIN documents USING (number) WHERE set_id = ? ORDER BY number LIMIT ?",
+                (DOCUMENTS, limit),
             )
             return [
                 (number, Document(id_, text, title), digest)
                 for number, id_, title, text, digest in bounded(found, 3)
             ]
 
-    def waiting_count(self) -> int:
-        """Return how many documents still need a vector."""
-        return self._count("SELECT count(*) FROM documents WHERE embedded IS NOT digest")
+    def waiting_count(self, set_id: int = DOCUMENTS) -> int:
+        """Return how many documents still need a vector, or a set's list of them."""
+        with self.reading() as connection:
+            (count,) = connection.execute(
+                "SELECT count(*) FROM waiting WHERE set_id = ?", (set_id,)
+            ).fetchone()
+        return int(count)
 
     def __len__(self) -> int:
         """Return the number of documents."""
-        return self._count("SELECT count(*) FROM documents")
+        return int(self.meta("documents"))
 
-    def _count(self, sql: str) -> int:
-        with self.reading() as connection:
-            return int(connection.execute(sql).fetchone()[0])
-
-    def document_rows(self) -> int:
-        """Return how many rows of the documents' vector file are in use."""
-        return int(self.meta("rows"))
-
-    def documents_embedded(self, done: Sequence[tuple[int, bytes]], rows: int) -> None:
-        """Record that (number, digest) of ``done`` have their vectors from row ``rows`` on."""
+    def documents_embedded(
+        self, file: VectorFile, done: Sequence[tuple[int, bytes]], sums: Sums
+    ) -> None:
+        """Record that the next rows of ``file`` are the vectors of ``done``: (number, digest)."""
         with self.writing() as connection:
-            connection.executemany(
-                "UPDATE documents SET row = ?, embedded = ? WHERE number = ?",
-                [(rows + at, digest, number) for at, (number, digest) in enumerate(done)],
-            )
-            connection.execute("UPDATE meta SET value = ? WHERE key = 'rows'", (rows + len(done),))
+            self.place(file, [(number, 1, digest) for number, digest in done], sums)
+            self.waits_no_more(connection, DOCUMENTS, [number for number, _ in done])
+
+    @staticmethod
+    def waits_no_more(connection: sqlite3.Connection, set_id: int, numbers: Iterable[int]) -> None:
+        """Within a transaction: what documents waited for is there."""
+        connection.executemany(
+            "DELETE FROM waiting WHERE set_id = ? AND number = ?",
+            [(set_id, number) for number in numbers],
+        )
 
 
 def bounded(rows: Iterable[tuple[Any, ...]], text: int) -> Iterator[tuple[Any, ...]]:

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from strop.asking import Spent
 from strop.batch_generation import BatchGeneration, read_reply_file, write_request_file
 from strop.catalog import Catalog, QuerySet, expanded_set
 from strop.contrast import Contrast
 from strop.embed import Embedder
-from strop.errors import BadIndex, BadInput, IndexBusy, StropError
+from strop.errors import BadInput
 from strop.expand import QueryMethod
 from strop.explain import Explanation, explain
+from strop.folder import IndexFolder
 from strop.generate import Generation, GenerationSettings, Summary
-from strop.intake import CATALOG, about_embedder, check_style, is_left_over, load_embedder, placed
+from strop.intake import check_style, placed
 from strop.kernels import unit_rows
 from strop.lm import LM
 from strop.lm import load as load_lm
 from strop.lm.prices import Price
 from strop.methods import METHODS, Method, parse_method
-from strop.pipeline import Pipeline
 from strop.reference_store import Selected, references_of, update_references
 from strop.references import ReferenceSettings
 from strop.refining import Candidate, Refined
@@ -39,7 +36,6 @@ from strop.sentences import MOST
 from strop.snapshot import Snapshot, load_snapshot
 from strop.triplets import Triplet, triplets
 from strop.types import Document, Hits, Progress, Vectors
-from strop.vectors import cannot_write, vector_file, whole_rows
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ class Changes:
     empty: int
 
 
-class Index:
+class Index(IndexFolder):
     """Documents with vectors, sharpened by query sets, in one folder.
 
     ``Index.create(path)`` makes one, ``Index.open(path)`` opens one. Any number of processes
@@ -62,136 +58,14 @@ class Index:
 
     def __init__(self, path: Path, catalog: Catalog, embedder: Embedder | None) -> None:
         """Use ``create`` or ``open`` instead."""
-        self.path = path
-        self._catalog = catalog
-        self._embedder = embedder
-        self._made_by: dict[str, Any] = catalog.meta("embedder")
+        super().__init__(path, catalog, embedder)
         # Replaced together: threads may be looking at different versions at the same time.
         self._seen: tuple[Snapshot, dict[object, Layout]] | None = None
-        self._pipeline = Pipeline(path, catalog, self.dim, lambda: self.embedder)
-        self._writer = FileLock(path / "writer.lock", timeout=0)
-
-    # -- opening --------------------------------------------------------------------------
-
-    @classmethod
-    def create(
-        cls,
-        path: str | os.PathLike[str],
-        /,
-        embedder: str | Embedder | Callable[..., Any] = "wordllama",
-        **options: Any,
-    ) -> Index:
-        """Make an empty index in a new folder; ``options`` are the embedder's."""
-        folder = Path(path)
-        if (folder / CATALOG).exists():
-            raise BadIndex(f"{folder} is an index already: open it, or choose another folder")
-        if folder.exists() and not is_left_over(folder):
-            raise BadIndex(f"{folder} is there already and is no index: choose another folder")
-        model = load_embedder(embedder, options)
-        about = about_embedder(model)
-        try:
-            (folder / "vectors").mkdir(parents=True, exist_ok=True)
-            with FileLock(folder / "writer.lock", timeout=0):
-                if (folder / CATALOG).exists():  # made by another process meanwhile
-                    raise BadIndex(f"{folder} is an index already: open it, or choose another")
-                catalog = Catalog.create(folder / CATALOG, {"embedder": about})
-        except Timeout:
-            raise IndexBusy(f"another process is making an index at {folder}") from None
-        except OSError as error:
-            raise cannot_write(folder, error) from error
-        return cls(folder, catalog, model)
-
-    @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        /,
-        embedder: str | Embedder | Callable[..., Any] | None = None,
-        **options: Any,
-    ) -> Index:
-        """Open an index. Its embedder is loaded when first needed, unless one is given."""
-        folder = Path(path)
-        if not (folder / CATALOG).exists():
-            what = "is not an index" if folder.exists() else "does not exist"
-            raise BadIndex(f"{folder} {what}. Make one: strop build CORPUS -o {folder}")
-        index = cls(folder, Catalog(folder / CATALOG), None)
-        if embedder is not None or options:
-            embedder = embedder or index._made_by["name"]
-            try:
-                if isinstance(embedder, str) and embedder != index._made_by["name"]:
-                    raise index._other_embedder(embedder)  # before loading it for nothing
-                index._use(load_embedder(embedder, options))
-            except StropError:
-                index.close()
-                raise
-        return index
 
     def close(self) -> None:
-        """Let go of the catalog's connections."""
-        self._catalog.close()
+        """Let go of the catalog's connections and of the vectors."""
+        super().close()
         self._seen = None
-
-    def __enter__(self) -> Index:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def embedder(self) -> Embedder:
-        """The embedder the index was made with."""
-        if self._embedder is None:
-            self._use(load_embedder(self._made_by["name"], self._made_by["options"]))
-        assert self._embedder is not None
-        return self._embedder
-
-    def _use(self, embedder: Embedder) -> None:
-        # A service would have to be asked for its dimension; replies are checked anyway.
-        asked = self.dim if embedder.name.startswith("api:") else None
-        made, now = self._made_by, about_embedder(embedder, dim=asked)
-        if now["name"] != made["name"]:
-            raise self._other_embedder(now["name"])
-        for what in ("revision", "dim", "prompts", "settings"):
-            if now[what] != made[what]:
-                raise BadIndex(
-                    f"{self.path} was made by embedder {made['name']!r} with {what} "
-                    f"{made[what]!r}, not {now[what]!r}: vectors of two models do not mix. Use the "
-                    "first, or build another index"
-                )
-        self._embedder = embedder
-
-    def _other_embedder(self, name: str) -> BadIndex:
-        return BadIndex(
-            f"{self.path} was made by embedder {self._made_by['name']!r}, not {name!r}: vectors of "
-            "two models do not mix. Use the first, or build another index"
-        )
-
-    @property
-    def dim(self) -> int:
-        """The length of every vector."""
-        return int(self._made_by["dim"])
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Be the only writer; waits for nobody."""
-        try:
-            self._writer.acquire()
-        except Timeout:
-            raise IndexBusy(
-                f"another process is writing to {self.path}. Reading it is fine meanwhile; "
-                "write again when that one has finished"
-            ) from None
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-        try:
-            yield
-        finally:
-            self._writer.release()
 
     # -- documents ------------------------------------------------------------------------
 
@@ -226,12 +100,6 @@ class Index:
             if gone:
                 self._catalog.remove(gone)
         return len(gone)
-
-    def delete(self) -> None:
-        """Close the index and delete its folder."""
-        with self._writing():
-            self.close()
-        shutil.rmtree(self.path)
 
     def get(self, id_: str) -> Document:
         """Return a document."""
@@ -417,7 +285,7 @@ class Index:
         self._require(style)
         settings = {"source": "expanded", "kind": "document", "of": style}
         known = self._catalog.sets().get(expanded_set(style))
-        if known is not None and not self._catalog.waiting_lists(known):
+        if known is not None and not self._catalog.waiting_count(known.set_id):
             return  # readers need not wait for a writer
         with self._writing():
             self._catalog.ensure_set(expanded_set(style), settings)
@@ -657,7 +525,11 @@ class Index:
         version = self._catalog.meta("version")
         seen = self._seen
         if seen is None or seen[0].version != version:
-            seen = load_snapshot(self._catalog, self.path, self.dim, version), {}
+            snapshot = load_snapshot(
+                self._catalog, self.path, self.dim, None if seen is None else seen[0]
+            )
+            same = seen is not None and snapshot.documents is seen[0].documents
+            seen = snapshot, seen[1] if seen is not None and same else {}
             self._seen = seen
         snapshot, layouts = seen
         names = self._mixed(method)
@@ -668,7 +540,7 @@ class Index:
             if method.expanded is not None:
                 name = expanded_set(method.expanded)
                 expanded = self._catalog.sets().get(name)
-                if expanded is None or self._catalog.waiting_lists(expanded):
+                if expanded is None or self._catalog.waiting_count(expanded.set_id):
                     raise BadInput(
                         f"{method.name} needs every document embedded with its "
                         f"{method.expanded!r} queries: call index.expand({method.expanded!r}) first"
@@ -677,38 +549,3 @@ class Index:
             layout = Layout(documents, [snapshot.sets[name] for name in names], method.n)
             layouts[key] = layout
         return snapshot, layout
-
-    # -- looking after it -----------------------------------------------------------------
-
-    def info(self) -> dict[str, Any]:
-        """Return what the index holds, as JSON values."""
-        sizes = {
-            file.relative_to(self.path).as_posix(): file.stat().st_size
-            for file in sorted(self.path.rglob("*"))
-            if file.is_file() and file.name != "writer.lock"
-        }
-        return {
-            "path": str(self.path),
-            "format": self._catalog.meta("format"),
-            "embedder": self._made_by,
-            **self._catalog.counts(),
-            "bytes": sizes,
-            "total_bytes": sum(sizes.values()),
-        }
-
-    def check(self, repair: bool = False, progress: Progress | None = None) -> list[str]:
-        """Return what is wrong with the index; with ``repair``, make lost vectors anew."""
-        with self._writing() if repair else nullcontext():
-            problems = []
-            for set_ in (None, *self._catalog.sets().values()):
-                wanted = self._catalog.document_rows() if set_ is None else set_.rows
-                file = vector_file(self.path, None if set_ is None else set_.set_id)
-                have = whole_rows(file, self.dim)
-                if have < wanted:
-                    name = file.relative_to(self.path)
-                    problems.append(f"{name} holds {have:,} of {wanted:,} vectors")
-                    if repair:
-                        self._catalog.forget_rows(set_, have)
-            if repair and problems:
-                self._pipeline.run(progress)
-        return problems

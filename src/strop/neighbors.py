@@ -26,6 +26,7 @@ _SPARE = 16
 """Candidates beyond those wanted: float32 may misorder the last places."""
 ROUNDING = 4e-6
 """More than a float32 product of unit vectors is ever wrong by."""
+_PRODUCTS_AT_ONCE = 25_000_000
 
 
 Mask = NDArray[np.bool_]
@@ -77,10 +78,14 @@ def neighbors_of(vectors: Vectors, usable: Mask, wanted: Ints, k: int) -> Neighb
     """Return the exact neighbours of the rows ``wanted`` alone, among all ``usable`` rows."""
     best, rows = _room(len(wanted), k, usable)
     if best.shape[1]:
-        asked = vectors[wanted]
+        asked, slots = vectors[wanted], np.arange(len(wanted))
         for first in range(0, len(vectors), 8192):
+            others = np.arange(first, min(first + 8192, len(vectors)))
             products = asked @ vectors[first : first + 8192].T
-            in_parts(len(wanted), partial(_keep_rows, products, usable, wanted, first, best, rows))
+            in_parts(
+                len(wanted),
+                partial(_keep_rows, products, usable, wanted, others, slots, best, rows),
+            )
     return decide(vectors, usable, wanted, best, rows, k, exact=True)
 
 
@@ -113,8 +118,10 @@ def _propose_from_all(
         left = points[a : a + side]
         for b in range(a, n, side):
             products = left @ points[b : b + side].T
-            mine = np.arange(a, a + len(left))
-            in_parts(len(left), partial(_keep_rows, products, usable, mine, b, best[a:], rows[a:]))
+            mine, others = np.arange(a, a + len(left)), np.arange(b, b + products.shape[1])
+            in_parts(
+                len(left), partial(_keep_rows, products, usable, mine, others, mine, best, rows)
+            )
             if b > a:
                 in_parts(
                     products.shape[1],
@@ -156,7 +163,7 @@ def _propose_from_cells(
         for at in range(0, len(others), step):
             part = others[at : at + step]
             products = points[mine] @ points[part].T
-            in_parts(len(mine), partial(_keep_listed, products, usable, mine, part, best, rows))
+            in_parts(len(mine), partial(_keep_rows, products, usable, mine, part, mine, best, rows))
         if progress is not None:
             progress("finding neighbours", cell + 1, cells)
 
@@ -195,12 +202,26 @@ def decide(
     # Candidates that cannot be told from those left out (twins by the dozen): compare with all.
     again = np.flatnonzero(unsafe)
     if exact and len(again) and best.shape[1] < usable.sum() - 1:
-        in_parts(
-            len(again),
-            partial(
-                _compare_with_all, points, usable, asked, again, found.rows, found.similarities
-            ),
-        )
+        twin_of = _first_equal(points)
+        step = max(1, _PRODUCTS_AT_ONCE // len(points))
+        for first in range(0, len(again), step):
+            part = again[first : first + step]
+            products = points[asked[part]] @ points.T
+            in_parts(
+                len(part),
+                partial(
+                    _compare_with_all,
+                    points, usable, asked, part, products, twin_of, found.rows, found.similarities,
+                ),
+            )  # fmt: skip
+    return found
+
+
+def _first_equal(points: Vectors) -> Ints:
+    """Return for each row the first that is equal to it."""
+    rows = np.ascontiguousarray(points).view(f"V{points.shape[1] * points.itemsize}").ravel()
+    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
+    found: Ints = first[which].astype(np.int64)
     return found
 
 
@@ -220,21 +241,25 @@ def _keep_rows(
     products: Floats,
     usable: Mask,
     asked: Ints,
-    shift: int,
+    others: Ints,
+    slots: Ints,
     best: Floats,
     rows: NDArray[np.int32],
     first: int,
     last: int,
 ) -> None:
-    """Merge products (asked, others) into the best so far of each asked row but itself."""
+    """Merge products (asked, others) into the best so far of each asked row but itself.
+
+    The list of ``asked[i]`` is at ``slots[i]``.
+    """
     k = best.shape[1]
     for i in range(first, last):
-        if not usable[asked[i]]:
+        row, slot = asked[i], slots[i]
+        if not usable[row]:
             continue
-        itself = asked[i] - shift
-        for j in range(products.shape[1]):
-            if products[i, j] > best[i, k - 1] and j != itself and usable[j + shift]:
-                _insert(best[i], rows[i], products[i, j], j + shift)
+        for j in range(len(others)):
+            if products[i, j] > best[slot, k - 1] and others[j] != row and usable[others[j]]:
+                _insert(best[slot], rows[slot], products[i, j], others[j])
 
 
 @compiled()
@@ -264,28 +289,6 @@ def keep_columns(
             if products[i, j] > worst[j - first]:
                 _insert(best[j], rows[j], products[i, j], i + shift)
                 worst[j - first] = best[j, k - 1]
-
-
-@compiled()
-def _keep_listed(
-    products: Floats,
-    usable: Mask,
-    asked: Ints,
-    others: Ints,
-    best: Floats,
-    rows: NDArray[np.int32],
-    first: int,
-    last: int,
-) -> None:
-    """Do as ``_keep_rows`` where the rows asked and compared are any, given by lists."""
-    k = best.shape[1]
-    for i in range(first, last):
-        row = asked[i]
-        if not usable[row]:
-            continue
-        for j in range(len(others)):
-            if products[i, j] > best[row, k - 1] and others[j] != row and usable[others[j]]:
-                _insert(best[row], rows[row], products[i, j], others[j])
 
 
 @compiled()
@@ -333,22 +336,28 @@ def _order(
 
 @compiled()
 def _compare_with_all(
-    points: Vectors,
-    usable: Mask,
-    asked: Ints,
-    which: Ints,
-    rows: Ints,
-    similarities: Floats,
-    first: int,
-    last: int,
-) -> None:
-    scores = np.empty(rows.shape[1], np.float64)
+    points: Vectors, usable: Mask, asked: Ints, which: Ints, products: Floats, twin_of: Ints,
+    rows: Ints, similarities: Floats, first: int, last: int,
+) -> None:  # fmt: skip
+    """Order all rows; in double precision those that float32 products do not rule out.
+
+    Equal rows have equal products, so each is multiplied once.
+    """
+    k = rows.shape[1]
+    scores = np.empty(k, np.float64)
+    known = np.empty(len(points), np.float64)
     for at in range(first, last):
         i = which[at]
+        known[:] = np.nan
         count = 0
         for other in range(len(points)):
-            if other != asked[i] and usable[other]:
-                score = _product(points, asked[i], other)
-                count = _place(scores, rows[i], count, score, other)
+            if other == asked[i] or not usable[other]:
+                continue
+            if count == k and products[at, other] + ROUNDING < scores[k - 1]:
+                continue
+            twin = twin_of[other]
+            if np.isnan(known[twin]):
+                known[twin] = _product(points, asked[i], twin)
+            count = _place(scores, rows[i], count, known[twin], other)
         for place in range(count):
             similarities[i, place] = scores[place]

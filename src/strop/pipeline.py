@@ -10,9 +10,10 @@ import numpy as np
 from strop.batches import Batches
 from strop.catalog import Catalog, QuerySet
 from strop.embed.base import Embedder, unit_rows
+from strop.ledger import DOCUMENTS, VectorFile
 from strop.sentences import title_and_sentences
 from strop.types import Document, Kind, Progress, Vectors
-from strop.vectors import append_rows, cannot_write, vector_file
+from strop.vectors import Sums, append_rows, cannot_write, row_sums
 
 
 class Pipeline:
@@ -36,28 +37,27 @@ class Pipeline:
         for size in batches:
             batch = self._catalog.waiting_documents(size)
             texts = [document.content for _, document, _ in batch]
-            rows = self._catalog.document_rows()
-            self._append(None, rows, self.embed(texts, "document"))
-            self._catalog.documents_embedded([(number, d) for number, _, d in batch], rows)
+            file, sums = self._append(DOCUMENTS, self.embed(texts, "document"))
+            done = [(number, digest) for number, _, digest in batch]
+            self._catalog.documents_embedded(file, done, sums)
             batches.did(len(batch))
         for set_ in self._catalog.sets().values():
             if set_.settings["source"] != "expanded" or set_.settings["of"] == expanded:
                 self._embed_set(set_, progress)
 
     def _embed_set(self, set_: QuerySet, progress: Progress | None) -> None:
-        waiting = self._catalog.waiting_lists(set_)
+        waiting = self._catalog.waiting_count(set_.set_id)
         batches = Batches(progress, f"embedding {set_.name}", waiting)
         after = -1
         for size in batches:
             batch = self._catalog.waiting_queries(set_, after, size)
             lists = [self._texts(set_, one.number, one.document, one.texts) for one in batch]
-            rows = self._catalog.sets()[set_.name].rows
             flat = [text for texts in lists for text in texts]
-            self._append(set_.set_id, rows, self.embed(flat, set_.settings["kind"]))
+            file, sums = self._append(set_.set_id, self.embed(flat, set_.settings["kind"]))
             done = [
                 (one.number, one.digest, list_) for one, list_ in zip(batch, lists, strict=True)
             ]
-            self._catalog.queries_embedded(set_, done, rows)
+            self._catalog.queries_embedded(set_, file, done, sums)
             batches.did(len(batch))
             after = batch[-1].number
 
@@ -71,11 +71,14 @@ class Pipeline:
             return [" ".join([document.content, *queries])]
         return given or []
 
-    def _append(self, set_id: int | None, rows: int, vectors: Vectors) -> None:
+    def _append(self, set_id: int, vectors: Vectors) -> tuple[VectorFile, Sums]:
+        """Write vectors behind those of a set; return the file as it was, and checksums."""
+        file = self._catalog.files()[set_id]
         try:
-            append_rows(vector_file(self._folder, set_id), rows, vectors)
+            append_rows(self._folder / "vectors" / file.name, file.rows, vectors)
         except OSError as error:
             raise cannot_write(self._folder, error) from error
+        return file, row_sums(vectors)
 
     def embed(self, texts: list[str], kind: Kind) -> Vectors:
         """Embed texts (n,) to unit rows (n, dim); a text with nothing in it is a zero row."""

@@ -1,6 +1,6 @@
 """Keeps every document's neighbours and references in the catalog, and up to date.
 
-``neighbors`` has a row for each document whose vector is known here (``row`` says which vector)
+``neighbors`` has a row for each document whose vector is known here (``made`` says which vector)
 with its list, or none while that is still to be made. After documents came, changed or went,
 only lists that this touches are made again, and only for these are references chosen anew; the
 result is that of a fresh run. All work is committed in parts, and goes on where it stopped.
@@ -97,7 +97,7 @@ def update_references(
     vectors = _gathered(documents)
     if method == "auto":
         method = "cells" if len(numbers) > neighbors.APPROXIMATE_ABOVE else "exact"
-    work = _Work(catalog, numbers, documents.start, vectors, progress)
+    work = _Work(catalog, numbers, documents.made, vectors, progress)
     width = work.settle(settings, method)
     work.follow_changes(width)
     work.fill_lists(width, method, memory)
@@ -111,13 +111,13 @@ class _Work:
         self,
         catalog: Catalog,
         numbers: Ints,
-        rows: Ints,
+        made: Ints,
         vectors: Vectors,
         progress: Progress | None,
     ) -> None:
         self._catalog = catalog
         self._numbers = numbers
-        self._rows = rows
+        self._made = made
         self._vectors = vectors
         self._usable = filled_rows(vectors)
         self._progress = progress
@@ -149,14 +149,14 @@ class _Work:
         """Take in new, changed and removed documents; lists they touch are mended or emptied."""
         with self._catalog.reading() as connection:
             stored = connection.execute(
-                "SELECT number, row, others IS NOT NULL FROM neighbors ORDER BY number"
+                "SELECT number, made, others IS NOT NULL FROM neighbors ORDER BY number"
             ).fetchall()
-        known, row, listed = np.array(stored, np.int64).reshape(-1, 3).T
+        known, made, listed = np.array(stored, np.int64).reshape(-1, 3).T
         at = np.searchsorted(self._numbers, known)
         at[at == len(self._numbers)] = 0
         kept = np.zeros(len(known), bool)
         if len(self._numbers):
-            kept = (self._numbers[at] == known) & (self._rows[at] == row)
+            kept = (self._numbers[at] == known) & (self._made[at] == made)
         fresh = np.setdiff1d(np.arange(len(self._numbers)), at[kept])
         gone = known[~kept]
         if not len(fresh) and not len(gone):
@@ -176,7 +176,7 @@ class _Work:
             )
             connection.executemany(
                 "INSERT INTO neighbors VALUES (?, ?, NULL, NULL)",
-                zip(self._numbers[fresh].tolist(), self._rows[fresh].tolist(), strict=True),
+                zip(self._numbers[fresh].tolist(), self._made[fresh].tolist(), strict=True),
             )
             connection.executemany(
                 "UPDATE neighbors SET others = NULL, similarities = NULL WHERE number = ?",

@@ -1,23 +1,36 @@
-"""Append-only files of float32 rows, read through memory maps.
+"""Append-only files of rows, read through memory maps.
 
-A file holds nothing but rows. How many of them count is written in the catalog, in the same
-transaction as whatever refers to them; bytes behind that are left over from a writer that was
-stopped, are never read, and are overwritten by the next one. Committed rows never change, so a
-reader's map stays true while a writer appends.
+A file holds nothing but rows of equal size. How many of them count is written in the catalog, in
+the same transaction as whatever refers to them; bytes behind that are left over from a writer
+that was stopped, are never read, and are overwritten by the next one. Committed rows never
+change, so a reader's map stays true while a writer appends. The catalog keeps a checksum of every
+row.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import zlib
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strop.errors import BadIndex, IndexDamaged
-from strop.types import Vectors
 
-_VALUE = np.dtype("<f4")
+Rows = NDArray[Any]
+"""Rows as they stand in a file: ``rows.nbytes // len(rows)`` bytes each."""
+Sums = NDArray[np.uint32]
+
+_AT_ONCE = 16_384
+
+
+def row_type(dtype: str, dim: int) -> np.dtype[Any]:
+    """Return numpy's type of one row of a file, by the name the catalog has for it."""
+    return np.dtype({"float32": ("<f4", (dim,))}[dtype])
 
 
 def cannot_write(index: Path, error: OSError) -> BadIndex:
@@ -30,45 +43,94 @@ def cannot_write(index: Path, error: OSError) -> BadIndex:
     )
 
 
-def vector_file(folder: Path, set_id: int | None) -> Path:
-    """Return the file of a query set's vectors, of the documents' own for None."""
-    name = "documents" if set_id is None else f"queries-{set_id}"
-    return folder / "vectors" / f"{name}.f32"
-
-
-def append_rows(path: Path, committed: int, rows: Vectors) -> None:
-    """Write ``rows`` (n, dim) behind the first ``committed`` ones; return when they are on disk."""
-    begin = committed * rows.shape[1] * _VALUE.itemsize
+def append_rows(path: Path, committed: int, rows: Rows) -> None:
+    """Write ``rows`` behind the first ``committed`` ones; return when they are on disk."""
     if not path.parent.exists():  # vectors can be made again, so the folder may be thrown away
         path.parent.mkdir()
         sync_folder(path.parent.parent)
+    begin = committed * row_bytes(rows)
     with open(path, "r+b" if path.exists() else "x+b") as file:
         file.seek(0, os.SEEK_END)
         if file.tell() < begin:
             raise _damaged(path, file.tell(), begin)
         file.seek(begin)
         file.truncate()
-        file.write(np.ascontiguousarray(rows, dtype=_VALUE).data)  # tofile() hides a full disk
+        file.write(bytes_of(rows))  # tofile() hides a full disk
         file.flush()
         os.fsync(file.fileno())
     if committed == 0:  # new, or left by a writer that was stopped before it came here
         sync_folder(path.parent)
 
 
-def map_rows(path: Path, count: int, dim: int) -> Vectors:
+def map_rows(path: Path, count: int, row: np.dtype[Any]) -> Rows:
     """Return the first ``count`` rows of a file, read-only, without loading them."""
     if count == 0:
-        return np.empty((0, dim), dtype=_VALUE)
-    need = count * dim * _VALUE.itemsize
-    have = path.stat().st_size if path.exists() else 0
-    if have < need:
-        raise _damaged(path, have, need)
-    return np.memmap(path, dtype=_VALUE, mode="r", shape=(count, dim))
+        return np.empty(0, row)
+    need = count * row.itemsize
+    try:
+        with open(path, "rb") as file:  # looked at and mapped as one: it may be replaced meanwhile
+            have = os.fstat(file.fileno()).st_size
+            if have >= need:
+                return np.memmap(file, dtype=row, mode="r", shape=(count,))
+    except FileNotFoundError:
+        have = 0
+    raise _damaged(path, have, need)
 
 
-def whole_rows(path: Path, dim: int) -> int:
+def whole_rows(path: Path, row: np.dtype[Any]) -> int:
     """Return how many whole rows a file holds; 0 if it is missing."""
-    return path.stat().st_size // (dim * _VALUE.itemsize) if path.exists() else 0
+    return path.stat().st_size // row.itemsize if path.exists() else 0
+
+
+def row_bytes(rows: Rows) -> int:
+    """Return the size of one row."""
+    return int(rows[:1].nbytes if len(rows) else np.empty((1, *rows.shape[1:]), rows.dtype).nbytes)
+
+
+def bytes_of(rows: Rows) -> memoryview:
+    """Return rows as they are written to a file."""
+    return np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+
+
+# -- checksums -------------------------------------------------------------------------------
+
+
+def row_sums(rows: Rows) -> Sums:
+    """Return the CRC-32 of each row."""
+    data, size = bytes_of(rows), row_bytes(rows)
+    crc = zlib.crc32
+    return np.array([crc(data[at : at + size]) for at in range(0, len(data), size)], np.uint32)
+
+
+def damaged_rows(path: Path, row: np.dtype[Any], sums: Sums) -> list[tuple[int, int]]:
+    """Read the rows whose checksums are given and return which are not what was written.
+
+    As ranges (first, behind the last).
+    """
+    good = np.zeros(len(sums), np.bool_)
+    with suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
+        for first in range(0, len(sums), _AT_ONCE):
+            want = sums[first : first + _AT_ONCE]
+            try:
+                file.seek(first * row.itemsize)
+                data = _read(file, len(want) * row.itemsize)
+            except OSError:  # the disk cannot read it
+                continue
+            have = row_sums(np.frombuffer(data, row, len(data) // row.itemsize))
+            good[first : first + len(have)] = have == want[: len(have)]
+    edges = np.flatnonzero(np.diff(np.concatenate([[True], good, [True]])))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _read(file: Any, count: int) -> bytes:
+    parts = []
+    while count > 0:
+        part = file.read(count)
+        if not part:
+            break
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
 
 
 def sync_folder(folder: Path) -> None:

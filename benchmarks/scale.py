@@ -1,0 +1,222 @@
+"""An index of growing size: build, open, search, add, update, remove, compact; memory and disk.
+
+    python benchmarks/scale.py [--sizes 10000,100000,1000000] [--queries 8] [--dim 256]
+        [--folder DIR] [--changed 1000]
+
+Vectors are synthetic and handed in by a function in place of an embedder; the time spent in that
+function is taken off. Texts have about 300 characters. Everything else is timed as a user meets
+it: ``Index.add`` and ``Index.import_queries``, each a commit on disk. ``open`` is a new process
+(after its imports) that opens the index and explains one document, for which it must know where
+all vectors stand but need not read them; ``open_cpu`` is the processor's share of that. Each size
+runs in a process of its own; the page cache is as warm as memory allows, as it is for an index in
+use. Peak memory counts mapped pages of vector files, which the system may drop.
+Per-document figures should grow at most 1.3-fold from one size to ten times that; the time for
+changing a fixed number of documents should not grow with the index. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strop import Document, Index
+from strop.types import Vectors
+
+_FILLING = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor " * 4
+_POOL = 4093, 4099  # primes: their sums repeat after 16 million texts
+
+
+class Synthetic:
+    """Turns a text that begins with a number into a vector, and knows how long that took."""
+
+    def __init__(self, dim: int) -> None:
+        rng = np.random.default_rng(0)
+        self._pools = [rng.normal(size=(size, dim)).astype(np.float32) for size in _POOL]
+        self.seconds = 0.0
+
+    def __call__(self, texts: list[str]) -> Vectors:
+        began = time.perf_counter()
+        keys = np.fromiter((int(text[: text.index(" ")]) for text in texts), np.int64, len(texts))
+        first, second = (pool[keys % len(pool)] for pool in self._pools)
+        made: Vectors = first + second
+        self.seconds += time.perf_counter() - began
+        return made
+
+
+def document(at: int, version: int, queries: int) -> Document:
+    return Document(f"document-{at}", f"{at * (queries + 1)} version {version} {_FILLING}")
+
+
+def lists(numbers: range, queries: int) -> Iterator[tuple[str, str, list[str]]]:
+    for at in numbers:
+        texts = [f"{at * (queries + 1) + i} what is asked of it" for i in range(1, queries + 1)]
+        yield "here", f"document-{at}", texts
+
+
+class Clock:
+    """Times steps without what the function in place of the embedder takes."""
+
+    def __init__(self, embedder: Synthetic) -> None:
+        self._embedder = embedder
+        self.times: dict[str, float] = {}
+
+    def __call__(self, name: str, step: Any) -> Any:
+        before, began = self._embedder.seconds, time.perf_counter()
+        result = step()
+        took = time.perf_counter() - began - (self._embedder.seconds - before)
+        self.times[name] = self.times.get(name, 0.0) + took
+        print(f"  {name}: {took:.2f} s", flush=True)
+        return result
+
+
+def opened(path: Path, dim: int) -> dict[str, float]:
+    """Open an index and search it plainly, twice; for a process of its own."""
+    embedder = Synthetic(dim)
+    asked = np.ones((1, dim), np.float32)
+    with Index.create(path.with_name("tiny"), embedder, name="synthetic", dim=dim) as tiny:
+        tiny.add([document(0, 1, 0)])  # loads and compiles what any search needs
+        tiny.import_queries(lists(range(1), 2), "simple")
+        tiny.search(asked, method="trad")
+        tiny.explain(asked, "document-0")
+    shutil.rmtree(path.with_name("tiny"))
+    began, busy = time.perf_counter(), time.process_time()
+    index = Index.open(path, embedder, name="synthetic", dim=dim)
+    index.explain(asked, "document-0")
+    ready, busy = time.perf_counter() - began, time.process_time() - busy
+    took = []
+    for _ in range(4):
+        began = time.perf_counter()
+        index.search(asked, method="trad")
+        took.append(time.perf_counter() - began)
+    return {"open": ready, "open_cpu": busy, "plain_search": float(np.median(took[1:]))}
+
+
+def run(path: Path, n: int, queries: int, dim: int, changed: int) -> dict[str, Any]:
+    embedder = Synthetic(dim)
+    clock = Clock(embedder)
+    index = Index.create(path, embedder, name="synthetic", dim=dim)
+    clock("build", lambda: index.add(document(at, 1, queries) for at in range(n)))
+    clock("build", lambda: index.import_queries(lists(range(n), queries), "simple"))
+    peak = peak_memory()
+    disk = index.info()["sizes"]
+    command = [sys.executable, __file__, "--open", str(path), "--dim", str(dim)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    about = json.loads(done.stdout.splitlines()[-1])
+    print(f"  open: {about['open']:.2f} s, plain search {about['plain_search']:.3f} s", flush=True)
+    asked = np.random.default_rng(1).normal(size=(5, dim)).astype(np.float32)
+    clock("first sharpened search", lambda: index.search(asked[:1]))
+    took = []
+    for one in asked:
+        began = time.perf_counter()
+        index.search(one[None])
+        took.append(time.perf_counter() - began)
+    print(f"  sharpened search: {np.median(took):.3f} s", flush=True)
+    more = range(n, n + changed)
+    clock("add", lambda: index.add(document(at, 1, queries) for at in more))
+    clock("add", lambda: index.import_queries(lists(more, queries), "simple"))
+    clock("plain search after", lambda: index.search(asked[:1], method="trad"))
+    apart = range(0, n, max(1, n // changed))[:changed]
+    clock("update", lambda: index.add(document(at, 2, queries) for at in apart))
+    gone = [f"document-{at + 1}" for at in apart]
+    clock("remove", lambda: index.remove(gone))
+    assert not set(index.search(asked, k=100).ids.ravel()) & set(gone)
+    clock("sharpened search after", lambda: index.search(asked[:1]))
+    about["info"] = _timed(index.info)
+    waste = index.info()["sizes"]["waste"]
+    clock("compact", index.compact)
+    clock("check", lambda: _no_problems(index.check()))
+    index.close()
+    return {
+        "documents": n, **about, "sharpened_search": float(np.median(took)), **clock.times,
+        "build_per_document": clock.times["build"] / n, "build_peak_bytes": peak,
+        "peak_bytes": peak_memory(), "disk": disk, "waste_before_compaction": waste,
+    }  # fmt: skip
+
+
+def _no_problems(problems: list[str]) -> None:
+    assert not problems, problems
+
+
+def _timed(step: Any) -> float:
+    began = time.perf_counter()
+    step()
+    return time.perf_counter() - began
+
+
+def peak_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def growth(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compare each size with the one before: per document, and for a fixed number of changes."""
+    found = []
+    for small, large in pairwise(results):
+        times = large["documents"] / small["documents"]
+        per_document = {
+            key: round(large[key] / small[key] / times, 2)
+            for key in ("build", "plain_search", "sharpened_search", "build_peak_bytes", "compact")
+        }
+        per_document["disk"] = round(large["disk"]["total"] / small["disk"]["total"] / times, 2)
+        fixed = {key: round(large[key] / small[key], 2) for key in ("add", "update", "remove")}
+        found.append(
+            {
+                "from": small["documents"], "to": large["documents"],
+                "per_document": per_document, "for_a_fixed_change": fixed,
+            }
+        )  # fmt: skip
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", default="10000,100000,1000000")
+    parser.add_argument("--queries", type=int, default=8)
+    parser.add_argument("--dim", type=int, default=256)
+    parser.add_argument("--changed", type=int, default=1000)
+    parser.add_argument("--folder", type=Path, help="where indexes are made and deleted again")
+    parser.add_argument("--open", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.open:
+        print(json.dumps(opened(given.open, given.dim)))
+        return
+    if given.one:
+        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+            path = Path(folder) / "index"
+            print(json.dumps(run(path, given.one, given.queries, given.dim, given.changed)))
+        return
+    results = []
+    for size in map(int, given.sizes.split(",")):
+        print(f"{size:,} documents, {given.queries} queries each, {given.dim} dimensions")
+        command = [sys.executable, __file__, "--one", str(size)]
+        for name in ("queries", "dim", "changed", "folder"):
+            if (value := getattr(given, name)) is not None:
+                command += [f"--{name}", str(value)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            last = ""
+            for line in process.stdout:
+                if last:
+                    print(last, flush=True)
+                last = line.rstrip()
+        if process.returncode:
+            sys.exit(process.returncode)
+        results.append(json.loads(last))
+    told = {"queries": given.queries, "dim": given.dim, "dtype": "float32", "results": results}
+    print(json.dumps({**told, "growth": growth(results)}))
+
+
+if __name__ == "__main__":
+    main()

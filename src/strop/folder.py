@@ -1,0 +1,223 @@
+"""The folder of an index: making and opening it, its one writer, looking after it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
+
+from strop.catalog import Catalog
+from strop.database import OldFormat
+from strop.embed import Embedder
+from strop.errors import BadIndex, IndexBusy, StropError
+from strop.intake import CATALOG, about_embedder, is_left_over, load_embedder
+from strop.maintenance import check, compact, mend, sizes, sweep
+from strop.pipeline import Pipeline
+from strop.snapshot import keep_cache
+from strop.types import Progress
+from strop.upgrade import upgrade
+from strop.vectors import cannot_write
+
+F = TypeVar("F", bound="IndexFolder")
+
+
+class IndexFolder:
+    """A catalog, its vectors and the embedder they were made with, in one folder."""
+
+    def __init__(self, path: Path, catalog: Catalog, embedder: Embedder | None) -> None:
+        """Use ``create`` or ``open`` instead."""
+        self.path = path
+        self._catalog = catalog
+        self._embedder = embedder
+        self._made_by: dict[str, Any] = catalog.meta("embedder")
+        self._pipeline = Pipeline(path, catalog, self.dim, lambda: self.embedder)
+        self._writer = FileLock(path / "writer.lock", timeout=0)
+
+    # -- opening --------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls: type[F],
+        path: str | os.PathLike[str],
+        /,
+        embedder: str | Embedder | Callable[..., Any] = "wordllama",
+        **options: Any,
+    ) -> F:
+        """Make an empty index in a new folder; ``options`` are the embedder's."""
+        folder = Path(path)
+        if (folder / CATALOG).exists():
+            raise BadIndex(f"{folder} is an index already: open it, or choose another folder")
+        if folder.exists() and not is_left_over(folder):
+            raise BadIndex(f"{folder} is there already and is no index: choose another folder")
+        model = load_embedder(embedder, options)
+        about = about_embedder(model)
+        try:
+            (folder / "vectors").mkdir(parents=True, exist_ok=True)
+            with FileLock(folder / "writer.lock", timeout=0):
+                if (folder / CATALOG).exists():  # made by another process meanwhile
+                    raise BadIndex(f"{folder} is an index already: open it, or choose another")
+                catalog = Catalog.create(folder / CATALOG, {"embedder": about})
+        except Timeout:
+            raise IndexBusy(f"another process is making an index at {folder}") from None
+        except OSError as error:
+            raise cannot_write(folder, error) from error
+        return cls(folder, catalog, model)
+
+    @classmethod
+    def open(
+        cls: type[F],
+        path: str | os.PathLike[str],
+        /,
+        embedder: str | Embedder | Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> F:
+        """Open an index. Its embedder is loaded when first needed, unless one is given."""
+        folder = Path(path)
+        if not (folder / CATALOG).exists():
+            what = "is not an index" if folder.exists() else "does not exist"
+            raise BadIndex(f"{folder} {what}. Make one: strop build CORPUS -o {folder}")
+        try:
+            index = cls(folder, Catalog(folder / CATALOG), None)
+        except OldFormat:
+            with _lock(folder, FileLock(folder / "writer.lock", timeout=0)):
+                upgrade(folder / CATALOG)
+            index = cls(folder, Catalog(folder / CATALOG), None)
+        if embedder is not None or options:
+            embedder = embedder or index._made_by["name"]
+            try:
+                if isinstance(embedder, str) and embedder != index._made_by["name"]:
+                    raise index._other_embedder(embedder)  # before loading it for nothing
+                index._use(load_embedder(embedder, options))
+            except StropError:
+                index.close()
+                raise
+        return index
+
+    def close(self) -> None:
+        """Let go of the catalog's connections."""
+        self._catalog.close()
+
+    def __enter__(self: F) -> F:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def embedder(self) -> Embedder:
+        """The embedder the index was made with."""
+        if self._embedder is None:
+            self._use(load_embedder(self._made_by["name"], self._made_by["options"]))
+        assert self._embedder is not None
+        return self._embedder
+
+    def _use(self, embedder: Embedder) -> None:
+        # A service would have to be asked for its dimension; replies are checked anyway.
+        asked = self.dim if embedder.name.startswith("api:") else None
+        made, now = self._made_by, about_embedder(embedder, dim=asked)
+        if now["name"] != made["name"]:
+            raise self._other_embedder(now["name"])
+        for what in ("revision", "dim", "prompts", "settings"):
+            if now[what] != made[what]:
+                raise BadIndex(
+                    f"{self.path} was made by embedder {made['name']!r} with {what} "
+                    f"{made[what]!r}, not {now[what]!r}: vectors of two models do not mix. Use the "
+                    "first, or build another index"
+                )
+        self._embedder = embedder
+
+    def _other_embedder(self, name: str) -> BadIndex:
+        return BadIndex(
+            f"{self.path} was made by embedder {self._made_by['name']!r}, not {name!r}: vectors of "
+            "two models do not mix. Use the first, or build another index"
+        )
+
+    @property
+    def dim(self) -> int:
+        """The length of every vector."""
+        return int(self._made_by["dim"])
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Be the only writer; waits for nobody."""
+        with _lock(self.path, self._writer):
+            sweep(self._catalog, self.path)
+            yield
+            keep_cache(self._catalog, self.path, self.dim)
+
+    # -- looking after it -----------------------------------------------------------------
+
+    def info(self) -> dict[str, Any]:
+        """Return what the index holds, as JSON values."""
+        files = {
+            file.relative_to(self.path).as_posix(): file.stat().st_size
+            for file in sorted(self.path.rglob("*"))
+            if file.is_file() and file.name != "writer.lock"
+        }
+        return {
+            "path": str(self.path),
+            "format": self._catalog.meta("format"),
+            "embedder": self._made_by,
+            **self._catalog.counts(),
+            "bytes": files,
+            "total_bytes": sum(files.values()),
+            "sizes": sizes(self._catalog, self.path, self.dim),
+        }
+
+    def check(self, repair: bool = False, progress: Progress | None = None) -> list[str]:
+        """Read everything and return what is wrong; with ``repair``, make lost vectors anew."""
+        if not repair:
+            return check(self._catalog, self.path, self.dim, progress).problems
+        with self._writing():
+            found = check(self._catalog, self.path, self.dim, progress)
+            if found.problems:
+                mend(self._catalog, self.path, self.dim, found)
+                self._pipeline.run(progress)
+        return found.problems
+
+    def compact(self, progress: Progress | None = None) -> int:
+        """Give back the space of vectors and texts that are in no use; return how many bytes.
+
+        Searches go on meanwhile, also in other processes.
+        """
+        with self._writing():
+            before = sizes(self._catalog, self.path, self.dim)["total"]
+            compact(self._catalog, self.path, self.dim, progress)
+            keep_cache(self._catalog, self.path, self.dim)
+            self._catalog.shrink()
+        return int(before - sizes(self._catalog, self.path, self.dim)["total"])
+
+    def delete(self) -> None:
+        """Close the index and delete its folder."""
+        with _lock(self.path, self._writer):
+            self.close()
+        shutil.rmtree(self.path)
+
+
+@contextmanager
+def _lock(folder: Path, lock: FileLock) -> Iterator[None]:
+    """Hold the writer's lock, or say who does."""
+    try:
+        lock.acquire()
+    except Timeout:
+        raise IndexBusy(
+            f"another process is writing to {folder}. Reading it is fine meanwhile; "
+            "write again when that one has finished"
+        ) from None
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    try:
+        yield
+    finally:
+        lock.release()

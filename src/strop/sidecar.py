@@ -1,0 +1,71 @@
+"""Files of arrays that can be made again from the catalog: written whole, mapped when read.
+
+Whatever is wrong with such a file (missing, cut short, flipped bytes), it is as if it were not
+there. The name of each is new, so a reader's map of an older one stays true.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MAGIC = b"strop cache 1\n"
+_ALIGNED = 64
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
+    """Write arrays and JSON values to a new file."""
+    places, at, crc = {}, 0, 0
+    parts = []
+    for name, array in arrays.items():
+        part = np.ascontiguousarray(array)
+        places[name] = [part.dtype.str, list(part.shape), at]
+        data = part.tobytes() + bytes(-part.nbytes % _ALIGNED)
+        crc = zlib.crc32(data, crc)
+        at += len(data)
+        parts.append(data)
+    head = json.dumps({"about": about, "arrays": places, "size": at, "crc": crc}).encode()
+    head += b" " * (-(len(_MAGIC) + 8 + len(head)) % _ALIGNED)
+    path.parent.mkdir(exist_ok=True)
+    with open(path, "xb") as file:
+        file.write(
+            _MAGIC + len(head).to_bytes(4, "little") + zlib.crc32(head).to_bytes(4, "little")
+        )
+        file.write(head)
+        for data in parts:
+            file.write(data)
+
+
+def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
+    """Return a file's arrays, read-only, and its values; None if it is not as it was written."""
+    try:
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):
+        return None
+    data = memoryview(mapped)
+    begin = len(_MAGIC) + 8
+    if data[: len(_MAGIC)] != _MAGIC or len(data) < begin:
+        return None
+    length = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 4], "little")
+    head = data[begin : begin + length]
+    if zlib.crc32(head) != int.from_bytes(data[begin - 4 : begin], "little"):
+        return None
+    told = json.loads(bytes(head))
+    body = data[begin + length :]
+    if len(body) != told["size"] or zlib.crc32(body) != told["crc"]:
+        return None
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, (dtype, shape, at) in told["arrays"].items():
+        kind = np.dtype(dtype)
+        count = int(np.prod(shape))
+        flat = np.frombuffer(body[at : at + count * kind.itemsize], kind)
+        arrays[name] = flat.reshape(shape)
+    return arrays, told["about"]
