@@ -43,11 +43,13 @@ VERBS: dict[str, tuple[list[str], str, set[str]]] = {
     "eval": (["INDEX", "DATASET"], "nDCG@10", {"dataset", "queries", "results", "baseline"}),
     "finish": (["INDEX"], "60 documents, sharpened by", {"documents", "queries"}),
     "check": (["INDEX"], "whole", {"problems", "repaired"}),
+    "analyse": (["INDEX", "DATASET", "--what", "alpha", "-o", "NEW"], "alpha: best", {"alpha"}),
+    "report": (["INDEX", "DATASET", "-o", "NEW"], "index.html", {"page", "bytes"}),
 }
 
 
 def test_no_verb_is_forgotten() -> None:
-    assert {*VERBS, "demo"} == set(main.commands)
+    assert {*VERBS, "demo", "reproduce"} == set(main.commands)
 
 
 @pytest.fixture
