@@ -12,7 +12,7 @@ import pytest
 from conftest import strop
 
 from strop import Index, evaluate
-from strop.analyse import ALPHAS, boost_against_perplexity, compare_sets, sweep, without_queries
+from strop.analyse import ALPHAS, boost_against_perplexity, compare_sets, sweep
 from strop.datasets import read_dataset
 from strop.errors import BadInput, MissingExtra
 from strop.perplexity import PerplexitySettings, perplexities
@@ -169,7 +169,7 @@ def test_nothing_is_read_twice(
 def test_correlation_is_that_of_every_pair(
     index: Path, dataset: Path, settings: PerplexitySettings
 ) -> None:
-    data = without_queries(read_dataset(dataset), [])
+    data = read_dataset(dataset)
     with Index.open(index) as opened:
         found = boost_against_perplexity(opened, data, "simsharp", settings, top=7)
         pairs = []

@@ -333,7 +333,7 @@ def test_a_hub_that_cannot_be_reached_is_said(
     monkeypatch.setattr(hub, "load_dataset", unreachable)
     ran = strop(
         "reproduce", "beir", "--methods", "trad", "--datasets", "scifact", "--embedder",
-        "wordllama", "--download", "-o", tmp_path,
+        "wordllama", "--download", "--data", tmp_path / "data", "-o", tmp_path,
     )  # fmt: skip
     assert ran.code == 0
     assert "mteb/scifact (corpus) could not be copied from the hub: no route" in ran.stdout

@@ -74,15 +74,6 @@ class Sweep:
         ]
 
 
-def without_queries(dataset: Dataset, ids: Sequence[str]) -> Dataset:
-    """Return a dataset without some of its queries."""
-    for id_ in ids:
-        if id_ not in dataset.queries:
-            raise BadInput(f"query {id_!r} cannot be excluded: {dataset.name} has no such query")
-    kept = {id_: text for id_, text in dataset.queries.items() if id_ not in ids}
-    return replace(dataset, queries=kept)
-
-
 def sweep(
     index: Index,
     dataset: Dataset,

@@ -239,12 +239,12 @@ def analyse(
         boost_against_perplexity,
         compare_sets,
         sweep,
-        without_queries,
         write_csv,
     )
     from strop.datasets import read_dataset
     from strop.figures import draw_correlation, draw_sets, draw_sweep, save
     from strop.perplexity import PerplexitySettings
+    from strop.scoring import select_queries
 
     asked = split_list(what)
     if not asked or set(asked) - set(WHAT):
@@ -252,7 +252,7 @@ def analyse(
     chosen = split_list((sets or "").replace("+", ","))
     told: dict[str, Any] = {}
     with open_index(path) as index, progress_bars() as progress:
-        data = without_queries(read_dataset(dataset, split), split_list(exclude_queries))
+        data = select_queries(read_dataset(dataset, split), split_list(exclude_queries))
         common: Any = {
             "sets": chosen, "measure": measure, "ignore_same_id": ignore_same_id,
             "progress": progress,
@@ -327,14 +327,14 @@ def report(
     import shlex
     import sys
 
-    from strop.analyse import without_queries
     from strop.datasets import read_dataset
     from strop.html_report import write_report
+    from strop.scoring import select_queries
 
     with open_index(path) as index, progress_bars() as progress:
         page = write_report(
             index,
-            without_queries(read_dataset(dataset, split), split_list(exclude_queries)),
+            select_queries(read_dataset(dataset, split), split_list(exclude_queries)),
             output,
             methods=split_list(methods),
             method=method,
