@@ -314,14 +314,17 @@ def test_a_disk_too_full_for_the_catalog(scratch: Path, monkeypatch: pytest.Monk
     """SQLite may use some pages more than it has; then none of those that it needs."""
     monkeypatch.setattr("strop.batches._FEWEST", 16)
     monkeypatch.setattr("strop.batches._MOST", 16)
-    old = [Document(f"d{i}", f"Old{i} " + "alder " * 100) for i in range(40)]
-    new = [Document(f"d{i}", f"New{i} " + "birch " * 200) for i in range(20, 60)]
+    old = [Document(f"d{i}", f"Old{i} alder{i} " + "alder " * 100) for i in range(40)]
+    new = [Document(f"d{i}", f"New{i} elm{i} " + "birch " * 200) for i in range(20, 60)]
     lists = {f"d{i}": [f"which tree is {i} " + "cedar " * 20] * 3 for i in range(60)}
 
     def change(index: Index) -> None:
         index.add(new)
         index.import_queries(lists, "simple")
         index.remove(sorted({"d1", "d2"} - index.unknown(["d1", "d2"])))
+        index.select_references(crashes.REFERENCES)
+        crashes.generate(index, 6, None)
+        index.compact()
 
     with create(scratch / "begin") as index:
         index.add(old)
@@ -329,7 +332,7 @@ def test_a_disk_too_full_for_the_catalog(scratch: Path, monkeypatch: pytest.Monk
     shutil.copytree(scratch / "begin", scratch / "whole")
     with reopen(scratch / "whole") as index:
         change(index)
-        want = all_scores(index, "birch 3")
+        want, references = all_scores(index, "birch 3"), references_of(index)
     connect, refused, room = Database._connect, 0, 0
     while True:
         path = shutil.copytree(scratch / "begin", scratch / f"{room}")
@@ -357,6 +360,8 @@ def test_a_disk_too_full_for_the_catalog(scratch: Path, monkeypatch: pytest.Monk
             index.finish()
             change(index)
             assert_close(all_scores(index, "birch 3"), want, 1e-6)
+            assert references_of(index) == references
+            assert index.check() == []
         refused += 1
         room += 2
     assert refused > 5

@@ -17,7 +17,7 @@ from strop.database import OldFormat
 from strop.embed import Embedder
 from strop.errors import BadIndex, IndexBusy, StropError
 from strop.intake import CATALOG, about_embedder, is_left_over, load_embedder
-from strop.maintenance import check, compact, mend, sizes, sweep
+from strop.maintenance import check, compact, file_sizes, mend, sizes, sweep
 from strop.pipeline import Pipeline
 from strop.snapshot import keep_cache
 from strop.types import Progress
@@ -85,6 +85,8 @@ class IndexFolder:
         try:
             index = cls(folder, Catalog(folder / CATALOG), None)
         except OldFormat:
+            if not os.access(folder, os.W_OK):
+                raise
             with _lock(folder, FileLock(folder / "writer.lock", timeout=0)):
                 upgrade(folder / CATALOG)
             index = cls(folder, Catalog(folder / CATALOG), None)
@@ -160,11 +162,7 @@ class IndexFolder:
 
     def info(self) -> dict[str, Any]:
         """Return what the index holds, as JSON values."""
-        files = {
-            file.relative_to(self.path).as_posix(): file.stat().st_size
-            for file in sorted(self.path.rglob("*"))
-            if file.is_file() and file.name != "writer.lock"
-        }
+        files = file_sizes(self.path)
         return {
             "path": str(self.path),
             "format": self._catalog.meta("format"),
@@ -177,8 +175,13 @@ class IndexFolder:
 
     def check(self, repair: bool = False, progress: Progress | None = None) -> list[str]:
         """Read everything and return what is wrong; with ``repair``, make lost vectors anew."""
-        if not repair:
-            return check(self._catalog, self.path, self.dim, progress).problems
+        while not repair:
+            files = self._catalog.files()
+            found = check(self._catalog, self.path, self.dim, progress)
+            now = self._catalog.files()
+            # Not what a compaction took away meanwhile.
+            if not found.problems or all(now[id_].name == files[id_].name for id_ in files):
+                return found.problems
         with self._writing():
             found = check(self._catalog, self.path, self.dim, progress)
             if found.problems:

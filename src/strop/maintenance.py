@@ -303,6 +303,15 @@ def sizes(catalog: Catalog, folder: Path, dim: int) -> dict[str, Any]:
     return {**told, "total": total, "per_document": total / documents if documents else None}
 
 
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Return the size of every file of an index, by its path in the folder."""
+    return {
+        file.relative_to(folder).as_posix(): _size(file)
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name != "writer.lock"
+    }
+
+
 def sweep(catalog: Catalog, folder: Path) -> None:
     """Delete what stopped writers left; for the one writer."""
     with catalog.reading():

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.catalog import Catalog
-from strop.errors import IndexDamaged
+from strop.errors import BadIndex, IndexDamaged
 from strop.kernels import Ints
 from strop.ledger import DOCUMENTS, VectorFile
 from strop.sidecar import read_arrays, write_arrays
@@ -208,11 +208,11 @@ def keep_cache(catalog: Catalog, folder: Path, dim: int) -> None:
     name = f"spans-{uuid.uuid4().hex}"
     try:
         write_arrays(folder / CACHE / name, arrays, {"version": table.version})
-    except OSError:
+        catalog.cut_log(table.version, name)
+    except (OSError, BadIndex):
         with suppress(OSError):
             (folder / CACHE / name).unlink()
         return
-    catalog.cut_log(table.version, name)
     if older:
         with suppress(OSError):
             (folder / CACHE / older).unlink()
