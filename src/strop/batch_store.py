@@ -17,14 +17,6 @@ from strop.reply_store import Provenance
 _FILE = "file:"
 """How ids begin that stand for requests written to files, for each provenance one."""
 
-_TABLES = (
-    "CREATE TABLE IF NOT EXISTS batches (id TEXT PRIMARY KEY, provenance TEXT NOT NULL,"
-    " requests INTEGER NOT NULL, submitted TEXT NOT NULL, collected TEXT) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS sent (name TEXT PRIMARY KEY, key TEXT NOT NULL,"
-    " number INTEGER NOT NULL, batch TEXT NOT NULL) WITHOUT ROWID",
-    "CREATE INDEX IF NOT EXISTS sent_keys ON sent (key)",
-)
-
 
 @dataclass(frozen=True)
 class OpenBatch:
@@ -40,8 +32,6 @@ def record_sent(
 ) -> None:
     """Keep what a batch holds: {name of the request there: (key, number of its document)}."""
     with catalog.writing(searchable=False) as connection:
-        for table in _TABLES:
-            connection.execute(table)
         connection.execute(
             "INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?, NULL)",
             (batch, json.dumps(asdict(provenance)), len(sent), _now()),
@@ -64,8 +54,6 @@ def record_file(
 def open_batches_of(catalog: Catalog, lm: str) -> list[OpenBatch]:
     """Return the batches of a model that have not been collected, the oldest first."""
     with catalog.reading() as connection:
-        if not _there(catalog):
-            return []
         found = connection.execute(
             "SELECT id, requests, submitted, provenance FROM batches"
             " WHERE collected IS NULL AND id NOT LIKE ? ORDER BY submitted, id",
@@ -84,8 +72,6 @@ def names_in(catalog: Catalog, batch: str) -> list[str]:
 def meant_by(catalog: Catalog, names: Iterable[str]) -> dict[str, tuple[str, int, Provenance]]:
     """Return (key, number of its document, provenance) of those names that were sent from here."""
     with catalog.reading() as connection:
-        if not _there(catalog):
-            return {}
         found = {
             name: connection.execute(
                 "SELECT key, number, provenance FROM sent JOIN batches ON batches.id = sent.batch"
@@ -104,8 +90,6 @@ def meant_by(catalog: Catalog, names: Iterable[str]) -> dict[str, tuple[str, int
 def still_out(catalog: Catalog, keys: Iterable[str]) -> set[str]:
     """Return those keys whose request is out in a batch that has not been collected."""
     with catalog.reading() as connection:
-        if not _there(catalog):
-            return set()
         return {
             key
             for key in keys
@@ -134,12 +118,6 @@ def cut_off_since(catalog: Catalog) -> str | None:
     """Return since when a batch has been on its way that nobody saw arrive."""
     told = catalog.meta("sending")
     return told["since"] if told else None
-
-
-def _there(catalog: Catalog) -> bool:
-    with catalog.reading() as connection:
-        sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sent'"
-        return connection.execute(sql).fetchone() is not None
 
 
 def _now() -> str:

@@ -116,6 +116,20 @@ CREATE TABLE failures (
     final   INTEGER NOT NULL,
     created TEXT NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE batches (
+    id         TEXT PRIMARY KEY,
+    provenance TEXT NOT NULL,
+    requests   INTEGER NOT NULL,
+    submitted  TEXT NOT NULL,
+    collected  TEXT
+) WITHOUT ROWID;
+CREATE TABLE sent (
+    name   TEXT PRIMARY KEY,
+    key    TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    batch  TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX sent_keys ON sent (key);
 INSERT INTO files (set_id, name, dtype) VALUES (0, 'documents.f32', 'float32');
 """
 

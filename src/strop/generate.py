@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from strop.asking import Asking, Spent
@@ -30,6 +31,9 @@ from strop.types import Document, Progress
 # begins, and tokens a second, written and read, of a service and of a small model run here.
 _TOKENS_PER_QUERY = {"simple": 25, "contrastive": 65, "negative": 65}
 _SECONDS_BEFORE, _TOKENS_WRITTEN, _TOKENS_READ = 1.0, 60, 1000
+
+_TOGETHER = 32
+"""Documents whose questions are looked up at a time."""
 
 
 @dataclass(frozen=True)
@@ -233,9 +237,14 @@ class Generation:
 
     def waiting(self) -> Iterator[tuple[Request, int]]:
         """Yield the questions to be asked now, with the number of their document."""
-        for task in self.tasks():
-            for request in self.open_questions(task):
-                yield request, task.number
+        tasks = self.tasks()
+        while True:
+            with self._catalog.reading():  # a transaction for several documents is quicker
+                part = list(islice(tasks, _TOGETHER))
+                found = [(one, task.number) for task in part for one in self.open_questions(task)]
+            yield from found
+            if not part:
+                return
 
     # -- estimate -------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ LONGEST_WAIT = 600.0
 """Seconds. A service that wants a longer pause ends the run, which can be resumed later."""
 _LONGEST_BACKOFF = 60.0
 _GARBLED_REPEATS = 2
+_MANY = 32
 
 
 class Clock:
@@ -180,6 +181,8 @@ class Run:
         self._source = iter(requests)
         self._exhausted = False
         self._gate = Gate(concurrency, policy.clock)
+        # Many calls at a time leave no moment idle: some wait while replies are being handled.
+        self._ahead = concurrency // 4 if concurrency > _MANY else 0
         self._todo: SimpleQueue[Request | None] = SimpleQueue()
         self._done: SimpleQueue[_Done] = SimpleQueue()
         # Threads hold no reference to the run, so one that is dropped can be told to stop.
@@ -208,7 +211,7 @@ class Run:
 
     def _fill(self) -> None:
         """Pull requests while there is a free place."""
-        while not self._exhausted and self._outstanding < self._gate.limit:
+        while not self._exhausted and self._outstanding < self._gate.limit + self._ahead:
             try:
                 request = next(self._source)
             except StopIteration:
@@ -218,7 +221,7 @@ class Run:
             else:
                 self._outstanding += 1
                 self._todo.put(request)
-                if len(self._threads) < self._outstanding:
+                if len(self._threads) < min(self._outstanding, self._gate.most):
                     self._begin_thread()
 
     def _begin_thread(self) -> None:
