@@ -743,6 +743,16 @@ def test_eval_keeps_one_budget_for_all(files: tuple[Path, Path], server: Scripte
         (["--expand", "query2doc", "--lm", "openai:x", "--samples", "3"], 2, "means nothing to"),
         (["--expand", "hyde", "--lm", "openai:x", "--task", "x"], 1, "no task 'x'"),
         (
+            ["--expand", "hyde", "--lm", "openai:x", "--sampling-temperature", "-1"],
+            1,
+            "temperature must be 0 or more, not -1.0",
+        ),
+        (
+            ["--expand", "hyde", "--lm", "openai:x", "--sampling-temperature", "nan"],
+            1,
+            "temperature must be 0 or more, not nan",
+        ),
+        (
             ["--expand", "hyde", "--lm", "openai:x", "--sampling-temperature", "warm"],
             2,
             "takes a number or none",
