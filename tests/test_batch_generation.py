@@ -11,6 +11,7 @@ from asked import IDS, asked, command, count, lists, record, rows, run
 from conftest import jsonl, strop
 from scripted_server import ScriptedServer, answer, drop
 
+from strop.errors import BadIndex
 from strop.lm.batches import AnthropicBatches, OpenAIBatches
 
 pytest.importorskip("openai")
@@ -232,7 +233,52 @@ def test_a_batch_that_the_service_has_forgotten(topics: Path, server: ScriptedSe
     assert len(server.batches) == 2
     server.script.append(answer(404, {"error": {"message": "no such batch"}}))
     ran = run(topics, server, *SIMPLE, *COLLECT)
-    assert "batch batch_0 is not known any more" in ran.stderr
+    assert "batch batch_0 is not known there" in ran.stderr
+    assert "--batch collect --again" in ran.stderr
     assert len(lists(topics, "simple")) == 7
-    run(topics, server, *SIMPLE)  # its questions are open again
+    run(topics, server, *SIMPLE)  # it may be of another account: its questions are still out
+    assert asked(server) == 0
+    server.script.append(answer(404, {"error": {"message": "no such batch"}}))
+    run(topics, server, *SIMPLE, *COLLECT, "--again")
+    run(topics, server, *SIMPLE)
     assert (len(lists(topics, "simple")), asked(server)) == (12, 5)
+
+
+def test_a_batch_that_another_key_did_not_see_is_collected_later(
+    topics: Path, server: ScriptedServer
+) -> None:
+    server.polls = 0
+    run(topics, server, *SIMPLE, *SUBMIT)
+    server.script.append(answer(404, {"error": {"message": "no such batch"}}))
+    run(topics, server, *SIMPLE, *COLLECT)
+    assert run(topics, server, *SIMPLE, *COLLECT, "--json").json["replies"] == 12
+    assert sent(server) == 12
+
+
+def test_a_batch_that_cannot_be_written_down_is_not_sent_twice(
+    topics: Path, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise BadIndex("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("strop.batch_store.record_sent", refuse)
+        ran = strop(*command(topics, server, *SIMPLE, *SUBMIT))
+    assert ran.code == 1
+    assert "the disk is full" in ran.stderr
+    assert "--batch-id batch_0" in ran.stderr
+    assert strop(*command(topics, server, *SIMPLE, *SUBMIT)).code == 1
+    server.polls = 0
+    run(topics, server, *SIMPLE, *COLLECT, "--batch-id", "batch_0")
+    assert (len(lists(topics, "simple")), sent(server)) == (12, 12)
+
+
+def test_batches_say_nothing_about_how_long_a_call_takes(
+    topics: Path, server: ScriptedServer
+) -> None:
+    server.polls = 0
+    run(topics, server, *SIMPLE, *SUBMIT, "--limit", "4")
+    run(topics, server, *SIMPLE, *COLLECT)
+    told = run(topics, server, *SIMPLE, "--dry-run", "--json").json
+    assert (told["calls"], told["stored"], told["guessed"]) == (8, 4, False)
+    assert told["seconds"] > 0

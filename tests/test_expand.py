@@ -625,6 +625,25 @@ def test_the_grid_is_made_of_reports(index: Index, dataset: Path) -> None:
     assert set(grid.p_values["hyde"]) == {"trad", "consharp"}
 
 
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"methods": ["trad", "tradd"]}, "tradd"),
+        ({"methods": ["trad"], "baseline": "sharp"}, "baseline 'sharp'"),
+        ({"methods": ["trad"], "measures": ["beauty"]}, "beauty"),
+        ({"methods": ["trad"], "first_pass": "hydra"}, "hydra"),
+    ],
+)
+def test_a_grid_asks_nothing_before_its_methods_are_checked(
+    index: Index, dataset: Path, how: dict[str, Any], message: str
+) -> None:
+    lm, more = writer(), dict(how)
+    last = LameR(lm, first_pass=more.pop("first_pass", "trad"))
+    with pytest.raises(BadInput, match=message):
+        evaluate_grid(index, dataset, expand={"hyde": HyDE(lm), "lamer": last}, **more)
+    assert not lm.prompts
+
+
 def test_a_grid_hides_documents_from_their_own_queries(index: Index, tmp_path: Path) -> None:
     asked = beir(tmp_path / "same", {"d0": TEXTS["d0"]}, {"d0": {"d1": 1}})
     lm = writer()
@@ -742,6 +761,16 @@ def test_eval_keeps_one_budget_for_all(files: tuple[Path, Path], server: Scripte
         (["--expand", "hyde,lamer", "--lm", "smollm2"], 2, "takes one query method here"),
         (["--expand", "query2doc", "--lm", "openai:x", "--samples", "3"], 2, "means nothing to"),
         (["--expand", "hyde", "--lm", "openai:x", "--task", "x"], 1, "no task 'x'"),
+        (
+            ["--expand", "hyde", "--lm", "openai:x", "--sampling-temperature", "-1"],
+            1,
+            "temperature must be 0 or more, not -1.0",
+        ),
+        (
+            ["--expand", "hyde", "--lm", "openai:x", "--sampling-temperature", "nan"],
+            1,
+            "temperature must be 0 or more, not nan",
+        ),
         (
             ["--expand", "hyde", "--lm", "openai:x", "--sampling-temperature", "warm"],
             2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -182,3 +183,26 @@ def test_without_references_there_is_nothing_to_ask(tmp_path: Path) -> None:
         index.add([{"id": "1", "text": "A text about the apple number 1."}])
         estimate = planned(index, Writer()).estimate()
         assert (estimate.calls, estimate.without_references) == (0, 1)
+
+
+def test_replies_can_be_kept_while_lists_are_made(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists of many documents take minutes; a search that expands queries must not wait."""
+    plan = planned(index, Writer(), style="simple")
+    plan.run()
+    made, written = plan.lists, 0
+
+    def lists(summary: Any) -> Iterator[Any]:
+        nonlocal written
+        for one in made(summary):
+            other = sqlite3.connect(index.path / "catalog.sqlite", timeout=0)
+            other.execute("UPDATE replies SET seconds = 1")
+            other.commit()
+            other.close()
+            written += 1
+            yield one
+
+    monkeypatch.setattr(plan, "lists", lists)
+    assert index.take_replies(plan).lists == written == 20
+    assert len(index.queries_of("d19")["simple"]) == 2

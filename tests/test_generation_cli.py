@@ -255,6 +255,58 @@ def test_an_interruption_in_the_midst_of_keeping_loses_nothing(
     assert asked(server) == 12
 
 
+def test_an_interruption_after_a_commit_loses_nothing_that_is_under_way(
+    topics: Path, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while what was kept is crossed off: the other replies are still written down."""
+    calls = 0
+
+    def interrupted(text: str) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise KeyboardInterrupt
+        return len(text) // 4
+
+    server.usage = lambda body: {}  # then tokens are counted as replies are crossed off
+    monkeypatch.setattr("strop.asking.count_tokens", interrupted)
+    ran = strop(*command(topics, server, *SIMPLE, "--price", "1,1", "--concurrency", "4"))
+    assert ran.code == 130
+    assert count(topics, "replies") == asked(server) > 0
+
+
+def test_documents_of_one_text_are_one_question(
+    topics: Path, server: ScriptedServer, tmp_path: Path
+) -> None:
+    twins = [{**record(i), "id": f"twin{i}-{n}"} for i in (2, 3) for n in range(3)]
+    assert strop("add", topics, "-", stdin=jsonl(*twins)).code == 0
+    out = tmp_path / "requests.jsonl"
+    assert run(topics, server, *SIMPLE, "--requests-out", out, "--json").json["requests"] == 12
+    told = run(topics, server, *SIMPLE, "--concurrency", "8", "--json").json
+    assert (told["replies"], told["lists"], asked(server)) == (12, 18, 12)
+    made = lists(topics, "simple")
+    assert made["twin2-1"] == made["d2"]
+    run(topics, server, "--style", "contrastive", "--concurrency", "8")  # twins as references
+    prompts = Counter(user_text(seen.body) for seen in server.seen[12:])
+    assert set(prompts.values()) == {1}
+    assert run(topics, server, *SIMPLE, "--batch", "submit", "--noun", "question", "--json").json[
+        "batches"
+    ] == {"batch_0": 12}  # fmt: skip
+
+
+def test_where_nothing_is_left_to_ask_no_service_is_opened(
+    topics: Path, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine without the key can go on with what is there."""
+    run(topics, server, *SIMPLE)
+
+    def opened(*given: Any) -> None:
+        raise AssertionError("a client was made")
+
+    monkeypatch.setattr("strop.lm.service.ServiceLM.complete", opened)
+    assert run(topics, server, *SIMPLE, "--json").json["lists"] == 12
+
+
 # -- before anything is paid -------------------------------------------------------------------
 
 
@@ -331,6 +383,10 @@ def test_a_budget_needs_a_price(topics: Path, server: ScriptedServer) -> None:
     assert ran.stderr.count("\n") == 1
     assert "the price of openai:m is not known" in ran.stderr
     assert "--price" in ran.stderr
+    for how in ((), ("--batch", "submit")):
+        no_number = strop(*command(topics, server, *SIMPLE, *PRICE, "--budget", "nan", *how))
+        assert (no_number.code, no_number.stdout) == (1, "")
+        assert "the budget is nan" in no_number.stderr
     assert not server.seen
 
 
@@ -525,7 +581,8 @@ def test_the_contrast_rate_and_what_verifying_drops(
     assert lists(topics, style) == {id_: texts for id_, texts in kept.items() if texts}
     lost = sum(map(len, made.values())) - sum(map(len, kept.values()))
     assert f"dropped by --verify: {lost}\n" in ran.stdout
-    assert "contrast rate: 100.0%" in ran.stdout
+    nearer = {"contrastive": "their document than all", "negative": "a reference than their"}
+    assert f"contrast rate: 100.0% nearer {nearer[style]}" in ran.stdout
 
 
 def test_verifying_nothing(topics: Path, server: ScriptedServer) -> None:
@@ -627,7 +684,7 @@ def test_a_set_goes_to_a_file_and_into_another_index(
             2,
             "--batch collect",
         ),
-        (["--lm", "openai:m", "--style", "simple", "--again"], 2, "--batch submit"),
+        (["--lm", "openai:m", "--style", "simple", "--again"], 2, "--batch submit and collect"),
         (
             ["--lm", "openai:m", "--style", "simple", "--requests-out", "x", "--budget", "1"],
             2,

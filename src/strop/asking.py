@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from strop.catalog import Catalog
@@ -60,17 +62,15 @@ class Asking:
         Ends before ``budget`` (USD) could be passed, counting what is under way at its dearest.
         Whatever ends the run, what was on its way is waited for and kept.
         """
-        if budget is not None and self.price is None:
-            raise BadInput(
-                f"the price of {self.lm.name} is not known, so a budget cannot be kept: give "
-                "--price INPUT,OUTPUT in dollars per million tokens"
-            )
+        self.check_budget(budget)
         spent = Spent(cost=None if self.price is None else 0.0)
         asked: dict[str, tuple[Request, int]] = {}
         dearest: dict[str, float] = {}
 
         def affordable() -> Iterator[Request]:
             for request, number in questions:
+                if request.key in asked:  # documents of one text are one question
+                    continue
                 if budget is not None and self.price is not None:
                     most = self.dearest(request)
                     if (spent.cost or 0.0) + sum(dearest.values()) + most > budget:
@@ -83,8 +83,10 @@ class Asking:
         come: list[Reply | Failure] = []
 
         def keep() -> None:
-            self.keep([(answer, asked[answer.key][1]) for answer in come], spent)
-            for answer in come:
+            # Those that are not in there were kept when an interrupt came.
+            fresh = [answer for answer in come if answer.key in asked]
+            self.keep([(answer, asked[answer.key][1]) for answer in fresh], spent)
+            for answer in fresh:
                 request, _ = asked.pop(answer.key)
                 dearest.pop(answer.key, None)
                 if isinstance(answer, Reply) and answer.usage == Usage(0, 0) and self.price:
@@ -95,7 +97,11 @@ class Asking:
             if progress is not None and total:
                 progress(f"asking\t{self._note(spent)}", spent.replies + spent.failures, total)
 
-        answers = self.lm.complete(affordable())
+        requests = affordable()
+        first = next(requests, None)
+        if first is None:  # then no key is needed either
+            return spent
+        answers = self.lm.complete(chain([first], requests))
         try:
             for answer in answers:
                 # All that is there goes into one commit, for a disk's sync costs more than a
@@ -108,6 +114,16 @@ class Asking:
             come += answers.close()
             keep()
         return spent
+
+    def check_budget(self, budget: float | None) -> None:
+        """Refuse a budget that could not be kept."""
+        if budget is not None and math.isnan(budget):
+            raise BadInput("the budget is nan: give a number of USD")
+        if budget is not None and self.price is None:
+            raise BadInput(
+                f"the price of {self.lm.name} is not known, so a budget cannot be kept: give "
+                "--price INPUT,OUTPUT in dollars per million tokens"
+            )
 
     def dearest(self, request: Request, batch: bool = False) -> float:
         """USD that a request can cost at most: all written to the cache, the longest reply."""

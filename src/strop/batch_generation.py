@@ -40,11 +40,7 @@ class BatchGeneration:
 
         ``again`` sends although an earlier submission was cut off on its way.
         """
-        if budget is not None and self._plan.asking.price is None:
-            raise BadInput(
-                f"the price of {self._plan.lm.name} is not known, so a budget cannot be kept: "
-                "give --price INPUT,OUTPUT in dollars per million tokens"
-            )
+        self._plan.asking.check_budget(budget)
         since = batch_store.cut_off_since(self._catalog)
         if since is not None and not again:
             raise BadInput(
@@ -60,6 +56,8 @@ class BatchGeneration:
         def requests() -> Iterator[Request]:
             dearest = 0.0
             for request, number in self._plan.waiting():
+                if custom_id(request.key) in meant:  # documents of one text are one question
+                    continue
                 if budget is not None:
                     dearest += self._plan.asking.dearest(request, batch=True)
                     if dearest > budget:
@@ -73,7 +71,13 @@ class BatchGeneration:
             for batch in service.submit(requests()):
                 sent = {name: meant.pop(name) for name in batch.custom_ids}
                 provenance = self._plan.asking.provenance
-                batch_store.record_sent(self._catalog, batch.id, sent, provenance)
+                try:
+                    batch_store.record_sent(self._catalog, batch.id, sent, provenance)
+                except Exception as error:
+                    raise MayHaveBegun(
+                        f"batch {batch.id} has begun and could not be written down ({error}). When "
+                        f"that is mended: --batch collect --batch-id {batch.id}"
+                    ) from error
                 batches[batch.id] = len(sent)
         except MayHaveBegun:
             raise  # sending the same again could be paid for twice
@@ -89,11 +93,13 @@ class BatchGeneration:
         known = batch_store.open_batches_of(self._catalog, self._plan.lm.name)
         return open_batches(self._plan.lm).status([batch.id for batch in known])
 
-    def collect(self, given: str | None = None) -> tuple[Spent, list[Status]]:
+    def collect(
+        self, given: str | None = None, *, again: bool = False
+    ) -> tuple[Spent, list[Status]]:
         """Keep what has come of batches that have ended; return it and those still running.
 
         What failed or expired there can be asked again. ``given`` is the id of a batch that was
-        not written down.
+        not written down. ``again`` gives up batches that the service does not know.
         """
         service = open_batches(self._plan.lm)
         spent = Spent(cost=None if self._plan.asking.price is None else 0.0)
@@ -106,9 +112,14 @@ class BatchGeneration:
             except ServiceError as error:
                 if id_ not in recorded or "answered 404" not in str(error):
                     raise
-                # Services forget batches after a while; what was in it can be asked again.
-                spent.errors[f"batch {id_} is not known any more: {error}"] += 1
-                batch_store.collected(self._catalog, id_)
+                # Services forget batches after a while, but do not know those of another account
+                # either: only the user can say whether to ask, and pay for, the same again.
+                told = f"batch {id_} is not known there: {error}"
+                if again:
+                    batch_store.collected(self._catalog, id_)
+                else:
+                    told += " (another key or address? If it is lost: --batch collect --again)"
+                spent.errors[told] += 1
         for state in states:
             if not state.ended:
                 continue
@@ -132,8 +143,9 @@ def write_request_file(catalog: Catalog, plan: Generation, path: str | os.PathLi
 
     def requests() -> Iterator[Request]:
         for request, number in plan.waiting():
-            meant[custom_id(request.key)] = (request.key, number)
-            yield request
+            if custom_id(request.key) not in meant:  # documents of one text are one question
+                meant[custom_id(request.key)] = (request.key, number)
+                yield request
 
     model = plan.lm.name.partition(":")[2] or plan.lm.name
     extra = dict(getattr(plan.lm, "extra", {}))

@@ -156,12 +156,14 @@ class Catalog(DocumentCatalog):
     def store_generated(
         self, name: str, settings: dict[str, Any], lists: Iterable[tuple[int, list[str]]]
     ) -> int:
-        """Let (number, queries) lists wait to be embedded, in one transaction.
+        """Let (number, queries) lists wait to be embedded, in one transaction once all are made.
 
         A set that another generator made is this one's afterwards: lists it has not written are
         dropped. Returns how many. Without any list nothing changes: a run of failures costs no set.
         """
-        with self.writing() as connection:
+        # Making the lists may take long, and others want to keep replies meanwhile: a table of
+        # this connection alone needs no lock.
+        with self.reading() as connection:
             connection.execute("DROP TABLE IF EXISTS temp.pooled")
             connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
             connection.executemany(
@@ -171,6 +173,7 @@ class Catalog(DocumentCatalog):
             if connection.execute("SELECT 1 FROM pooled").fetchone() is None:
                 connection.execute("DROP TABLE temp.pooled")
                 return 0
+        with self.writing() as connection:
             known = self.sets().get(name)
             set_ = self.ensure_set(name, settings)
             dropped = 0

@@ -119,7 +119,12 @@ def generation_options(command: F) -> F:
     help="By the vendor's batch service: half the price, within a day.",
 )
 @click.option("--batch-id", help="With --batch collect: a batch this index does not know of.")
-@click.option("--again", is_flag=True, help="With --batch submit: after one that was cut off.")
+@click.option(
+    "--again",
+    is_flag=True,
+    help="With --batch submit: after one that was cut off; with collect: give up those that the"
+    " service does not know.",
+)
 @click.option("--requests-out", type=Path, help="Write the questions to a file instead.")
 @click.option("--replies-in", help="Take the replies from a file in either vendor's form.")
 @click.option("--queries-out", type=Path, help="Write the set to a file that --file reads.")
@@ -258,8 +263,8 @@ def _check_usage(ctx: click.Context, given: dict[str, Any]) -> None:
         raise click.UsageError(f"{shown} exclude each other")
     if given["batch_id"] is not None and given["batch"] != "collect":
         raise click.UsageError("--batch-id is for --batch collect")
-    if given["again"] and given["batch"] != "submit":
-        raise click.UsageError("--again is for --batch submit")
+    if given["again"] and given["batch"] not in ("submit", "collect"):
+        raise click.UsageError("--again is for --batch submit and collect")
     if given["budget"] is not None and given["requests_out"] is not None:
         raise click.UsageError("--budget cannot be kept where a file is answered elsewhere")
     made = not ways or given["replies_in"] or given["batch"] == "collect"
@@ -375,7 +380,7 @@ def _batch(
             said = "\n".join(lines) or "no batch is out"
             _told(as_json, {"batches": [asdict(one) for one in states]}, said)
             return
-        spent, running = service.collect(given["batch_id"])
+        spent, running = service.collect(given["batch_id"], again=given["again"])
     for state in running:
         say(f"{state.id} is still running ({state.succeeded:,} of {state.total:,}); collect later")
     _report(click.get_current_context(), index.take_replies(plan, spent, progress), plan, given,
@@ -407,7 +412,7 @@ def _again(args: list[str]) -> list[str]:
         elif name == "--batch":
             value = value or next(rest, "")
             kept += ["--batch", "submit"]
-        elif arg != "--retry-failed":
+        elif arg not in ("--retry-failed", "--again"):
             kept.append(arg)
     return kept
 

@@ -400,8 +400,10 @@ def print_generated(plan: Generation, summary: Summary, again: str) -> None:
             + " brings them back for nothing"
         )
     if summary.contrast is not None:
-        click.echo(f"contrast rate: {summary.contrast:.1%} nearer their document than all of its"
-                   " references")  # fmt: skip
+        where = "their document than all of its references"
+        if plan.style == "negative":
+            where = "a reference than their document"
+        click.echo(f"contrast rate: {summary.contrast:.1%} nearer {where}")
     if summary.in_batches:
         say(f"{summary.in_batches:,} questions are out in a batch: fetch them with --batch collect")
     if summary.refused and not spent.failures:

@@ -10,6 +10,7 @@ refined is searched as it is, and counted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -60,6 +61,8 @@ class QueryMethod:
             value = getattr(self, field.name)
             if field.type in ("int", int) and (isinstance(value, bool) or value < 1):
                 raise BadInput(f"{field.name} must be 1 or more, not {value!r}")
+        if self.temperature is not None and not 0 <= self.temperature < math.inf:
+            raise BadInput(f"temperature must be 0 or more, not {self.temperature!r}")
         object.__setattr__(self, "examples", tuple(map(tuple, self.examples)))
         object.__setattr__(self, "lm", load_lm(self.lm))
 

@@ -221,19 +221,15 @@ class Generation:
         share = math.ceil(prompt.max_queries / max(1, references)) + 1
         return replace(prompt, max_queries=min(prompt.max_queries, share))
 
-    def open_questions(self, task: Task) -> list[Request]:
-        """Return those of a task's questions that are to be asked now."""
-        keys = [request.key for request in task.requests]
-        with self._catalog.reading():
-            known = known_replies(self._catalog, keys)
-            failed = failed_before(self._catalog, keys)
-            known |= still_out(self._catalog, keys)
-        return [
-            request
-            for request in task.requests
-            if request.key not in known
-            and (request.key in failed if self._retry else not failed.get(request.key, False))
-        ]
+    def open_questions(self, task: Task) -> Iterator[Request]:
+        """Yield those of a task's questions that are to be asked when they are wanted."""
+        for key, request in {request.key: request for request in task.requests}.items():
+            with self._catalog.reading():
+                failed = failed_before(self._catalog, [key])
+                left = key in failed if self._retry else not failed.get(key, False)
+                done = known_replies(self._catalog, [key]) or still_out(self._catalog, [key])
+            if left and not done:
+                yield request
 
     def waiting(self) -> Iterator[tuple[Request, int]]:
         """Yield the questions to be asked now, with the number of their document."""
@@ -255,14 +251,14 @@ class Generation:
         for task in self.tasks():
             documents += 1
             without += not task.requests and bool(task.document.content)
-            asked = self.open_questions(task)
+            asked = list(self.open_questions(task))
             stored += len(known_replies(self._catalog, [one.key for one in task.requests]))
             calls += len(asked)
             given += sum(count_tokens(request.prompt) for request in asked)
             got += len(asked) * self._guessed_output(len(task.references))
         if count:
             got = round(calls * usage.output_tokens / count)
-        else:
+        if not seconds:
             seconds = self._guessed_seconds(given, got, calls)
         cost = self.asking.cost(Usage(given, got), batch)
         lanes = int(getattr(self.lm, "concurrency", 1))

@@ -85,6 +85,11 @@ def evaluate_grid(
     if not isinstance(dataset, Dataset):
         dataset = read_dataset(dataset)
     dataset = select_queries(dataset, exclude, limit)
+    if any(expand.values()):  # what is wrong comes to light before anything is paid for
+        evaluate(index, dataset, methods, limit=1, progress=progress, **how)
+        for step in expand.values():
+            if step is not None and hasattr(step, "first_pass"):
+                index.method(step.first_pass)
     ids, texts = list(dataset.queries), list(dataset.queries.values())
     refined: dict[str, Refined] = {}
     reports: dict[str, Report] = {}

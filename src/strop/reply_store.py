@@ -102,11 +102,15 @@ def save_replies(
 
 
 def spent_tokens(catalog: Catalog, lm: str, settings: dict[str, Any]) -> tuple[int, Usage, float]:
-    """Return of a model's replies to such questions: how many, tokens together, mean seconds."""
+    """Return of a model's replies to such questions: how many, tokens together, mean seconds.
+
+    Replies that came by a batch or a file have no seconds; 0 where none has.
+    """
     with catalog.reading() as connection:
         count, given, got, cached, seconds = connection.execute(
             "SELECT count(*), sum(input_tokens), sum(output_tokens), sum(cached_tokens),"
-            " avg(seconds) FROM replies WHERE lm = ? AND settings = ? AND output_tokens > 0",
+            " avg(nullif(seconds, 0)) FROM replies"
+            " WHERE lm = ? AND settings = ? AND output_tokens > 0",
             (lm, _as_text(settings)),
         ).fetchone()
     return count, Usage(given or 0, got or 0, cached or 0), seconds or 0.0

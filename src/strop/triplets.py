@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from strop.asking import Spent
 from strop.catalog import Catalog, QuerySet
 from strop.errors import BadInput
-from strop.generate import Generation, GenerationSettings, Summary
+from strop.generate import Generation, GenerationSettings, Made, Summary
 from strop.lm import Replies, Request
 from strop.lm.base import BaseLM
 from strop.reference_store import references_of
@@ -36,13 +36,18 @@ def triplets(catalog: Catalog, set_: QuerySet, negatives: int = 1) -> Iterator[T
     if negatives < 1:
         raise BadInput(f"negatives must be 1 or more, not {negatives}")
     written = _written_against(catalog, set_)
+    made = next(written, None)
     for number, document, _ in catalog.all_documents():
         queries = catalog.queries(set_, number)
         if not queries:
             continue
         nearest = _references(catalog, number)
         order = {one.id: at for at, one in enumerate(nearest)}
-        against = written.get(number, {})
+        while made is not None and made.number < number:
+            made = next(written, None)
+        against: dict[str, tuple[Document, ...]] = {}
+        if made is not None and made.number == number:
+            against = dict(zip(made.queries, made.against, strict=True))
         for query in queries:
             others = sorted(
                 against.get(query) or nearest, key=lambda one: order.get(one.id, len(order))
@@ -59,19 +64,14 @@ def _references(catalog: Catalog, number: int) -> list[Document]:
     return [catalog.document(catalog.number_of(one.id)) for one in found]
 
 
-def _written_against(
-    catalog: Catalog, set_: QuerySet
-) -> dict[int, dict[str, tuple[Document, ...]]]:
-    """Return which references each query of each document was told apart from, where known."""
+def _written_against(catalog: Catalog, set_: QuerySet) -> Iterator[Made]:
+    """Yield, in order, the lists of which is known what each query was told apart from."""
     told = set_.settings
     if told["source"] != "lm" or told["settings"]["prompt"]["style"] == "simple":
-        return {}
+        return
     lm = _Former(told["lm"], told["options"])
     plan = Generation(catalog, lm, GenerationSettings.from_json(told["settings"]))
-    return {
-        made.number: dict(zip(made.queries, made.against, strict=True))
-        for made in plan.lists(Summary(Spent()))
-    }
+    yield from plan.lists(Summary(Spent()))
 
 
 class _Former(BaseLM):

@@ -172,7 +172,7 @@ class Batches(ABC):
         call = self._prepared(client, lines)
         batch = self._try(partial(self._once, call))
         if not isinstance(batch, dict) or not batch.get("id"):
-            raise ServiceError(f"{self.lm.host} sent no batch but: {one_line(str(batch))}")
+            raise MayHaveBegun(f"{self.lm.host} sent no batch but: {one_line(str(batch))}")
         return str(batch["id"])
 
     def _once(self, call: Callable[[], str]) -> Any:
