@@ -17,7 +17,7 @@ LAYERS = [
     errors types
     compiled threads files sentences methods batches vectors database
     kernels clustering data datasets document_catalog embed stdlib_docs lm prompts query_filters
-    catalog neighbors intake
+    catalog neighbors intake words
     snapshot pipeline
     references
     reference_store reply_store

@@ -356,9 +356,9 @@ def search(
     "--methods",
     default="trad,sharp",
     show_default=True,
-    help="Any of trad, sharp, simsharp, consharp, indexsharp, maxsim, doc2query, docexp; each may"
-    " carry settings: sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5."
-    " T is short for temperature.",
+    help="Any of trad, sharp, simsharp, consharp, indexsharp, maxsim, doc2query, docexp, bm25,"
+    " hybrid; each may carry settings: sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5."
+    " T is short for temperature. hybrid:of=sharp fuses BM25 with sharp instead of trad.",
 )
 @click.option(
     "--measures",

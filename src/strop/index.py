@@ -33,6 +33,7 @@ from strop.sentences import MOST
 from strop.snapshot import Snapshot, load_snapshot
 from strop.types import Document, Hits, Progress, Vectors
 from strop.vectors import cannot_write, vector_file, whole_rows
+from strop.words import DEPTH, Words, fuse
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Index:
         self._made_by: dict[str, Any] = catalog.meta("embedder")
         # Replaced together: threads may be looking at different versions at the same time.
         self._seen: tuple[Snapshot, dict[object, Layout]] | None = None
+        self._counted: tuple[int, Words] | None = None  # BM25's words, and of which version
         self._pipeline = Pipeline(path, catalog, self.dim, lambda: self.embedder)
         self._writer = FileLock(path / "writer.lock", timeout=0)
 
@@ -396,19 +398,31 @@ class Index:
         temperature: float | None = None,
         sets: Sequence[str] | None = None,
         n: int | None = None,
+        vectors: Vectors | None = None,
     ) -> Hits:
         """Return the best k documents for each query, texts or vectors (n, dim).
 
         ``method`` is a name of ``METHODS`` with optional settings (``"sharp:alpha=2"``). Without
-        one it is ``sharp`` where the index has query sets and ``trad`` where it has none.
+        one it is ``sharp`` where the index has query sets and ``trad`` where it has none. With
+        texts, ``vectors`` may be what stands for them, such as ``embed_queries`` made before.
         """
         if k < 1:
             raise BadInput(f"k must be 1 or more, not {k}")
         chosen = self.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
-        asked = self._asked(queries)
+        texts = self._texts(queries, chosen, vectors)
+        if chosen.words != "only":
+            asked = self._asked(queries if vectors is None else vectors)
         with self._catalog.reading():  # the scan and the ids must see the same documents
             snapshot, layout = self._layout(chosen)
-            scores, places = layout.scan(asked, chosen, k)
+            if chosen.words == "no":
+                scores, places = layout.scan(asked, chosen, k)
+            else:
+                words = self._words(snapshot)
+                scores, places = words.rank(texts, max(k, DEPTH))
+                if chosen.words == "fused":
+                    dense = layout.scan(asked, chosen, max(k, DEPTH))
+                    scores, places = fuse([dense, (scores, places)], layout.size, k)
+                scores, places = scores[:, :k], places[:, :k]
             numbers = snapshot.numbers[places]
             ids = self._catalog.ids(numbers.ravel().tolist())
         named = np.array([ids[number] for number in numbers.ravel().tolist()], dtype=object)
@@ -429,6 +443,8 @@ class Index:
         chosen = self.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
         if chosen.weighting == "none":
             raise BadInput(f"{chosen.name} uses no stored queries: there is nothing to explain")
+        if chosen.words != "no":
+            raise BadInput(f"{chosen.name} fuses ranks, which no stored query moves: explain sharp")
         asked = self._asked([query] if isinstance(query, str) else np.atleast_2d(query))[0]
         with self._catalog.reading():
             number = self._catalog.number_of(id_)
@@ -488,6 +504,30 @@ class Index:
                 raise BadInput("a query vector holds NaN or infinity")
             return unit_rows(queries)
         return self.embed_queries(queries)
+
+    @staticmethod
+    def _texts(
+        queries: str | Sequence[str] | Vectors, method: Method, vectors: Vectors | None
+    ) -> list[str]:
+        """Return the words of the queries, where they have any."""
+        if isinstance(queries, np.ndarray):
+            if method.words != "no":
+                raise BadInput(f"{method.name} compares words: give the queries' texts")
+            if vectors is not None:
+                raise BadInput("give vectors once: either as the queries, or beside their texts")
+            return []
+        texts = [queries] if isinstance(queries, str) else list(queries)
+        if vectors is not None and len(vectors) != len(texts):
+            raise BadInput(f"{len(vectors):,} vectors cannot stand for {len(texts):,} queries")
+        return texts
+
+    def _words(self, snapshot: Snapshot) -> Words:
+        """Return BM25 of the documents of a snapshot, counted anew only if it changed."""
+        held = self._counted
+        if held is None or held[0] != snapshot.version:
+            texts = (self._catalog.document(number).content for number in snapshot.numbers.tolist())
+            held = self._counted = snapshot.version, Words(texts)
+        return held[1]
 
     def _query_sets(self) -> list[str]:
         return [

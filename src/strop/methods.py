@@ -16,6 +16,7 @@ class Method:
 
     ``sets`` None means all query sets of the index; ``n`` uses only the first n queries of each
     list. ``expanded`` names the set whose queries are appended to a document's text instead.
+    ``words`` also ranks by BM25: ``only``, or ``fused`` with the rest by reciprocal rank.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Method:
     temperature: float = 1.0
     n: int | None = None
     expanded: str | None = None
+    words: Literal["no", "only", "fused"] = "no"
 
 
 METHODS: Mapping[str, Method] = {
@@ -38,6 +40,8 @@ METHODS: Mapping[str, Method] = {
         Method("maxsim", weighting="max"),
         Method("doc2query", weighting="none", sets=(), expanded="simple"),
         Method("docexp", weighting="none", sets=(), expanded="contrastive"),
+        Method("bm25", weighting="none", sets=(), words="only"),
+        Method("hybrid", weighting="none", sets=(), words="fused"),
     )
 }
 
@@ -53,11 +57,15 @@ def parse_method(
     """Read ``name`` or ``name:alpha=2:temperature=0.1:sets=simple+contrastive:n=5``.
 
     The keyword values stand in for what the spec leaves out; the method's defaults for the rest.
+    ``hybrid:of=sharp`` fuses another method than trad with BM25, and takes that one's settings.
     """
     name, *parts = spec.strip().split(":")
     if name not in METHODS:
         raise BadInput(f"no method {name!r}: choose from {', '.join(METHODS)}")
     given = dict(part.partition("=")[::2] for part in parts)
+    method = METHODS[name]
+    if "of" in given:
+        method = _fused(spec, method, given.pop("of"))
     for key, text in given.items():
         try:
             if key == "alpha":
@@ -74,7 +82,6 @@ def parse_method(
                 )
         except ValueError:
             raise BadInput(f"method {spec!r}: {text!r} is no value for {key}") from None
-    method = METHODS[name]
     ignored = {"none": {"alpha", "temperature", "T", "n"}, "max": {"alpha", "temperature", "T"}}
     if unused := sorted(set(given) & ignored.get(method.weighting, set())):
         raise BadInput(f"method {spec!r}: {name} has no {unused[0]}")
@@ -100,3 +107,13 @@ def parse_method(
         elif method.weighting != "none":
             method = replace(method, sets=sets)
     return method
+
+
+def _fused(spec: str, hybrid: Method, name: str) -> Method:
+    """Return a method as the dense part of a hybrid one."""
+    if hybrid.words != "fused":
+        raise BadInput(f"method {spec!r}: {hybrid.name} is of no other; only hybrid is")
+    if name not in METHODS or METHODS[name].words != "no":
+        dense = ", ".join(other for other in METHODS if METHODS[other].words == "no")
+        raise BadInput(f"method {spec!r}: hybrid is no fusion of {name!r}: choose from {dense}")
+    return replace(METHODS[name], name=hybrid.name, words="fused")

@@ -108,7 +108,7 @@ def evaluate(
     seconds: dict[str, float] = {}
     for at, (name, method) in enumerate(chosen.items(), 1):
         began = time.perf_counter()
-        hits = index.search(asked, depth + ignore_same_id, method)
+        hits = index.search(texts, depth + ignore_same_id, method, vectors=asked)
         seconds[name] = time.perf_counter() - began
         runs[name] = {
             query: _ranked(found, scores, query if ignore_same_id else None, depth)
@@ -233,10 +233,11 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 def _settings(method: Method) -> dict[str, Any]:
     """Return a method's settings as JSON, which has no infinity."""
+    also = {"words": method.words} if method.words != "no" else {}
     if method.weighting == "none":
-        return {"expanded": method.expanded} if method.expanded else {}
+        return also | ({"expanded": method.expanded} if method.expanded else {})
     cold = "inf" if math.isinf(method.temperature) else method.temperature
-    return {
+    return also | {
         "sets": method.sets or "all",
         "n": method.n,
         **({"alpha": method.alpha, "temperature": cold} if method.weighting == "softmax" else {}),
