@@ -18,7 +18,6 @@ from strop.errors import BadInput, MissingExtra
 from strop.types import Dataset
 from strop.words import Words, fuse
 
-
 TEXTS = [
     "a fast fox and another fox",
     "the dogs slept",
