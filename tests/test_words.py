@@ -99,7 +99,7 @@ def test_hybrid_is_the_fusion_of_both(index: Index) -> None:
         for method in (spec, "bm25"):
             hits = index.search(query, 10, method)
             for rank, (id_, score) in enumerate(zip(hits.ids[0], hits.scores[0], strict=True), 1):
-                total[id_] += (1 / (60 + rank)) * (score != 0)  # type: ignore[assignment]
+                total[id_] += (1 / (60 + rank)) * (score != 0)
         want = total.most_common(3)
         assert fused.ids[0].tolist() == [id_ for id_, _ in want]
         np.testing.assert_allclose(fused.scores[0], [worth for _, worth in want], rtol=1e-5)

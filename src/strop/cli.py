@@ -378,6 +378,12 @@ def search(
     type=click.Path(path_type=Path, file_okay=False),
     help="A folder for TREC run files, one for each method.",
 )
+@click.option(
+    "--leak-gate",
+    type=float,
+    help="Also score without every generated query whose cosine to a test query is at least this,"
+    " such as 0.9.",
+)
 @click.option("--per-query", is_flag=True, help="With --json: also the value of each query.")
 @AS_JSON
 def eval_(
@@ -394,6 +400,7 @@ def eval_(
     sets: str | None,
     n: int | None,
     run_out: Path | None,
+    leak_gate: float | None,
     per_query: bool,
     as_json: bool,
 ) -> None:
@@ -420,6 +427,7 @@ def eval_(
             temperature=temperature,
             sets=split_list((sets or "").replace("+", ",")),
             n=n,
+            leak_gate=leak_gate,
             progress=progress,
         )
     if report.missing:

@@ -158,6 +158,15 @@ def print_report(report: Report) -> None:
     if len(report.results) > 1:
         shown.caption += f"; change against {report.baseline}, * p < 0.05 (paired t-test, Holm)"
     standard_output().print(shown)
+    if report.gated is not None:
+        counts = ", ".join(f"{count:,} {name}" for name, count in report.left_out.items())
+        standard_output().print(
+            plain(
+                f"\nWithout generated queries of cosine {report.leak_gate:g} or more to a test"
+                f" query (left out: {counts or 'none'})"
+            )
+        )
+        print_report(report.gated)
 
 
 def print_demo(result: DemoResult, path: Path, command: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from strop.explain import Explanation, explain
 from strop.generate import Generation, GenerationSettings, Summary
 from strop.intake import CATALOG, about_embedder, check_style, is_left_over, load_embedder, placed
 from strop.kernels import unit_rows
+from strop.leaks import drop_leaks
 from strop.lm import LM
 from strop.lm import load as load_lm
 from strop.lm.prices import Price
@@ -62,6 +64,7 @@ class Index:
         self._made_by: dict[str, Any] = catalog.meta("embedder")
         # Replaced together: threads may be looking at different versions at the same time.
         self._seen: tuple[Snapshot, dict[object, Layout]] | None = None
+        self._frozen = False  # a view that never looks at the index anew
         self._counted: tuple[int, Words] | None = None  # BM25's words, and of which version
         self._pipeline = Pipeline(path, catalog, self.dim, lambda: self.embedder)
         self._writer = FileLock(path / "writer.lock", timeout=0)
@@ -544,6 +547,8 @@ class Index:
         version = self._catalog.meta("version")
         seen = self._seen
         if seen is None or seen[0].version != version:
+            if self._frozen:
+                raise BadIndex(f"{self.path} changed while it was being scored: score it again")
             seen = load_snapshot(self._catalog, self.path, self.dim, version), {}
             self._seen = seen
         snapshot, layouts = seen
@@ -564,6 +569,21 @@ class Index:
             layout = Layout(documents, [snapshot.sets[name] for name in names], method.n)
             layouts[key] = layout
         return snapshot, layout
+
+    def without_leaks(self, asked: Vectors, gate: float) -> tuple[Index, dict[str, int]]:
+        """Return a view for searching without generated queries close to a test query.
+
+        Left out is every stored query whose cosine to any of ``asked`` (n, dim) is ``gate`` or
+        more; also says how many of each set. Nothing in the index changes.
+        """
+        view = copy.copy(self)
+        with self._catalog.reading():
+            snapshot, _ = self._layout(METHODS["trad"])
+            narrowed, left_out = drop_leaks(
+                self._catalog, snapshot, asked, gate, self._pipeline.embed
+            )
+        view._seen, view._frozen = (narrowed, {}), True
+        return view, left_out
 
     # -- looking after it -----------------------------------------------------------------
 

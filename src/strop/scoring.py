@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ class Report:
     """What ``evaluate`` measured; values are between 0 and 1.
 
     ``p_values`` are of two-sided paired t-tests against ``baseline``, corrected by Holm's
-    method over the methods compared in the same measure.
+    method over the methods compared in the same measure. ``gated`` is the same without the
+    generated queries at ``leak_gate`` or more to a test query; ``left_out`` counts these by set.
     """
 
     dataset: str
@@ -43,6 +44,9 @@ class Report:
     seconds: Mapping[str, float]
     settings: Mapping[str, Method]
     missing: int
+    leak_gate: float | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    gated: Report | None = None
 
     def to_json(self, per_query: bool = False) -> dict[str, Any]:
         """Return the figures as JSON values, without the runs."""
@@ -56,6 +60,20 @@ class Report:
             "settings": {name: _settings(method) for name, method in self.settings.items()},
             "judged_documents_missing": self.missing,
             **({"per_query": self.per_query} if per_query else {}),
+            **self._gated(per_query),
+        }
+
+    def _gated(self, per_query: bool) -> dict[str, Any]:
+        if self.gated is None:
+            return {}
+        told = self.gated.to_json(per_query)
+        shown = ("results", "p_values", *(["per_query"] if per_query else []))
+        return {
+            "leak_gate": {
+                "cosine": self.leak_gate,
+                "left_out": self.left_out,
+                **{key: told[key] for key in shown},
+            }
         }
 
 
@@ -72,14 +90,18 @@ def evaluate(
     temperature: float | None = None,
     sets: Sequence[str] | None = None,
     n: int | None = None,
+    leak_gate: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Score methods on a dataset (or the folder of one); the first is the baseline unless named.
 
     ``exclude`` drops queries by id. ``ignore_same_id`` leaves out a document whose id equals the
     query's, as in ArguAna, where each query is itself a document. ``alpha`` and the others stand
-    in for what a method's own spec leaves out.
+    in for what a method's own spec leaves out. With a ``leak_gate`` everything is scored once
+    more, without each generated query whose cosine to any of the test queries is that or more.
     """
+    if leak_gate is not None and not 0 < leak_gate <= 1:
+        raise BadInput(f"the leak gate is a cosine above 0 and up to 1, not {leak_gate}")
     if not isinstance(dataset, Dataset):
         dataset = read_dataset(dataset)
     dataset = _without(dataset, exclude)
@@ -102,29 +124,38 @@ def evaluate(
     for method in chosen.values():
         if method.expanded is not None:
             index.expand(method.expanded, progress)
-    ids, texts = list(dataset.queries), list(dataset.queries.values())
-    asked = index.embed_queries(texts)
-    runs: dict[str, Run] = {}
-    seconds: dict[str, float] = {}
-    for at, (name, method) in enumerate(chosen.items(), 1):
-        began = time.perf_counter()
-        hits = index.search(texts, depth + ignore_same_id, method, vectors=asked)
-        seconds[name] = time.perf_counter() - began
-        runs[name] = {
-            query: _ranked(found, scores, query if ignore_same_id else None, depth)
-            for query, found, scores in zip(ids, hits.ids, hits.scores, strict=True)
+    asked = index.embed_queries(list(dataset.queries.values()))
+
+    def score(view: Index, note: str) -> Report:
+        runs: dict[str, Run] = {}
+        seconds: dict[str, float] = {}
+        texts = list(dataset.queries.values())
+        for at, (name, method) in enumerate(chosen.items(), 1):
+            began = time.perf_counter()
+            hits = view.search(texts, depth + ignore_same_id, method, vectors=asked)
+            seconds[name] = time.perf_counter() - began
+            runs[name] = {
+                query: _ranked(found, scores, query if ignore_same_id else None, depth)
+                for query, found, scores in zip(dataset.queries, hits.ids, hits.scores, strict=True)
+            }
+            if progress is not None:
+                progress(f"scoring methods{note}", at, len(chosen))
+        per_query = {name: _values(parsed, dataset, run) for name, run in runs.items()}
+        results = {
+            name: {measure: float(np.mean(list(of.values()))) for measure, of in values.items()}
+            for name, values in per_query.items()
         }
-        if progress is not None:
-            progress("scoring methods", at, len(chosen))
-    per_query = {name: _values(parsed, dataset, run) for name, run in runs.items()}
-    results = {
-        name: {measure: float(np.mean(list(of.values()))) for measure, of in values.items()}
-        for name, values in per_query.items()
-    }
-    return Report(
-        dataset.name, len(ids), tuple(parsed), baseline, results, per_query,
-        _significance(per_query, baseline), runs, seconds, chosen, missing,
-    )  # fmt: skip
+        return Report(
+            dataset.name, len(dataset.queries), tuple(parsed), baseline, results, per_query,
+            _significance(per_query, baseline), runs, seconds, chosen, missing,
+        )  # fmt: skip
+
+    report = score(index, "")
+    if leak_gate is None:
+        return report
+    view, left_out = index.without_leaks(asked, leak_gate)
+    gated = score(view, " without leaks")
+    return replace(report, leak_gate=leak_gate, left_out=left_out, gated=gated)
 
 
 def _without(dataset: Dataset, exclude: Sequence[str]) -> Dataset:
