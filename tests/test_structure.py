@@ -19,7 +19,7 @@ LAYERS = [
     kernels clustering data datasets document_catalog embed stdlib_docs lm prompts query_filters
     catalog neighbors intake words
     snapshot pipeline
-    references leaks
+    references leaks whitening
     reference_store reply_store
     search generate
     explain

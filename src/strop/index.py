@@ -460,6 +460,7 @@ class Index:
                 for name in self._mixed(chosen)
                 for text in self._catalog.queries(self._require(name), number)[: chosen.n]
             ]
+            asked = layout.mapped(asked[None])[0]
             return explain(id_, asked, layout.document(place), layout.queries(place), texts, chosen)
 
     def method(
@@ -553,7 +554,7 @@ class Index:
             self._seen = seen
         snapshot, layouts = seen
         names = self._mixed(method)
-        key = (*names, method.n, method.expanded)
+        key = (*names, method.n, method.expanded, method.whiten)
         layout = layouts.get(key)
         if layout is None:
             documents = snapshot.documents
@@ -566,7 +567,8 @@ class Index:
                         f"{method.expanded!r} queries: call index.expand({method.expanded!r}) first"
                     )
                 documents = snapshot.sets[name]
-            layout = Layout(documents, [snapshot.sets[name] for name in names], method.n)
+            mixed = [snapshot.sets[name] for name in names]
+            layout = Layout(documents, mixed, method.n, method.whiten)
             layouts[key] = layout
         return snapshot, layout
 

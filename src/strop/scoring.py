@@ -271,5 +271,6 @@ def _settings(method: Method) -> dict[str, Any]:
     return also | {
         "sets": method.sets or "all",
         "n": method.n,
+        **({"whiten": method.whiten} if method.whiten else {}),
         **({"alpha": method.alpha, "temperature": cold} if method.weighting == "softmax" else {}),
     }

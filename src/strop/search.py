@@ -14,6 +14,7 @@ from strop.methods import Method
 from strop.snapshot import Spans
 from strop.threads import in_parts, pool
 from strop.types import Vectors
+from strop.whitening import Whitening
 
 _BLOCK_ROWS = 8192
 """Vectors scored at a time: their products with a batch of queries stay near the cores."""
@@ -39,10 +40,18 @@ class _Block:
 class Layout:
     """A snapshot's documents with the lists of some of its sets, and what is fixed for each.
 
-    Made once for a mix of sets, then used by every search with that mix.
+    Made once for a mix of sets, then used by every search with that mix. ``whiten`` moves all
+    vectors to the space evened out by that power; asked vectors are moved by ``mapped``.
     """
 
-    def __init__(self, documents: Spans, mixed: list[Spans], n: int | None) -> None:
+    def __init__(
+        self, documents: Spans, mixed: list[Spans], n: int | None, whiten: float = 0.0
+    ) -> None:
+        self._whitening = None
+        if whiten:
+            self._whitening = Whitening([spans.vectors for spans in mixed], whiten)
+            documents = self._whitening.spans(documents)
+            mixed = [self._whitening.spans(spans) for spans in mixed]
         self.documents = documents
         self.mixed = mixed
         self.size = len(documents.start)
@@ -112,7 +121,7 @@ class Layout:
 
     def scan(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each row of ``asked``: scores and places, (n, k)."""
-        k = min(k, self.size)
+        k, asked = min(k, self.size), self.mapped(asked)
         best = np.full((len(asked), k), -np.inf, np.float32)
         places = np.zeros((len(asked), k), np.int64)
         if k:
@@ -167,6 +176,10 @@ class Layout:
                 method.alpha, method.temperature,
             )  # fmt: skip
         return scores
+
+    def mapped(self, asked: Vectors) -> Vectors:
+        """Return asked vectors (n, dim) as this layout compares them."""
+        return asked if self._whitening is None else self._whitening.apply(asked)
 
     def document(self, place: int) -> Vectors:
         """Return one document's vector."""
