@@ -161,7 +161,7 @@ def test_expanded_text_is_embedded_when_asked_for(index: Index, dataset: Dataset
         ({"methods": ["sharp:alpha=big"]}, "'big' is no value for alpha"),
         (
             {"methods": ["sharp:beta=1"]},
-            "'beta' is none of alpha, temperature .T., sets, n, whiten",
+            "'beta' is none of alpha, temperature .T., sets, n, whiten, feedback",
         ),
         ({"methods": ["sharp:alpha=nan"]}, "alpha must be a finite number"),
         ({"methods": ["sharp:T=-1"]}, "temperature must be 0"),

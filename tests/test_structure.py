@@ -25,7 +25,7 @@ LAYERS = [
     explain
     index
     scoring
-    demo
+    demo tune
     display
     cli_common
     cli

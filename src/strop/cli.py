@@ -27,6 +27,7 @@ from strop.cli_common import (
     split_list,
 )
 from strop.display import (
+    print_choice,
     print_demo,
     print_document,
     print_explained,
@@ -443,6 +444,54 @@ def eval_(
         print_json(report.to_json(per_query))
     else:
         print_report(report)
+
+
+@main.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@click.option("--labels", metavar="DATASET", help="Choose on this dataset's labelled queries.")
+@click.option("--split", default="test", show_default=True, help="Which qrels of the dataset.")
+@click.option("--exclude-queries", help="Ids of queries to drop, such as 1,3.")
+@click.option(
+    "--queries", "most", default=1000, show_default=True, help="Stored queries to ask, of each set."
+)
+@click.option("--reset", is_flag=True, help="Go back to the usual defaults.")
+@AS_JSON
+def tune(
+    path: Path,
+    labels: str | None,
+    split: str,
+    exclude_queries: str | None,
+    most: int,
+    reset: bool,
+    as_json: bool,
+) -> None:
+    """Choose the defaults of sharp for INDEX, without labels, and keep them there.
+
+    With two or more generated sets the queries of each ask an index sharpened by the others. The
+    gain is measured on queries the choice did not see, with a 95% interval. Options of other
+    commands, such as --alpha, still override what was chosen. See docs/tuning.md.
+    """
+    from strop.datasets import read_dataset
+    from strop.tune import tune as choose
+
+    if reset and labels:
+        raise click.UsageError("--reset goes alone")
+    with open_index(path) as index, progress_bars() as progress:
+        if reset:
+            index.keep_tuned(None)
+            click.echo("{}" if as_json else "sharp has its usual defaults again")
+            return
+        choice = choose(
+            index,
+            read_dataset(labels, split) if labels else None,
+            exclude=split_list(exclude_queries),
+            queries=most,
+            progress=progress,
+        )
+    if as_json:
+        print_json(choice.to_json())
+    else:
+        print_choice(choice)
 
 
 @main.command()

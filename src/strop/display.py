@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what it shows, not what it needs
     from strop.demo import DemoResult
     from strop.reference_store import Selected
     from strop.scoring import Report
+    from strop.tune import Choice
 
 
 # Texts come from files: what would steer a terminal is shown as �, and carriage returns not at all.
@@ -196,6 +197,34 @@ def print_demo(result: DemoResult, path: Path, command: str) -> None:
     click.echo(f"  {' '.join(words)}\n")
 
 
+def print_choice(choice: Choice) -> None:
+    """Print what was chosen for an index, what it should gain and how sure that is."""
+    out = standard_output()
+    kept = "sharp is now" if choice.taken else "sharp keeps its defaults; the best tried was"
+    out.print(plain(f"{kept} {settings_line(choice.to_json()['method'])}", "bold"))
+    if choice.gain is not None:
+        out.print(
+            f"{choice.gain:+.2f} nDCG@10 against the defaults, 95% sure of {choice.low:+.2f} to"
+            f" {choice.high:+.2f} ({choice.asked:,} queries)"
+        )
+    out.print(plain(choice.why))
+
+
+def settings_line(settings: Mapping[str, Any]) -> str:
+    """Return settings as the command line takes them: sharp:alpha=2:temperature=0.1."""
+    given = dict(settings) | {"sets": "+".join(settings["sets"] or ())}
+    return ":".join(
+        [
+            "sharp",
+            *(
+                f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+                for key, value in given.items()
+                if value
+            ),
+        ]
+    )
+
+
 def print_info(about: dict[str, Any]) -> None:
     """Print what an index holds."""
     made = about["embedder"]
@@ -220,6 +249,9 @@ def print_info(about: dict[str, Any]) -> None:
             f"of {of['documents']:,} documents, {of['neighbors']} neighbours, "
             f"k {of['smallest']}:{of['largest']}{_aside(changes_since=of['out_of_date'])}",
         )
+    if about["tuned"]:
+        unused = "" if about["tuned"]["in_use"] else " (not in use: the query sets are others now)"
+        shown.add_row("tuned", plain(settings_line(about["tuned"]["method"]) + unused))
     waiting = about["waiting"] + sum(of["waiting"] for of in sets)
     if waiting:
         finish = f"strop finish {shlex.quote(about['path'])}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -460,7 +461,7 @@ class Index:
                 for name in self._mixed(chosen)
                 for text in self._catalog.queries(self._require(name), number)[: chosen.n]
             ]
-            asked = layout.mapped(asked[None])[0]
+            asked = layout.moved(asked[None], chosen)[0]
             return explain(id_, asked, layout.document(place), layout.queries(place), texts, chosen)
 
     def method(
@@ -472,7 +473,10 @@ class Index:
         sets: Sequence[str] | None = None,
         n: int | None = None,
     ) -> Method:
-        """Settle a method for this index; the other values override its defaults."""
+        """Settle a method for this index; the other values override its defaults.
+
+        The defaults of ``sharp`` are those ``strop.tune`` chose for this index, if it did.
+        """
         if isinstance(sets, str):
             sets = sets.split("+")
         if isinstance(method, Method):
@@ -482,9 +486,11 @@ class Index:
         else:
             if method is None:
                 method = "sharp" if self._query_sets() else "trad"
+            tuned = self._tuned()
             chosen = parse_method(
-                method, alpha=alpha, temperature=temperature, sets=tuple(sets or ()), n=n
-            )
+                method, alpha=alpha, temperature=temperature, sets=tuple(sets or ()), n=n,
+                known=METHODS | {"sharp": tuned} if tuned else METHODS,
+            )  # fmt: skip
         for name in chosen.sets or ():
             self._require(name)
         if chosen.sets is None and not self._query_sets():
@@ -493,6 +499,39 @@ class Index:
                 f"strop queries {self.path} --style sentences"
             )
         return chosen
+
+    def keep_tuned(self, choice: Mapping[str, Any] | None) -> None:
+        """Use other defaults for ``sharp`` from now on (``Choice.to_json``); None: the usual."""
+        with self._writing(), self._catalog.writing(searchable=False) as connection:
+            connection.execute("DELETE FROM meta WHERE key = 'tuned'")
+            if choice is not None:
+                value = json.dumps({**choice, "for_sets": self._query_sets()})
+                connection.execute("INSERT INTO meta VALUES ('tuned', ?)", (value,))
+
+    def _tuned(self) -> Method | None:
+        """Return the tuned ``sharp``, None if there is none or the query sets are others now."""
+        kept = self._catalog.meta("tuned")
+        if kept is None or kept["for_sets"] != self._query_sets():
+            return None
+        settings = dict(kept["method"])
+        if settings["sets"] is not None:
+            settings["sets"] = tuple(settings["sets"])
+        return replace(METHODS["sharp"], **settings)
+
+    def sample_queries(self, style: str, most: int, seed: int = 0) -> tuple[list[str], Vectors]:
+        """Return stored queries of a set, drawn at random: whose they are, and their vectors."""
+        self._require(style)
+        with self._catalog.reading():
+            snapshot, _ = self._layout(METHODS["trad"])
+            spans = snapshot.sets[style]
+            ends = np.cumsum(spans.count)
+            total = int(ends[-1]) if len(ends) else 0
+            drawn = np.sort(np.random.default_rng(seed).permutation(total)[:most])
+            places = np.searchsorted(ends, drawn, "right")
+            rows = spans.start[places] + drawn - (ends - spans.count)[places]
+            numbers = snapshot.numbers[places].tolist()
+            ids = self._catalog.ids(numbers)
+        return [ids[number] for number in numbers], np.array(spans.vectors[rows])
 
     def embed_queries(self, queries: str | Sequence[str]) -> Vectors:
         """Embed queries as users' queries; ``search`` takes the result (n, dim) in their place."""
@@ -591,6 +630,7 @@ class Index:
 
     def info(self) -> dict[str, Any]:
         """Return what the index holds, as JSON values."""
+        tuned = self._catalog.meta("tuned")
         sizes = {
             file.relative_to(self.path).as_posix(): file.stat().st_size
             for file in sorted(self.path.rglob("*"))
@@ -601,6 +641,7 @@ class Index:
             "format": self._catalog.meta("format"),
             "embedder": self._made_by,
             **self._catalog.counts(),
+            "tuned": tuned and {**tuned, "in_use": self._tuned() is not None},
             "bytes": sizes,
             "total_bytes": sum(sizes.values()),
         }

@@ -16,7 +16,8 @@ class Method:
 
     ``sets`` None means all query sets of the index; ``n`` uses only the first n queries of each
     list. ``expanded`` names the set whose queries are appended to a document's text instead.
-    ``whiten`` evens out the space first (whitening.py): 0 not at all, 1 fully.
+    ``whiten`` evens out the space first (whitening.py): 0 not at all, 1 fully. ``feedback`` adds
+    that much of the two best documents to the query and searches again.
     ``words`` also ranks by BM25: ``only``, or ``fused`` with the rest by reciprocal rank.
     """
 
@@ -28,10 +29,11 @@ class Method:
     n: int | None = None
     expanded: str | None = None
     whiten: float = 0.0
+    feedback: float = 0.0
     words: Literal["no", "only", "fused"] = "no"
 
 
-METHODS: Mapping[str, Method] = {
+METHODS: dict[str, Method] = {
     method.name: method
     for method in (
         Method("trad", weighting="none", sets=()),
@@ -82,14 +84,17 @@ def parse_method(
                 n = int(text)
             elif key == "whiten":
                 method = replace(method, whiten=float(text))
+            elif key == "feedback":
+                method = replace(method, feedback=float(text))
             else:
                 raise BadInput(
-                    f"method {spec!r}: {key!r} is none of alpha, temperature (T), sets, n, whiten"
+                    f"method {spec!r}: {key!r} is none of alpha, temperature (T), sets, n,"
+                    " whiten, feedback"
                 )
         except ValueError:
             raise BadInput(f"method {spec!r}: {text!r} is no value for {key}") from None
     ignored = {
-        "none": {"alpha", "temperature", "T", "n", "whiten"},
+        "none": {"alpha", "temperature", "T", "n", "whiten", "feedback"},
         "max": {"alpha", "temperature", "T"},
     }
     if unused := sorted(set(given) & ignored.get(method.weighting, set())):
@@ -108,6 +113,8 @@ def parse_method(
         if n < 1:
             raise BadInput(f"n must be 1 or more, not {n}")
         method = replace(method, n=n)
+    if not 0 <= method.feedback < math.inf:
+        raise BadInput(f"feedback must be 0 or more, not {method.feedback}")
     if not 0 <= method.whiten <= 1:
         raise BadInput(f"whiten must be from 0 to 1, not {method.whiten}")
     if sets:

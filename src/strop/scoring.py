@@ -271,6 +271,6 @@ def _settings(method: Method) -> dict[str, Any]:
     return also | {
         "sets": method.sets or "all",
         "n": method.n,
-        **({"whiten": method.whiten} if method.whiten else {}),
+        **{key: of for key in ("whiten", "feedback") if (of := getattr(method, key))},
         **({"alpha": method.alpha, "temperature": cold} if method.weighting == "softmax" else {}),
     }

@@ -19,6 +19,7 @@ from strop.whitening import Whitening
 _BLOCK_ROWS = 8192
 """Vectors scored at a time: their products with a batch of queries stay near the cores."""
 _ASKED_AT_ONCE = 64
+_FEEDBACK_FROM = 2
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Layout:
     """A snapshot's documents with the lists of some of its sets, and what is fixed for each.
 
     Made once for a mix of sets, then used by every search with that mix. ``whiten`` moves all
-    vectors to the space evened out by that power; asked vectors are moved by ``mapped``.
+    vectors to the space evened out by that power.
     """
 
     def __init__(
@@ -121,7 +122,23 @@ class Layout:
 
     def scan(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each row of ``asked``: scores and places, (n, k)."""
-        k, asked = min(k, self.size), self.mapped(asked)
+        return self._best(self.moved(asked, method), method, k)
+
+    def moved(self, asked: Vectors, method: Method) -> Vectors:
+        """Return asked vectors (n, dim) as they are compared: in the evened space, after feedback.
+
+        Feedback moves a query towards the mean of the documents that rank first for it.
+        """
+        if self._whitening is not None:
+            asked = self._whitening.apply(asked)
+        if method.feedback and self.size:
+            _, places = self._best(asked, method, _FEEDBACK_FROM)
+            first = self.documents.vectors[self.documents.start[places]].mean(axis=1)
+            asked = kernels.unit_rows(asked + np.float32(method.feedback) * first)
+        return asked
+
+    def _best(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
+        k = min(k, self.size)
         best = np.full((len(asked), k), -np.inf, np.float32)
         places = np.zeros((len(asked), k), np.int64)
         if k:
@@ -176,10 +193,6 @@ class Layout:
                 method.alpha, method.temperature,
             )  # fmt: skip
         return scores
-
-    def mapped(self, asked: Vectors) -> Vectors:
-        """Return asked vectors (n, dim) as this layout compares them."""
-        return asked if self._whitening is None else self._whitening.apply(asked)
 
     def document(self, place: int) -> Vectors:
         """Return one document's vector."""
