@@ -13,7 +13,7 @@ from conftest import strop
 from strop import METHODS, Index
 from strop.errors import BadInput
 from strop.kernels import unit_rows
-from strop.tune import ALPHAS, FEEDBACK, _decided, _interval, settings_grid, tune
+from strop.tune import _decided, _interval, settings_grid, tune
 from strop.types import Dataset, Vectors
 
 SIZE, DIM = 120, 24
@@ -55,7 +55,7 @@ def test_crossed_sets_ask_for_strong_sharpening_where_documents_are_blurred(blur
     assert choice.taken
     assert choice.method.alpha >= 2
     assert choice.method.sets == ("simple", "contrastive")
-    assert choice.method.feedback == FEEDBACK
+    assert choice.method.feedback == 0  # stored queries cannot judge it
     assert choice.asked == 400
     assert choice.gain is not None
     assert choice.low is not None
@@ -110,10 +110,9 @@ def test_labels_choose_by_folds(blurred: Index) -> None:
 def test_one_set_is_not_asked_about_itself(tmp_path: Path) -> None:
     with make(tmp_path / "index", 0.8, 0.5, ["simple"]) as index:
         choice = tune(index)
-        assert (choice.taken, choice.gain, choice.asked) == (True, None, 0)
-        assert choice.method.whiten > 0
-        assert (choice.method.alpha, choice.method.temperature) == (1.0, 0.1)
-        assert "was not asked" in choice.why
+        assert (choice.taken, choice.gain, choice.asked) == (False, None, 0)
+        assert choice.method == METHODS["sharp"] == index.method("sharp")
+        assert "cannot judge itself" in choice.why
 
 
 def test_one_generated_set_judges_whitening_by_the_sentences(tmp_path: Path) -> None:
@@ -191,9 +190,16 @@ def test_the_command(index: Path) -> None:
     assert strop("tune", index, "--reset", "--labels", "x").code == 2
 
 
-def test_the_command_shows_what_is_in_use(tmp_path: Path, corpus: Path) -> None:
+def test_the_command_shows_what_is_in_use(tmp_path: Path, blurred: Index) -> None:
+    tune(blurred, queries=100)
+    blurred.close()
+    assert "tuned" in strop("info", tmp_path / "index").stdout
+
+
+def test_the_command_says_when_nothing_can_be_asked(tmp_path: Path, corpus: Path) -> None:
     path = tmp_path / "sentences.index"
     assert strop("build", corpus, "-o", path).code == 0
-    assert "was not asked" in strop("tune", path).stdout
-    assert "whiten=0.5" in strop("info", path).stdout
-    assert float(ALPHAS[1]) == strop("info", path, "--json").json["tuned"]["method"]["alpha"]
+    said = strop("tune", path).stdout
+    assert "sharp keeps its defaults" in said
+    assert "cannot judge itself" in said
+    assert "tuned" not in strop("info", path).stdout

@@ -20,18 +20,17 @@ if TYPE_CHECKING:
     from strop.methods import METHODS, Method
     from strop.references import ReferenceSettings, select_references
     from strop.scoring import Report, evaluate
-    from strop.tune import Choice, tune
 
 __version__ = "0.1.0"
 __all__ = [
-    "METHODS", "Changes", "Choice", "Dataset", "Document", "Explanation", "Hits", "Index", "Method",
-    "ReferenceSettings", "Report", "StropError", "evaluate", "select_references", "tune",
+    "METHODS", "Changes", "Dataset", "Document", "Explanation", "Hits", "Index", "Method",
+    "ReferenceSettings", "Report", "StropError", "evaluate", "select_references",
 ]  # fmt: skip
 
 _HOME = {
     "Changes": "index", "Explanation": "explain", "Index": "index", "METHODS": "methods",
     "Method": "methods", "ReferenceSettings": "references", "select_references": "references",
-    "Report": "scoring", "evaluate": "scoring", "Choice": "tune", "tune": "tune",
+    "Report": "scoring", "evaluate": "scoring",
 }  # fmt: skip
 
 

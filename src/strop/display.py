@@ -200,8 +200,12 @@ def print_demo(result: DemoResult, path: Path, command: str) -> None:
 def print_choice(choice: Choice) -> None:
     """Print what was chosen for an index, what it should gain and how sure that is."""
     out = standard_output()
-    kept = "sharp is now" if choice.taken else "sharp keeps its defaults; the best tried was"
-    out.print(plain(f"{kept} {settings_line(choice.to_json()['method'])}", "bold"))
+    best = settings_line(choice.to_json()["method"])
+    if choice.taken:
+        out.print(plain(f"sharp is now {best}", "bold"))
+    else:
+        tried = f"; the best tried was {best}" if choice.asked else ""
+        out.print(plain(f"sharp keeps its defaults{tried}", "bold"))
     if choice.gain is not None:
         out.print(
             f"{choice.gain:+.2f} nDCG@10 against the defaults, 95% sure of {choice.low:+.2f} to"

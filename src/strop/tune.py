@@ -4,11 +4,11 @@ Without labels, stored queries stand in for users': each should find the documen
 for. They must not be of the set being mixed, or the best setting is one that finds copies. So
 sets written apart are crossed: the queries of each ask an index sharpened by the others alone.
 
-With sentences alone there is no such other set: held-out sentences and titles are part of the
-document's own vector and ask for too little sharpening. Then only what won on every collection
-with labels is taken (whitening and feedback, docs/tuning.md), and it is said that this index was
-not asked. Feedback is never asked for without labels: it finds what else is relevant, and a
-stored query has but one document.
+With one set alone nothing is chosen. Sentences and titles held out of their documents were tried
+as askers: they want too little sharpening where the document's own vector still holds them, and
+where it does not they praise whitening also on a corpus where users' questions lose by it
+(docs/log.md). Feedback is asked for only with labels: it finds what else is relevant, and a stored
+query has but one document.
 
 A gain is measured on queries that had no part in the choice (folds), with a bootstrap interval.
 A setting that does not surely gain is not taken: the index keeps its defaults.
@@ -175,15 +175,14 @@ def _crossed(
     choice = _decided(values, usual, tried, f"crossed queries of {' and '.join(written)}")
     if not choice.taken:
         return choice
-    # Fewer queries, and sentences beside them, only where they surely gain on top of that.
+    # Fewer queries of each list, only where that surely gains on top. Sentences stay out: the
+    # crossed mixes lack a set that the final one has, so that anything added looks too good.
     method, best = choice.method, values[tried.index(choice.method)]
     for n in LENGTHS:
         shorter = _values(index, groups, replace(method, n=n))
         if _interval(shorter - best)[0] > 0:
             method, best = replace(method, n=n), shorter
-    if also and _interval(_values(index, groups, method, also) - best)[0] > 0:
-        method = replace(method, sets=(*written, *also))
-    return replace(choice, method=replace(method, feedback=FEEDBACK))
+    return replace(choice, method=method)
 
 
 def _only_whitening(index: Index, asking: str, queries: int, progress: Progress | None) -> Choice:
@@ -198,17 +197,15 @@ def _only_whitening(index: Index, asking: str, queries: int, progress: Progress 
         f"{asking} queries asked the sentences, which judges whitening alone; strength and "
         "temperature need a second generated set, or --labels"
     )
-    method = replace(whitened, feedback=FEEDBACK)
-    return Choice(method, low > 0, why, len(gains), 100 * float(gains.mean()), low, high)
+    return Choice(whitened, low > 0, why, len(gains), 100 * float(gains.mean()), low, high)
 
 
 def _unasked() -> Choice:
     return Choice(
-        replace(_DEFAULT, whiten=WHITENINGS[-1], feedback=FEEDBACK),
-        True,
-        "one query set cannot judge itself, so this index was not asked: whitening and feedback are"
-        " taken because they gained on every collection measured (docs/tuning.md), strength and"
-        " temperature stay. Two generated sets, or --labels, would tell more",
+        _DEFAULT,
+        False,
+        "one query set cannot judge itself. Import a second set written apart from it, or give some"
+        " labelled queries with --labels; sharp:whiten=0.5:feedback=0.2 is worth a try there",
     )
 
 
