@@ -41,6 +41,7 @@ VERBS: dict[str, tuple[list[str], str, set[str]]] = {
     "references": (["INDEX", "--neighbors", "20"], "of 60 documents", {"chosen", "documents"}),
     "search": (["INDEX", "move a folder"], "shutil.move", {"query", "method", "hits"}),
     "eval": (["INDEX", "DATASET"], "nDCG@10", {"dataset", "queries", "results", "baseline"}),
+    "tune": (["INDEX"], "sharp", {"method", "taken", "why", "asked", "gain", "low", "high"}),
     "finish": (["INDEX"], "60 documents, sharpened by", {"documents", "queries"}),
     "check": (["INDEX"], "whole", {"problems", "repaired"}),
 }
