@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -22,6 +23,19 @@ def test_the_command_line_page_is_up_to_date() -> None:
     spec.loader.exec_module(module)
     page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
     assert page == module.render(), "run: make docs"
+
+
+def test_the_readme_shows_what_was_measured() -> None:
+    spec = importlib.util.spec_from_file_location("render", ROOT / "benchmarks/render_quality.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = module.render(json.loads(module.RESULTS.read_text(encoding="utf-8")))
+    assert table.count("\n") > 5
+    assert table in page, "run: python benchmarks/render_quality.py"
+    assert module.fill(page, table) == page
 
 
 def test_every_preset_is_listed() -> None:

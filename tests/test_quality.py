@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from strop import Index, evaluate
 from strop.data import read_corpus
 from strop.datasets import read_query_lists
+from strop.tune import settings_grid, tune
 
 DATA = Path(os.environ.get("STROP_DATA") or Path(__file__).parent.parent.parent / "shared" / "data")
 
@@ -98,6 +100,46 @@ def test_minilm_sharpened_by_sentences(
         found = percent(index, name, ["trad", "sharp"])
     assert found["trad"] == pytest.approx(trad, abs=within)
     assert found["sharp"] >= sharp
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("embedder", ["wordllama", "minilm"])
+def test_tuning_without_labels_comes_near_the_best_of_the_grid(
+    tmp_path: Path, embedder: str
+) -> None:
+    with build(tmp_path, "cranfield", embedder) as index:
+        for style in ("simple", "contrastive"):
+            lists = read_query_lists(DATA / "cranfield" / "generated" / f"{style}.jsonl")
+            index.import_queries(lists, style)
+        choice = tune(index)
+        index.keep_tuned(None)
+        grid = [
+            replace(method, name=str(at))
+            for at, method in enumerate(settings_grid(("simple", "contrastive")))
+        ]
+        chosen = replace(choice.method, name="chosen")
+        report = evaluate(
+            index, DATA / "cranfield", [*grid, chosen], exclude=SHOWN, measures=["nDCG@10"]
+        )
+    found = {name: 100 * values["nDCG@10"] for name, values in report.results.items()}
+    best = max(found[method.name] for method in grid)
+    print(f"{embedder}: chosen {found['chosen']:.2f}, best of the grid {best:.2f}, {choice}")
+    assert choice.taken
+    assert found["chosen"] >= best - 0.3
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("embedder", ["wordllama", "minilm"])
+@pytest.mark.parametrize("name", ["scifact", "nfcorpus"])
+def test_tuning_by_sentences_alone_does_no_harm(tmp_path: Path, name: str, embedder: str) -> None:
+    with build(tmp_path, name, embedder) as index:
+        before = percent(index, name, ["sharp"])["sharp"]
+        tune(index)
+        assert percent(index, name, ["sharp"])["sharp"] >= before - 0.2
 
 
 @needs_data

@@ -159,7 +159,10 @@ def test_expanded_text_is_embedded_when_asked_for(index: Index, dataset: Dataset
     [
         ({"methods": ["best"]}, "no method 'best': choose from trad, sharp"),
         ({"methods": ["sharp:alpha=big"]}, "'big' is no value for alpha"),
-        ({"methods": ["sharp:beta=1"]}, "'beta' is none of alpha, temperature .T., sets, n"),
+        (
+            {"methods": ["sharp:beta=1"]},
+            "'beta' is none of alpha, temperature .T., sets, n, whiten, feedback",
+        ),
         ({"methods": ["sharp:alpha=nan"]}, "alpha must be a finite number"),
         ({"methods": ["sharp:T=-1"]}, "temperature must be 0"),
         ({"methods": ["sharp:n=0"]}, "n must be 1 or more"),

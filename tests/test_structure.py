@@ -17,17 +17,17 @@ LAYERS = [
     errors types
     compiled threads files sentences methods batches vectors database sidecar
     kernels clustering data datasets ledger embed stdlib_docs lm prompts query_filters
-    document_catalog neighbors intake upgrade expand_prompts
+    document_catalog neighbors intake upgrade expand_prompts words
     catalog
     snapshot pipeline
-    references maintenance
+    references maintenance leaks whitening
     reference_store reply_store
     search asking batch_store folder
     generate explain refining
     contrast batch_generation triplets expand
     index
     scoring
-    perplexity paper benchmark_data adapters grid
+    perplexity paper benchmark_data adapters grid tune
     analyse reproduce_plan
     figures reproduce
     html_report

@@ -31,6 +31,7 @@ from strop.cli_generate import estimate, queries, triplets
 from strop.cli_research import COMMANDS as RESEARCH
 from strop.display import (
     human_bytes,
+    print_choice,
     print_demo,
     print_document,
     print_explained,
@@ -342,9 +343,9 @@ def search(
     "--methods",
     default="trad,sharp",
     show_default=True,
-    help="Any of trad, sharp, simsharp, consharp, indexsharp, maxsim, doc2query, docexp; each may"
-    " carry settings: sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5."
-    " T is short for temperature.",
+    help="Any of trad, sharp, simsharp, consharp, indexsharp, maxsim, doc2query, docexp, bm25,"
+    " hybrid; each may carry settings: sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5."
+    " T is short for temperature. hybrid:of=sharp fuses BM25 with sharp instead of trad.",
 )
 @click.option(
     "--measures",
@@ -365,6 +366,12 @@ def search(
     type=click.Path(path_type=Path, file_okay=False),
     help="A folder for TREC run files, one for each method.",
 )
+@click.option(
+    "--leak-gate",
+    type=float,
+    help="Also score without every generated query whose cosine to a test query is at least this,"
+    " such as 0.9.",
+)
 @click.option("--per-query", is_flag=True, help="With --json: also the value of each query.")
 @expansion_options(several=True)
 @AS_JSON
@@ -383,6 +390,7 @@ def eval_(
     sets: str | None,
     n: int | None,
     run_out: Path | None,
+    leak_gate: float | None,
     per_query: bool,
     as_json: bool,
     **expansion: Any,
@@ -414,6 +422,7 @@ def eval_(
             temperature=temperature,
             sets=split_list((sets or "").replace("+", ",")),
             n=n,
+            leak_gate=leak_gate,
             progress=progress,
             **limits(expansion),
         )
@@ -440,6 +449,54 @@ def eval_(
         print_json(grid.to_json(per_query))
     else:
         print_grid(grid)
+
+
+@main.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@click.option("--labels", metavar="DATASET", help="Choose on this dataset's labelled queries.")
+@click.option("--split", default="test", show_default=True, help="Which qrels of the dataset.")
+@click.option("--exclude-queries", help="Ids of queries to drop, such as 1,3.")
+@click.option(
+    "--queries", "most", default=1000, show_default=True, help="Stored queries to ask, of each set."
+)
+@click.option("--reset", is_flag=True, help="Go back to the usual defaults.")
+@AS_JSON
+def tune(
+    path: Path,
+    labels: str | None,
+    split: str,
+    exclude_queries: str | None,
+    most: int,
+    reset: bool,
+    as_json: bool,
+) -> None:
+    """Choose the defaults of sharp for INDEX, without labels, and keep them there.
+
+    With two or more generated sets the queries of each ask an index sharpened by the others. The
+    gain is measured on queries the choice did not see, with a 95% interval. Options of other
+    commands, such as --alpha, still override what was chosen. See docs/tuning.md.
+    """
+    from strop.datasets import read_dataset
+    from strop.tune import tune as choose
+
+    if reset and labels:
+        raise click.UsageError("--reset goes alone")
+    with open_index(path) as index, progress_bars() as progress:
+        if reset:
+            index.keep_tuned(None)
+            click.echo("{}" if as_json else "sharp has its usual defaults again")
+            return
+        choice = choose(
+            index,
+            read_dataset(labels, split) if labels else None,
+            exclude=split_list(exclude_queries),
+            queries=most,
+            progress=progress,
+        )
+    if as_json:
+        print_json(choice.to_json())
+    else:
+        print_choice(choice)
 
 
 @main.command()

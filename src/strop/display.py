@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # what it shows, not what it needs
     from strop.grid import Grid
     from strop.reference_store import Selected
     from strop.scoring import Report
+    from strop.tune import Choice
 
 
 # Texts come from files: what would steer a terminal is shown as �, and carriage returns not at all.
@@ -169,6 +170,15 @@ def print_report(report: Report) -> None:
     if len(report.results) > 1:
         shown.caption += f"; change against {report.baseline}, * p < 0.05 (paired t-test, Holm)"
     standard_output().print(shown)
+    if report.gated is not None:
+        counts = ", ".join(f"{count:,} {name}" for name, count in report.left_out.items())
+        standard_output().print(
+            plain(
+                f"\nWithout generated queries of cosine {report.leak_gate:g} or more to a test"
+                f" query (left out: {counts or 'none'})"
+            )
+        )
+        print_report(report.gated)
 
 
 def print_grid(grid: Grid) -> None:
@@ -230,6 +240,38 @@ def print_demo(result: DemoResult, path: Path, command: str) -> None:
     click.echo(f"  {' '.join(words)}\n")
 
 
+def print_choice(choice: Choice) -> None:
+    """Print what was chosen for an index, what it should gain and how sure that is."""
+    out = standard_output()
+    best = settings_line(choice.to_json()["method"])
+    if choice.taken:
+        out.print(plain(f"sharp is now {best}", "bold"))
+    else:
+        tried = f"; the best tried was {best}" if choice.asked else ""
+        out.print(plain(f"sharp keeps its defaults{tried}", "bold"))
+    if choice.gain is not None:
+        out.print(
+            f"{choice.gain:+.2f} nDCG@10 against the defaults, 95% sure of {choice.low:+.2f} to"
+            f" {choice.high:+.2f} ({choice.asked:,} queries)"
+        )
+    out.print(plain(choice.why))
+
+
+def settings_line(settings: Mapping[str, Any]) -> str:
+    """Return settings as the command line takes them: sharp:alpha=2:temperature=0.1."""
+    given = dict(settings) | {"sets": "+".join(settings["sets"] or ())}
+    return ":".join(
+        [
+            "sharp",
+            *(
+                f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+                for key, value in given.items()
+                if value
+            ),
+        ]
+    )
+
+
 def print_info(about: dict[str, Any]) -> None:
     """Print what an index holds."""
     made = about["embedder"]
@@ -254,6 +296,9 @@ def print_info(about: dict[str, Any]) -> None:
             f"of {of['documents']:,} documents, {of['neighbors']} neighbours, "
             f"k {of['smallest']}:{of['largest']}{_aside(changes_since=of['out_of_date'])}",
         )
+    if about["tuned"]:
+        unused = "" if about["tuned"]["in_use"] else " (not in use: the query sets are others now)"
+        shown.add_row("tuned", plain(settings_line(about["tuned"]["method"]) + unused))
     waiting = about["waiting"] + sum(of["waiting"] for of in sets)
     if waiting:
         finish = f"strop finish {shlex.quote(about['path'])}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,14 @@ from strop.batch_generation import BatchGeneration, read_reply_file, write_reque
 from strop.catalog import Catalog, QuerySet, expanded_set
 from strop.contrast import Contrast
 from strop.embed import Embedder
-from strop.errors import BadInput
+from strop.errors import BadIndex, BadInput
 from strop.expand import QueryMethod
 from strop.explain import Explanation, explain
 from strop.folder import IndexFolder
 from strop.generate import Generation, GenerationSettings, Summary
 from strop.intake import check_style, placed
 from strop.kernels import unit_rows
+from strop.leaks import drop_leaks
 from strop.lm import LM
 from strop.lm import load as load_lm
 from strop.lm.prices import Price
@@ -36,6 +39,7 @@ from strop.sentences import MOST
 from strop.snapshot import Snapshot, load_snapshot
 from strop.triplets import Triplet, triplets
 from strop.types import Document, Hits, Progress, Vectors
+from strop.words import DEPTH, Words, fuse
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class Index(IndexFolder):
         super().__init__(path, catalog, embedder)
         # Replaced together: threads may be looking at different versions at the same time.
         self._seen: tuple[Snapshot, dict[object, Layout]] | None = None
+        self._frozen = False  # a view that never looks at the index anew
+        self._counted: tuple[int, Words] | None = None  # BM25's words, and of which version
 
     def close(self) -> None:
         """Let go of the catalog's connections and of the vectors."""
@@ -357,12 +363,14 @@ class Index(IndexFolder):
         sets: Sequence[str] | None = None,
         n: int | None = None,
         expand: QueryMethod | None = None,
+        vectors: Vectors | None = None,
     ) -> Hits:
         """Return the best k documents for each query, texts or vectors (n, dim).
 
         ``method`` is a name of ``METHODS`` with optional settings (``"sharp:alpha=2"``). Without
         one it is ``sharp`` where the index has query sets and ``trad`` where it has none.
         ``expand`` has a language model refine the queries first, such as ``HyDE("openai:…")``.
+        With texts, ``vectors`` may be what stands for them, such as ``embed_queries`` made before.
         """
         if k < 1:
             raise BadInput(f"k must be 1 or more, not {k}")
@@ -371,11 +379,21 @@ class Index(IndexFolder):
             refined = self.refine(queries, expand)
             if refined.failed:
                 warnings.warn(refined.told(), stacklevel=2)
-            queries = refined.vectors
-        asked = self._asked(queries)
+            vectors = refined.vectors
+        texts = self._texts(queries, chosen, vectors)
+        if chosen.words != "only":
+            asked = self._asked(queries if vectors is None else vectors)
         with self._catalog.reading():  # the scan and the ids must see the same documents
             snapshot, layout = self._layout(chosen)
-            scores, places = layout.scan(asked, chosen, k)
+            if chosen.words == "no":
+                scores, places = layout.scan(asked, chosen, k)
+            else:
+                words = self._words(snapshot)
+                scores, places = words.rank(texts, max(k, DEPTH))
+                if chosen.words == "fused":
+                    dense = layout.scan(asked, chosen, max(k, DEPTH))
+                    scores, places = fuse([dense, (scores, places)], layout.size, k)
+                scores, places = scores[:, :k], places[:, :k]
             numbers = snapshot.numbers[places]
             ids = self._catalog.ids(numbers.ravel().tolist())
         named = np.array([ids[number] for number in numbers.ravel().tolist()], dtype=object)
@@ -396,6 +414,8 @@ class Index(IndexFolder):
         chosen = self.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
         if chosen.weighting == "none":
             raise BadInput(f"{chosen.name} uses no stored queries: there is nothing to explain")
+        if chosen.words != "no":
+            raise BadInput(f"{chosen.name} fuses ranks, which no stored query moves: explain sharp")
         asked = self._asked([query] if isinstance(query, str) else np.atleast_2d(query))[0]
         with self._catalog.reading():
             number = self._catalog.number_of(id_)
@@ -408,6 +428,7 @@ class Index(IndexFolder):
                 for name in self._mixed(chosen)
                 for text in self._catalog.queries(self._require(name), number)[: chosen.n]
             ]
+            asked = layout.moved(asked[None], chosen)[0]
             return explain(id_, asked, layout.document(place), layout.queries(place), texts, chosen)
 
     def method(
@@ -419,7 +440,10 @@ class Index(IndexFolder):
         sets: Sequence[str] | None = None,
         n: int | None = None,
     ) -> Method:
-        """Settle a method for this index; the other values override its defaults."""
+        """Settle a method for this index; the other values override its defaults.
+
+        The defaults of ``sharp`` are those ``strop.tune`` chose for this index, if it did.
+        """
         if isinstance(sets, str):
             sets = sets.split("+")
         if isinstance(method, Method):
@@ -429,9 +453,11 @@ class Index(IndexFolder):
         else:
             if method is None:
                 method = "sharp" if self._query_sets() else "trad"
+            tuned = self._tuned()
             chosen = parse_method(
-                method, alpha=alpha, temperature=temperature, sets=tuple(sets or ()), n=n
-            )
+                method, alpha=alpha, temperature=temperature, sets=tuple(sets or ()), n=n,
+                known=METHODS | {"sharp": tuned} if tuned else METHODS,
+            )  # fmt: skip
         for name in chosen.sets or ():
             self._require(name)
         if chosen.sets is None and not self._query_sets():
@@ -440,6 +466,39 @@ class Index(IndexFolder):
                 f"strop queries {self.path} --style sentences"
             )
         return chosen
+
+    def keep_tuned(self, choice: Mapping[str, Any] | None) -> None:
+        """Use other defaults for ``sharp`` from now on (``Choice.to_json``); None: the usual."""
+        with self._writing(), self._catalog.writing(searchable=False) as connection:
+            connection.execute("DELETE FROM meta WHERE key = 'tuned'")
+            if choice is not None:
+                value = json.dumps({**choice, "for_sets": self._query_sets()})
+                connection.execute("INSERT INTO meta VALUES ('tuned', ?)", (value,))
+
+    def _tuned(self) -> Method | None:
+        """Return the tuned ``sharp``, None if there is none or the query sets are others now."""
+        kept = self._catalog.meta("tuned")
+        if kept is None or kept["for_sets"] != self._query_sets():
+            return None
+        settings = dict(kept["method"])
+        if settings["sets"] is not None:
+            settings["sets"] = tuple(settings["sets"])
+        return replace(METHODS["sharp"], **settings)
+
+    def sample_queries(self, style: str, most: int, seed: int = 0) -> tuple[list[str], Vectors]:
+        """Return stored queries of a set, drawn at random: whose they are, and their vectors."""
+        self._require(style)
+        with self._catalog.reading():
+            snapshot, _ = self._layout(METHODS["trad"])
+            spans = snapshot.sets[style]
+            ends = np.cumsum(spans.count)
+            total = int(ends[-1]) if len(ends) else 0
+            drawn = np.sort(np.random.default_rng(seed).permutation(total)[:most])
+            places = np.searchsorted(ends, drawn, "right")
+            rows = spans.start[places] + drawn - (ends - spans.count)[places]
+            numbers = snapshot.numbers[places].tolist()
+            ids = self._catalog.ids(numbers)
+        return [ids[number] for number in numbers], np.array(spans.vectors[rows])
 
     def embed_queries(self, queries: str | Sequence[str]) -> Vectors:
         """Embed queries as users' queries; ``search`` takes the result (n, dim) in their place."""
@@ -510,6 +569,30 @@ class Index(IndexFolder):
             return unit_rows(queries)
         return self.embed_queries(queries)
 
+    @staticmethod
+    def _texts(
+        queries: str | Sequence[str] | Vectors, method: Method, vectors: Vectors | None
+    ) -> list[str]:
+        """Return the words of the queries, where they have any."""
+        if isinstance(queries, np.ndarray):
+            if method.words != "no":
+                raise BadInput(f"{method.name} compares words: give the queries' texts")
+            if vectors is not None:
+                raise BadInput("give vectors once: either as the queries, or beside their texts")
+            return []
+        texts = [queries] if isinstance(queries, str) else list(queries)
+        if vectors is not None and len(vectors) != len(texts):
+            raise BadInput(f"{len(vectors):,} vectors cannot stand for {len(texts):,} queries")
+        return texts
+
+    def _words(self, snapshot: Snapshot) -> Words:
+        """Return BM25 of the documents of a snapshot, counted anew only if it changed."""
+        held = self._counted
+        if held is None or held[0] != snapshot.version:
+            texts = (self._catalog.document(number).content for number in snapshot.numbers.tolist())
+            held = self._counted = snapshot.version, Words(texts)
+        return held[1]
+
     def _query_sets(self) -> list[str]:
         return [
             name
@@ -525,6 +608,8 @@ class Index(IndexFolder):
         version = self._catalog.meta("version")
         seen = self._seen
         if seen is None or seen[0].version != version:
+            if self._frozen:
+                raise BadIndex(f"{self.path} changed while it was being scored: score it again")
             snapshot = load_snapshot(
                 self._catalog, self.path, self.dim, None if seen is None else seen[0]
             )
@@ -533,7 +618,7 @@ class Index(IndexFolder):
             self._seen = seen
         snapshot, layouts = seen
         names = self._mixed(method)
-        key = (*names, method.n, method.expanded)
+        key = (*names, method.n, method.expanded, method.whiten)
         layout = layouts.get(key)
         if layout is None:
             documents = snapshot.documents
@@ -546,6 +631,30 @@ class Index(IndexFolder):
                         f"{method.expanded!r} queries: call index.expand({method.expanded!r}) first"
                     )
                 documents = snapshot.sets[name]
-            layout = Layout(documents, [snapshot.sets[name] for name in names], method.n)
+            mixed = [snapshot.sets[name] for name in names]
+            layout = Layout(documents, mixed, method.n, method.whiten)
             layouts[key] = layout
         return snapshot, layout
+
+    def without_leaks(self, asked: Vectors, gate: float) -> tuple[Index, dict[str, int]]:
+        """Return a view for searching without generated queries close to a test query.
+
+        Left out is every stored query whose cosine to any of ``asked`` (n, dim) is ``gate`` or
+        more; also says how many of each set. Nothing in the index changes.
+        """
+        view = copy.copy(self)
+        with self._catalog.reading():
+            snapshot, _ = self._layout(METHODS["trad"])
+            narrowed, left_out = drop_leaks(
+                self._catalog, snapshot, asked, gate, self._pipeline.embed
+            )
+        view._seen, view._frozen = (narrowed, {}), True
+        return view, left_out
+
+    # -- looking after it -----------------------------------------------------------------
+
+    def info(self) -> dict[str, Any]:
+        """Return what the index holds, as JSON values."""
+        tuned = self._catalog.meta("tuned")
+        in_use = tuned and {**tuned, "in_use": self._tuned() is not None}
+        return {**super().info(), "tuned": in_use}

@@ -16,6 +16,9 @@ class Method:
 
     ``sets`` None means all query sets of the index; ``n`` uses only the first n queries of each
     list. ``expanded`` names the set whose queries are appended to a document's text instead.
+    ``whiten`` evens out the space first (whitening.py): 0 not at all, 1 fully. ``feedback`` adds
+    that much of the two best documents to the query and searches again.
+    ``words`` also ranks by BM25: ``only``, or ``fused`` with the rest by reciprocal rank.
     """
 
     name: str
@@ -25,9 +28,12 @@ class Method:
     temperature: float = 1.0
     n: int | None = None
     expanded: str | None = None
+    whiten: float = 0.0
+    feedback: float = 0.0
+    words: Literal["no", "only", "fused"] = "no"
 
 
-METHODS: Mapping[str, Method] = {
+METHODS: dict[str, Method] = {
     method.name: method
     for method in (
         Method("trad", weighting="none", sets=()),
@@ -38,6 +44,8 @@ METHODS: Mapping[str, Method] = {
         Method("maxsim", weighting="max"),
         Method("doc2query", weighting="none", sets=(), expanded="simple"),
         Method("docexp", weighting="none", sets=(), expanded="contrastive"),
+        Method("bm25", weighting="none", sets=(), words="only"),
+        Method("hybrid", weighting="none", sets=(), words="fused"),
     )
 }
 
@@ -49,15 +57,21 @@ def parse_method(
     temperature: float | None = None,
     sets: tuple[str, ...] | None = None,
     n: int | None = None,
+    known: Mapping[str, Method] = METHODS,
 ) -> Method:
     """Read ``name`` or ``name:alpha=2:temperature=0.1:sets=simple+contrastive:n=5``.
 
-    The keyword values stand in for what the spec leaves out; the method's defaults for the rest.
+    The keyword values stand in for what the spec leaves out; the ``known`` method's own for the
+    rest.
+    ``hybrid:of=sharp`` fuses another method than trad with BM25, and takes that one's settings.
     """
     name, *parts = spec.strip().split(":")
-    if name not in METHODS:
-        raise BadInput(f"no method {name!r}: choose from {', '.join(METHODS)}")
+    if name not in known:
+        raise BadInput(f"no method {name!r}: choose from {', '.join(known)}")
     given = dict(part.partition("=")[::2] for part in parts)
+    method = known[name]
+    if "of" in given:
+        method = _fused(spec, method, given.pop("of"), known)
     for key, text in given.items():
         try:
             if key == "alpha":
@@ -68,14 +82,21 @@ def parse_method(
                 sets = tuple(text.split("+"))
             elif key == "n":
                 n = int(text)
+            elif key == "whiten":
+                method = replace(method, whiten=float(text))
+            elif key == "feedback":
+                method = replace(method, feedback=float(text))
             else:
                 raise BadInput(
-                    f"method {spec!r}: {key!r} is none of alpha, temperature (T), sets, n"
+                    f"method {spec!r}: {key!r} is none of alpha, temperature (T), sets, n,"
+                    " whiten, feedback"
                 )
         except ValueError:
             raise BadInput(f"method {spec!r}: {text!r} is no value for {key}") from None
-    method = METHODS[name]
-    ignored = {"none": {"alpha", "temperature", "T", "n"}, "max": {"alpha", "temperature", "T"}}
+    ignored = {
+        "none": {"alpha", "temperature", "T", "n", "whiten", "feedback"},
+        "max": {"alpha", "temperature", "T"},
+    }
     if unused := sorted(set(given) & ignored.get(method.weighting, set())):
         raise BadInput(f"method {spec!r}: {name} has no {unused[0]}")
     if "sets" in given and method.sets == () and method.expanded is None:
@@ -92,6 +113,10 @@ def parse_method(
         if n < 1:
             raise BadInput(f"n must be 1 or more, not {n}")
         method = replace(method, n=n)
+    if not 0 <= method.feedback < math.inf:
+        raise BadInput(f"feedback must be 0 or more, not {method.feedback}")
+    if not 0 <= method.whiten <= 1:
+        raise BadInput(f"whiten must be from 0 to 1, not {method.whiten}")
     if sets:
         if method.expanded is not None:
             if len(sets) != 1:
@@ -100,3 +125,13 @@ def parse_method(
         elif method.weighting != "none":
             method = replace(method, sets=sets)
     return method
+
+
+def _fused(spec: str, hybrid: Method, name: str, known: Mapping[str, Method]) -> Method:
+    """Return a method as the dense part of a hybrid one."""
+    if hybrid.words != "fused":
+        raise BadInput(f"method {spec!r}: {hybrid.name} is of no other; only hybrid is")
+    if name not in known or known[name].words != "no":
+        dense = ", ".join(other for other in known if known[other].words == "no")
+        raise BadInput(f"method {spec!r}: hybrid is no fusion of {name!r}: choose from {dense}")
+    return replace(known[name], name=hybrid.name, words="fused")

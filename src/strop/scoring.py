@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ class Report:
     """What ``evaluate`` measured; values are between 0 and 1.
 
     ``p_values`` are of two-sided paired t-tests against ``baseline``, corrected by Holm's
-    method over the methods compared in the same measure.
+    method over the methods compared in the same measure. ``gated`` is the same without the
+    generated queries at ``leak_gate`` or more to a test query; ``left_out`` counts these by set.
     """
 
     dataset: str
@@ -43,6 +44,9 @@ class Report:
     seconds: Mapping[str, float]
     settings: Mapping[str, Method]
     missing: int
+    leak_gate: float | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    gated: Report | None = None
 
     def to_json(self, per_query: bool = False) -> dict[str, Any]:
         """Return the figures as JSON values, without the runs."""
@@ -56,6 +60,20 @@ class Report:
             "settings": {name: _settings(method) for name, method in self.settings.items()},
             "judged_documents_missing": self.missing,
             **({"per_query": self.per_query} if per_query else {}),
+            **self._gated(per_query),
+        }
+
+    def _gated(self, per_query: bool) -> dict[str, Any]:
+        if self.gated is None:
+            return {}
+        told = self.gated.to_json(per_query)
+        shown = ("results", "p_values", *(["per_query"] if per_query else []))
+        return {
+            "leak_gate": {
+                "cosine": self.leak_gate,
+                "left_out": self.left_out,
+                **{key: told[key] for key in shown},
+            }
         }
 
 
@@ -74,6 +92,7 @@ def evaluate(
     temperature: float | None = None,
     sets: Sequence[str] | None = None,
     n: int | None = None,
+    leak_gate: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Score methods on a dataset (or the folder of one); the first is the baseline unless named.
@@ -81,8 +100,12 @@ def evaluate(
     ``exclude`` drops queries by id, ``limit`` keeps the first of the others. ``ignore_same_id``
     leaves out a document whose id equals the query's, as in ArguAna, where each query is itself a
     document. ``asked`` are vectors (n, dim) to use for the queries instead of their own.
-    ``alpha`` and the others stand in for what a method's own spec leaves out.
+    ``alpha`` and the others stand in for what a method's own spec leaves out. With a
+    ``leak_gate`` everything is scored once more, without each generated query whose cosine to any
+    of the test queries is that or more.
     """
+    if leak_gate is not None and not 0 < leak_gate <= 1:
+        raise BadInput(f"the leak gate is a cosine above 0 and up to 1, not {leak_gate}")
     if not isinstance(dataset, Dataset):
         dataset = read_dataset(dataset)
     dataset = select_queries(dataset, exclude, limit)
@@ -106,33 +129,41 @@ def evaluate(
         if method.expanded is not None:
             index.expand(method.expanded, progress)
     ids, texts = list(dataset.queries), list(dataset.queries.values())
-    if asked is None:
-        asked = index.embed_queries(texts)
-    left_out = {query: {*dataset.excluded.get(query, ())} for query in ids}
+    vectors = index.embed_queries(texts) if asked is None else asked
+    hidden = {query: {*dataset.excluded.get(query, ())} for query in ids}
     if ignore_same_id:
-        left_out = {query: {*ids_, query} for query, ids_ in left_out.items()}
-    deeper = depth + max(map(len, left_out.values()))
-    runs: dict[str, Run] = {}
-    seconds: dict[str, float] = {}
-    for at, (name, method) in enumerate(chosen.items(), 1):
-        began = time.perf_counter()
-        hits = index.search(asked, deeper, method)
-        seconds[name] = time.perf_counter() - began
-        runs[name] = {
-            query: _ranked(found, scores, left_out[query], depth)
-            for query, found, scores in zip(ids, hits.ids, hits.scores, strict=True)
+        hidden = {query: {*ids_, query} for query, ids_ in hidden.items()}
+    deeper = depth + max(map(len, hidden.values()))
+
+    def score(view: Index, note: str) -> Report:
+        runs: dict[str, Run] = {}
+        seconds: dict[str, float] = {}
+        for at, (name, method) in enumerate(chosen.items(), 1):
+            began = time.perf_counter()
+            hits = view.search(texts, deeper, method, vectors=vectors)
+            seconds[name] = time.perf_counter() - began
+            runs[name] = {
+                query: _ranked(found, scores, hidden[query], depth)
+                for query, found, scores in zip(ids, hits.ids, hits.scores, strict=True)
+            }
+            if progress is not None:
+                progress(f"scoring methods{note}", at, len(chosen))
+        per_query = {name: _values(parsed, dataset, run) for name, run in runs.items()}
+        results = {
+            name: {measure: float(np.mean(list(of.values()))) for measure, of in values.items()}
+            for name, values in per_query.items()
         }
-        if progress is not None:
-            progress("scoring methods", at, len(chosen))
-    per_query = {name: _values(parsed, dataset, run) for name, run in runs.items()}
-    results = {
-        name: {measure: float(np.mean(list(of.values()))) for measure, of in values.items()}
-        for name, values in per_query.items()
-    }
-    return Report(
-        dataset.name, len(ids), tuple(parsed), baseline, results, per_query,
-        significance(per_query, baseline), runs, seconds, chosen, missing,
-    )  # fmt: skip
+        return Report(
+            dataset.name, len(dataset.queries), tuple(parsed), baseline, results, per_query,
+            significance(per_query, baseline), runs, seconds, chosen, missing,
+        )  # fmt: skip
+
+    report = score(index, "")
+    if leak_gate is None:
+        return report
+    view, left_out = index.without_leaks(vectors, leak_gate)
+    gated = score(view, " without leaks")
+    return replace(report, leak_gate=leak_gate, left_out=left_out, gated=gated)
 
 
 def select_queries(
@@ -248,11 +279,13 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 def _settings(method: Method) -> dict[str, Any]:
     """Return a method's settings as JSON, which has no infinity."""
+    also = {"words": method.words} if method.words != "no" else {}
     if method.weighting == "none":
-        return {"expanded": method.expanded} if method.expanded else {}
+        return also | ({"expanded": method.expanded} if method.expanded else {})
     cold = "inf" if math.isinf(method.temperature) else method.temperature
-    return {
+    return also | {
         "sets": method.sets or "all",
         "n": method.n,
+        **{key: of for key in ("whiten", "feedback") if (of := getattr(method, key))},
         **({"alpha": method.alpha, "temperature": cold} if method.weighting == "softmax" else {}),
     }

@@ -14,10 +14,12 @@ from strop.methods import Method
 from strop.snapshot import Spans
 from strop.threads import in_parts, pool
 from strop.types import Vectors
+from strop.whitening import Whitening
 
 _BLOCK_ROWS = 8192
 """Vectors scored at a time: their products with a batch of queries stay near the cores."""
 _ASKED_AT_ONCE = 64
+_FEEDBACK_FROM = 2
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,18 @@ class _Block:
 class Layout:
     """A snapshot's documents with the lists of some of its sets, and what is fixed for each.
 
-    Made once for a mix of sets, then used by every search with that mix.
+    Made once for a mix of sets, then used by every search with that mix. ``whiten`` moves all
+    vectors to the space evened out by that power.
     """
 
-    def __init__(self, documents: Spans, mixed: list[Spans], n: int | None) -> None:
+    def __init__(
+        self, documents: Spans, mixed: list[Spans], n: int | None, whiten: float = 0.0
+    ) -> None:
+        self._whitening = None
+        if whiten:
+            self._whitening = Whitening([spans.vectors for spans in mixed], whiten)
+            documents = self._whitening.spans(documents)
+            mixed = [self._whitening.spans(spans) for spans in mixed]
         self.documents = documents
         self.mixed = mixed
         self.size = len(documents.start)
@@ -112,6 +122,22 @@ class Layout:
 
     def scan(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each row of ``asked``: scores and places, (n, k)."""
+        return self._best(self.moved(asked, method), method, k)
+
+    def moved(self, asked: Vectors, method: Method) -> Vectors:
+        """Return asked vectors (n, dim) as they are compared: in the evened space, after feedback.
+
+        Feedback moves a query towards the mean of the documents that rank first for it.
+        """
+        if self._whitening is not None:
+            asked = self._whitening.apply(asked)
+        if method.feedback and self.size:
+            _, places = self._best(asked, method, _FEEDBACK_FROM)
+            first = self.documents.vectors[self.documents.start[places]].mean(axis=1)
+            asked = kernels.unit_rows(asked + np.float32(method.feedback) * first)
+        return asked
+
+    def _best(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         k = min(k, self.size)
         best = np.full((len(asked), k), -np.inf, np.float32)
         places = np.zeros((len(asked), k), np.int64)

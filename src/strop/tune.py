@@ -1,0 +1,246 @@
+"""Choosing how to sharpen an index: without labels, or on labelled queries with an honest split.
+
+Without labels, stored queries stand in for users': each should find the document it was written
+for. They must not be of the set being mixed, or the best setting is one that finds copies. So
+sets written apart are crossed: the queries of each ask an index sharpened by the others alone.
+
+With one set alone nothing is chosen. Sentences and titles held out of their documents were tried
+as askers: they want too little sharpening where the document's own vector still holds them, and
+where it does not they praise whitening also on a corpus where users' questions lose by it
+(docs/log.md). Feedback is asked for only with labels: it finds what else is relevant, and a stored
+query has but one document.
+
+A gain is measured on queries that had no part in the choice (folds), with a bootstrap interval.
+A setting that does not surely gain is not taken: the index keeps its defaults.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.errors import BadInput
+from strop.index import Index
+from strop.methods import METHODS, Method
+from strop.scoring import evaluate
+from strop.types import Dataset, Progress, Vectors
+
+Doubles = NDArray[np.float64]
+
+ALPHAS = (0.5, 1.0, 2.0, 4.0, 8.0)
+TEMPERATURES = (0.05, 0.1, 0.2, 1.0)
+WHITENINGS = (0.0, 0.5)
+FEEDBACK = 0.2
+LENGTHS = (3, 5)
+"""First queries of each list, tried against all of them."""
+_FOLDS = 5
+_FEWEST = 20
+_DRAWS = 2000
+_DEFAULT = METHODS["sharp"]
+_DISCOUNT = 1 / np.log2(np.arange(2, 12))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for ``sharp``, what it should gain and how sure that is.
+
+    ``gain`` is in points of nDCG@10 (percent) against the defaults, measured on queries that had
+    no part in the choice, ``low`` to ``high`` its 95% interval; None where nothing could be
+    asked. Without labels a query has one right document, the one it was written for: gains come
+    out larger or smaller than users will see, but the order of settings carries over.
+    """
+
+    method: Method
+    taken: bool
+    why: str
+    asked: int = 0
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        settings = asdict(self.method)
+        named = ("sets", "alpha", "temperature", "n", "whiten", "feedback")
+        return {**asdict(self), "method": {name: settings[name] for name in named}}
+
+
+@dataclass(frozen=True)
+class _Askers:
+    """Stored queries of one set: the documents they were written for, and who answers."""
+
+    ids: Sequence[str]
+    vectors: Vectors
+    mix: tuple[str, ...]
+
+
+def tune(
+    index: Index,
+    labels: Dataset | str | os.PathLike[str] | None = None,
+    *,
+    exclude: Sequence[str] = (),
+    queries: int = 1000,
+    progress: Progress | None = None,
+) -> Choice:
+    """Choose alpha, temperature, sets, n and whitening for ``sharp``, and keep it in the index.
+
+    With ``labels`` on that dataset's queries (``exclude`` drops some); without, on at most
+    ``queries`` stored ones of each set. The index uses the choice wherever ``sharp`` is asked
+    for, until ``index.untune()`` or until it gets another query set.
+    """
+    if queries < _FEWEST:
+        raise BadInput(f"{queries} queries decide nothing: take {_FEWEST} or more")
+    every = {
+        name: of["source"] for name, of in index.info()["sets"].items()
+        if of["source"] != "expanded"
+    }  # fmt: skip
+    if not every:
+        raise BadInput(
+            f"{index.path} has no query set to sharpen with: strop queries {index.path} "
+            "--style sentences"
+        )
+    written = tuple(name for name, source in every.items() if source != "sentences")
+    if labels is not None:
+        choice = _by_labels(index, tuple(every), written, labels, exclude, progress)
+    elif len(written) > 1:
+        choice = _crossed(index, written, "sentences" in every, queries, progress)
+    elif written and "sentences" in every:
+        choice = _only_whitening(index, written[0], queries, progress)
+    else:
+        choice = _unasked()
+    index.keep_tuned(choice.to_json() if choice.taken else None)
+    return choice
+
+
+def settings_grid(sets: tuple[str, ...] | None) -> list[Method]:
+    """Return every setting of strength, temperature and whitening that is tried."""
+    return [
+        replace(_DEFAULT, sets=sets, alpha=alpha, temperature=temperature, whiten=whiten)
+        for whiten in WHITENINGS
+        for temperature in TEMPERATURES
+        for alpha in ALPHAS
+    ]
+
+
+def _by_labels(
+    index: Index,
+    every: tuple[str, ...],
+    written: tuple[str, ...],
+    labels: Dataset | str | os.PathLike[str],
+    exclude: Sequence[str],
+    progress: Progress | None,
+) -> Choice:
+    """Choose on labelled queries, among all sets, the generated ones, and each alone."""
+    mixes = dict.fromkeys([every, written, *((name,) for name in every)])
+    tried = [method for mix in mixes if mix for method in settings_grid(mix)]
+    tried += [replace(method, feedback=FEEDBACK) for method in tried if method.whiten]
+    default = tried.index(replace(_DEFAULT, sets=every))
+    named = [replace(method, name=str(at)) for at, method in enumerate(tried)]
+    report = evaluate(
+        index, labels, named, measures=["nDCG@10"], exclude=exclude, progress=progress
+    )
+    values = np.array([list(report.per_query[m.name]["nDCG@10"].values()) for m in named])
+    if values.shape[1] < _FEWEST:
+        raise BadInput(f"{report.dataset} has {values.shape[1]} queries: too few to choose by")
+    return _decided(values, values[default], tried, f"{report.dataset}'s labelled queries")
+
+
+def _crossed(
+    index: Index,
+    written: tuple[str, ...],
+    sentences: bool,
+    queries: int,
+    progress: Progress | None,
+) -> Choice:
+    """Choose by letting the queries of each generated set ask the others."""
+    groups = [
+        _Askers(*index.sample_queries(name, queries), tuple(s for s in written if s != name))
+        for name in written
+    ]
+    also = ("sentences",) if sentences else ()
+    usual = _values(index, groups, _DEFAULT, also)
+    if len(usual) < _FEWEST:
+        return Choice(_DEFAULT, False, f"{len(usual)} stored queries are too few to choose by")
+    tried = settings_grid(written)
+    values = np.empty((len(tried), len(usual)))
+    for at, method in enumerate(tried):
+        values[at] = _values(index, groups, method)
+        if progress is not None:
+            progress("trying settings", at + 1, len(tried))
+    choice = _decided(values, usual, tried, f"crossed queries of {' and '.join(written)}")
+    if not choice.taken:
+        return choice
+    # Fewer queries of each list, only where that surely gains on top. Sentences stay out: the
+    # crossed mixes lack a set that the final one has, so that anything added looks too good.
+    method, best = choice.method, values[tried.index(choice.method)]
+    for n in LENGTHS:
+        shorter = _values(index, groups, replace(method, n=n))
+        if _interval(shorter - best)[0] > 0:
+            method, best = replace(method, n=n), shorter
+    return replace(choice, method=method)
+
+
+def _only_whitening(index: Index, asking: str, queries: int, progress: Progress | None) -> Choice:
+    """Let one generated set ask the sentences: it can judge whitening, not its own strength."""
+    askers = [_Askers(*index.sample_queries(asking, queries), ("sentences",))]
+    whitened = replace(_DEFAULT, whiten=WHITENINGS[-1])
+    gains = _values(index, askers, whitened) - _values(index, askers, _DEFAULT)
+    if len(gains) < _FEWEST:
+        return Choice(_DEFAULT, False, f"{len(gains)} stored queries are too few to choose by")
+    low, high = _interval(gains)
+    why = (
+        f"{asking} queries asked the sentences, which judges whitening alone; strength and "
+        "temperature need a second generated set, or --labels"
+    )
+    return Choice(whitened, low > 0, why, len(gains), 100 * float(gains.mean()), low, high)
+
+
+def _unasked() -> Choice:
+    return Choice(
+        _DEFAULT,
+        False,
+        "one query set cannot judge itself. Import a second set written apart from it, or give some"
+        " labelled queries with --labels; sharp:whiten=0.5:feedback=0.2 is worth a try there",
+    )
+
+
+def _values(
+    index: Index, groups: Sequence[_Askers], method: Method, also: tuple[str, ...] = ()
+) -> Doubles:
+    """Return each asked query's nDCG@10: its own document is the one that is right."""
+    values = []
+    for group in groups:
+        hits = index.search(group.vectors, 10, replace(method, sets=(*group.mix, *also)))
+        right = hits.ids == np.array(group.ids, dtype=object)[:, None]
+        values.append(right @ _DISCOUNT[: right.shape[1]])
+    return np.concatenate(values).astype(np.float64)
+
+
+def _decided(values: Doubles, usual: Doubles, tried: Sequence[Method], asked_by: str) -> Choice:
+    """Take the best of the settings if it surely gains on queries it was not chosen on.
+
+    values (settings, queries); usual (queries,) is what the defaults reach.
+    """
+    fold = np.random.default_rng(0).permutation(len(usual)) % _FOLDS
+    gains = np.empty(len(usual))
+    for at in range(_FOLDS):
+        best = int(values[:, fold != at].mean(axis=1).argmax())
+        gains[fold == at] = values[best, fold == at] - usual[fold == at]
+    low, high = _interval(gains)
+    method, gain = tried[int(values.mean(axis=1).argmax())], 100 * float(gains.mean())
+    why = f"{asked_by} asked, {len(tried)} settings tried"
+    if low <= 0:
+        why += "; none of them surely gains, so the defaults stay"
+    return Choice(method, low > 0, why, len(usual), gain, low, high)
+
+
+def _interval(gains: Doubles) -> tuple[float, float]:
+    """Return the 95% bootstrap interval of the mean, in percent."""
+    draws = np.random.default_rng(0).integers(0, len(gains), (_DRAWS, len(gains)))
+    low, high = np.percentile(100 * gains[draws].mean(axis=1), [2.5, 97.5])
+    return float(low), float(high)

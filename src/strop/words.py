@@ -1,0 +1,99 @@
+"""BM25 over the documents' words, and the fusion of its ranking with a dense one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from strop.errors import MissingExtra
+from strop.kernels import Floats, Ints
+
+DEPTH = 1000
+"""How many documents of each ranking a fusion looks at."""
+_RRF = 60
+"""Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
+
+
+class Words:
+    """BM25 (Lucene's, k1 1.5, b 0.75) with English stop words and stems, made by bm25s."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        """Count the words of ``texts``, one a document."""
+        try:
+            import bm25s
+            import Stemmer
+        except ImportError:
+            raise MissingExtra("BM25", "bm25") from None
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it would tell each step
+        self._split = bm25s.tokenize
+        self._stems = Stemmer.Stemmer("english")
+        split = self._tokens(list(texts))
+        self._size = len(split)
+        self._model: Any = None
+        if any(split):  # bm25s refuses a corpus without words
+            self._model = bm25s.BM25()
+            self._model.index(split, show_progress=False)
+
+    def rank(self, queries: Sequence[str], k: int) -> tuple[Floats, Ints]:
+        """Return the best k documents for each query: scores and places, (n, k).
+
+        Documents that share no word with the query score 0 and come last.
+        """
+        k = min(k, self._size)
+        best = np.zeros((len(queries), k), np.float32)
+        places = np.zeros((len(queries), k), np.int64)
+        for at, words in enumerate(self._tokens(list(queries))):
+            scores = self._scores(words)
+            places[at] = _best(scores, k)
+            best[at] = scores[places[at]]
+        return best, places
+
+    def _scores(self, words: list[str]) -> Floats:
+        if self._model is None or not words:
+            return np.zeros(self._size, np.float32)
+        scores: Floats = self._model.get_scores(words)
+        return scores
+
+    def _tokens(self, texts: list[str]) -> list[list[str]]:
+        if not texts:
+            return []
+        tokens: list[list[str]] = self._split(
+            texts, stopwords="en", stemmer=self._stems, return_ids=False, show_progress=False
+        )
+        return tokens
+
+
+def fuse(rankings: Sequence[tuple[Floats, Ints]], size: int, k: int) -> tuple[Floats, Ints]:
+    """Fuse rankings (scores, places) of the same queries by reciprocal rank: the best k.
+
+    ``size`` is the number of documents. One scored 0 (no word in common, or none at all) is not
+    in that ranking.
+    """
+    k = min(k, size)
+    asked = len(rankings[0][0])
+    best = np.zeros((asked, k), np.float32)
+    places = np.zeros((asked, k), np.int64)
+    for at in range(asked):
+        total = np.zeros(size, np.float32)
+        for scores, ranked in rankings:
+            worth = 1 / (_RRF + 1 + np.arange(ranked.shape[1], dtype=np.float32))
+            found = scores[at] != 0
+            total[ranked[at][found]] += worth[found]
+        places[at] = _best(total, k)
+        best[at] = total[places[at]]
+    return best, places
+
+
+def _best(scores: Floats, k: int) -> Ints:
+    """Return the places of the k largest, best first; of equal ones the earlier wins."""
+    if k < len(scores):
+        edge = np.partition(scores, len(scores) - k)[len(scores) - k]
+        above = np.flatnonzero(scores > edge)
+        chosen = np.concatenate([above, np.flatnonzero(scores == edge)[: k - len(above)]])
+    else:
+        chosen = np.arange(len(scores))
+    places: Ints = chosen[np.lexsort((chosen, -scores[chosen]))]
+    return places

@@ -1,0 +1,205 @@
+"""Choosing the defaults of ``sharp``, on small indexes whose best setting is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import fakes
+import numpy as np
+import pytest
+from conftest import strop
+
+from strop import METHODS, Index
+from strop.errors import BadInput
+from strop.kernels import unit_rows
+from strop.tune import _decided, _interval, settings_grid, tune
+from strop.types import Dataset, Vectors
+
+SIZE, DIM = 120, 24
+_RNG = np.random.default_rng(5)
+MEANT = unit_rows(_RNG.normal(size=(SIZE, DIM)))
+
+
+def around(document: int, blur: float, seed: int) -> Vectors:
+    """A vector near what a document means; with blur 1 nothing of it is left."""
+    noise = np.random.default_rng([seed, document]).normal(size=DIM) / np.sqrt(DIM)
+    return np.asarray((1 - blur) * MEANT[document] + blur * noise, np.float32)
+
+
+def embed(texts: list[str]) -> Vectors:
+    """Texts are ``blur document seed``: the test says how well each one is understood."""
+    found = [text.split()[:3] for text in texts]
+    return unit_rows(np.stack([around(int(d), float(b), int(s)) for b, d, s in found]))
+
+
+def make(path: Path, document_blur: float, query_blur: float, styles: list[str]) -> Index:
+    made = Index.create(path, embed, name="blurred", dim=DIM)
+    made.add({"id": f"d{at}", "text": f"{document_blur} {at} 0"} for at in range(SIZE))
+    for number, style in enumerate(styles, 1):
+        lists = {f"d{at}": [f"{query_blur} {at} {10 * number + n}" for n in range(3)]
+                 for at in range(SIZE)}  # fmt: skip
+        made.import_queries(lists, style)
+    return made
+
+
+@pytest.fixture
+def blurred(tmp_path: Path) -> Iterator[Index]:
+    """The embedder understands queries and hardly understands documents."""
+    with make(tmp_path / "index", 0.85, 0.55, ["simple", "contrastive"]) as made:
+        yield made
+
+
+def test_crossed_sets_ask_for_strong_sharpening_where_documents_are_blurred(blurred: Index) -> None:
+    choice = tune(blurred, queries=200)
+    assert choice.taken
+    assert choice.method.alpha >= 2
+    assert choice.method.sets == ("simple", "contrastive")
+    assert choice.method.feedback == 0  # stored queries cannot judge it
+    assert choice.asked == 400
+    assert choice.gain is not None
+    assert choice.low is not None
+    assert choice.high is not None
+    assert 0 < choice.low < choice.gain < choice.high
+    assert blurred.method("sharp") == choice.method
+    assert blurred.method() == choice.method
+
+
+def test_misleading_queries_are_not_followed(tmp_path: Path) -> None:
+    with make(tmp_path / "index", 0.3, 0.97, ["simple", "contrastive"]) as index:
+        choice = tune(index, queries=200)
+        assert not choice.taken or choice.method.alpha < 1
+        if not choice.taken:
+            assert index.method("sharp") == METHODS["sharp"]
+
+
+def test_the_choice_is_kept_overridden_and_reset(blurred: Index, tmp_path: Path) -> None:
+    choice = tune(blurred, queries=100)
+    blurred.close()
+    with Index.open(tmp_path / "index", embed, name="blurred", dim=DIM) as index:
+        assert index.method("sharp") == choice.method
+        assert index.method("sharp", alpha=3).alpha == 3
+        assert index.method("sharp", alpha=3).temperature == choice.method.temperature
+        assert index.method("sharp:whiten=0").whiten == 0
+        assert index.method("hybrid:of=sharp").alpha == choice.method.alpha
+        assert index.method("simsharp") == METHODS["simsharp"]
+        assert index.info()["tuned"]["method"]["alpha"] == choice.method.alpha
+        assert index.info()["tuned"]["in_use"]
+        index.keep_tuned(None)
+        assert index.method("sharp") == METHODS["sharp"]
+        assert index.info()["tuned"] is None
+
+
+def test_another_query_set_ends_it(blurred: Index) -> None:
+    tune(blurred, queries=100)
+    blurred.import_queries({"d0": ["0.5 0 99"]}, "later")
+    assert blurred.method("sharp") == METHODS["sharp"]
+    assert not blurred.info()["tuned"]["in_use"]
+
+
+def test_labels_choose_by_folds(blurred: Index) -> None:
+    queries = {f"q{at}": f"0.5 {at} 7" for at in range(60)}
+    dataset = Dataset("labelled", queries, {f"q{at}": {f"d{at}": 1} for at in range(60)})
+    choice = tune(blurred, dataset, exclude=["q0"])
+    assert choice.taken
+    assert choice.asked == 59
+    assert choice.method.alpha >= 2
+    assert "labelled" in choice.why
+
+
+def test_one_set_is_not_asked_about_itself(tmp_path: Path) -> None:
+    with make(tmp_path / "index", 0.8, 0.5, ["simple"]) as index:
+        choice = tune(index)
+        assert (choice.taken, choice.gain, choice.asked) == (False, None, 0)
+        assert choice.method == METHODS["sharp"] == index.method("sharp")
+        assert "cannot judge itself" in choice.why
+
+
+def test_one_generated_set_judges_whitening_by_the_sentences(tmp_path: Path) -> None:
+    with make(tmp_path / "index", 0.5, 0.5, ["simple"]) as index:
+        index.sharpen("sentences")
+        choice = tune(index)
+        assert choice.asked == 3 * SIZE
+        assert (choice.method.alpha, choice.method.temperature) == (1.0, 0.1)
+        assert choice.low is not None
+        assert choice.taken == (choice.low > 0)
+
+
+def test_a_gain_of_chance_is_not_taken() -> None:
+    rng = np.random.default_rng(0)
+    tried = settings_grid(("simple",))
+    choice = _decided(rng.random((len(tried), 300)), rng.random(300), tried, "chance")
+    assert not choice.taken
+    assert choice.gain is not None
+    # The best of many by chance looks good on what it was chosen on, not on the held-out.
+    assert abs(choice.gain) < 7
+    assert "defaults stay" in choice.why
+
+
+def test_a_sure_gain_is_taken_and_measured() -> None:
+    rng = np.random.default_rng(0)
+    tried = settings_grid(("simple",))
+    usual = rng.random(300)
+    values = np.tile(usual, (len(tried), 1)) - 0.1
+    values[7] = usual + 0.05
+    choice = _decided(values, usual, tried, "sure")
+    assert choice.taken
+    assert choice.method == tried[7]
+    assert (choice.gain, choice.low, choice.high) == pytest.approx((5, 5, 5))
+
+
+def test_the_interval_is_that_of_the_mean() -> None:
+    gains = np.random.default_rng(1).normal(0.02, 0.1, 400)
+    low, high = _interval(gains)
+    middle, half = 100 * gains.mean(), 196 * gains.std() / 20
+    assert low == pytest.approx(middle - half, abs=0.15)
+    assert high == pytest.approx(middle + half, abs=0.15)
+
+
+def test_what_cannot_be_tuned_is_said(tmp_path: Path, blurred: Index) -> None:
+    with fakes.create(tmp_path / "bare") as bare:
+        bare.add([{"id": "a", "text": "b"}])
+        with pytest.raises(BadInput, match="has no query set"):
+            tune(bare)
+    with pytest.raises(BadInput, match="5 queries decide nothing"):
+        tune(blurred, queries=5)
+    few = Dataset("few", {"q": "0.5 1 7"}, {"q": {"d1": 1}})
+    with pytest.raises(BadInput, match="few has 1 queries"):
+        tune(blurred, few)
+    assert blurred.method("sharp") == METHODS["sharp"]
+
+
+def test_stored_queries_are_drawn_with_their_documents(blurred: Index) -> None:
+    ids, vectors = blurred.sample_queries("simple", 50)
+    assert len(ids) == len(vectors) == 50
+    for id_, vector in zip(ids, vectors, strict=True):
+        own = embed(blurred.queries_of(id_)["simple"])
+        assert (own @ vector).max() == pytest.approx(1, abs=1e-6)
+    assert blurred.sample_queries("simple", 50)[0] == ids
+    assert sorted(blurred.sample_queries("simple", 9999)[0]) == sorted(3 * blurred.ids())
+
+
+def test_the_command(index: Path) -> None:
+    told = strop("tune", index, "--json").json
+    assert told["method"].keys() >= {"alpha", "temperature", "sets", "n", "whiten", "feedback"}
+    said = strop("tune", index)
+    assert said.code == 0
+    assert "sharp" in said.stdout
+    assert strop("tune", index, "--reset").code == 0
+    assert strop("info", index, "--json").json["tuned"] is None
+    assert strop("tune", index, "--reset", "--labels", "x").code == 2
+
+
+def test_the_command_shows_what_is_in_use(tmp_path: Path, blurred: Index) -> None:
+    tune(blurred, queries=100)
+    blurred.close()
+    assert "tuned" in strop("info", tmp_path / "index").stdout
+
+
+def test_the_command_says_when_nothing_can_be_asked(tmp_path: Path, corpus: Path) -> None:
+    path = tmp_path / "sentences.index"
+    assert strop("build", corpus, "-o", path).code == 0
+    said = strop("tune", path).stdout
+    assert "sharp keeps its defaults" in said
+    assert "cannot judge itself" in said
+    assert "tuned" not in strop("info", path).stdout
