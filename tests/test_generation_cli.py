@@ -363,15 +363,15 @@ def test_the_price_of_an_estimate(topics: Path, server: ScriptedServer) -> None:
 
 
 def test_a_budget_ends_a_run_and_a_higher_one_goes_on(topics: Path, server: ScriptedServer) -> None:
-    ran = run(topics, server, *SIMPLE, *PRICE, "--budget", "0.25", "--concurrency", "2", "--json")
+    ran = run(topics, server, *SIMPLE, *PRICE, "--budget", "0.15", "--concurrency", "2", "--json")
     told = ran.json
     assert 0 < told["replies"] < 12
     assert told["replies"] == asked(server) == count(topics, "replies")
-    assert 0 < told["cost"] <= 0.25
-    assert "budget of 0.25 USD" in told["stopped"]
+    assert 0 < told["cost"] <= 0.15
+    assert "budget of 0.15 USD" in told["stopped"]
     assert len(lists(topics, "simple")) == told["replies"]
     people = run(topics, server, *SIMPLE, *PRICE, "--budget", "0")
-    assert "stopped: the budget of 0 USD would be passed" in people.stderr
+    assert "and pass the budget of 0 USD" in people.stderr
     assert asked(server) == told["replies"]
     run(topics, server, *SIMPLE, *PRICE, "--budget", "100")
     assert asked(server) == 12
@@ -582,7 +582,7 @@ def test_the_contrast_rate_and_what_verifying_drops(
     lost = sum(map(len, made.values())) - sum(map(len, kept.values()))
     assert f"dropped by --verify: {lost}\n" in ran.stdout
     nearer = {"contrastive": "their document than all", "negative": "a reference than their"}
-    assert f"contrast rate: 100.0% nearer {nearer[style]}" in ran.stdout
+    assert f"contrast rate of the set: 100.0% nearer {nearer[style]}" in ran.stdout
 
 
 def test_verifying_nothing(topics: Path, server: ScriptedServer) -> None:
@@ -632,7 +632,12 @@ def test_lists_from_a_file_that_a_model_replaces(topics: Path, server: ScriptedS
     """Those are in no reply: it is said where they came from."""
     given = jsonl(*({"id": id_, "queries": [f"my own on {id_}"]} for id_ in IDS))
     assert strop("queries", topics, "--file", "-", *SIMPLE, stdin=given).code == 0
-    ran = run(topics, server, *SIMPLE, "--limit", "4")
+    refused = strop(*command(topics, server, *SIMPLE, "--limit", "4"))
+    assert refused.code == 1
+    assert "came from a file" in refused.stderr
+    assert "--set NAME" in refused.stderr
+    assert (asked(server), len(lists(topics, "simple"))) == (0, 12)
+    ran = run(topics, server, *SIMPLE, "--limit", "4", "--replace")
     said = " ".join(ran.stderr.split())
     assert "8 lists that came from a file are gone" in said
     assert "replies" not in said
@@ -684,7 +689,7 @@ def test_a_set_goes_to_a_file_and_into_another_index(
             2,
             "--batch collect",
         ),
-        (["--lm", "openai:m", "--style", "simple", "--again"], 2, "--batch submit and collect"),
+        (["--lm", "openai:m", "--style", "simple", "--dry-run", "--again"], 2, "--again is for"),
         (
             ["--lm", "openai:m", "--style", "simple", "--requests-out", "x", "--budget", "1"],
             2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -46,7 +46,8 @@ class Asking:
         unkeyed: frozenset[str] = getattr(lm, "unkeyed_options", frozenset())
         options = dict(lm.options)
         self.keyed_options = {key: value for key, value in options.items() if key not in unkeyed}
-        """The options of the model that change what it says."""
+        self.keyed_options.update(getattr(lm, "identity", {}))
+        """What of the model, besides its name, changes what it says."""
         self.provenance = Provenance(lm.name, options, settings)
 
     def ask(
@@ -67,14 +68,22 @@ class Asking:
         asked: dict[str, tuple[Request, int]] = {}
         dearest: dict[str, float] = {}
 
+        left = iter(questions)
+        held: list[tuple[Request, int]] = []
+
         def affordable() -> Iterator[Request]:
-            for request, number in questions:
+            """Yield until the next could pass the budget; that one is held."""
+            for request, number in chain(_emptied(held), left):
                 if request.key in asked:  # documents of one text are one question
                     continue
                 if budget is not None and self.price is not None:
                     most = self.dearest(request)
                     if (spent.cost or 0.0) + sum(dearest.values()) + most > budget:
-                        spent.stopped = f"the budget of {budget:g} USD would be passed"
+                        held.append((request, number))
+                        spent.stopped = (
+                            f"the next question could cost {most:.2g} USD and pass the budget of"
+                            f" {budget:g} USD"
+                        )
                         return
                     dearest[request.key] = most
                 asked[request.key] = (request, number)
@@ -97,23 +106,35 @@ class Asking:
             if progress is not None and total:
                 progress(f"asking\t{self._note(spent)}", spent.replies + spent.failures, total)
 
-        requests = affordable()
-        first = next(requests, None)
-        if first is None:  # then no key is needed either
-            return spent
-        answers = self.lm.complete(chain([first], requests))
+        # Calls under way are counted at their dearest. Once they are back they cost what they
+        # cost, and there may be money for more.
+        while (first := next(requests := affordable(), None)) is not None:
+            spent.stopped = ""
+            self._round(chain([first], requests), come, keep, eager=budget is None)
+            if not held:
+                break
+        return spent
+
+    def _round(
+        self,
+        requests: Iterable[Request],
+        come: list[Reply | Failure],
+        keep: Callable[[], None],
+        eager: bool,
+    ) -> None:
+        """Ask until the requests end; what comes is put into ``come`` and kept."""
+        answers = self.lm.complete(requests)
         try:
             for answer in answers:
                 # All that is there goes into one commit, for a disk's sync costs more than a
                 # reply; the next are under way meanwhile, if what these cost does not matter.
                 come += [answer, *answers.ready()]
-                if budget is None:
+                if eager:
                     answers.send_more()
                 keep()
         finally:  # what is on its way when the run is stopped, or was being kept, is paid for too
             come += answers.close()
             keep()
-        return spent
 
     def check_budget(self, budget: float | None) -> None:
         """Refuse a budget that could not be kept."""
@@ -184,3 +205,8 @@ class Asking:
         tokens = spent.input_tokens + spent.output_tokens
         money = f"{tokens:,} tokens" if spent.cost is None else f"{spent.cost:.2f} USD"
         return money + (f", {spent.failures:,} failed" if spent.failures else "")
+
+
+def _emptied(held: list[tuple[Request, int]]) -> Iterator[tuple[Request, int]]:
+    while held:
+        yield held.pop()

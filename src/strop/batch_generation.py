@@ -41,7 +41,7 @@ class BatchGeneration:
         ``again`` sends although an earlier submission was cut off on its way.
         """
         self._plan.asking.check_budget(budget)
-        since = batch_store.cut_off_since(self._catalog)
+        since = batch_store.cut_off_since(self._catalog, self._plan.lm.name)
         if since is not None and not again:
             raise BadInput(
                 f"a batch was on its way when the program ended ({since}), and may be running: "

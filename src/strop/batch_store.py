@@ -114,10 +114,10 @@ def mark_sending(catalog: Catalog, lm: str | None) -> None:
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('sending', ?)", (told,))
 
 
-def cut_off_since(catalog: Catalog) -> str | None:
-    """Return since when a batch has been on its way that nobody saw arrive."""
+def cut_off_since(catalog: Catalog, lm: str) -> str | None:
+    """Return since when a batch for a model has been on its way that nobody saw arrive."""
     told = catalog.meta("sending")
-    return told["since"] if told else None
+    return told["since"] if told and told["lm"] == lm else None
 
 
 def _now() -> str:

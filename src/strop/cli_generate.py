@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from strop.cli_common import AS_JSON, named_options, open_index
-from strop.display import print_estimate, print_generated, print_json, progress_bars, say, warn
+from strop.display import (
+    end_progress,
+    print_estimate,
+    print_generated,
+    print_json,
+    progress_bars,
+    say,
+    warn,
+)
 from strop.errors import BadInput
 from strop.files import atomic_write, filled_lines, json_records
 from strop.types import Progress
@@ -34,9 +42,7 @@ def model_options(command: F) -> F:
     for option in reversed(
         [
             click.option("--lm", help="openai:MODEL, anthropic:MODEL, llama:FILE.gguf or smollm2."),
-            click.option(
-                "--base-url", help="Where openai: finds its server, as http://127.0.0.1:8000/v1."
-            ),
+            click.option("--base-url", help="Where openai: or anthropic: finds its server."),
             click.option(
                 "--lm-option",
                 "lm_options",
@@ -92,6 +98,9 @@ def generation_options(command: F) -> F:
                 "--samples", type=click.IntRange(1), help="Ask each question so often.  [1]"
             ),
             click.option("--limit", type=click.IntRange(1), help="Only the first N documents."),
+            click.option(
+                "--replace", is_flag=True, help="Let these take the place of lists from a file."
+            ),
             click.option("--retry-failed", is_flag=True, help="Ask just what failed before."),
             click.option(
                 "--verify",
@@ -167,7 +176,9 @@ def queries(ctx: click.Context, /, path: Path, as_json: bool, **given: Any) -> N
             spent = index.read_replies(plan, given["replies_in"])
             _report(ctx, index.take_replies(plan, spent, progress), plan, given, as_json)
         else:
-            summary = index.generate(plan, budget=given["budget"], progress=progress)
+            summary = index.generate(
+                plan, budget=given["budget"], again=given["again"], progress=progress
+            )
             _report(ctx, summary, plan, given, as_json)
         if given["queries_out"] is not None:
             _write_lists(index, plan.name, given["queries_out"])
@@ -263,8 +274,8 @@ def _check_usage(ctx: click.Context, given: dict[str, Any]) -> None:
         raise click.UsageError(f"{shown} exclude each other")
     if given["batch_id"] is not None and given["batch"] != "collect":
         raise click.UsageError("--batch-id is for --batch collect")
-    if given["again"] and given["batch"] not in ("submit", "collect"):
-        raise click.UsageError("--again is for --batch submit and collect")
+    if given["again"] and (given["batch"] == "status" or (ways and not given["batch"])):
+        raise click.UsageError("--again is for asking, --batch submit and --batch collect")
     if given["budget"] is not None and given["requests_out"] is not None:
         raise click.UsageError("--budget cannot be kept where a file is answered elsewhere")
     made = not ways or given["replies_in"] or given["batch"] == "collect"
@@ -293,6 +304,7 @@ def _plan(index: Index, given: dict[str, Any], progress: Progress | None) -> Gen
         price=price,
         retry=given["retry_failed"],
         verify=given["verify"],
+        replace=given["replace"],
     )
 
 
@@ -347,6 +359,7 @@ def _estimate(index: Index, plan: Generation, given: dict[str, Any], as_json: bo
         settings = replace(plan.settings, prompt=replace(plan.settings.prompt, packed=True))
         other = index.generation(plan.lm, settings, limit=given["limit"], price=plan.asking.price)
         packed = other.estimate(batch)
+    end_progress()
     if as_json:
         told = {**asdict(found), "packed": asdict(packed) if packed else None}
         print_json({"lm": plan.lm.name, "style": plan.style, "set": plan.name, **told})
@@ -381,6 +394,7 @@ def _batch(
             _told(as_json, {"batches": [asdict(one) for one in states]}, said)
             return
         spent, running = service.collect(given["batch_id"], again=given["again"])
+    end_progress()
     for state in running:
         say(f"{state.id} is still running ({state.succeeded:,} of {state.total:,}); collect later")
     _report(click.get_current_context(), index.take_replies(plan, spent, progress), plan, given,
@@ -390,6 +404,7 @@ def _batch(
 def _report(
     ctx: click.Context, summary: Summary, plan: Generation, given: dict[str, Any], as_json: bool
 ) -> None:
+    end_progress()
     again = shlex.join(["strop", *_again(ctx.meta.get("strop.args", []))])
     if as_json:
         print_json({"set": plan.name, "lm": plan.lm.name, **summary.to_json()})
@@ -466,6 +481,7 @@ def _write_lists(index: Index, name: str, output: Path) -> int:
 
 
 def _told(as_json: bool, told: dict[str, Any], said: str) -> None:
+    end_progress()
     if as_json:
         print_json(told)
     else:

@@ -348,6 +348,10 @@ def _aside(**counts: int) -> str:
     return f" ({', '.join(said)})" if said else ""
 
 
+_bars: list[Bars] = []
+"""Those on the terminal now."""
+
+
 class _Rate(ProgressColumn):
     """How many a second, or a minute where that is below one."""
 
@@ -382,8 +386,18 @@ def progress_bars() -> Iterator[Progress | None]:
             tasks[label] = bars.add_task(label, total=total, note=note)
         bars.update(tasks[label], completed=done, total=total, note=note)
 
-    with bars:
-        yield show
+    _bars.append(bars)
+    try:
+        with bars:
+            yield show
+    finally:
+        _bars.remove(bars)
+
+
+def end_progress() -> None:
+    """Take progress bars off the terminal: what is printed beside them would be wiped out."""
+    for bars in _bars:
+        bars.stop()
 
 
 # -- generation -------------------------------------------------------------------------------
@@ -448,13 +462,13 @@ def print_generated(plan: Generation, summary: Summary, again: str) -> None:
         where = "their document than all of its references"
         if plan.style == "negative":
             where = "a reference than their document"
-        click.echo(f"contrast rate: {summary.contrast:.1%} nearer {where}")
+        click.echo(f"contrast rate of the set: {summary.contrast:.1%} nearer {where}")
     if summary.in_batches:
         say(f"{summary.in_batches:,} questions are out in a batch: fetch them with --batch collect")
     if summary.refused and not spent.failures:
         say(f"{summary.refused:,} questions were refused before; to ask them again: --retry-failed")
     if spent.stopped:
-        say(f"stopped: {spent.stopped}. To go on, raise it: {again}")
+        say(f"stopped: {spent.stopped}. To go on, give more: {again}")
     if spent.errors:
         say(f"{spent.failures:,} questions failed: {_counted(spent.errors)}")
     if spent.failures:

@@ -182,9 +182,12 @@ def read_passage(text: str, task: TaskWording) -> str:
 
 
 def read_verdict(text: str) -> bool | None:
-    """Return whether a reply says yes; None where it says neither yes nor no."""
-    found = _VERDICT.search(without_reasoning(text))
-    return None if found is None else found[1] is not None
+    """Return whether a reply says yes; None where it says neither, or repeats the question."""
+    said = without_reasoning(text)
+    found = _VERDICT.search(said)
+    if found is None or re.search(r"(?i)\byes or no\b", said):
+        return None
+    return found[1] is not None
 
 
 def task_named(task: str | TaskWording) -> TaskWording:

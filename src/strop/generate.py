@@ -237,8 +237,13 @@ class Generation:
         while True:
             with self._catalog.reading():  # a transaction for several documents is quicker
                 part = list(islice(tasks, _TOGETHER))
-                found = [(one, task.number) for task in part for one in self.open_questions(task)]
-            yield from found
+                # By key: documents of one text are one question.
+                found = {
+                    one.key: (one, task.number)
+                    for task in part
+                    for one in self.open_questions(task)
+                }
+            yield from found.values()
             if not part:
                 return
 

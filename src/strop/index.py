@@ -16,10 +16,11 @@ import numpy as np
 
 from strop.asking import Spent
 from strop.batch_generation import BatchGeneration, read_reply_file, write_request_file
+from strop.batch_store import cut_off_since
 from strop.catalog import Catalog, QuerySet, expanded_set
 from strop.contrast import Contrast
 from strop.embed import Embedder
-from strop.errors import BadIndex, BadInput
+from strop.errors import BadIndex, BadInput, ServiceError
 from strop.expand import QueryMethod
 from strop.explain import Explanation, explain
 from strop.folder import IndexFolder
@@ -195,6 +196,7 @@ class Index(IndexFolder):
         price: Price | None = None,
         retry: bool = False,
         verify: bool = False,
+        replace: bool = False,
         **options: Any,
     ) -> Generation:
         """Plan queries written by a language model; ``estimate()`` says what it would cost.
@@ -202,10 +204,18 @@ class Index(IndexFolder):
         They go to the set ``into``, by default that of the style. ``limit`` plans for the first
         documents only, ``retry`` for just what failed before; ``verify`` drops queries that the
         embedder does not place nearer their document than its references (see the docs: this
-        usually makes search worse). ``options`` are the model's.
+        usually makes search worse). Lists that came from a file are kept unless ``replace`` says
+        otherwise: nothing here could bring them back. ``options`` are the model's.
         """
         settings = settings or GenerationSettings()
-        check_style(into or settings.prompt.style)
+        name = into or settings.prompt.style
+        check_style(name)
+        known = self._catalog.sets().get(name)
+        if known is not None and known.settings["source"] == "file" and not replace:
+            raise BadInput(
+                f"the set {name!r} came from a file, and these queries would take its place: give "
+                "them a set of their own (--set NAME, into=), or --replace it"
+            )
         return Generation(
             self._catalog, load_lm(lm, **options), settings, into=into, limit=limit,
             given_price=price, retry=retry, verify=verify,
@@ -216,11 +226,27 @@ class Index(IndexFolder):
         plan: Generation,
         *,
         budget: float | None = None,
+        again: bool = False,
         progress: Progress | None = None,
     ) -> Summary:
-        """Ask the model what is not answered yet, keep every reply, and embed the queries."""
+        """Ask the model what is not answered yet, keep every reply, and embed the queries.
+
+        ``again`` asks although a batch may be under way that was cut off while being sent.
+        """
         with self._writing():
-            return self._take_replies(plan, plan.run(budget=budget, progress=progress), progress)
+            since = cut_off_since(self._catalog, plan.lm.name)
+            if since is not None and not again:
+                raise BadInput(
+                    f"a batch was on its way when the program ended ({since}), and may be running: "
+                    "look at the service's list. If it is there: --batch collect --batch-id ID. If "
+                    "not: --again"
+                )
+            try:
+                spent = plan.run(budget=budget, progress=progress)
+            except ServiceError:  # no money left, say: what was paid for is used all the same
+                self._take_replies(plan, Spent(), progress)
+                raise
+            return self._take_replies(plan, spent, progress)
 
     def take_replies(
         self, plan: Generation, spent: Spent | None = None, progress: Progress | None = None
@@ -526,6 +552,11 @@ class Index(IndexFolder):
         ``leave_out`` has for each query the id of a document that its first pass must not see.
         Nothing more is asked before ``budget`` (USD) could be passed.
         """
+        if not isinstance(expand, QueryMethod):
+            raise BadInput(
+                "expand takes a query method with its model, such as HyDE('openai:…'), not"
+                f" {expand!r}"
+            )
         if isinstance(queries, np.ndarray):
             raise BadInput(f"{expand.name} needs the text of the queries, not their vectors")
         texts = [queries] if isinstance(queries, str) else list(queries)

@@ -66,7 +66,9 @@ def _from_1(connection: sqlite3.Connection, folder: Path) -> None:
     for name in _MOVED:
         connection.execute(f"ALTER TABLE {name} RENAME TO old_{name}")
     for statement in SCHEMA.split(";\n"):
-        connection.execute(statement.replace("CREATE TABLE ", "CREATE TABLE IF NOT EXISTS "))
+        for made in ("CREATE TABLE ", "CREATE INDEX "):
+            statement = statement.replace(made, f"{made}IF NOT EXISTS ")
+        connection.execute(statement)
     for statement in _FROM_1.split(";\n"):
         connection.execute(statement)
     for name in _MOVED:

@@ -59,6 +59,8 @@ class AnthropicLM(ServiceLM):
         else:
             vendor = _ANTHROPIC
             url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or vendor
+            if isinstance(url, str):  # people give it as they do for OpenAI's protocol
+                url = url.rstrip("/").removesuffix("/v1")
         given = {
             "base_url": None if url == vendor else url,
             "bedrock": bedrock,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from strop.errors import BadInput
@@ -182,6 +183,8 @@ class BaseLM:
     host: str = THIS_PROCESS
     unkeyed_options: frozenset[str] = frozenset()
     """Options that do not change what the model says, only how fast or how patiently."""
+    identity: Mapping[str, str] = MappingProxyType({})
+    """What tells it from another model of the same name and options."""
 
     def __repr__(self) -> str:
         given = "".join(f", {key}={value!r}" for key, value in self.options.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import secrets
@@ -90,6 +91,10 @@ class LlamaLM(BaseLM):
         self._completion, self.concurrency, self._n_ctx = completion, parallel, n_ctx
         self._n_threads, self._n_gpu_layers = n_threads, n_gpu_layers
         self._seed, self._cache_prompt = seed, cache_prompt
+        if name != SMOLLM2:  # another file may come to stand under the same name
+            with open(self._path, "rb") as file:
+                head = hashlib.blake2b(file.read(1 << 20), digest_size=8).hexdigest()
+            self.identity = {"file": f"{self._path.stat().st_size}-{head}"}
         self._server: Any = None
         self._loading = threading.Lock()
 
