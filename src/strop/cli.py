@@ -40,6 +40,7 @@ from strop.display import (
 )
 from strop.errors import BadInput, IndexBusy, StropError
 from strop.files import filled_lines
+from strop.vectors import DEFAULT_STORED, STORED
 
 
 class _Group(click.Group):
@@ -97,6 +98,11 @@ def main() -> None:
     show_default=True,
     help="What to sharpen with: the documents' own sentences, or nothing yet.",
 )
+@click.option(
+    "--query-vectors",
+    type=click.Choice(STORED),
+    help=f"How a new index stores the vectors of its query sets.  [{DEFAULT_STORED}]",
+)
 @corpus_options
 @AS_JSON
 def build(
@@ -106,6 +112,7 @@ def build(
     base_url: str | None,
     options: tuple[str, ...],
     queries: str,
+    query_vectors: str | None,
     as_json: bool,
     **fields: str | None,
 ) -> None:
@@ -127,9 +134,12 @@ def build(
     exists = (path / "catalog.sqlite").exists()
     held = None if not path.exists() else any(path.iterdir()) if path.is_dir() else True
     if exists:
+        if query_vectors is not None:
+            raise click.UsageError(f"{path} is there already and keeps how it stores its vectors")
         index = Index.open(path, embedder, **given)
     else:
-        index = Index.create(path, embedder or "wordllama", **given)
+        stored = query_vectors or DEFAULT_STORED
+        index = Index.create(path, embedder or "wordllama", query_vectors=stored, **given)
     with index:
         try:
             with progress_bars() as progress:

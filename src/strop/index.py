@@ -32,7 +32,14 @@ from strop.search import Layout
 from strop.sentences import MOST
 from strop.snapshot import Snapshot, load_snapshot
 from strop.types import Document, Hits, Progress, Vectors
-from strop.vectors import cannot_write, vector_file, whole_rows
+from strop.vectors import (
+    DEFAULT_STORED,
+    cannot_write,
+    check_stored,
+    stored_as,
+    vector_file,
+    whole_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -72,10 +79,16 @@ class Index:
         path: str | os.PathLike[str],
         /,
         embedder: str | Embedder | Callable[..., Any] = "wordllama",
+        query_vectors: str = DEFAULT_STORED,
         **options: Any,
     ) -> Index:
-        """Make an empty index in a new folder; ``options`` are the embedder's."""
+        """Make an empty index in a new folder; ``options`` are the embedder's.
+
+        ``query_vectors`` says how the vectors of its query sets are stored: ``int8``,
+        ``float16`` or ``float32``. The documents' own are always float32.
+        """
         folder = Path(path)
+        check_stored(query_vectors)
         if (folder / CATALOG).exists():
             raise BadIndex(f"{folder} is an index already: open it, or choose another folder")
         if folder.exists() and not is_left_over(folder):
@@ -87,7 +100,9 @@ class Index:
             with FileLock(folder / "writer.lock", timeout=0):
                 if (folder / CATALOG).exists():  # made by another process meanwhile
                     raise BadIndex(f"{folder} is an index already: open it, or choose another")
-                catalog = Catalog.create(folder / CATALOG, {"embedder": about})
+                catalog = Catalog.create(
+                    folder / CATALOG, {"embedder": about, "query_vectors": query_vectors}
+                )
         except Timeout:
             raise IndexBusy(f"another process is making an index at {folder}") from None
         except OSError as error:
@@ -269,7 +284,7 @@ class Index:
         # Sentences are pieces of documents, so models that tell the two apart embed them so.
         settings = {"source": "sentences", "kind": "document", "n": n}
         with self._writing():
-            self._catalog.ensure_set("sentences", settings)
+            self._catalog.ensure_set("sentences", self._stored("sentences", settings))
             self._pipeline.run(progress)
 
     def import_queries(
@@ -292,7 +307,8 @@ class Index:
             lists = [("the given lists", id_, texts) for id_, texts in lists.items()]
         with self._writing():
             with self._catalog.writing():  # the set and its lists, or neither
-                set_ = self._catalog.ensure_set(style, {"source": "file", "kind": "query"})
+                settings = self._stored(style, {"source": "file", "kind": "query"})
+                set_ = self._catalog.ensure_set(style, settings)
                 taken = self._catalog.store_queries(set_, lists, n)
             self._pipeline.run(progress)
         return taken
@@ -322,7 +338,8 @@ class Index:
         with self._writing():
             total = sum(1 for _ in generation.waiting())
             summary = generation.run(budget=budget, progress=progress, total=total)
-            set_ = self._catalog.ensure_set(generation.style, generation.set_settings)
+            settings = self._stored(generation.style, generation.set_settings)
+            set_ = self._catalog.ensure_set(generation.style, settings)
             self._catalog.store_generated(set_, generation.lists(summary))
             self._pipeline.run(progress)
         return summary
@@ -337,6 +354,12 @@ class Index:
         with self._writing():
             self._catalog.ensure_set(expanded_set(style), settings)
             self._pipeline.run(progress, expanded=style)
+
+    def _stored(self, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Add to a set's settings how its vectors are stored: as they are, or as the index says."""
+        known = self._catalog.sets().get(name)
+        said = known.settings if known else {"vectors": self._catalog.meta("query_vectors")}
+        return {**settings, **({"vectors": said["vectors"]} if said.get("vectors") else {})}
 
     def finish(self, progress: Progress | None = None) -> None:
         """Go on with work that was interrupted; does nothing where none was."""
@@ -534,7 +557,7 @@ class Index:
             for file in sorted(self.path.rglob("*"))
             if file.is_file() and file.name != "writer.lock"
         }
-        return {
+        about = {
             "path": str(self.path),
             "format": self._catalog.meta("format"),
             "embedder": self._made_by,
@@ -542,6 +565,11 @@ class Index:
             "bytes": sizes,
             "total_bytes": sum(sizes.values()),
         }
+        for name, set_ in self._catalog.sets().items():
+            file = vector_file(self.path, set_.set_id, stored_as(set_.settings))
+            size = sizes.get(file.relative_to(self.path).as_posix(), 0)
+            about["sets"][name] |= {"vectors": stored_as(set_.settings), "bytes": size}
+        return about
 
     def check(self, repair: bool = False, progress: Progress | None = None) -> list[str]:
         """Return what is wrong with the index; with ``repair``, make lost vectors anew."""
@@ -549,7 +577,9 @@ class Index:
             problems = []
             for set_ in (None, *self._catalog.sets().values()):
                 wanted = self._catalog.document_rows() if set_ is None else set_.rows
-                file = vector_file(self.path, None if set_ is None else set_.set_id)
+                file = vector_file(self.path, None)
+                if set_ is not None:
+                    file = vector_file(self.path, set_.set_id, stored_as(set_.settings))
                 have = whole_rows(file, self.dim)
                 if have < wanted:
                     name = file.relative_to(self.path)

@@ -13,6 +13,8 @@ own parallel loops abort the process when two Python threads enter them at once.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,6 +39,31 @@ def unit_rows(vectors: NDArray[np.floating]) -> Vectors:
 
 
 @compiled(reorder=True)
+def unit_floats(stored: NDArray[Any], rows: Vectors) -> None:
+    """Write ``rows`` (n, dim): what is stored (int8, float32) with unit length, or zero."""
+    for r in range(len(stored)):
+        square = np.float32(0.0)
+        for c in range(stored.shape[1]):
+            x = np.float32(stored[r, c])
+            rows[r, c] = x
+            square += x * x
+        scale = np.float32(1.0) / np.sqrt(square) if square > 0 else np.float32(0.0)
+        for c in range(stored.shape[1]):
+            rows[r, c] *= scale
+
+
+@compiled(reorder=True)
+def floats_of_halves(bits: NDArray[np.int16], rows: Vectors) -> None:
+    """Write ``rows`` (n, dim): the values of float16 whose bits are given."""
+    for r in range(len(bits)):
+        for c in range(bits.shape[1]):
+            x = np.int32(bits[r, c])
+            size = np.int32((x & np.int32(0x7FFF)) << np.int32(13)).view(np.float32)
+            size = size * np.float32(2.0**112)  # the exponents count from different zeros
+            rows[r, c] = -size if x < 0 else size
+
+
+@compiled(reorder=True)
 def products_of_few(rows: Vectors, asked: Vectors, products: Floats) -> None:
     """Write ``products`` (n, asked) = rows . asked for one asked vector, or a multiple of four.
 
@@ -44,16 +71,17 @@ def products_of_few(rows: Vectors, asked: Vectors, products: Floats) -> None:
     """
     dim = rows.shape[1]
     for r in range(len(rows)):
+        row = rows[r]
         if len(asked) == 1:
             total = np.float32(0.0)
             for c in range(dim):
-                total += rows[r, c] * asked[0, c]
+                total += row[c] * asked[0, c]
             products[r, 0] = total
             continue
         for q in range(0, len(asked), 4):
             one = two = three = four = np.float32(0.0)
             for c in range(dim):
-                x = rows[r, c]
+                x = row[c]
                 one += x * asked[q, c]
                 two += x * asked[q + 1, c]
                 three += x * asked[q + 2, c]
@@ -62,6 +90,17 @@ def products_of_few(rows: Vectors, asked: Vectors, products: Floats) -> None:
             products[r, q + 1] = two
             products[r, q + 2] = three
             products[r, q + 3] = four
+
+
+@compiled()
+def products_of_few_stored(stored: NDArray[Any], asked: Vectors, products: Floats) -> None:
+    """Do the same for rows of int8, made unit rows on the way; the floats never leave the cache."""
+    at_once = 16
+    rows = np.empty((at_once, stored.shape[1]), np.float32)
+    for r in range(0, len(stored), at_once):
+        some = stored[r : r + at_once]
+        unit_floats(some, rows)
+        products_of_few(rows[: len(some)], asked, products[r : r + at_once])
 
 
 @compiled(reorder=True)

@@ -12,7 +12,7 @@ from strop.catalog import Catalog, QuerySet
 from strop.embed.base import Embedder, unit_rows
 from strop.sentences import title_and_sentences
 from strop.types import Document, Kind, Progress, Vectors
-from strop.vectors import append_rows, cannot_write, vector_file
+from strop.vectors import append_rows, cannot_write, stored_as, vector_file
 
 
 class Pipeline:
@@ -37,7 +37,7 @@ class Pipeline:
             batch = self._catalog.waiting_documents(size)
             texts = [document.content for _, document, _ in batch]
             rows = self._catalog.document_rows()
-            self._append(None, rows, self.embed(texts, "document"))
+            self._append(vector_file(self._folder, None), rows, self.embed(texts, "document"))
             self._catalog.documents_embedded([(number, d) for number, _, d in batch], rows)
             batches.did(len(batch))
         for set_ in self._catalog.sets().values():
@@ -53,7 +53,8 @@ class Pipeline:
             lists = [self._texts(set_, one.number, one.document, one.texts) for one in batch]
             rows = self._catalog.sets()[set_.name].rows
             flat = [text for texts in lists for text in texts]
-            self._append(set_.set_id, rows, self.embed(flat, set_.settings["kind"]))
+            file = vector_file(self._folder, set_.set_id, stored_as(set_.settings))
+            self._append(file, rows, self.embed(flat, set_.settings["kind"]))
             done = [
                 (one.number, one.digest, list_) for one, list_ in zip(batch, lists, strict=True)
             ]
@@ -71,9 +72,9 @@ class Pipeline:
             return [" ".join([document.content, *queries])]
         return given or []
 
-    def _append(self, set_id: int | None, rows: int, vectors: Vectors) -> None:
+    def _append(self, file: Path, rows: int, vectors: Vectors) -> None:
         try:
-            append_rows(vector_file(self._folder, set_id), rows, vectors)
+            append_rows(file, rows, vectors)
         except OSError as error:
             raise cannot_write(self._folder, error) from error
 

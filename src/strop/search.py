@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,7 @@ class _File:
     of just these. ``local`` says for each document where its rows begin among all of its block's.
     """
 
-    vectors: Vectors
+    vectors: NDArray[Any]
     start: Ints
     count: Ints
     low: Ints
@@ -107,8 +108,8 @@ class Layout:
         self._block_rows += np.where(together, high - low, total)
         return _File(vectors, spans.start, counts, low, high, together, local)
 
-    def _parts(self, block: int) -> Iterator[Vectors]:
-        """Yield a block's rows, file by file; where they stand together nothing is copied."""
+    def _parts(self, block: int) -> Iterator[NDArray[Any]]:
+        """Yield a block's rows as stored, by file; where they stand together nothing is copied."""
         first, last = self.blocks[block]
         for file in self._files:
             if file.together[block]:
@@ -126,7 +127,7 @@ class Layout:
             def fill(block: int) -> None:
                 first, last = self.blocks[block]
                 kernels.gram_of_documents(
-                    np.concatenate(list(self._parts(block))),
+                    np.concatenate([as_floats(part) for part in self._parts(block)]),
                     self._own[first:last],
                     self._local[:, first:last],
                     self._counts[:, first:last],
@@ -153,6 +154,8 @@ class Layout:
             room = np.empty(self._block_rows.max() * min(_ASKED_AT_ONCE, _padded(len(asked))), "f4")
             while (block := next(left)) < len(self.blocks):
                 parts = list(self._parts(block))
+                if len(tiles) > 1:  # else a tile may have a way to multiply without making floats
+                    parts = [as_floats(part) for part in parts]
                 for tile in tiles:
                     self._score(block, parts, tile, method, room, best, places)
             found.append((best, places))
@@ -165,7 +168,7 @@ class Layout:
         return _merged(found, k)
 
     def _score(
-        self, block: int, parts: list[Vectors], tile: _Tile, method: Method, room: Floats,
+        self, block: int, parts: list[NDArray[Any]], tile: _Tile, method: Method, room: Floats,
         best: Floats, places: Ints,
     ) -> None:  # fmt: skip
         """Merge a block's documents into the best k of a tile's queries."""
@@ -202,13 +205,13 @@ class Layout:
     def document(self, place: int) -> Vectors:
         """Return one document's vector."""
         file = self._files[0]
-        vector: Vectors = file.vectors[file.start[place]]
+        vector: Vectors = as_floats(file.vectors[file.start[place]][None])[0]
         return vector
 
     def queries(self, place: int) -> Vectors:
         """Return one document's query vectors (n, dim), set after set."""
         lists = [
-            file.vectors[file.start[place] : file.start[place] + file.count[place]]
+            as_floats(file.vectors[file.start[place] : file.start[place] + file.count[place]])
             for file in self._files[1:]
         ]
         return np.concatenate([*lists, np.empty((0, self.dim), np.float32)])
@@ -224,12 +227,27 @@ class _Tile:
         self.asked[: self.part.stop - at] = asked[self.part]
         self._turned = np.ascontiguousarray(self.asked.T)
 
-    def multiply(self, rows: Vectors, products: Floats) -> None:
-        """Write ``products`` (n, width) = rows . asked."""
-        if self.width <= _FEW:
-            kernels.products_of_few(rows, self.asked, products)
+    def multiply(self, rows: NDArray[Any], products: Floats) -> None:
+        """Write ``products`` (n, width) = rows . asked, rows as stored."""
+        if self.width > _FEW:
+            np.matmul(as_floats(rows), self._turned, out=products)
+        elif rows.dtype == np.int8:
+            kernels.products_of_few_stored(rows, self.asked, products)
         else:
-            np.matmul(rows, self._turned, out=products)
+            kernels.products_of_few(as_floats(rows), self.asked, products)
+
+
+def as_floats(stored: NDArray[Any]) -> Vectors:
+    """Return stored rows (n, dim) as float32; those of int8 and float16 brought to unit length."""
+    if stored.dtype == np.float32:
+        return stored
+    rows = np.empty(stored.shape, np.float32)
+    if stored.dtype == np.float16:
+        kernels.floats_of_halves(stored.view(np.int16), rows)
+        kernels.unit_floats(rows, rows)
+    else:
+        kernels.unit_floats(stored, rows)
+    return rows
 
 
 def _padded(n: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from strop.catalog import Catalog
 from strop.kernels import Ints
 from strop.types import Vectors
-from strop.vectors import map_rows, vector_file
+from strop.vectors import map_rows, stored_as, vector_file
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ def load_snapshot(catalog: Catalog, folder: Path, dim: int, version: int) -> Sna
         own = map_rows(vector_file(folder, None), catalog.document_rows(), dim)
         sets = {}
         for set_ in catalog.sets().values():
-            vectors = map_rows(vector_file(folder, set_.set_id), set_.rows, dim)
+            file = vector_file(folder, set_.set_id, stored_as(set_.settings))
+            vectors = map_rows(file, set_.rows, dim)
             whose, start, count = catalog.spans(set_).T
             # A list may be there before its document's vector, and is then left out.
             places = np.searchsorted(numbers, whose)
