@@ -22,6 +22,7 @@ LAYERS = [
     references
     reference_store reply_store
     search generate
+    candidates
     explain
     index
     scoring

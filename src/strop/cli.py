@@ -315,6 +315,7 @@ def references(
 @click.option("--method", help="One of the methods of `strop eval`.  [sharp]")
 @scoring_options
 @click.option("--explain", is_flag=True, help="Say which stored queries moved each document.")
+@click.option("--exact", is_flag=True, help="Score every document, also in a large index.")
 @AS_JSON
 def search(
     path: Path,
@@ -326,6 +327,7 @@ def search(
     sets: str | None,
     n: int | None,
     explain: bool,
+    exact: bool,
     as_json: bool,
 ) -> None:
     """Rank the documents of INDEX for TEXT."""
@@ -342,7 +344,7 @@ def search(
         if chosen.expanded is not None:
             with progress_bars() as progress:
                 index.expand(chosen.expanded, progress)
-        hits = index.search(text, k, chosen)
+        hits = index.search(text, k, chosen, exact=exact)
         rows: list[dict[str, Any]] = []
         for rank, (id_, score) in enumerate(zip(hits.ids[0], hits.scores[0], strict=True), 1):
             document = index.get(id_)
@@ -461,19 +463,34 @@ def finish(path: Path, as_json: bool) -> None:
 @main.command()
 @click.argument("path", metavar="INDEX", type=Path)
 @click.option("--repair", is_flag=True, help="Make lost vectors anew from the catalog.")
+@click.option(
+    "--recall",
+    is_flag=False,
+    flag_value=100,
+    type=click.IntRange(1),
+    metavar="[N]",
+    help="Also compare searches for N stored queries with exact ones.  [100]",
+)
 @AS_JSON
-def check(path: Path, repair: bool, as_json: bool) -> None:
+def check(path: Path, repair: bool, recall: int | None, as_json: bool) -> None:
     """Check that the files of INDEX are whole; ends with 1 if they are not."""
     with open_index(path) as index, progress_bars() as progress:
         problems = index.check(repair, progress)
+        found = index.recall(recall) if recall and (repair or not problems) else None
     mended = bool(problems) and repair
     if as_json:
-        print_json({"problems": problems, "repaired": mended})
+        print_json({"problems": problems, "repaired": mended, "recall": found})
     else:
         for problem in problems:
             click.echo(problem)
         mend = f"damaged; to mend it: strop check {shlex.quote(str(path))} --repair"
         click.echo("repaired" if mended else mend if problems else "whole")
+        if found:
+            how = "candidates" if found["two_stage"] else "every document (so it is exact)"
+            click.echo(
+                f"overlap@{found['k']} with the exact ranking: {found['overlap']:.4f} "
+                f"({found['queries']:,} stored queries; searches score {how})"
+            )
     if problems and not repair:
         raise click.exceptions.Exit(1)
 

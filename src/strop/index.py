@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,13 +15,22 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from strop import candidates as candidates_module
+from strop.candidates import Candidates, TwoStage, candidates_for, mean_vectors
 from strop.catalog import Catalog, QuerySet, expanded_set
 from strop.embed import Embedder
-from strop.errors import BadIndex, BadInput, IndexBusy, StropError
+from strop.errors import (
+    BadIndex,
+    BadInput,
+    IndexBusy,
+    IndexDamaged,
+    MissingExtra,
+    StropError,
+)
 from strop.explain import Explanation, explain
 from strop.generate import Generation, GenerationSettings, Summary
 from strop.intake import CATALOG, about_embedder, check_style, is_left_over, load_embedder, placed
-from strop.kernels import unit_rows
+from strop.kernels import Ints, unit_rows
 from strop.lm import LM
 from strop.lm import load as load_lm
 from strop.lm.prices import Price
@@ -68,6 +78,7 @@ class Index:
         self._made_by: dict[str, Any] = catalog.meta("embedder")
         # Replaced together: threads may be looking at different versions at the same time.
         self._seen: tuple[Snapshot, dict[object, Layout]] | None = None
+        self._two_stage: tuple[int, TwoStage | None] | None = None
         self._pipeline = Pipeline(path, catalog, self.dim, lambda: self.embedder)
         self._writer = FileLock(path / "writer.lock", timeout=0)
 
@@ -137,7 +148,7 @@ class Index:
     def close(self) -> None:
         """Let go of the catalog's connections."""
         self._catalog.close()
-        self._seen = None
+        self._seen = self._two_stage = None
 
     def __enter__(self) -> Index:
         return self
@@ -216,7 +227,7 @@ class Index:
         """
         with self._writing():
             changes = Changes(*self._catalog.store(placed(documents)))
-            self._pipeline.run(progress)
+            self._make_vectors(progress)
         return changes
 
     def remove(self, ids: Sequence[str]) -> None:
@@ -285,7 +296,7 @@ class Index:
         settings = {"source": "sentences", "kind": "document", "n": n}
         with self._writing():
             self._catalog.ensure_set("sentences", self._stored("sentences", settings))
-            self._pipeline.run(progress)
+            self._make_vectors(progress)
 
     def import_queries(
         self,
@@ -310,7 +321,7 @@ class Index:
                 settings = self._stored(style, {"source": "file", "kind": "query"})
                 set_ = self._catalog.ensure_set(style, settings)
                 taken = self._catalog.store_queries(set_, lists, n)
-            self._pipeline.run(progress)
+            self._make_vectors(progress)
         return taken
 
     def generation(
@@ -341,7 +352,7 @@ class Index:
             settings = self._stored(generation.style, generation.set_settings)
             set_ = self._catalog.ensure_set(generation.style, settings)
             self._catalog.store_generated(set_, generation.lists(summary))
-            self._pipeline.run(progress)
+            self._make_vectors(progress)
         return summary
 
     def expand(self, style: str, progress: Progress | None = None) -> None:
@@ -361,10 +372,92 @@ class Index:
         said = known.settings if known else {"vectors": self._catalog.meta("query_vectors")}
         return {**settings, **({"vectors": said["vectors"]} if said.get("vectors") else {})}
 
+    def _make_vectors(self, progress: Progress | None) -> None:
+        """Make the vectors that are missing, and let the graph of candidates follow."""
+        self._pipeline.run(progress)
+        with suppress(MissingExtra):  # searches are exact then, and say so
+            self._link(progress)
+
+    def _link(self, progress: Progress | None, anew: bool = False) -> None:
+        """Bring the graph of candidates up to date where the index is large and much changed."""
+        with self._catalog.reading():
+            if not self._query_sets() or len(self) < candidates_module.TWO_STAGE_FROM:
+                return
+            snapshot, layout = self._layout(METHODS["sharp"])
+            made_from = self._made_from(snapshot)
+        names = self._query_sets()
+        folder = self.path / "ann"
+        graph = Candidates.empty(self.dim, made_from.shape[1])
+        wanted = np.arange(layout.size)
+        if folder.exists() and not anew:
+            try:
+                held = Candidates.open(folder)
+                two = TwoStage.match(held, layout, made_from)
+                if held.about.get("sets") == names and not two.mostly_gone:
+                    if not two.behind:
+                        return
+                    graph, wanted = Candidates.open(folder, memory_mapped=False), two.tail
+            except IndexDamaged:
+                pass  # made anew
+        graph.add(mean_vectors(layout.only(wanted)), made_from[wanted], progress)
+        graph.write(folder, {"sets": names})
+        self._two_stage = None
+
+    def _made_from(self, snapshot: Snapshot) -> Ints:
+        """Return for each document its number and where its vectors stand: (n, columns)."""
+        sets = [snapshot.sets[name] for name in self._query_sets()]
+        columns = [snapshot.numbers, snapshot.documents.start]
+        return np.stack(columns + [part for of in sets for part in (of.start, of.count)], axis=1)
+
+    def _two(self, snapshot: Snapshot, layout: Layout, method: Method, k: int) -> TwoStage | None:
+        """Return the graph beside a layout where a search should use it, else None."""
+        names = self._query_sets()
+        if (
+            layout.size < candidates_module.TWO_STAGE_FROM
+            or layout.size < 4 * candidates_for(k)
+            or method.weighting != "softmax"
+            or method.alpha <= 0
+            or method.n is not None
+            or self._mixed(method) != names
+        ):
+            return None
+        held = self._two_stage
+        if held is None or held[0] != snapshot.version:
+            two = None
+            try:
+                graph = Candidates.open(self.path / "ann")
+                if graph.about.get("sets") == names:
+                    two = TwoStage.match(graph, layout, self._made_from(snapshot))
+            except (IndexDamaged, MissingExtra) as error:
+                warnings.warn(
+                    f"searching all {layout.size:,} documents, not candidates only: {error}. "
+                    f"To make them: strop check {self.path} --repair",
+                    stacklevel=3,
+                )
+            held = self._two_stage = snapshot.version, two
+        return held[1]
+
+    def recall(self, n: int = 100, k: int = 10) -> dict[str, Any]:
+        """Compare the best k of two-stage searches with the exact ones, for n stored queries."""
+        method = self.method("sharp")
+        with self._catalog.reading():
+            snapshot, layout = self._layout(method)
+            rows = layout.sample_queries(n)
+            used = self._two(snapshot, layout, method, k) is not None
+        quick, exact = (self.search(rows, k, method, exact=one) for one in (False, True))
+        shared = [
+            len(set(a) & set(b)) / max(1, len(b))
+            for a, b in zip(quick.ids.tolist(), exact.ids.tolist(), strict=True)
+        ]
+        return {
+            "queries": len(rows), "k": k, "two_stage": used,
+            "overlap": float(np.mean(shared)) if shared else 1.0,
+        }  # fmt: skip
+
     def finish(self, progress: Progress | None = None) -> None:
         """Go on with work that was interrupted; does nothing where none was."""
         with self._writing():
-            self._pipeline.run(progress)
+            self._make_vectors(progress)
 
     def _require(self, style: str) -> QuerySet:
         sets = self._catalog.sets()
@@ -419,11 +512,13 @@ class Index:
         temperature: float | None = None,
         sets: Sequence[str] | None = None,
         n: int | None = None,
+        exact: bool = False,
     ) -> Hits:
         """Return the best k documents for each query, texts or vectors (n, dim).
 
         ``method`` is a name of ``METHODS`` with optional settings (``"sharp:alpha=2"``). Without
-        one it is ``sharp`` where the index has query sets and ``trad`` where it has none.
+        one it is ``sharp`` where the index has query sets and ``trad`` where it has none. Large
+        indexes score candidates only, unless ``exact``.
         """
         if k < 1:
             raise BadInput(f"k must be 1 or more, not {k}")
@@ -431,7 +526,8 @@ class Index:
         asked = self._asked(queries)
         with self._catalog.reading():  # the scan and the ids must see the same documents
             snapshot, layout = self._layout(chosen)
-            scores, places = layout.scan(asked, chosen, k)
+            two = None if exact else self._two(snapshot, layout, chosen, k)
+            scores, places = (two.search if two else layout.scan)(asked, chosen, k)
             numbers = snapshot.numbers[places]
             ids = self._catalog.ids(numbers.ravel().tolist())
         named = np.array([ids[number] for number in numbers.ravel().tolist()], dtype=object)
@@ -571,6 +667,18 @@ class Index:
             about["sets"][name] |= {"vectors": stored_as(set_.settings), "bytes": size}
         return about
 
+    def _check_candidates(self) -> list[str]:
+        """Return what is wrong with the graph of candidates, where there should be one."""
+        if not self._query_sets() or len(self) < candidates_module.TWO_STAGE_FROM:
+            return []
+        try:
+            Candidates.open(self.path / "ann")
+        except IndexDamaged as error:
+            return [f"{error}; searches look at all documents"]
+        except MissingExtra:
+            pass
+        return []
+
     def check(self, repair: bool = False, progress: Progress | None = None) -> list[str]:
         """Return what is wrong with the index; with ``repair``, make lost vectors anew."""
         with self._writing() if repair else nullcontext():
@@ -588,4 +696,7 @@ class Index:
                         self._catalog.forget_rows(set_, have)
             if repair and problems:
                 self._pipeline.run(progress)
+            problems += self._check_candidates()
+            if repair:
+                self._link(progress, anew=bool(problems))
         return problems

@@ -299,6 +299,76 @@ def plain_block(products: Floats, own: Ints, shift: int, best: Floats, places: I
                 offer(best, places, q, products[own[j], q], shift + j)
 
 
+@compiled(reorder=True)
+def sharpened_by_mean(rows: Vectors, own: Ints, starts: Ints, counts: Ints, built: Vectors) -> None:
+    """Write ``built`` (n, dim): unit rows along d + mean of q_i. As in ``gram_of_documents``."""
+    dim = rows.shape[1]
+    for j in range(len(own)):
+        n = counts[:, j].sum()
+        for c in range(dim):
+            built[j, c] = rows[own[j], c] * max(1, n)
+        for m in range(len(starts)):
+            for i in range(starts[m, j], starts[m, j] + counts[m, j]):
+                for c in range(dim):
+                    built[j, c] += rows[i, c]
+    unit_floats(built, built)
+
+
+@compiled(reorder=True)
+def sharpened_candidates(
+    rows: Vectors, own: Ints, starts: Ints, counts: Ints, asked: Vectors, alpha: float,
+    temperature: float, scores: Floats,
+) -> None:  # fmt: skip
+    """Write the score of each document for one asked vector (dim,) by building d*.
+
+    For few documents, of which nothing is known beforehand: cheaper than their Gram matrices.
+    Layout of the rows as in ``gram_of_documents``. NaN where d* nearly vanishes.
+    """
+    dim = rows.shape[1]
+    most = max(1, counts.sum(axis=0).max())
+    mine = np.empty(most, np.int64)
+    weights = np.empty(most, np.float32)
+    built = np.empty(dim, np.float32)
+    keep = np.float32(1.0 / max(1.0, abs(alpha)))
+    add = np.float32(alpha / max(1.0, abs(alpha)))
+    hard = temperature < _HARD_MAX
+    cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
+    for j in range(len(own)):
+        n = 0
+        peak = np.float32(-np.inf)
+        for m in range(len(starts)):
+            for i in range(starts[m, j], starts[m, j] + counts[m, j]):
+                total = np.float32(0.0)
+                for c in range(dim):
+                    total += rows[i, c] * asked[c]
+                mine[n] = i
+                weights[n] = total
+                peak = max(peak, total)
+                n += 1
+        whole = np.float32(0.0)
+        for i in range(n):
+            if hard:
+                weights[i] = 1.0 if weights[i] == peak else 0.0
+            else:
+                weights[i] = _exp((weights[i] - peak) * cooling)
+            whole += weights[i]
+        d = rows[own[j]]
+        for c in range(dim):
+            built[c] = (keep if n else np.float32(1.0)) * d[c]
+        for i in range(n):
+            share = add * weights[i] / whole
+            q = rows[mine[i]]
+            for c in range(dim):
+                built[c] += share * q[c]
+        square = np.float32(0.0)
+        along = np.float32(0.0)
+        for c in range(dim):
+            square += built[c] * built[c]
+            along += built[c] * asked[c]
+        clear = square > np.float32(1e-3)
+        scores[j] = along / np.sqrt(square) if clear else np.float32(np.nan)
+
+
 def cosine_with_sharpened(
     asked: Vectors, document: Vectors, queries: Vectors, alpha: float, temperature: float
 ) -> float:

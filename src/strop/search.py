@@ -117,6 +117,20 @@ class Layout:
             else:
                 yield file.vectors[_ranges(file.start[first:last], file.count[first:last])]
 
+    @property
+    def rows(self) -> int:
+        """How many query vectors its documents have."""
+        return int(self._offsets[-1])
+
+    def block(self, block: int) -> tuple[Vectors, Ints, Ints, Ints]:
+        """Return a block's rows as floats, and where each document's own and its lists stand.
+
+        As ``kernels.gram_of_documents`` takes them.
+        """
+        first, last = self.blocks[block]
+        rows = np.concatenate([as_floats(part) for part in self._parts(block)])
+        return rows, self._own[first:last], self._local[:, first:last], self._counts[:, first:last]
+
     def fixed(self) -> tuple[Floats, Floats, Floats]:
         """Return d.d of each document, d.q_i of each query, and the packed Gram triangles."""
         if self._fixed is None:
@@ -127,10 +141,7 @@ class Layout:
             def fill(block: int) -> None:
                 first, last = self.blocks[block]
                 kernels.gram_of_documents(
-                    np.concatenate([as_floats(part) for part in self._parts(block)]),
-                    self._own[first:last],
-                    self._local[:, first:last],
-                    self._counts[:, first:last],
+                    *self.block(block),
                     self_dots[first:last],
                     doc_dots[self._offsets[first] : self._offsets[last]],
                     grams[self._gram_offsets[first] : self._gram_offsets[last]],
@@ -202,6 +213,45 @@ class Layout:
                     )  # fmt: skip
                     kernels.offer(best, places, q, np.float32(score), first + j)
 
+    def rescore(self, asked: Vectors, places: Ints, method: Method) -> Floats:
+        """Return the sharpened scores of the documents at ``places`` for one asked vector (dim,).
+
+        Needs nothing of what is fixed for documents, and reads only theirs.
+        """
+        if not len(places):
+            return np.empty(0, np.float32)
+        parts, starts, begin = [], np.empty((len(self._files), len(places)), np.int64), 0
+        counts = np.array([file.count[places] for file in self._files])
+        for at, file in enumerate(self._files):
+            parts.append(as_floats(file.vectors[_ranges(file.start[places], counts[at])]))
+            starts[at] = np.cumsum(counts[at]) - counts[at] + begin
+            begin += len(parts[-1])
+        scores = np.empty(len(places), np.float32)
+        kernels.sharpened_candidates(
+            np.concatenate(parts), starts[0], starts[1:], counts[1:], asked,
+            method.alpha, method.temperature, scores,
+        )  # fmt: skip
+        for at in np.flatnonzero(np.isnan(scores)).tolist():
+            scores[at] = kernels.cosine_with_sharpened(
+                asked, self.document(places[at]), self.queries(places[at]),
+                method.alpha, method.temperature,
+            )  # fmt: skip
+        return scores
+
+    def sample_queries(self, n: int) -> Vectors:
+        """Return up to n of the documents' query vectors, the same every time."""
+        having = np.flatnonzero(np.diff(self._offsets))
+        picked = np.random.default_rng(0).permutation(having)[:n].tolist()
+        rows = [self.queries(place)[0] for place in picked]
+        return np.array(rows, np.float32).reshape(-1, self.dim)
+
+    def only(self, places: Ints) -> Layout:
+        """Return a layout of some of the documents."""
+        spans = [
+            Spans(file.vectors, file.start[places], file.count[places]) for file in self._files
+        ]
+        return Layout(spans[0], spans[1:], None)
+
     def document(self, place: int) -> Vectors:
         """Return one document's vector."""
         file = self._files[0]
@@ -258,10 +308,17 @@ def _merged(found: list[tuple[Floats, Ints]], k: int) -> tuple[Floats, Ints]:
     """Return the best k of several threads' best k; of equal scores the earlier document wins."""
     if len(found) == 1:
         return found[0]
-    scores = np.concatenate([best for best, _ in found], axis=1)
-    places = np.concatenate([places for _, places in found], axis=1)
-    order = np.lexsort((places, -scores), axis=1)[:, :k]
-    return np.take_along_axis(scores, order, 1), np.take_along_axis(places, order, 1)
+    return best_of(
+        np.concatenate([best for best, _ in found], axis=1),
+        np.concatenate([places for _, places in found], axis=1),
+        k,
+    )
+
+
+def best_of(scores: Floats, places: Ints, k: int) -> tuple[Floats, Ints]:
+    """Return the best k along the last axis; of equal scores the earlier document comes first."""
+    order = np.lexsort((places, -scores), axis=-1)[..., :k]
+    return np.take_along_axis(scores, order, -1), np.take_along_axis(places, order, -1)
 
 
 def _ranges(start: Ints, count: Ints) -> Ints:
