@@ -479,7 +479,8 @@ def check(path: Path, repair: bool, recall: int | None, as_json: bool) -> None:
         found = index.recall(recall) if recall and (repair or not problems) else None
     mended = bool(problems) and repair
     if as_json:
-        print_json({"problems": problems, "repaired": mended, "recall": found})
+        told = {"problems": problems, "repaired": mended}
+        print_json(told | ({"recall": found} if found else {}))
     else:
         for problem in problems:
             click.echo(problem)
