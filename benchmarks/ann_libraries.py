@@ -36,13 +36,13 @@ def usearch(kind: str) -> Callable[[Vectors, Path], Search]:
     def build(vectors: Vectors, file: Path) -> Search:
         from usearch.index import Index as Graph
 
-        graph = Graph(
+        graph: Any = Graph(
             ndim=vectors.shape[1], metric="cos" if kind == "i8" else "ip", dtype=kind,
             connectivity=LINKS, expansion_add=WIDTH,
         )  # fmt: skip
         graph.add(np.arange(len(vectors)), vectors, threads=2)
         graph.save(str(file))
-        mapped = Graph.restore(str(file), view=True)
+        mapped: Any = Graph.restore(str(file), view=True)
 
         def search(asked: Vectors, width: int) -> Any:
             mapped.expansion_search = width
@@ -58,7 +58,7 @@ def faiss_(spec: str) -> Callable[[Vectors, Path], Search]:
         import faiss
 
         faiss.omp_set_num_threads(2)
-        graph = faiss.index_factory(vectors.shape[1], spec, faiss.METRIC_INNER_PRODUCT)
+        graph: Any = faiss.index_factory(vectors.shape[1], spec, faiss.METRIC_INNER_PRODUCT)
         graph.hnsw.efConstruction = WIDTH
         graph.train(vectors)
         graph.add(vectors)
@@ -77,7 +77,7 @@ def faiss_(spec: str) -> Callable[[Vectors, Path], Search]:
 def hnswlib_(vectors: Vectors, file: Path) -> Search:
     import hnswlib
 
-    graph = hnswlib.Index("ip", vectors.shape[1])
+    graph: Any = hnswlib.Index("ip", vectors.shape[1])
     graph.init_index(len(vectors), ef_construction=WIDTH, M=LINKS)
     graph.set_num_threads(2)
     graph.add_items(vectors)
