@@ -258,6 +258,42 @@ def test_a_full_disk_leaves_the_older_graph(index: Index, monkeypatch: pytest.Mo
     }  # fmt: skip
 
 
+class Stopped(BaseException):
+    """As a kill: nothing that handles errors sees it."""
+
+
+@pytest.mark.parametrize("step", ["linked", "saved", "written", "committed"])
+def test_a_writer_stopped_while_it_makes_the_graph(
+    index: Index, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def stop(*args: Any, **more: Any) -> None:
+        raise Stopped
+
+    where: dict[str, tuple[Any, str]] = {
+        "linked": (candidates.Candidates, "write"),
+        "saved": (candidates, "write_arrays"),
+        "written": (index._catalog, "set_meta"),
+        "committed": (candidates.GraphCache, "_delete"),
+    }
+    before = index._catalog.meta("graph")
+    with monkeypatch.context() as patch:
+        patch.setattr(*where[step], stop)
+        with pytest.raises(Stopped):
+            index.add(documents(300, 400))
+    index.close()
+    with reopen(index.path) as index:
+        assert (index._catalog.meta("graph") == before) == (step != "committed")
+        two = two_stage(index)
+        assert two is not None
+        assert len(two.tail) == (0 if step == "committed" else 100)
+        assert not index.check()
+        index.finish()
+        two = two_stage(index)
+        assert two is not None
+        assert not len(two.tail)
+        assert len(list((index.path / "cache").iterdir())) == 2
+
+
 def test_what_a_stopped_writer_left_is_swept(index: Index) -> None:
     left = [index.path / "cache" / name for name in ("graph-1", "graph-1.usearch")]
     for file in left:
