@@ -49,7 +49,8 @@ VERBS: dict[str, tuple[list[str], str, set[str]]] = {
 
 
 def test_no_verb_is_forgotten() -> None:
-    assert {*VERBS, "demo", "triplets"} == set(main.commands)  # these have tests of their own
+    of_their_own = {"demo", "triplets", "analyse", "report", "reproduce"}  # in other files
+    assert {*VERBS, *of_their_own} == set(main.commands)
 
 
 @pytest.fixture

@@ -200,7 +200,8 @@ class IndexFolder:
             if found.problems:
                 mend(self._catalog, self.path, self.dim, found)
                 sweep(self._catalog, self.path)
-            self._make_vectors(progress)
+                self._pipeline.run(progress)
+            self._follow(progress)
         return found.problems
 
     def compact(self, progress: Progress | None = None) -> int:
