@@ -33,6 +33,7 @@ import numpy as np
 
 from strop import Document, Index
 from strop.types import Vectors
+from strop.vectors import DEFAULT_STORED, STORED
 
 _FILLING = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor " * 4
 _POOL = 4093, 4099  # primes: their sums repeat after 16 million texts
@@ -103,10 +104,10 @@ def opened(path: Path, dim: int) -> dict[str, float]:
     return {"open": ready, "open_cpu": busy, "plain_search": float(np.median(took[1:]))}
 
 
-def run(path: Path, n: int, queries: int, dim: int, changed: int) -> dict[str, Any]:
+def run(path: Path, n: int, queries: int, dim: int, changed: int, stored: str) -> dict[str, Any]:
     embedder = Synthetic(dim)
     clock = Clock(embedder)
-    index = Index.create(path, embedder, name="synthetic", dim=dim)
+    index = Index.create(path, embedder, stored, name="synthetic", dim=dim)
     clock("build", lambda: index.add(document(at, 1, queries) for at in range(n)))
     clock("build", lambda: index.import_queries(lists(range(n), queries), "simple"))
     peak = peak_memory()
@@ -123,6 +124,8 @@ def run(path: Path, n: int, queries: int, dim: int, changed: int) -> dict[str, A
         index.search(one[None])
         took.append(time.perf_counter() - began)
     print(f"  sharpened search: {np.median(took):.3f} s", flush=True)
+    clock("first exact search", lambda: index.search(asked[:1], exact=True))
+    clock("exact search", lambda: index.search(asked[1:2], exact=True))
     more = range(n, n + changed)
     clock("add", lambda: index.add(document(at, 1, queries) for at in more))
     clock("add", lambda: index.import_queries(lists(more, queries), "simple"))
@@ -133,6 +136,7 @@ def run(path: Path, n: int, queries: int, dim: int, changed: int) -> dict[str, A
     clock("remove", lambda: index.remove(gone))
     assert not set(index.search(asked, k=100).ids.ravel()) & set(gone)
     clock("sharpened search after", lambda: index.search(asked[:1]))
+    clock("exact search after", lambda: index.search(asked[:1], exact=True))
     about["info"] = _timed(index.info)
     waste = index.info()["sizes"]["waste"]
     clock("compact", index.compact)
@@ -166,7 +170,14 @@ def growth(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         times = large["documents"] / small["documents"]
         per_document = {
             key: round(large[key] / small[key] / times, 2)
-            for key in ("build", "plain_search", "sharpened_search", "build_peak_bytes", "compact")
+            for key in (
+                "build",
+                "plain_search",
+                "sharpened_search",
+                "exact search",
+                "build_peak_bytes",
+                "compact",
+            )
         }
         per_document["disk"] = round(large["disk"]["total"] / small["disk"]["total"] / times, 2)
         fixed = {key: round(large[key] / small[key], 2) for key in ("add", "update", "remove")}
@@ -185,6 +196,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=8)
     parser.add_argument("--dim", type=int, default=256)
     parser.add_argument("--changed", type=int, default=1000)
+    parser.add_argument("--stored", choices=STORED, default=DEFAULT_STORED)
     parser.add_argument("--folder", type=Path, help="where indexes are made and deleted again")
     parser.add_argument("--open", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
@@ -195,13 +207,14 @@ def main() -> None:
     if given.one:
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             path = Path(folder) / "index"
-            print(json.dumps(run(path, given.one, given.queries, given.dim, given.changed)))
+            how = given.queries, given.dim, given.changed, given.stored
+            print(json.dumps(run(path, given.one, *how)))
         return
     results = []
     for size in map(int, given.sizes.split(",")):
         print(f"{size:,} documents, {given.queries} queries each, {given.dim} dimensions")
         command = [sys.executable, __file__, "--one", str(size)]
-        for name in ("queries", "dim", "changed", "folder"):
+        for name in ("queries", "dim", "changed", "stored", "folder"):
             if (value := getattr(given, name)) is not None:
                 command += [f"--{name}", str(value)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -214,7 +227,7 @@ def main() -> None:
         if process.returncode:
             sys.exit(process.returncode)
         results.append(json.loads(last))
-    told = {"queries": given.queries, "dim": given.dim, "dtype": "float32", "results": results}
+    told = {"queries": given.queries, "dim": given.dim, "stored": given.stored, "results": results}
     print(json.dumps({**told, "growth": growth(results)}))
 
 

@@ -242,7 +242,7 @@ class Steps:
         def append_rows(path: Path, committed: int, rows: Vectors) -> None:
             def half() -> None:
                 with open(path, "ab") as file:
-                    file.truncate(committed * rows.shape[1] * 4)
+                    file.truncate(committed * strop.vectors.row_bytes(rows))
                     file.write(rows.tobytes()[: rows.nbytes // 2 - 1])
 
             self()

@@ -76,7 +76,7 @@ def vectors_of(texts: Iterable[str], kind: str) -> Doubles:
 
 
 def create(path: Path, bag: Bag | None = None) -> Index:
-    return Index.create(path, embedder=bag or Bag(), name="bag", dim=DIM)
+    return Index.create(path, embedder=bag or Bag(), name="bag", dim=DIM, query_vectors="float32")
 
 
 def reopen(path: Path, bag: Bag | None = None) -> Index:

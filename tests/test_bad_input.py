@@ -288,7 +288,7 @@ def _cut(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_cut, Path.unlink], ids=["cut", "deleted"])
-@pytest.mark.parametrize("name", ["documents.f32", "queries-1.f32", "queries-2.f32"])
+@pytest.mark.parametrize("name", ["documents.f32", "queries-1.i8", "queries-2.i8"])
 def test_lost_vectors_are_named_and_made_again(
     damage: Callable[[Path], None], name: str, index: Path
 ) -> None:
@@ -478,7 +478,7 @@ def _full_after(monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
     monkeypatch.setattr(pipeline, "append_rows", limited)
 
 
-def _goes_on(index: Path, ran: Ran, corpus: Path, tmp_path: Path) -> None:
+def _goes_on(index: Path, ran: Ran, corpus: Path, tmp_path: Path, *options: str) -> None:
     """Check that a build that found no room can be finished, and is as good as any."""
     failed(ran, index, "What was committed is safe", f"strop finish {index}")
     stopped = strop("info", index, "--json").json
@@ -487,7 +487,7 @@ def _goes_on(index: Path, ran: Ran, corpus: Path, tmp_path: Path) -> None:
     assert f"strop finish {index}" in strop("info", index).stdout
     assert strop("finish", index, "--json").json["documents"] == 60
     whole = tmp_path / "whole.index"
-    assert strop("build", corpus, "-o", whole).code == 0
+    assert strop("build", corpus, "-o", whole, *options).code == 0
     assert content(index) == content(whole)
     assert strop("check", index).stdout == "whole\n"
 
@@ -505,13 +505,14 @@ def test_no_room_for_vectors(
 
 def test_a_real_limit_of_the_system(corpus: Path, tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
+    large = "--query-vectors", "float32"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
     try:
-        ran = strop("build", corpus, "-o", tmp_path / "x.index")
+        ran = strop("build", corpus, "-o", tmp_path / "x.index", *large)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    _goes_on(tmp_path / "x.index", ran, corpus, tmp_path)
+    _goes_on(tmp_path / "x.index", ran, corpus, tmp_path, *large)
 
 
 # -- searching, showing, removing --------------------------------------------------------------

@@ -23,7 +23,7 @@ LAYERS = [
     references maintenance leaks whitening
     reference_store reply_store
     search asking batch_store folder
-    generate explain refining
+    generate explain refining candidates
     contrast batch_generation triplets expand
     index
     scoring

@@ -23,7 +23,7 @@ from strop.errors import BadInput
 from strop.files import checked_string
 from strop.ledger import VectorFile
 from strop.types import Document
-from strop.vectors import Sums
+from strop.vectors import Sums, file_name
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,13 @@ class Catalog(DocumentCatalog):
                 )
                 set_ = self.sets()[name]
                 if known is None:
+                    # Indexes from before there was a choice say nothing of it.
+                    dtype = self.meta("query_vectors") or "float32"
+                    if settings["source"] == "expanded":  # stands for the documents' own
+                        dtype = "float32"
                     connection.execute(
-                        "INSERT INTO files (set_id, name, dtype) VALUES (?, ?, 'float32')",
-                        (set_.set_id, f"queries-{set_.set_id}.f32"),
+                        "INSERT INTO files (set_id, name, dtype) VALUES (?, ?, ?)",
+                        (set_.set_id, file_name(set_.set_id, dtype), dtype),
                     )
                 else:
                     connection.execute(
@@ -289,6 +293,7 @@ class Catalog(DocumentCatalog):
             sets = {
                 set_.name: {
                     **set_.settings,
+                    "vectors": files[set_.set_id].dtype,
                     "documents": files[set_.set_id].lists,
                     "queries": files[set_.set_id].live,
                     "older_than_text": number(

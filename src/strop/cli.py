@@ -46,6 +46,7 @@ from strop.display import (
 )
 from strop.errors import BadInput, IndexBusy, StropError
 from strop.files import filled_lines
+from strop.vectors import DEFAULT_STORED, STORED
 
 
 class _Group(click.Group):
@@ -109,6 +110,11 @@ def main() -> None:
     show_default=True,
     help="What to sharpen with: the documents' own sentences, or nothing yet.",
 )
+@click.option(
+    "--query-vectors",
+    type=click.Choice(STORED),
+    help=f"How a new index stores the vectors of its query sets.  [{DEFAULT_STORED}]",
+)
 @corpus_options
 @AS_JSON
 def build(
@@ -118,6 +124,7 @@ def build(
     base_url: str | None,
     options: tuple[str, ...],
     queries: str,
+    query_vectors: str | None,
     as_json: bool,
     **fields: str | None,
 ) -> None:
@@ -139,9 +146,12 @@ def build(
     exists = (path / "catalog.sqlite").exists()
     held = None if not path.exists() else any(path.iterdir()) if path.is_dir() else True
     if exists:
+        if query_vectors is not None:
+            raise click.UsageError(f"{path} is there already and keeps how it stores its vectors")
         index = Index.open(path, embedder, **given)
     else:
-        index = Index.create(path, embedder or "wordllama", **given)
+        stored = query_vectors or DEFAULT_STORED
+        index = Index.create(path, embedder or "wordllama", query_vectors=stored, **given)
     with index:
         try:
             with progress_bars() as progress:
@@ -277,6 +287,7 @@ def references(
 @click.option("--method", help="One of the methods of `strop eval`.  [sharp]")
 @scoring_options
 @click.option("--explain", is_flag=True, help="Say which stored queries moved each document.")
+@click.option("--exact", is_flag=True, help="Score every document, also in a large index.")
 @expansion_options(several=False)
 @AS_JSON
 def search(
@@ -289,6 +300,7 @@ def search(
     sets: str | None,
     n: int | None,
     explain: bool,
+    exact: bool,
     as_json: bool,
     **expansion: Any,
 ) -> None:
@@ -317,7 +329,7 @@ def search(
                 refined = index.refine(text, step, progress=progress, **limits(expansion))
             asked = refined.vectors
             told = {"expand": name, "expansion": refined.to_json()}
-        hits = index.search(asked, k, chosen)
+        hits = index.search(asked, k, chosen, exact=exact)
         rows: list[dict[str, Any]] = []
         for rank, (id_, score) in enumerate(zip(hits.ids[0], hits.scores[0], strict=True), 1):
             document = index.get(id_)
@@ -513,22 +525,38 @@ def finish(path: Path, as_json: bool) -> None:
 @main.command()
 @click.argument("path", metavar="INDEX", type=Path)
 @click.option("--repair", is_flag=True, help="Make damaged vectors anew from the catalog.")
+@click.option(
+    "--recall",
+    is_flag=False,
+    flag_value=100,
+    type=click.IntRange(1),
+    metavar="[N]",
+    help="Also compare searches for N stored queries with exact ones.  [100]",
+)
 @AS_JSON
-def check(path: Path, repair: bool, as_json: bool) -> None:
+def check(path: Path, repair: bool, recall: int | None, as_json: bool) -> None:
     """Read every file of INDEX and say what is damaged; ends with 1 if anything is.
 
     Vectors are compared with their checksums, the catalog is examined by SQLite.
     """
     with open_index(path) as index, progress_bars() as progress:
         problems = index.check(repair, progress)
+        found = index.recall(recall) if recall and (repair or not problems) else None
     mended = bool(problems) and repair
     if as_json:
-        print_json({"problems": problems, "repaired": mended})
+        told = {"problems": problems, "repaired": mended}
+        print_json(told | ({"recall": found} if found else {}))
     else:
         for problem in problems:
             click.echo(problem)
         mend = f"damaged; to mend it: strop check {shlex.quote(str(path))} --repair"
         click.echo("repaired" if mended else mend if problems else "whole")
+        if found:
+            how = "candidates" if found["two_stage"] else "every document (so it is exact)"
+            click.echo(
+                f"overlap@{found['k']} with the exact ranking: {found['overlap']:.4f} "
+                f"({found['queries']:,} stored queries; searches score {how})"
+            )
     if problems and not repair:
         raise click.exceptions.Exit(1)
 

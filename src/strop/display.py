@@ -285,6 +285,7 @@ def print_info(about: dict[str, Any]) -> None:
         shown.add_row(
             plain(f"set {name}"),
             f"{of['queries']:,} texts for {of['documents']:,} documents"
+            + f", {of['vectors']}"
             + _aside(older_than_their_text=old),
         )
     # Expanded text is embedded when a method asks for it, not by finish.

@@ -22,7 +22,7 @@ from strop.pipeline import Pipeline
 from strop.snapshot import keep_cache
 from strop.types import Progress
 from strop.upgrade import upgrade
-from strop.vectors import cannot_write
+from strop.vectors import DEFAULT_STORED, cannot_write, check_stored
 
 F = TypeVar("F", bound="IndexFolder")
 
@@ -47,10 +47,16 @@ class IndexFolder:
         path: str | os.PathLike[str],
         /,
         embedder: str | Embedder | Callable[..., Any] = "wordllama",
+        query_vectors: str = DEFAULT_STORED,
         **options: Any,
     ) -> F:
-        """Make an empty index in a new folder; ``options`` are the embedder's."""
+        """Make an empty index in a new folder; ``options`` are the embedder's.
+
+        ``query_vectors`` says how the vectors of its query sets are stored: ``int8``,
+        ``float16`` or ``float32``. The documents' own are always float32.
+        """
         folder = Path(path)
+        check_stored(query_vectors)
         if (folder / CATALOG).exists():
             raise BadIndex(f"{folder} is an index already: open it, or choose another folder")
         if folder.exists() and not is_left_over(folder):
@@ -62,7 +68,9 @@ class IndexFolder:
             with FileLock(folder / "writer.lock", timeout=0):
                 if (folder / CATALOG).exists():  # made by another process meanwhile
                     raise BadIndex(f"{folder} is an index already: open it, or choose another")
-                catalog = Catalog.create(folder / CATALOG, {"embedder": about})
+                catalog = Catalog.create(
+                    folder / CATALOG, {"embedder": about, "query_vectors": query_vectors}
+                )
         except Timeout:
             raise IndexBusy(f"another process is making an index at {folder}") from None
         except OSError as error:
@@ -158,6 +166,14 @@ class IndexFolder:
             yield
             keep_cache(self._catalog, self.path, self.dim)
 
+    def _make_vectors(self, progress: Progress | None) -> None:
+        """Make the vectors that are missing, and let what hangs on them follow."""
+        self._pipeline.run(progress)
+        self._follow(progress)
+
+    def _follow(self, progress: Progress | None) -> None:
+        """Bring up to date what is made from vectors; a folder alone has nothing of the kind."""
+
     # -- looking after it -----------------------------------------------------------------
 
     def info(self) -> dict[str, Any]:
@@ -186,7 +202,9 @@ class IndexFolder:
             found = check(self._catalog, self.path, self.dim, progress)
             if found.problems:
                 mend(self._catalog, self.path, self.dim, found)
+                sweep(self._catalog, self.path)
                 self._pipeline.run(progress)
+            self._follow(progress)
         return found.problems
 
     def compact(self, progress: Progress | None = None) -> int:
@@ -197,6 +215,7 @@ class IndexFolder:
         with self._writing():
             before = sizes(self._catalog, self.path, self.dim)["total"]
             compact(self._catalog, self.path, self.dim, progress)
+            self._follow(progress)
             keep_cache(self._catalog, self.path, self.dim)
             self._catalog.shrink()
         return int(before - sizes(self._catalog, self.path, self.dim)["total"])

@@ -7,26 +7,28 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from strop import candidates as two_stage
 from strop.asking import Spent
 from strop.batch_generation import BatchGeneration, read_reply_file, write_request_file
 from strop.batch_store import cut_off_since
+from strop.candidates import GraphCache, TwoStage, two_stage_suits
 from strop.catalog import Catalog, QuerySet, expanded_set
 from strop.contrast import Contrast
 from strop.embed import Embedder
-from strop.errors import BadIndex, BadInput, ServiceError
+from strop.errors import BadIndex, BadInput, MissingExtra, ServiceError
 from strop.expand import QueryMethod
 from strop.explain import Explanation, explain
 from strop.folder import IndexFolder
 from strop.generate import Generation, GenerationSettings, Summary
 from strop.intake import check_style, placed
-from strop.kernels import unit_rows
+from strop.kernels import Ints, as_floats, unit_rows
 from strop.leaks import drop_leaks
 from strop.lm import LM
 from strop.lm import load as load_lm
@@ -68,11 +70,14 @@ class Index(IndexFolder):
         self._seen: tuple[Snapshot, dict[object, Layout]] | None = None
         self._frozen = False  # a view that never looks at the index anew
         self._counted: tuple[int, Words] | None = None  # BM25's words, and of which version
+        self._before: tuple[Ints, dict[object, Layout]] | None = None  # numbers, layouts
+        self._graph = GraphCache(catalog, path)
 
     def close(self) -> None:
         """Let go of the catalog's connections and of the vectors."""
         super().close()
-        self._seen = None
+        self._seen = self._before = None
+        self._graph.close()
 
     # -- documents ------------------------------------------------------------------------
 
@@ -89,7 +94,7 @@ class Index(IndexFolder):
         """
         with self._writing():
             changes = Changes(*self._catalog.store(placed(documents)))
-            self._pipeline.run(progress)
+            self._make_vectors(progress)
         return changes
 
     def remove(self, ids: Sequence[str]) -> None:
@@ -159,7 +164,7 @@ class Index(IndexFolder):
         settings = {"source": "sentences", "kind": "document", "n": n}
         with self._writing():
             self._catalog.ensure_set("sentences", settings)
-            self._pipeline.run(progress)
+            self._make_vectors(progress)
 
     def import_queries(
         self,
@@ -183,7 +188,7 @@ class Index(IndexFolder):
             with self._catalog.writing():  # the set and its lists, or neither
                 set_ = self._catalog.ensure_set(style, {"source": "file", "kind": "query"})
                 taken = self._catalog.store_queries(set_, lists, n)
-            self._pipeline.run(progress)
+            self._make_vectors(progress)
         return taken
 
     def generation(
@@ -271,7 +276,7 @@ class Index(IndexFolder):
         known = self._catalog.sets().get(plan.name)
         summary.replaced_source = known.settings["source"] if known else ""
         summary.replaced = self._catalog.store_generated(plan.name, plan.set_settings, counted())
-        self._pipeline.run(progress)
+        self._make_vectors(progress)
         if plan.name in self._catalog.sets():  # it may have come to nothing
             summary.contrast = self.contrast_rate(plan.name)
         return summary
@@ -323,10 +328,20 @@ class Index(IndexFolder):
             self._catalog.ensure_set(expanded_set(style), settings)
             self._pipeline.run(progress, expanded=style)
 
+    def _follow(self, progress: Progress | None) -> None:
+        """Bring the graph of candidates up to date where the index is large and much changed."""
+        with self._catalog.reading():
+            names = self._query_sets()
+            if not names or len(self) < two_stage.TWO_STAGE_FROM:
+                return
+            snapshot, layout = self._layout(METHODS["sharp"])
+        with suppress(MissingExtra):  # searches are exact then, and say so
+            self._graph.follow(snapshot, layout, names, progress)
+
     def finish(self, progress: Progress | None = None) -> None:
         """Go on with work that was interrupted; does nothing where none was."""
         with self._writing():
-            self._pipeline.run(progress)
+            self._make_vectors(progress)
 
     def _require(self, style: str) -> QuerySet:
         sets = self._catalog.sets()
@@ -390,11 +405,13 @@ class Index(IndexFolder):
         n: int | None = None,
         expand: QueryMethod | None = None,
         vectors: Vectors | None = None,
+        exact: bool = False,
     ) -> Hits:
         """Return the best k documents for each query, texts or vectors (n, dim).
 
         ``method`` is a name of ``METHODS`` with optional settings (``"sharp:alpha=2"``). Without
-        one it is ``sharp`` where the index has query sets and ``trad`` where it has none.
+        one it is ``sharp`` where the index has query sets and ``trad`` where it has none. Large
+        indexes score candidates only, unless ``exact``.
         ``expand`` has a language model refine the queries first, such as ``HyDE("openai:…")``.
         With texts, ``vectors`` may be what stands for them, such as ``embed_queries`` made before.
         """
@@ -411,8 +428,9 @@ class Index(IndexFolder):
             asked = self._asked(queries if vectors is None else vectors)
         with self._catalog.reading():  # the scan and the ids must see the same documents
             snapshot, layout = self._layout(chosen)
+            two = None if exact else self._two(snapshot, layout, chosen, k)
             if chosen.words == "no":
-                scores, places = layout.scan(asked, chosen, k)
+                scores, places = (two.search if two else layout.scan)(asked, chosen, k)
             else:
                 words = self._words(snapshot)
                 scores, places = words.rank(texts, max(k, DEPTH))
@@ -424,6 +442,23 @@ class Index(IndexFolder):
             ids = self._catalog.ids(numbers.ravel().tolist())
         named = np.array([ids[number] for number in numbers.ravel().tolist()], dtype=object)
         return Hits(named.reshape(numbers.shape), scores)
+
+    def recall(self, n: int = 100, k: int = 10) -> dict[str, Any]:
+        """Compare the best k of two-stage searches with the exact ones, for n stored queries."""
+        method = self.method("sharp")
+        with self._catalog.reading():
+            snapshot, layout = self._layout(method)
+            rows = layout.sample_queries(n)
+            used = self._two(snapshot, layout, method, k) is not None
+        quick, exact = (self.search(rows, k, method, exact=one) for one in (False, True))
+        shared = [
+            len(set(a) & set(b)) / max(1, len(b))
+            for a, b in zip(quick.ids.tolist(), exact.ids.tolist(), strict=True)
+        ]
+        return {
+            "queries": len(rows), "k": k, "two_stage": used,
+            "overlap": float(np.mean(shared)) if shared else 1.0,
+        }  # fmt: skip
 
     def explain(
         self,
@@ -524,7 +559,7 @@ class Index(IndexFolder):
             rows = spans.start[places] + drawn - (ends - spans.count)[places]
             numbers = snapshot.numbers[places].tolist()
             ids = self._catalog.ids(numbers)
-        return [ids[number] for number in numbers], np.array(spans.vectors[rows])
+        return [ids[number] for number in numbers], as_floats(np.array(spans.vectors[rows]))
 
     def embed_queries(self, queries: str | Sequence[str]) -> Vectors:
         """Embed queries as users' queries; ``search`` takes the result (n, dim) in their place."""
@@ -634,6 +669,14 @@ class Index(IndexFolder):
     def _mixed(self, method: Method) -> list[str]:
         return list(self._query_sets() if method.sets is None else method.sets)
 
+    def _two(self, snapshot: Snapshot, layout: Layout, method: Method, k: int) -> TwoStage | None:
+        """Return the graph beside a layout where a search should use it, else None."""
+        names = self._query_sets()
+        suits = two_stage_suits(method, layout.size, k) and not self._frozen
+        if self._mixed(method) != names or not suits:
+            return None
+        return self._graph.beside(snapshot, layout, names)
+
     def _layout(self, method: Method) -> tuple[Snapshot, Layout]:
         """Return the newest snapshot and its layout for a method, made anew only if changed."""
         version = self._catalog.meta("version")
@@ -645,6 +688,8 @@ class Index(IndexFolder):
                 self._catalog, self.path, self.dim, None if seen is None else seen[0]
             )
             same = seen is not None and snapshot.documents is seen[0].documents
+            if seen is not None and not same:
+                self._before = seen[0].numbers, seen[1]
             seen = snapshot, seen[1] if seen is not None and same else {}
             self._seen = seen
         snapshot, layouts = seen
@@ -664,8 +709,19 @@ class Index(IndexFolder):
                 documents = snapshot.sets[name]
             mixed = [snapshot.sets[name] for name in names]
             layout = Layout(documents, mixed, method.n, method.whiten)
+            if not method.whiten:  # its map changes with the vectors
+                self._carry_over(snapshot, layout, key)
             layouts[key] = layout
         return snapshot, layout
+
+    def _carry_over(self, snapshot: Snapshot, layout: Layout, key: object) -> None:
+        """Spare a layout what the one before it has computed for documents that did not change."""
+        before = self._before
+        older = None if before is None else before[1].pop(key, None)
+        if before is None or older is None or not older.size:
+            return
+        at = np.minimum(np.searchsorted(before[0], snapshot.numbers), older.size - 1)
+        layout.follow(older, np.where(before[0][at] == snapshot.numbers, at, -1))
 
     def without_leaks(self, asked: Vectors, gate: float) -> tuple[Index, dict[str, int]]:
         """Return a view for searching without generated queries close to a test query.
@@ -679,7 +735,7 @@ class Index(IndexFolder):
             narrowed, left_out = drop_leaks(
                 self._catalog, snapshot, asked, gate, self._pipeline.embed
             )
-        view._seen, view._frozen = (narrowed, {}), True
+        view._seen, view._before, view._frozen = (narrowed, {}), None, True
         return view, left_out
 
     # -- looking after it -----------------------------------------------------------------

@@ -13,6 +13,8 @@ own parallel loops abort the process when two Python threads enter them at once.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,113 +39,334 @@ def unit_rows(vectors: NDArray[np.floating]) -> Vectors:
 
 
 @compiled(reorder=True)
-def gram_of_documents(
-    documents: Vectors, queries: Vectors, slots: Ints, offsets: Ints, self_dots: Floats,
-    doc_dots: Floats, grams: Floats, gram_offsets: Ints, first: int, last: int,
-) -> None:  # fmt: skip
-    """Fill what is fixed for each of the documents ``first:last`` of a block.
+def unit_floats(stored: NDArray[Any], rows: Vectors) -> None:
+    """Write ``rows`` (n, dim): what is stored (int8, float32) with unit length, or zero."""
+    for r in range(len(stored)):
+        square = np.float32(0.0)
+        for c in range(stored.shape[1]):
+            x = np.float32(stored[r, c])
+            rows[r, c] = x
+            square += x * x
+        scale = np.float32(1.0) / np.sqrt(square) if square > 0 else np.float32(0.0)
+        for c in range(stored.shape[1]):
+            rows[r, c] *= scale
 
-    ``queries[slots[offsets[j]:offsets[j+1]]]`` are document j's query vectors. Written are
-    ``self_dots[j] = d.d``, ``doc_dots`` = d.q_i for each slot, and the lower triangle of its
-    Gram matrix, row by row, from ``grams[gram_offsets[j]]``.
+
+@compiled(reorder=True)
+def floats_of_halves(bits: NDArray[np.int16], rows: Vectors) -> None:
+    """Write ``rows`` (n, dim): the values of float16 whose bits are given."""
+    for r in range(len(bits)):
+        for c in range(bits.shape[1]):
+            x = np.int32(bits[r, c])
+            size = np.int32((x & np.int32(0x7FFF)) << np.int32(13)).view(np.float32)
+            size = size * np.float32(2.0**112)  # the exponents count from different zeros
+            rows[r, c] = -size if x < 0 else size
+
+
+@compiled(reorder=True)
+def products_of_few(rows: Vectors, asked: Vectors, products: Floats) -> None:
+    """Write ``products`` (n, asked) = rows . asked for one asked vector, or a multiple of four.
+
+    So few are bound by reading the rows, and BLAS reads them slower than this.
     """
-    dim = documents.shape[1]
-    for j in range(first, last):
-        total = np.float32(0.0)
-        for c in range(dim):
-            total += documents[j, c] * documents[j, c]
-        self_dots[j] = total
-        place = gram_offsets[j]
-        for a in range(offsets[j], offsets[j + 1]):
-            row = slots[a]
+    dim = rows.shape[1]
+    for r in range(len(rows)):
+        row = rows[r]
+        if len(asked) == 1:
             total = np.float32(0.0)
             for c in range(dim):
-                total += documents[j, c] * queries[row, c]
-            doc_dots[a] = total
-            for b in range(offsets[j], a + 1):
-                other = slots[b]
+                total += row[c] * asked[0, c]
+            products[r, 0] = total
+            continue
+        for q in range(0, len(asked), 4):
+            one = two = three = four = np.float32(0.0)
+            for c in range(dim):
+                x = row[c]
+                one += x * asked[q, c]
+                two += x * asked[q + 1, c]
+                three += x * asked[q + 2, c]
+                four += x * asked[q + 3, c]
+            products[r, q] = one
+            products[r, q + 1] = two
+            products[r, q + 2] = three
+            products[r, q + 3] = four
+
+
+@compiled()
+def products_of_few_stored(stored: NDArray[Any], asked: Vectors, products: Floats) -> None:
+    """Do the same for rows of int8, made unit rows on the way; the floats never leave the cache."""
+    at_once = 16
+    rows = np.empty((at_once, stored.shape[1]), np.float32)
+    for r in range(0, len(stored), at_once):
+        some = stored[r : r + at_once]
+        unit_floats(some, rows)
+        products_of_few(rows[: len(some)], asked, products[r : r + at_once])
+
+
+@compiled(reorder=True)
+def gram_of_documents(
+    rows: Vectors, own: Ints, starts: Ints, counts: Ints, self_dots: Floats, doc_dots: Floats,
+    grams: Floats,
+) -> None:  # fmt: skip
+    """Fill what is fixed for each document of a block.
+
+    ``rows[own[j]]`` is document j's vector, ``rows[starts[m, j]:][:counts[m, j]]`` are its query
+    vectors of set m. Written are ``self_dots[j] = d.d``, ``doc_dots`` = d.q_i, set after set, and
+    the lower triangle of its Gram matrix, row by row; document after document.
+    """
+    dim = rows.shape[1]
+    at, place = 0, 0
+    mine = np.empty(max(1, counts.sum(axis=0).max()), np.int64)
+    for j in range(len(own)):
+        d = rows[own[j]]
+        total = np.float32(0.0)
+        for c in range(dim):
+            total += d[c] * d[c]
+        self_dots[j] = total
+        n = 0
+        for m in range(len(starts)):
+            for i in range(counts[m, j]):
+                mine[n] = starts[m, j] + i
+                n += 1
+        for i in range(n):
+            row = rows[mine[i]]
+            total = np.float32(0.0)
+            for c in range(dim):
+                total += d[c] * row[c]
+            doc_dots[at] = total
+            at += 1
+            for other in range(i + 1):
+                beside = rows[mine[other]]
                 total = np.float32(0.0)
                 for c in range(dim):
-                    total += queries[row, c] * queries[other, c]
+                    total += row[c] * beside[c]
                 grams[place] = total
                 place += 1
 
 
 @compiled(reorder=True)
-def sharpened_scores(
-    plain: Floats, sims: Floats, slots: Ints, offsets: Ints, self_dots: Floats, doc_dots: Floats,
-    grams: Floats, gram_offsets: Ints, alpha: float, temperature: float, scores: Floats,
-    first: int, last: int,
-) -> None:  # fmt: skip
-    """Write ``scores[:, first:last]``: cosine of each asked query with each sharpened document.
+def _exp(x: float) -> float:
+    """Return exp(x) of a float32 x <= 0 to 3e-7 of its value; several run at a time.
 
-    plain (documents, asked) = d.q; sims (rows, asked) = q_i.q; the rest as in
-    ``gram_of_documents``. scores is (asked, documents). Where d* nearly vanishes the score is
-    NaN: ``cosine_with_sharpened`` has the digits for it.
+    e^x = 2^n e^r with r small: a polynomial (Cephes' coefficients) and n put into the exponent.
     """
-    n_asked = plain.shape[1]
-    widest = 1
-    for j in range(first, last):
-        widest = max(widest, offsets[j + 1] - offsets[j])
-    weights = np.empty((widest, n_asked), np.float32)
-    peak = np.empty(n_asked, np.float32)
-    total = np.empty(n_asked, np.float32)
-    pull = np.empty(n_asked, np.float32)
-    along = np.empty(n_asked, np.float32)
-    square = np.empty(n_asked, np.float32)
-    inner = np.empty(n_asked, np.float32)
+    x = max(x, np.float32(-87.0))
+    n = np.int32(x * np.float32(1.4426950408889634) - np.float32(0.5))
+    r = x - np.float32(n) * np.float32(0.693359375)
+    r = r + np.float32(n) * np.float32(2.12194440e-4)
+    p = np.float32(1.9875691500e-4) * r + np.float32(1.3981999507e-3)
+    p = p * r + np.float32(8.3334519073e-3)
+    p = p * r + np.float32(4.1665795894e-2)
+    p = p * r + np.float32(1.6666665459e-1)
+    p = p * r + np.float32(5.0000001201e-1)
+    p = p * r * r + r + np.float32(1.0)
+    power = np.int32((n + np.int32(127)) << np.int32(23))
+    value: float = p * power.view(np.float32)
+    return value
+
+
+@compiled()
+def offer(best: Floats, places: Ints, q: int, score: float, place: int) -> None:
+    """Take a document into the best k of query q if it is among them.
+
+    ``best`` (asked, k) is sorted, largest first; of equal scores the earlier document wins.
+    """
+    at = best.shape[1]
+    while at > 0 and (
+        best[q, at - 1] < score or (best[q, at - 1] == score and places[q, at - 1] > place)
+    ):
+        at -= 1
+        if at + 1 < best.shape[1]:
+            best[q, at + 1] = best[q, at]
+            places[q, at + 1] = places[q, at]
+    if at < best.shape[1]:
+        best[q, at] = score
+        places[q, at] = place
+
+
+@compiled(reorder=True)
+def sharpened_block(
+    products: Floats, own: Ints, starts: Ints, counts: Ints, self_dots: Floats, doc_dots: Floats,
+    grams: Floats, alpha: float, temperature: float, shift: int, best: Floats, places: Ints,
+) -> int:  # fmt: skip
+    """Score a block's documents against each asked query and merge them into the best k.
+
+    products (rows, asked or more) = rows . q; the rest as in ``gram_of_documents``. Document j is
+    called ``shift + j``. Where d* nearly vanishes it is left out, its product with the document
+    becomes NaN, and it counts towards the number returned: ``cosine_with_sharpened`` has the
+    digits for it.
+    """
+    n_asked, width = len(best), products.shape[1]
+    last = best.shape[1] - 1
+    widest = max(1, counts.sum(axis=0).max())
+    sims = np.empty((widest, width), np.float32)
+    weights = np.empty((widest, width), np.float32)
+    peak = np.empty(width, np.float32)
+    total = np.empty(width, np.float32)
+    pull = np.empty(width, np.float32)
+    along = np.empty(width, np.float32)
+    square = np.empty(width, np.float32)
+    inner = np.empty(width, np.float32)
+    scores = np.empty(width, np.float32)
     # Scaled so that neither alpha nor its square can overflow.
-    keep = 1.0 / max(1.0, abs(alpha))
-    add = alpha * keep
+    keep = np.float32(1.0 / max(1.0, abs(alpha)))
+    add = np.float32(alpha / max(1.0, abs(alpha)))
     hard = temperature < _HARD_MAX
     cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
-    for j in range(first, last):
-        begin, n = offsets[j], offsets[j + 1] - offsets[j]
-        if n == 0:
-            for q in range(n_asked):
-                length = np.sqrt(self_dots[j])
-                scores[q, j] = plain[j, q] / length if length > 0 else np.float32(0.0)
-            continue
+    at, place, doubtful = 0, 0, 0
+    for j in range(len(own)):
+        plain = products[own[j]]
+        n = 0
         peak[:] = -np.inf
-        for i in range(n):
-            row = slots[begin + i]
-            for q in range(n_asked):
-                peak[q] = max(peak[q], sims[row, q])
+        for m in range(len(starts)):
+            for i in range(counts[m, j]):
+                row = products[starts[m, j] + i]
+                for q in range(width):
+                    sims[n, q] = row[q]
+                    peak[q] = max(peak[q], row[q])
+                n += 1
         total[:] = 0
         pull[:] = 0
         along[:] = 0
         square[:] = 0
-        place = gram_offsets[j]
         for i in range(n):
-            row = slots[begin + i]
-            u = doc_dots[begin + i]
+            u = doc_dots[at + i]
             if hard:
-                for q in range(n_asked):
-                    weights[i, q] = 1.0 if sims[row, q] == peak[q] else 0.0
+                for q in range(width):
+                    weights[i, q] = 1.0 if sims[i, q] == peak[q] else 0.0
             else:
-                for q in range(n_asked):
-                    weights[i, q] = np.exp((sims[row, q] - peak[q]) * cooling)
-            for q in range(n_asked):
-                w = weights[i, q]
-                total[q] += w
-                pull[q] += w * sims[row, q]
-                along[q] += w * u
+                for q in range(width):
+                    weights[i, q] = _exp((sims[i, q] - peak[q]) * cooling)
             inner[:] = 0
             for other in range(i):
                 g = grams[place + other]
-                for q in range(n_asked):
+                for q in range(width):
                     inner[q] += g * weights[other, q]
             g = grams[place + i]
-            for q in range(n_asked):
+            for q in range(width):
                 w = weights[i, q]
-                square[q] += w * (2 * inner[q] + g * w)
+                total[q] += w
+                pull[q] += w * sims[i, q]
+                along[q] += w * u
+                square[q] += w * (np.float32(2.0) * inner[q] + g * w)
             place += i + 1
+        at += n
+        if n == 0:
+            length = np.sqrt(self_dots[j])
+            for q in range(width):
+                scores[q] = plain[q] / length if length > 0 else np.float32(0.0)
+        else:
+            for q in range(width):
+                z = np.float32(1.0) / total[q]
+                under = keep * keep * self_dots[j] + np.float32(2.0) * keep * add * z * along[q]
+                under += add * add * z * z * square[q]
+                top = keep * plain[q] + add * z * pull[q]
+                clear = under > np.float32(_NEARLY_ZERO)
+                scores[q] = top / np.sqrt(under) if clear else np.float32(np.nan)
         for q in range(n_asked):
-            z = 1.0 / total[q]
-            top = keep * plain[j, q] + add * z * pull[q]
-            under = keep * keep * self_dots[j] + 2 * keep * add * z * along[q]
-            under += add * add * z * z * square[q]
-            scores[q, j] = top / np.sqrt(under) if under > _NEARLY_ZERO else np.nan
+            if scores[q] > best[q, last]:
+                offer(best, places, q, scores[q], shift + j)
+            elif np.isnan(scores[q]):
+                plain[q] = np.nan
+                doubtful += 1
+    return doubtful
+
+
+@compiled()
+def maxsim_block(
+    products: Floats, own: Ints, starts: Ints, counts: Ints, shift: int, best: Floats, places: Ints
+) -> None:
+    """Merge q.d + max_i q.q_i (q.d for a document with no queries) into the best k."""
+    last = best.shape[1] - 1
+    for j in range(len(own)):
+        for q in range(len(best)):
+            largest = np.float32(-np.inf)
+            for m in range(len(starts)):
+                for i in range(starts[m, j], starts[m, j] + counts[m, j]):
+                    largest = max(largest, products[i, q])
+            score = products[own[j], q] + (largest if largest > -np.inf else np.float32(0.0))
+            if score > best[q, last]:
+                offer(best, places, q, score, shift + j)
+
+
+@compiled()
+def plain_block(products: Floats, own: Ints, shift: int, best: Floats, places: Ints) -> None:
+    """Merge q.d into the best k."""
+    last = best.shape[1] - 1
+    for j in range(len(own)):
+        for q in range(len(best)):
+            if products[own[j], q] > best[q, last]:
+                offer(best, places, q, products[own[j], q], shift + j)
+
+
+@compiled(reorder=True)
+def sharpened_by_mean(rows: Vectors, own: Ints, starts: Ints, counts: Ints, built: Vectors) -> None:
+    """Write ``built`` (n, dim): unit rows along d + mean of q_i. As in ``gram_of_documents``."""
+    dim = rows.shape[1]
+    for j in range(len(own)):
+        n = counts[:, j].sum()
+        for c in range(dim):
+            built[j, c] = rows[own[j], c] * max(1, n)
+        for m in range(len(starts)):
+            for i in range(starts[m, j], starts[m, j] + counts[m, j]):
+                for c in range(dim):
+                    built[j, c] += rows[i, c]
+    unit_floats(built, built)
+
+
+@compiled(reorder=True)
+def sharpened_candidates(
+    rows: Vectors, own: Ints, starts: Ints, counts: Ints, asked: Vectors, alpha: float,
+    temperature: float, scores: Floats,
+) -> None:  # fmt: skip
+    """Write the score of each document for one asked vector (dim,) by building d*.
+
+    For few documents, of which nothing is known beforehand: cheaper than their Gram matrices.
+    Layout of the rows as in ``gram_of_documents``. NaN where d* nearly vanishes.
+    """
+    dim = rows.shape[1]
+    most = max(1, counts.sum(axis=0).max())
+    mine = np.empty(most, np.int64)
+    weights = np.empty(most, np.float32)
+    built = np.empty(dim, np.float32)
+    keep = np.float32(1.0 / max(1.0, abs(alpha)))
+    add = np.float32(alpha / max(1.0, abs(alpha)))
+    hard = temperature < _HARD_MAX
+    cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
+    for j in range(len(own)):
+        n = 0
+        peak = np.float32(-np.inf)
+        for m in range(len(starts)):
+            for i in range(starts[m, j], starts[m, j] + counts[m, j]):
+                total = np.float32(0.0)
+                for c in range(dim):
+                    total += rows[i, c] * asked[c]
+                mine[n] = i
+                weights[n] = total
+                peak = max(peak, total)
+                n += 1
+        whole = np.float32(0.0)
+        for i in range(n):
+            if hard:
+                weights[i] = 1.0 if weights[i] == peak else 0.0
+            else:
+                weights[i] = _exp((weights[i] - peak) * cooling)
+            whole += weights[i]
+        d = rows[own[j]]
+        for c in range(dim):
+            built[c] = (keep if n else np.float32(1.0)) * d[c]
+        for i in range(n):
+            share = add * weights[i] / whole
+            q = rows[mine[i]]
+            for c in range(dim):
+                built[c] += share * q[c]
+        square = np.float32(0.0)
+        along = np.float32(0.0)
+        for c in range(dim):
+            square += built[c] * built[c]
+            along += built[c] * asked[c]
+        clear = square > np.float32(1e-3)
+        scores[j] = along / np.sqrt(square) if clear else np.float32(np.nan)
 
 
 def cosine_with_sharpened(
@@ -174,41 +397,14 @@ def softmax(sims: NDArray[np.floating], temperature: float) -> NDArray[np.float6
     return weights
 
 
-@compiled()
-def maxsim_scores(
-    plain: Floats, sims: Floats, slots: Ints, offsets: Ints, scores: Floats, first: int, last: int
-) -> None:
-    """Write ``scores[:, first:last]`` = q.d + max_i q.q_i (q.d for a document with no queries)."""
-    for j in range(first, last):
-        for q in range(plain.shape[1]):
-            best = np.float32(0.0)
-            if offsets[j + 1] > offsets[j]:
-                best = sims[slots[offsets[j]], q]
-                for a in range(offsets[j] + 1, offsets[j + 1]):
-                    best = max(best, sims[slots[a], q])
-            scores[q, j] = plain[j, q] + best
-
-
-@compiled()
-def keep_best(
-    scores: Floats, shift: int, best: Floats, places: Ints, first: int, last: int
-) -> None:
-    """Merge a block's scores (asked, documents) into the best k so far of queries ``first:last``.
-
-    ``best`` (asked, k) is sorted, largest first, and ``places`` says which document each is:
-    its column plus ``shift``. Of equal scores the earlier document wins.
-    """
-    k = best.shape[1]
-    for q in range(first, last):
-        worst = best[q, k - 1]
-        for j in range(scores.shape[1]):
-            score = scores[q, j]
-            if score > worst:
-                at = k - 1
-                while at > 0 and best[q, at - 1] < score:
-                    best[q, at] = best[q, at - 1]
-                    places[q, at] = places[q, at - 1]
-                    at -= 1
-                best[q, at] = score
-                places[q, at] = j + shift
-                worst = best[q, k - 1]
+def as_floats(stored: NDArray[Any]) -> Vectors:
+    """Return stored rows (n, dim) as float32; those of int8 and float16 brought to unit length."""
+    if stored.dtype == np.float32:
+        return stored
+    rows = np.empty(stored.shape, np.float32)
+    if stored.dtype == np.float16:
+        floats_of_halves(stored.view(np.int16), rows)
+        unit_floats(rows, rows)
+    else:
+        unit_floats(stored, rows)
+    return rows

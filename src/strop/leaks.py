@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.catalog import Catalog, QuerySet
-from strop.kernels import Ints
+from strop.kernels import Ints, as_floats
 from strop.snapshot import Snapshot, Spans
 from strop.types import Kind, Vectors
 
@@ -44,7 +44,7 @@ def drop_leaks(
                 _expanded(catalog, known[of], int(snapshot.numbers[place]), gone)
                 for place, gone in _gone(snapshot.sets[of], dropped[of], changed)
             ]
-            vectors = np.array(spans.vectors[spans.start])
+            vectors = as_floats(np.array(spans.vectors[spans.start]))
             if texts:
                 vectors[changed] = embed(texts, "document")
             sets[name] = Spans(vectors, np.arange(len(spans.count)), spans.count)
@@ -60,7 +60,7 @@ def _too_close(spans: Spans, asked: Vectors, gate: float) -> Flags:
     turned = np.ascontiguousarray(asked.T)
     for at in range(0, len(rows), _ROWS_AT_ONCE):
         part = rows[at : at + _ROWS_AT_ONCE]
-        close[part] = ((spans.vectors[part] @ turned) >= gate).any(axis=1)
+        close[part] = ((as_floats(np.asarray(spans.vectors[part])) @ turned) >= gate).any(axis=1)
     return close
 
 

@@ -16,6 +16,7 @@ from strop.catalog import Catalog
 from strop.errors import IndexDamaged
 from strop.kernels import Ints
 from strop.ledger import DOCUMENTS, VectorFile, recount
+from strop.sidecar import file_sum, read_arrays
 from strop.snapshot import CACHE, cache_is_true
 from strop.types import Progress
 from strop.vectors import (
@@ -31,6 +32,8 @@ from strop.vectors import (
 )
 
 _COPIED_AT_ONCE = 64_000_000
+GRAPH, GRAPH_FORMAT = ".usearch", 1
+"""The graph of candidates (candidates.py) is two files of the cache, one with this ending."""
 
 
 @dataclass
@@ -45,6 +48,7 @@ class Findings:
     lost: list[tuple[int, int]] = field(default_factory=list)
     """(set, document) that should wait for vectors and does not."""
     cache: bool = False
+    graph: bool = False
 
     def bad(self, set_id: int, numbers: Iterable[int], problem: str) -> None:
         """Note vectors that have to be made again."""
@@ -78,6 +82,9 @@ def check(catalog: Catalog, folder: Path, dim: int, progress: Progress | None = 
         if not cache_is_true(catalog, folder):
             found.problems.append("the cache of spans differs from the catalog")
             found.cache = True
+        if not _graph_is_whole(catalog, folder):
+            found.problems.append("the graph of candidates is not what was written")
+            found.graph = True
     return found
 
 
@@ -175,6 +182,16 @@ def _check_waiting(found: Findings, catalog: Catalog, connection: Any) -> None:
             found.lost += [(set_id, number) for (number,) in lost]
 
 
+def _graph_is_whole(catalog: Catalog, folder: Path) -> bool:
+    name = catalog.meta("graph")
+    if name is None:
+        return True
+    found = read_arrays(folder / CACHE / name)
+    if found is None or found[1]["format"] != GRAPH_FORMAT:
+        return False
+    return bool(file_sum(folder / CACHE / f"{name}{GRAPH}") == found[1]["graph"])
+
+
 def mend(catalog: Catalog, folder: Path, dim: int, found: Findings) -> None:
     """Undo damage as far as the catalog allows; vectors that were lost wait to be made again."""
     if found.reindex:
@@ -197,6 +214,8 @@ def mend(catalog: Catalog, folder: Path, dim: int, found: Findings) -> None:
             recount(connection)
         if found.cache:
             catalog.set_meta(connection, cache=None)
+        if found.graph:
+            catalog.set_meta(connection, graph=None)
 
 
 # -- compaction ------------------------------------------------------------------------------
@@ -315,7 +334,9 @@ def file_sizes(folder: Path) -> dict[str, int]:
 def sweep(catalog: Catalog, folder: Path) -> None:
     """Delete what stopped writers left; for the one writer."""
     with catalog.reading():
-        kept = {file.name for file in catalog.files().values()} | {catalog.meta("cache")}
+        graph = catalog.meta("graph")
+        kept = {file.name for file in catalog.files().values()}
+        kept |= {catalog.meta("cache"), graph, f"{graph}{GRAPH}"}
     for entry in (*_entries(folder / "vectors"), *_entries(folder / CACHE)):
         if entry.name not in kept:
             with suppress(OSError):

@@ -13,7 +13,7 @@ from strop.embed.base import Embedder, unit_rows
 from strop.ledger import DOCUMENTS, VectorFile
 from strop.sentences import title_and_sentences
 from strop.types import Document, Kind, Progress, Vectors
-from strop.vectors import Sums, append_rows, cannot_write, row_sums
+from strop.vectors import Sums, append_rows, cannot_write, row_sums, stored_rows
 
 
 class Pipeline:
@@ -74,11 +74,12 @@ class Pipeline:
     def _append(self, set_id: int, vectors: Vectors) -> tuple[VectorFile, Sums]:
         """Write vectors behind those of a set; return the file as it was, and checksums."""
         file = self._catalog.files()[set_id]
+        rows = stored_rows(vectors, file.dtype)
         try:
-            append_rows(self._folder / "vectors" / file.name, file.rows, vectors)
+            append_rows(self._folder / "vectors" / file.name, file.rows, rows)
         except OSError as error:
             raise cannot_write(self._folder, error) from error
-        return file, row_sums(vectors)
+        return file, row_sums(rows)
 
     def embed(self, texts: list[str], kind: Kind) -> Vectors:
         """Embed texts (n,) to unit rows (n, dim); a text with nothing in it is a zero row."""

@@ -43,6 +43,18 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[
             file.write(data)
 
 
+def file_sum(path: Path) -> list[int] | None:
+    """Return a file's size and CRC-32, for another that stands beside it; None if missing."""
+    size = crc = 0
+    try:
+        with open(path, "rb") as file:
+            while part := file.read(1 << 24):
+                size, crc = size + len(part), zlib.crc32(part, crc)
+    except OSError:
+        return None
+    return [size, crc]
+
+
 def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
     """Return a file's arrays, read-only, and its values; None if it is not as it was written."""
     try:

@@ -20,8 +20,7 @@ from strop.errors import BadIndex, IndexDamaged
 from strop.kernels import Ints
 from strop.ledger import DOCUMENTS, VectorFile
 from strop.sidecar import read_arrays, write_arrays
-from strop.types import Vectors
-from strop.vectors import map_rows, row_type
+from strop.vectors import Rows, map_rows, row_type
 
 CACHE = "cache"
 _LOG_SHARE = 0.02
@@ -37,11 +36,13 @@ def _nothing() -> Ints:
 class Spans:
     """Where each document's vectors stand in a file: rows ``start[j] : start[j] + count[j]``.
 
+    ``vectors`` are as they are stored, of any type: ``kernels.as_floats`` reads them.
+
     ``made`` names the vectors wherever they stand: a document whose ``made`` is the same in two
     snapshots has the same vectors in both, also when compaction has moved them.
     """
 
-    vectors: Vectors
+    vectors: Rows
     start: Ints
     count: Ints
     made: Ints = field(default_factory=_nothing)

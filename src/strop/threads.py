@@ -1,11 +1,15 @@
-"""One small pool of threads for compiled kernels that release the GIL."""
+"""One small pool of threads for compiled kernels that release the GIL; BLAS kept out of it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import cache
+
+from threadpoolctl import ThreadpoolController
 
 
 @cache
@@ -36,3 +40,52 @@ def in_parts(size: int, work: Callable[[int, int], None]) -> None:
         return
     edges = [size * part // parts for part in range(parts + 1)]
     list(pool().map(work, edges[:-1], edges[1:]))
+
+
+def on_each_thread(work: Callable[[], None], most: int) -> None:
+    """Call ``work`` on every thread of the pool, but on no more than ``most``."""
+    parts = min(thread_count(), most)
+    if parts <= 1:
+        work()
+        return
+    for done in [pool().submit(work) for _ in range(parts)]:
+        done.result()
+
+
+class _Blas:
+    """How many are inside ``one_blas_thread``; the last to leave puts its threads back."""
+
+    lock = threading.Lock()
+    inside = 0
+    restore = ExitStack()
+
+    @classmethod
+    def forget(cls) -> None:
+        """In a forked child nobody is inside."""
+        cls.lock, cls.inside = threading.Lock(), 0
+        cls.restore.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Blas.forget)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let BLAS run on the thread that calls it, for the whole process: ours share the cores."""
+    with _Blas.lock:
+        if not _Blas.inside:
+            _Blas.restore.enter_context(_blas().limit(limits=1))
+        _Blas.inside += 1
+    try:
+        yield
+    finally:
+        with _Blas.lock:
+            _Blas.inside -= 1
+            if not _Blas.inside:
+                _Blas.restore.close()
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController().select(user_api="blas")

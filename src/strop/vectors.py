@@ -1,10 +1,12 @@
 """Append-only files of rows, read through memory maps.
 
-A file holds nothing but rows of equal size. How many of them count is written in the catalog, in
-the same transaction as whatever refers to them; bytes behind that are left over from a writer
-that was stopped, are never read, and are overwritten by the next one. Committed rows never
-change, so a reader's map stays true while a writer appends. The catalog keeps a checksum of every
-row.
+A file holds nothing but rows of equal size: float32, float16 or int8. All vectors have unit
+length, so an int8 row needs no scale beside it: ``kernels.unit_floats`` reads it as a direction.
+
+How many of them count is written in the catalog, in the same transaction as whatever refers to
+them; bytes behind that are left over from a writer that was stopped, are never read, and are
+overwritten by the next one. Committed rows never change, so a reader's map stays true while a
+writer appends. The catalog keeps a checksum of every row, of its bytes as they are stored.
 """
 
 from __future__ import annotations
@@ -19,18 +21,47 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.errors import BadIndex, IndexDamaged
+from strop.errors import BadIndex, BadInput, IndexDamaged
+from strop.types import Vectors
 
 Rows = NDArray[Any]
 """Rows as they stand in a file: ``rows.nbytes // len(rows)`` bytes each."""
 Sums = NDArray[np.uint32]
 
 _AT_ONCE = 16_384
+_TYPES = {"float32": ("<f4", "f32"), "float16": ("<f2", "f16"), "int8": ("i1", "i8")}
+"""numpy's type of a value, and how the names of such files end."""
+STORED = tuple(_TYPES)
+"""How vectors can be stored."""
+DEFAULT_STORED = "int8"
+"""How query vectors are stored if nothing else is asked for."""
+
+
+def check_stored(dtype: str) -> str:
+    """Refuse a way to store vectors that there is not."""
+    if dtype not in _TYPES:
+        raise BadInput(f"query vectors cannot be stored as {dtype!r}: use {', '.join(STORED)}")
+    return dtype
 
 
 def row_type(dtype: str, dim: int) -> np.dtype[Any]:
     """Return numpy's type of one row of a file, by the name the catalog has for it."""
-    return np.dtype({"float32": ("<f4", (dim,))}[dtype])
+    return np.dtype((_TYPES[dtype][0], (dim,)))
+
+
+def file_name(set_id: int, dtype: str) -> str:
+    """Return what the first file of a query set is called."""
+    return f"queries-{set_id}.{_TYPES[dtype][1]}"
+
+
+def stored_rows(vectors: Vectors, dtype: str) -> Rows:
+    """Return vectors (n, dim) as they are to be stored."""
+    value = np.dtype(_TYPES[dtype][0])
+    if value.kind != "i":
+        return np.ascontiguousarray(vectors, dtype=value)
+    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
+    rows: Rows = np.rint(vectors * (127 / np.where(largest > 0, largest, 1))).astype(value)
+    return rows
 
 
 def cannot_write(index: Path, error: OSError) -> BadIndex:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.kernels import unit_rows
+from strop.kernels import as_floats, unit_rows
 from strop.snapshot import Spans
 from strop.types import Vectors
 
@@ -31,7 +31,9 @@ class Whitening:
     def __init__(self, rows: Sequence[Vectors], power: float) -> None:
         """Learn the map from the vectors of stored queries; few of them move it little."""
         step = max(1, -(-sum(map(len, rows)) // _SAMPLE))
-        sample = np.concatenate([part[::step] for part in rows]).astype(np.float64)
+        sample = np.concatenate([as_floats(np.asarray(part[::step])) for part in rows]).astype(
+            np.float64
+        )
         sample = sample[sample.any(axis=1)]
         dim = sample.shape[1]
         # Shrunk: few vectors tell little about directions, and about their mean.
@@ -51,7 +53,7 @@ class Whitening:
         """Return vectors (n, dim) in the evened space, of unit length; zero rows stay zero."""
         made = np.empty(vectors.shape, np.float32)
         for at in range(0, len(vectors), _BLOCK):
-            part = np.asarray(vectors[at : at + _BLOCK])
+            part = as_floats(np.asarray(vectors[at : at + _BLOCK]))
             mapped = (part - self._mean) @ self._map
             mapped[~part.any(axis=1)] = 0
             made[at : at + _BLOCK] = unit_rows(mapped)

@@ -1,0 +1,130 @@
+"""Two-stage sharpened search against plain HNSW on the same documents and library.
+
+    python benchmarks/search.py [DATASET ...] [--embedder wordllama] [--synthetic 1000000]
+
+DATASET is a BEIR folder; its documents are sharpened by their sentences and its queries asked. The
+synthetic corpus is clustered (see references.py) with 8 queries of 256 dimensions each, int8. Each
+query is asked alone. Plain HNSW holds the documents' own vectors and returns the best 10, with the
+narrowest of its search widths whose overlap@10 with the exact plain ranking is at least 0.99 (the
+widest, if none is). Both take turns, query by query. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from references import clustered
+
+from strop import Index
+from strop.candidates import Candidates, TwoStage, mean_vectors
+from strop.data import read_corpus
+from strop.datasets import read_dataset
+from strop.kernels import unit_rows
+from strop.methods import METHODS
+from strop.search import Layout
+from strop.snapshot import Spans
+from strop.types import Vectors
+
+K = 10
+
+
+def overlap(found: Any, right: Any) -> float:
+    return float(np.mean([np.isin(a, b).mean() for a, b in zip(right, found, strict=True)]))
+
+
+def compare(layout: Layout, documents: Vectors, asked: Vectors, folder: Path) -> dict[str, Any]:
+    made_from = np.arange(layout.size)[:, None]
+    spent: dict[str, float] = {}
+    graphs = {}
+    for name, vectors in (("plain", documents), ("sharpened", mean_vectors(layout))):
+        began = time.perf_counter()
+        graph = Candidates.empty(layout.dim, 1)
+        graph.add(vectors, made_from)
+        graph.write(folder / name, {})
+        graphs[name] = Candidates.open(folder / name)
+        spent[name] = time.perf_counter() - began
+    two = TwoStage.match(graphs["sharpened"], layout, made_from)
+    exact = layout.scan(asked, METHODS["sharp"], K)[1]
+    exact_plain = layout.scan(asked, METHODS["trad"], K)[1]
+    plain = graphs["plain"]._graph
+    for width in (64, 96, 128, 192, 256, 384):
+        plain.expansion_search = width
+        plain_overlap = overlap([plain.search(q, K, threads=1).keys for q in asked], exact_plain)
+        if plain_overlap >= 0.99:
+            break
+    found, theirs, ours = [], [], []
+    two.search(asked[:1], METHODS["sharp"], K)  # compiles
+    for q in asked:
+        began = time.perf_counter()
+        plain.search(q, K, threads=1)
+        theirs.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        found.append(two.search(q[None], METHODS["sharp"], K)[1][0])
+        ours.append(time.perf_counter() - began)
+    began = time.perf_counter()
+    for q in asked[:20]:
+        layout.scan(q[None], METHODS["sharp"], K)
+    scan = (time.perf_counter() - began) / len(asked[:20])
+    row = {"documents": layout.size, "overlap": overlap(found, exact), "plain_width": width}
+    row |= {"plain_overlap": plain_overlap, "scan_ms": 1e3 * scan, "build_s": spent["sharpened"]}
+    for name, share in (("p50", 50), ("p99", 99)):
+        a, b = 1e3 * np.percentile(theirs, share), 1e3 * np.percentile(ours, share)
+        row |= {f"plain_{name}_ms": a, f"sharp_{name}_ms": b, f"ratio_{name}": b / a}
+    return {name: round(float(value), 4) for name, value in row.items()}
+
+
+def dataset(path: str, embedder: str, folder: Path) -> dict[str, Any]:
+    with Index.create(folder / "index", embedder) as index:
+        index.sharpen("sentences")
+        index.add(read_corpus(path))
+        asked = index.embed_queries(list(read_dataset(path).queries.values()))
+        snapshot, layout = index._layout(index.method("sharp"))
+        return compare(layout, snapshot.documents.vectors[snapshot.documents.start], asked, folder)
+
+
+def synthetic(size: int, folder: Path, each: int = 8, dim: int = 256) -> dict[str, Any]:
+    rng = np.random.default_rng(2)
+    documents = clustered(size, dim)
+    queries = np.empty((size * each, dim), np.int8)
+    for at in range(0, size, 10_000):  # each leans its own way from its document
+        own = np.repeat(documents[at : at + 10_000], each, axis=0)
+        rows = unit_rows(own + 0.8 * unit_rows(rng.standard_normal(own.shape, np.float32)))
+        scale = 127 / np.abs(rows).max(axis=1, keepdims=True)
+        queries[at * each : at * each + len(rows)] = np.rint(rows * scale)
+    picked = documents[rng.choice(size, 200, replace=False)]
+    asked = unit_rows(picked + 0.8 * unit_rows(rng.standard_normal(picked.shape, np.float32)))
+    layout = Layout(
+        Spans(documents, np.arange(size), np.ones(size, np.int64)),
+        [Spans(queries, np.arange(size) * each, np.full(size, each))],
+        None,
+    )
+    return compare(layout, documents, asked, folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("datasets", nargs="*")
+    parser.add_argument("--embedder", default="wordllama")
+    parser.add_argument("--synthetic", type=int, default=1_000_000)
+    given = parser.parse_args()
+    told: dict[str, Any] = {"load": round(os.getloadavg()[0], 1)}
+    for path in given.datasets:
+        with tempfile.TemporaryDirectory() as folder:
+            told[Path(path).name] = dataset(path, given.embedder, Path(folder))
+        print(Path(path).name, told[Path(path).name], flush=True)
+    if given.synthetic:
+        with tempfile.TemporaryDirectory() as folder:
+            told["synthetic"] = synthetic(given.synthetic, Path(folder))
+        print("synthetic", told["synthetic"], flush=True)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""Two-stage search: it finds what the scan finds, follows changes, and can be done without."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from fakes import Bag, create, reopen
+from test_kernels import _case
+
+from strop import Index, candidates
+from strop.cli import main
+from strop.kernels import cosine_with_sharpened, unit_rows
+from strop.methods import Method
+from strop.sidecar import read_arrays, write_arrays
+
+pytest.importorskip("usearch")
+ASKED = ["word7 text of", "more text 3", "some word31 word32"]
+
+
+def documents(first: int, last: int) -> list[dict[str, str]]:
+    return [
+        {
+            "id": str(at),
+            "title": f"word{at}",
+            "text": f"text of {at % 17}. more text {at % 5} {at}.",
+        }
+        for at in range(first, last)
+    ]
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    monkeypatch.setattr(candidates, "TWO_STAGE_FROM", 50)
+    monkeypatch.setattr("strop.candidates.candidates_for", lambda k: 8 * k)
+    with create(tmp_path / "index") as index:
+        index.sharpen()
+        index.add(documents(0, 300))
+        yield index
+
+
+def two_stage(index: Index, k: int = 5) -> candidates.TwoStage | None:
+    with index._catalog.reading():
+        method = index.method("sharp")
+        return index._two(*index._layout(method), method, k)
+
+
+def test_every_method_setting_rescores_as_the_formula() -> None:
+    for seed in range(20):
+        case = _case(seed, (3, 12, 16, 2, 5), exact=seed % 2 == 0)
+        layout = case.layout()
+        for alpha, temperature in ((1, 0.1), (2.5, 1), (-1, 0.3), (1, 0), (1e30, 1), (1, np.inf)):
+            method = Method("m", alpha=alpha, temperature=temperature)
+            places = np.array([11, 3, 4, 0, 7])
+            for q in case.asked:
+                expected = [
+                    cosine_with_sharpened(q, case.documents[p], case.queries(p), alpha, temperature)
+                    for p in places
+                ]
+                got = layout.rescore(q, places, method)
+                if temperature or seed % 2 == 0:  # else the last bit of a product is a choice
+                    np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+def test_mean_vectors() -> None:
+    case = _case(3, (1, 30, 16, 2, 5), exact=False)
+    expected = []
+    for j, d in enumerate(case.documents):
+        own = case.queries(j)
+        expected.append(d + own.mean(axis=0) if len(own) else d)
+    means = candidates.mean_vectors(case.layout())
+    np.testing.assert_allclose(means, unit_rows(np.array(expected)), atol=1e-6)
+
+
+def test_it_finds_what_the_scan_finds(index: Index) -> None:
+    assert two_stage(index) is not None
+    quick, exact = (index.search(ASKED, 5, exact=one) for one in (False, True))
+    shared = [len(set(a) & set(b)) for a, b in zip(quick.ids, exact.ids, strict=True)]
+    assert sum(shared) >= 14
+    for ids, scores, right, best in zip(*quick, *exact, strict=True):
+        known = dict(zip(right.tolist(), best.tolist(), strict=True))
+        for id_, score in zip(ids.tolist(), scores.tolist(), strict=True):
+            assert id_ not in known or abs(known[id_] - score) < 1e-5
+    assert index.recall(40)["overlap"] > 0.9
+
+
+def test_it_looks_at_candidates_only(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    from strop.search import Layout
+
+    seen: list[int] = []
+    rescore = Layout.rescore
+
+    def note(self: Layout, asked: Any, places: Any, method: Any) -> Any:
+        seen.append(len(places))
+        return rescore(self, asked, places, method)
+
+    monkeypatch.setattr(Layout, "rescore", note)
+    index.search(ASKED, 5)
+    assert seen == [40, 40, 40]
+    index.search(ASKED, 5, exact=True)
+    index.search(ASKED, 5, "trad")
+    index.search(ASKED, 5, "sharp", n=1)
+    index.search(ASKED, 200)  # most of them are asked for
+    assert len(seen) == 3
+
+
+def test_new_changed_and_removed_documents(index: Index) -> None:
+    before = index._catalog.meta("graph")
+    index.remove(["7"])
+    index.add([{"id": "9", "title": "zebra", "text": "a zebra stands here."}])
+    index.add([{"id": "new", "title": "quagga", "text": "a quagga stands here."}])
+    assert index._catalog.meta("graph") == before  # little changed
+    two = two_stage(index)
+    assert two is not None
+    assert len(two.tail) == 2
+    assert int((two.place_of < 0).sum()) == 2
+    hits = index.search(["zebra", "quagga", "word7 text of 7"], 5)
+    assert hits.ids[0][0] == "9"
+    assert hits.ids[1][0] == "new"
+    assert "7" not in hits.ids[2]
+    for row in hits.ids:
+        assert len(set(row.tolist())) == 5
+
+
+def test_it_follows_when_much_is_new(index: Index) -> None:
+    index.add(documents(300, 400))
+    two = two_stage(index)
+    assert two is not None
+    assert not len(two.tail)
+    assert len(two.place_of) == 400
+    assert index.recall(40)["overlap"] > 0.9
+
+
+def test_another_reader_uses_it_and_another_set_makes_it_anew(index: Index) -> None:
+    with reopen(index.path) as reader:
+        assert two_stage(reader) is not None
+        index.import_queries({str(at): [f"who is {at}"] for at in range(300)}, "simple")
+        two = two_stage(reader)
+        assert two is not None
+        assert two.candidates.about["sets"] == ["sentences", "simple"]
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "other format", "graph gone", "flipped beside it"])
+def test_without_a_usable_graph_searches_are_exact_and_say_how_to_mend_it(
+    index: Index, harm: str
+) -> None:
+    beside = index.path / "cache" / index._catalog.meta("graph")
+    graph = beside.with_name(beside.name + ".usearch")
+    exact = index.search(ASKED, 5, exact=True)
+    index.close()
+    if harm == "gone":
+        shutil.rmtree(index.path / "cache")
+    elif harm == "cut":
+        graph.write_bytes(graph.read_bytes()[:-100])
+    elif harm == "other format":
+        found = read_arrays(beside)
+        assert found is not None
+        beside.unlink()
+        write_arrays(beside, found[0], {**found[1], "format": 99})
+    elif harm == "flipped beside it":
+        data = bytearray(beside.read_bytes())
+        data[-1000] ^= 1
+        beside.write_bytes(data)
+    else:
+        graph.unlink()
+    with reopen(index.path) as index:
+        with pytest.warns(UserWarning, match="strop check .* --repair"):
+            hits = index.search(ASKED, 5)
+        np.testing.assert_array_equal(hits.ids, exact.ids)
+        index.search(ASKED, 5)  # said once
+        (problem,) = index.check()
+        assert "graph of candidates" in problem
+        assert index.check(repair=True)
+        assert not index.check()
+        assert two_stage(index) is not None
+
+
+def test_a_flipped_byte_of_the_graph_is_found_and_mended(index: Index) -> None:
+    graph = index.path / "cache" / (index._catalog.meta("graph") + ".usearch")
+    assert not index.check()
+    data = bytearray(graph.read_bytes())
+    data[len(data) // 2] ^= 1
+    graph.write_bytes(data)
+    assert index.check() == ["the graph of candidates is not what was written"]
+    assert index.check(repair=True)
+    assert not index.check()
+    assert two_stage(index) is not None
+    assert not graph.exists()
+
+
+def test_compaction_moves_rows_and_the_graph_stays_good(index: Index) -> None:
+    index.remove([str(at) for at in range(0, 60, 2)])
+    before, hits = index._catalog.meta("graph"), index.search(ASKED, 5)
+    assert index.compact() > 0
+    assert index._catalog.meta("graph") == before
+    two = two_stage(index)
+    assert two is not None
+    assert not len(two.tail)
+    assert int((two.place_of < 0).sum()) == 30
+    again = index.search(ASKED, 5)
+    np.testing.assert_array_equal(again.ids, hits.ids)
+    np.testing.assert_allclose(again.scores, hits.scores, atol=1e-6)
+    assert not index.check()
+
+
+def test_compaction_makes_a_graph_anew_of_which_much_is_gone(index: Index) -> None:
+    index.remove([str(at) for at in range(130)])
+    index.compact()
+    two = two_stage(index)
+    assert two is not None
+    assert len(two.place_of) == 170
+    assert (two.place_of >= 0).all()
+    files = list((index.path / "cache").iterdir())
+    assert len(files) == 2
+    assert index.info()["sizes"]["cache"] == sum(file.stat().st_size for file in files)
+
+
+def test_vectors_made_again_are_not_trusted_to_the_graph(index: Index) -> None:
+    before = index._catalog.meta("graph")
+    (file,) = (index.path / "vectors").glob("queries-*")
+    data = bytearray(file.read_bytes())
+    data[4 * 16] ^= 255
+    file.write_bytes(data)
+    index.close()
+    with reopen(index.path) as index:
+        assert index.check(repair=True)
+        assert index._catalog.meta("graph") == before
+        two = two_stage(index)
+        assert two is not None
+        assert len(two.tail) == 1
+
+
+def test_a_full_disk_leaves_the_older_graph(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = index._catalog.meta("graph")
+    monkeypatch.setattr(candidates, "write_arrays", full)
+    index.add(documents(300, 400))
+    assert index._catalog.meta("graph") == before
+    two = two_stage(index)
+    assert two is not None
+    assert len(two.tail) == 100
+    quick, exact = (index.search(ASKED, 20, exact=one).ids.ravel() for one in (False, True))
+    late = {id_ for id_ in exact.tolist() if int(id_) >= 300}
+    assert late
+    assert late <= set(quick.tolist())
+    monkeypatch.undo()
+    assert {file.name for file in (index.path / "cache").iterdir()} == {
+        before, f"{before}.usearch",
+    }  # fmt: skip
+
+
+class Stopped(BaseException):
+    """As a kill: nothing that handles errors sees it."""
+
+
+@pytest.mark.parametrize("step", ["linked", "saved", "written", "committed"])
+def test_a_writer_stopped_while_it_makes_the_graph(
+    index: Index, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def stop(*args: Any, **more: Any) -> None:
+        raise Stopped
+
+    where: dict[str, tuple[Any, str]] = {
+        "linked": (candidates.Candidates, "write"),
+        "saved": (candidates, "write_arrays"),
+        "written": (index._catalog, "set_meta"),
+        "committed": (candidates.GraphCache, "_delete"),
+    }
+    before = index._catalog.meta("graph")
+    with monkeypatch.context() as patch:
+        patch.setattr(*where[step], stop)
+        with pytest.raises(Stopped):
+            index.add(documents(300, 400))
+    index.close()
+    with reopen(index.path) as index:
+        assert (index._catalog.meta("graph") == before) == (step != "committed")
+        two = two_stage(index)
+        assert two is not None
+        assert len(two.tail) == (0 if step == "committed" else 100)
+        assert not index.check()
+        index.finish()
+        two = two_stage(index)
+        assert two is not None
+        assert not len(two.tail)
+        assert len(list((index.path / "cache").iterdir())) == 2
+
+
+def test_what_a_stopped_writer_left_is_swept(index: Index) -> None:
+    left = [index.path / "cache" / name for name in ("graph-1", "graph-1.usearch")]
+    for file in left:
+        file.write_bytes(b"half")
+    index.remove(["7"])
+    assert not any(file.exists() for file in left)
+    assert two_stage(index) is not None
+
+
+def test_without_usearch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **more: Any) -> Any:
+        if name.startswith("usearch"):
+            raise ImportError(name)
+        return real(name, *args, **more)
+
+    monkeypatch.setattr(candidates, "TWO_STAGE_FROM", 50)
+    monkeypatch.setattr(candidates, "candidates_for", lambda k: 8 * k)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with create(tmp_path / "index", Bag()) as index:
+        index.sharpen()
+        index.add(documents(0, 300))
+        with pytest.warns(UserWarning, match=r"pip install 'strop\[ann\]'"):
+            assert index.search("word7", 5).ids.shape == (1, 5)
+
+
+def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text("".join(json.dumps(one) + "\n" for one in documents(0, 30)))
+    path = str(tmp_path / "index")
+    run = CliRunner().invoke
+    assert run(main, ["build", str(corpus), "-o", path]).exit_code == 0
+    assert run(main, ["search", path, "word7", "--exact"]).exit_code == 0
+    told = run(main, ["check", path, "--recall", "20", "--json"])
+    assert told.exit_code == 0
+    recall = json.loads(told.stdout)["recall"]
+    assert recall == {"queries": 20, "k": 10, "two_stage": False, "overlap": 1.0}
+    assert "overlap@10" in run(main, ["check", path, "--recall"]).output
