@@ -204,6 +204,7 @@ def test_settings_are_provenance() -> None:
 
 @pytest.mark.parametrize("name", ["_SYSTEM", "_CLOSING", "_SHOTS"])
 def test_the_version_changes_with_the_wording(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "_texts", prompts._texts.__wrapped__)  # it remembers
     assert prompts._version() == PROMPT_VERSION
     value = getattr(prompts, name)
     monkeypatch.setattr(prompts, name, {**value, "x": "y"} if name == "_SHOTS" else value + " !")
@@ -213,6 +214,7 @@ def test_the_version_changes_with_the_wording(name: str, monkeypatch: pytest.Mon
 def test_every_line_of_the_template_counts_for_the_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(prompts, "_texts", prompts._texts.__wrapped__)  # it remembers
     lines = prompts._SYSTEM.split("\n")
     seen = {PROMPT_VERSION}
     for at in range(len(lines)):

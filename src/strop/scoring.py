@@ -140,7 +140,7 @@ def evaluate(
         seconds: dict[str, float] = {}
         for at, (name, method) in enumerate(chosen.items(), 1):
             began = time.perf_counter()
-            hits = view.search(texts, deeper, method, vectors=vectors)
+            hits = view.search(texts, deeper, method, vectors=vectors, exact=True)
             seconds[name] = time.perf_counter() - began
             runs[name] = {
                 query: _ranked(found, scores, hidden[query], depth)
