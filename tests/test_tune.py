@@ -174,7 +174,7 @@ def test_stored_queries_are_drawn_with_their_documents(blurred: Index) -> None:
     assert len(ids) == len(vectors) == 50
     for id_, vector in zip(ids, vectors, strict=True):
         own = embed(blurred.queries_of(id_)["simple"])
-        assert (own @ vector).max() == pytest.approx(1, abs=1e-6)
+        assert (own @ vector).max() == pytest.approx(1, abs=1e-4)
     assert blurred.sample_queries("simple", 50)[0] == ids
     assert sorted(blurred.sample_queries("simple", 9999)[0]) == sorted(3 * blurred.ids())
 
