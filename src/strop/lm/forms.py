@@ -108,7 +108,9 @@ def read_anthropic(body: Any, host: str) -> Answer:
 
 
 def _answer(host: str, text: str, truncated: bool, model: str, usage: Usage) -> Answer:
-    if not text.strip() and not truncated:
+    if not text.strip() and truncated:
+        raise CallFailed(f"{host} used up its tokens without a word: allow it more (max_tokens)")
+    if not text.strip():
         raise CallFailed(f"{host} sent an empty reply", garbled=True)
     return Answer(text, truncated, model, usage)
 
