@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -96,6 +97,9 @@ def test_a_connection_closed_meanwhile_is_made_anew() -> None:
         client = LeanClient(url, {}, 10)
         for wanted in "123":
             assert client.post("/chat", body={}) == wanted
+            sock = client._connection()._socket
+            assert sock is not None
+            assert select.select([sock], [], [], 10)[0], "the end has not come"
         client.close()
 
 
