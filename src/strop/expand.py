@@ -11,6 +11,7 @@ refined is searched as it is, and counted.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -33,7 +34,7 @@ Fallback = Literal["hyde-prf", "hyde", "query"]
 
 
 @dataclass(frozen=True)
-class QueryMethod:
+class QueryMethod(ABC):
     """What all have in common. ``lm`` is a language model, its name or a function.
 
     ``task`` says what queries and documents are: one of ``TASKS`` or a ``TaskWording``.
@@ -100,8 +101,9 @@ class QueryMethod:
             own["task"] = asdict(self.task)
         return {"expand": self.name, **own, "prompts": EXPAND_PROMPT_VERSION}
 
+    @abstractmethod
     def _fill(self, run: Run) -> None:
-        raise NotImplementedError
+        """Put the refined vector of each query into ``run.found``."""
 
 
 @dataclass(frozen=True)
