@@ -206,3 +206,16 @@ def test_replies_can_be_kept_while_lists_are_made(
     monkeypatch.setattr(plan, "lists", lists)
     assert index.take_replies(plan).lists == written == 20
     assert len(index.queries_of("d19")["simple"]) == 2
+
+
+def test_documents_of_one_text_are_asked_about_once_wherever_they_stand(tmp_path: Path) -> None:
+    """Also where the first is being answered while questions further on are looked up."""
+    texts = [f"A text about the {TOPICS[i % 8]} number {i}, with more." for i in range(70)]
+    for first, again in ((31, 35), (31, 64), (0, 1)):
+        texts[again] = texts[first]
+    writer = Writer()
+    with Index.create(tmp_path / "twins", embed) as index:
+        index.add({"id": f"d{i}", "text": text} for i, text in enumerate(texts))
+        summary = index.generate(planned(index, writer, style="simple"))
+        assert len(writer.asked) == len(set(writer.asked)) == 67
+        assert (summary.spent.replies, summary.lists) == (67, 70)

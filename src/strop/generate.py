@@ -221,29 +221,33 @@ class Generation:
         share = math.ceil(prompt.max_queries / max(1, references)) + 1
         return replace(prompt, max_queries=min(prompt.max_queries, share))
 
-    def open_questions(self, task: Task) -> Iterator[Request]:
-        """Yield those of a task's questions that are to be asked when they are wanted."""
-        for key, request in {request.key: request for request in task.requests}.items():
-            with self._catalog.reading():
-                failed = failed_before(self._catalog, [key])
-                left = key in failed if self._retry else not failed.get(key, False)
-                done = known_replies(self._catalog, [key]) or still_out(self._catalog, [key])
-            if left and not done:
-                yield request
+    def open_questions(self, task: Task) -> list[Request]:
+        """Return those of a task's questions that are to be asked; equal ones are one."""
+        questions = {request.key: request for request in task.requests}
+        with self._catalog.reading():
+            done = known_replies(self._catalog, questions) | still_out(self._catalog, questions)
+            failed = failed_before(self._catalog, questions)
+        return [
+            request
+            for key, request in questions.items()
+            if key not in done and (key in failed if self._retry else not failed.get(key, False))
+        ]
 
     def waiting(self) -> Iterator[tuple[Request, int]]:
-        """Yield the questions to be asked now, with the number of their document."""
-        tasks = self.tasks()
+        """Yield the questions to be asked now, with the number of their document.
+
+        Each comes once: documents of one text are one question, whether or not the first of them
+        has been answered by the time the next is looked up.
+        """
+        tasks, given = self.tasks(), set[str]()
         while True:
             with self._catalog.reading():  # a transaction for several documents is quicker
                 part = list(islice(tasks, _TOGETHER))
-                # By key: documents of one text are one question.
-                found = {
-                    one.key: (one, task.number)
-                    for task in part
-                    for one in self.open_questions(task)
-                }
-            yield from found.values()
+                found = [(one, task.number) for task in part for one in self.open_questions(task)]
+            for request, number in found:
+                if request.key not in given:
+                    given.add(request.key)
+                    yield request, number
             if not part:
                 return
 
@@ -256,7 +260,7 @@ class Generation:
         for task in self.tasks():
             documents += 1
             without += not task.requests and bool(task.document.content)
-            asked = list(self.open_questions(task))
+            asked = self.open_questions(task)
             stored += len(known_replies(self._catalog, [one.key for one in task.requests]))
             calls += len(asked)
             given += sum(count_tokens(request.prompt) for request in asked)
