@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,11 +167,19 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
     """A service that writes queries for these documents; its key is in the environment."""
     from asked import KEY, write
 
+    with keyed_server(monkeypatch, KEY) as running:
+        running.text = write
+        yield running
+
+
+@contextmanager
+def keyed_server(monkeypatch: pytest.MonkeyPatch, key: str) -> Iterator[ScriptedServer]:
+    """A scripted server that wants a key, which is the only one in the environment."""
     # Nothing here is encrypted, and loading certificates takes longer than most of the tests.
     monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *given, **named: None)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("STROP_API_KEY", KEY)
+    monkeypatch.setenv("STROP_API_KEY", key)
     with ScriptedServer() as running:
-        running.key, running.text = KEY, write
+        running.key = key
         yield running

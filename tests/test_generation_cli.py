@@ -632,6 +632,8 @@ def test_lists_from_a_file_that_a_model_replaces(topics: Path, server: ScriptedS
     """Those are in no reply: it is said where they came from."""
     given = jsonl(*({"id": id_, "queries": [f"my own on {id_}"]} for id_ in IDS))
     assert strop("queries", topics, "--file", "-", *SIMPLE, stdin=given).code == 0
+    packed = ("--style", "contrastive", "--set", "simple", "--replace", "--dry-run", "--json")
+    assert run(topics, server, *packed).json["packed"]["calls"] > 0
     refused = strop(*command(topics, server, *SIMPLE, "--limit", "4"))
     assert refused.code == 1
     assert "came from a file" in refused.stderr

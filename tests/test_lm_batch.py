@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import keyed_server
 from scripted_server import ScriptedServer, Seen, answer, drop
 from test_lm import KEY, FakeClock, request, requests
 
@@ -36,13 +36,7 @@ FATES = ["succeeded", "errored", "invalid", "expired", "canceled", "missing"]
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
-    # Nothing here is encrypted, and loading certificates takes longer than most of the tests.
-    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *given, **named: None)
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("STROP_API_KEY", KEY)
-    with ScriptedServer() as running:
-        running.key = KEY
+    with keyed_server(monkeypatch, KEY) as running:
         yield running
 
 

@@ -64,7 +64,7 @@ class Asking:
         Whatever ends the run, what was on its way is waited for and kept.
         """
         self.check_budget(budget)
-        spent = Spent(cost=None if self.price is None else 0.0)
+        spent = self.nothing_spent()
         asked: dict[str, tuple[Request, int]] = {}
         dearest: dict[str, float] = {}
 
@@ -135,6 +135,10 @@ class Asking:
         finally:  # what is on its way when the run is stopped, or was being kept, is paid for too
             come += answers.close()
             keep()
+
+    def nothing_spent(self) -> Spent:
+        """Return an empty account, which counts money where the price is known."""
+        return Spent(cost=None if self.price is None else 0.0)
 
     def check_budget(self, budget: float | None) -> None:
         """Refuse a budget that could not be kept."""

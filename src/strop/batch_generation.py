@@ -10,7 +10,7 @@ from itertools import islice
 from strop import batch_store
 from strop.asking import Spent
 from strop.catalog import Catalog
-from strop.errors import BadInput, ServiceError
+from strop.errors import ServiceError
 from strop.generate import Generation
 from strop.lm import Failure, Reply, Request
 from strop.lm.batches import MayHaveBegun, Status, open_batches
@@ -41,13 +41,8 @@ class BatchGeneration:
         ``again`` sends although an earlier submission was cut off on its way.
         """
         self._plan.asking.check_budget(budget)
-        since = batch_store.cut_off_since(self._catalog, self._plan.lm.name)
-        if since is not None and not again:
-            raise BadInput(
-                f"a batch was on its way when the program ended ({since}), and may be running: "
-                "look at the service's list. If it is there: --batch collect --batch-id ID. If "
-                "not: --batch submit --again"
-            )
+        if not again:
+            batch_store.refuse_cut_off(self._catalog, self._plan.lm.name, "--batch submit --again")
         service = open_batches(self._plan.lm)
         meant: dict[str, tuple[str, int]] = {}
         stopped: list[str] = []
@@ -56,8 +51,6 @@ class BatchGeneration:
         def requests() -> Iterator[Request]:
             dearest = 0.0
             for request, number in self._plan.waiting():
-                if custom_id(request.key) in meant:  # documents of one text are one question
-                    continue
                 if budget is not None:
                     dearest += self._plan.asking.dearest(request, batch=True)
                     if dearest > budget:
@@ -102,7 +95,7 @@ class BatchGeneration:
         not written down. ``again`` gives up batches that the service does not know.
         """
         service = open_batches(self._plan.lm)
-        spent = Spent(cost=None if self._plan.asking.price is None else 0.0)
+        spent = self._plan.asking.nothing_spent()
         known = batch_store.open_batches_of(self._catalog, self._plan.lm.name)
         recorded = {batch.id for batch in known}
         states = []
@@ -143,9 +136,8 @@ def write_request_file(catalog: Catalog, plan: Generation, path: str | os.PathLi
 
     def requests() -> Iterator[Request]:
         for request, number in plan.waiting():
-            if custom_id(request.key) not in meant:  # documents of one text are one question
-                meant[custom_id(request.key)] = (request.key, number)
-                yield request
+            meant[custom_id(request.key)] = (request.key, number)
+            yield request
 
     model = plan.lm.name.partition(":")[2] or plan.lm.name
     extra = dict(getattr(plan.lm, "extra", {}))
@@ -157,7 +149,7 @@ def write_request_file(catalog: Catalog, plan: Generation, path: str | os.PathLi
 
 def read_reply_file(catalog: Catalog, plan: Generation, path: str | os.PathLike[str]) -> Spent:
     """Keep the replies in a file of either vendor's form; with a line of no form, none."""
-    spent = Spent(cost=None if plan.asking.price is None else 0.0)
+    spent = plan.asking.nothing_spent()
     with catalog.writing(searchable=False):  # standard input can be read only once
         take_answers(catalog, plan, read_replies(path), spent, batch=False)
     return spent

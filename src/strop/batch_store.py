@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 
 from strop.catalog import Catalog
+from strop.errors import BadInput
 from strop.reply_store import Provenance
 
 _FILE = "file:"
@@ -114,10 +115,15 @@ def mark_sending(catalog: Catalog, lm: str | None) -> None:
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('sending', ?)", (told,))
 
 
-def cut_off_since(catalog: Catalog, lm: str) -> str | None:
-    """Return since when a batch for a model has been on its way that nobody saw arrive."""
+def refuse_cut_off(catalog: Catalog, lm: str, remedy: str) -> None:
+    """Refuse to go on where a batch for a model is on its way that nobody saw arrive."""
     told = catalog.meta("sending")
-    return told["since"] if told and told["lm"] == lm else None
+    if told and told["lm"] == lm:
+        raise BadInput(
+            f"a batch was on its way when the program ended ({told['since']}), and may be running: "
+            "look at the service's list. If it is there: --batch collect --batch-id ID. If "
+            f"not: {remedy}"
+        )
 
 
 def _now() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -174,12 +174,12 @@ def queries(ctx: click.Context, /, path: Path, as_json: bool, **given: Any) -> N
                   " back with --replies-in")  # fmt: skip
         elif given["replies_in"] is not None:
             spent = index.read_replies(plan, given["replies_in"])
-            _report(ctx, index.take_replies(plan, spent, progress), plan, given, as_json)
+            _report(ctx, index.take_replies(plan, spent, progress), plan, as_json)
         else:
             summary = index.generate(
                 plan, budget=given["budget"], again=given["again"], progress=progress
             )
-            _report(ctx, summary, plan, given, as_json)
+            _report(ctx, summary, plan, as_json)
         if given["queries_out"] is not None:
             _write_lists(index, plan.name, given["queries_out"])
 
@@ -213,13 +213,9 @@ def triplets(path: Path, output: Path, name: str, negatives: int, as_json: bool)
     Negatives are the references a query was written against, or its document's. Load the file with
     datasets.load_dataset("json", data_files=FILE).
     """
-    written = 0
     with open_index(path) as index:
         made = index.triplets(name, negatives)
-        with atomic_write(output) as file:
-            for one in made:
-                file.write(json.dumps(one._asdict(), ensure_ascii=False) + "\n")
-                written += 1
+        written = _write_lines(output, (one._asdict() for one in made))
     _told(as_json, {"triplets": written, "file": str(output)},
           f"{written:,} triplets written to {output}")  # fmt: skip
 
@@ -357,7 +353,10 @@ def _estimate(index: Index, plan: Generation, given: dict[str, Any], as_json: bo
     packed = None
     if plan.style != "simple" and not plan.settings.prompt.packed:
         settings = replace(plan.settings, prompt=replace(plan.settings.prompt, packed=True))
-        other = index.generation(plan.lm, settings, limit=given["limit"], price=plan.asking.price)
+        other = index.generation(  # it replaces nothing: it is only counted
+            plan.lm, settings, into=plan.name, limit=given["limit"], price=plan.asking.price,
+            retry=given["retry_failed"], replace=True,
+        )  # fmt: skip
         packed = other.estimate(batch)
     end_progress()
     if as_json:
@@ -397,13 +396,11 @@ def _batch(
     end_progress()
     for state in running:
         say(f"{state.id} is still running ({state.succeeded:,} of {state.total:,}); collect later")
-    _report(click.get_current_context(), index.take_replies(plan, spent, progress), plan, given,
-            as_json)  # fmt: skip
+    summary = index.take_replies(plan, spent, progress)
+    _report(click.get_current_context(), summary, plan, as_json)
 
 
-def _report(
-    ctx: click.Context, summary: Summary, plan: Generation, given: dict[str, Any], as_json: bool
-) -> None:
+def _report(ctx: click.Context, summary: Summary, plan: Generation, as_json: bool) -> None:
     end_progress()
     again = shlex.join(["strop", *_again(ctx.meta.get("strop.args", []))])
     if as_json:
@@ -472,10 +469,16 @@ def _write_set(path: Path, name: str | None, output: Path, as_json: bool) -> Non
 
 
 def _write_lists(index: Index, name: str, output: Path) -> int:
+    lists = index.query_lists(name)
+    return _write_lines(output, ({"id": id_, "queries": texts} for id_, texts in lists))
+
+
+def _write_lines(output: Path, records: Iterable[dict[str, Any]]) -> int:
+    """Write records as JSON lines, all or nothing; how many."""
     written = 0
     with atomic_write(output) as file:
-        for id_, texts in index.query_lists(name):
-            file.write(json.dumps({"id": id_, "queries": texts}, ensure_ascii=False) + "\n")
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
             written += 1
     return written
 

@@ -17,7 +17,7 @@ import numpy as np
 from strop import candidates as two_stage
 from strop.asking import Spent
 from strop.batch_generation import BatchGeneration, read_reply_file, write_request_file
-from strop.batch_store import cut_off_since
+from strop.batch_store import refuse_cut_off
 from strop.candidates import GraphCache, TwoStage, two_stage_suits
 from strop.catalog import Catalog, QuerySet, expanded_set
 from strop.contrast import Contrast
@@ -239,13 +239,8 @@ class Index(IndexFolder):
         ``again`` asks although a batch may be under way that was cut off while being sent.
         """
         with self._writing():
-            since = cut_off_since(self._catalog, plan.lm.name)
-            if since is not None and not again:
-                raise BadInput(
-                    f"a batch was on its way when the program ended ({since}), and may be running: "
-                    "look at the service's list. If it is there: --batch collect --batch-id ID. If "
-                    "not: --again"
-                )
+            if not again:
+                refuse_cut_off(self._catalog, plan.lm.name, "--again")
             try:
                 spent = plan.run(budget=budget, progress=progress)
             except ServiceError:  # no money left, say: what was paid for is used all the same

@@ -408,3 +408,11 @@ def as_floats(stored: NDArray[Any]) -> Vectors:
     else:
         unit_floats(stored, rows)
     return rows
+
+
+def ranges(start: Ints, count: Ints) -> Ints:
+    """Return ``start[0], start[0]+1, … (count[0] of them), start[1], …``."""
+    ends = np.cumsum(count)
+    total = int(ends[-1]) if len(ends) else 0
+    rows: Ints = np.arange(total) + np.repeat(start - (ends - count), count)
+    return rows

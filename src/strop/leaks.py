@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.catalog import Catalog, QuerySet
-from strop.kernels import Ints, as_floats
+from strop.kernels import as_floats, ranges
 from strop.snapshot import Snapshot, Spans
 from strop.types import Kind, Vectors
 
@@ -56,7 +56,7 @@ def drop_leaks(
 def _too_close(spans: Spans, asked: Vectors, gate: float) -> Flags:
     """Tell of every row of a set's file whether it is a document's and too close."""
     close = np.zeros(len(spans.vectors), bool)
-    rows = _rows(spans)
+    rows = ranges(spans.start, spans.count)
     turned = np.ascontiguousarray(asked.T)
     for at in range(0, len(rows), _ROWS_AT_ONCE):
         part = rows[at : at + _ROWS_AT_ONCE]
@@ -66,7 +66,7 @@ def _too_close(spans: Spans, asked: Vectors, gate: float) -> Flags:
 
 def _without(spans: Spans, dropped: Flags) -> Spans:
     """Return a set's lists without some of its rows, the others in the same order."""
-    rows = _rows(spans)
+    rows = ranges(spans.start, spans.count)
     kept = ~dropped[rows]
     whose = np.repeat(np.arange(len(spans.count)), spans.count)[kept]
     count = np.bincount(whose, minlength=len(spans.count)).astype(np.int64)
@@ -76,7 +76,9 @@ def _without(spans: Spans, dropped: Flags) -> Spans:
 
 def _with_leaks(spans: Spans, dropped: Flags) -> Flags:
     """Tell of each document whether it loses a query."""
-    whose = np.repeat(np.arange(len(spans.count)), spans.count)[dropped[_rows(spans)]]
+    whose = np.repeat(np.arange(len(spans.count)), spans.count)[
+        dropped[ranges(spans.start, spans.count)]
+    ]
     changed = np.zeros(len(spans.count), bool)
     changed[whose] = True
     return changed
@@ -93,11 +95,3 @@ def _expanded(catalog: Catalog, set_: QuerySet, number: int, gone: Flags) -> str
     texts = catalog.queries(set_, number)
     left = [text for text, leaks in zip(texts, gone, strict=True) if not leaks]
     return " ".join([catalog.document(number).content, *left])
-
-
-def _rows(spans: Spans) -> Ints:
-    """Return the rows of a set, document by document."""
-    ends = np.cumsum(spans.count)
-    total = int(ends[-1]) if len(ends) else 0
-    rows: Ints = np.arange(total) + np.repeat(spans.start - (ends - spans.count), spans.count)
-    return rows

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from strop.catalog import Catalog
 from strop.errors import IndexDamaged
-from strop.kernels import Ints
+from strop.kernels import Ints, ranges
 from strop.ledger import DOCUMENTS, VectorFile, recount
 from strop.sidecar import file_sum, read_arrays
 from strop.snapshot import CACHE, cache_is_true
@@ -280,10 +280,7 @@ def _copy(rows: NDArray[Any], start: Ints, count: Ints, path: Path, row_bytes: i
         while at < len(start):
             most = written + max(1, _COPIED_AT_ONCE // row_bytes)
             end = max(at + 1, int(np.searchsorted(ends, most, "right")))
-            counts = count[at:end]
-            shift = np.cumsum(counts)
-            wanted = np.arange(int(shift[-1])) + np.repeat(start[at:end] - (shift - counts), counts)
-            part = rows[wanted]
+            part = rows[ranges(start[at:end], count[at:end])]
             file.write(bytes_of(part))
             sums.append(row_sums(part))
             written += len(part)

@@ -117,7 +117,7 @@ class Run:
         self.task = task_named(step.task)
         self._asking = _Remembering(catalog, step.model, step.to_json(), price)
         self._lanes = int(getattr(step.model, "concurrency", 1))
-        self.spent = Spent(cost=None if self._asking.price is None else 0.0)
+        self.spent = self._asking.nothing_spent()
         self.stored = 0
         self.failed: dict[int, str] = {}
         self.defaulted: tuple[int, ...] = ()

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop import kernels
-from strop.kernels import Floats, Ints, as_floats
+from strop.kernels import Floats, Ints, as_floats, ranges
 from strop.methods import Method
 from strop.snapshot import Spans
 from strop.threads import on_each_thread, one_blas_thread, pool
@@ -126,7 +126,7 @@ class Layout:
             if file.together[block]:
                 yield file.vectors[file.low[block] : file.high[block]]
             else:
-                yield file.vectors[_ranges(file.start[first:last], file.count[first:last])]
+                yield file.vectors[ranges(file.start[first:last], file.count[first:last])]
 
     @property
     def rows(self) -> int:
@@ -294,7 +294,7 @@ class Layout:
         parts, starts, begin = [], np.empty((len(self._files), len(places)), np.int64), 0
         counts = np.array([file.count[places] for file in self._files])
         for at, file in enumerate(self._files):
-            parts.append(as_floats(file.vectors[_ranges(file.start[places], counts[at])]))
+            parts.append(as_floats(file.vectors[ranges(file.start[places], counts[at])]))
             starts[at] = np.cumsum(counts[at]) - counts[at] + begin
             begin += len(parts[-1])
         scores = np.empty(len(places), np.float32)
@@ -377,14 +377,6 @@ def best_of(scores: Floats, places: Ints, k: int) -> tuple[Floats, Ints]:
     """Return the best k along the last axis; of equal scores the earlier document comes first."""
     order = np.lexsort((places, -scores), axis=-1)[..., :k]
     return np.take_along_axis(scores, order, -1), np.take_along_axis(places, order, -1)
-
-
-def _ranges(start: Ints, count: Ints) -> Ints:
-    """Return ``start[0], start[0]+1, … (count[0] of them), start[1], …``."""
-    ends = np.cumsum(count)
-    total = int(ends[-1]) if len(ends) else 0
-    rows: Ints = np.arange(total) + np.repeat(start - (ends - count), count)
-    return rows
 
 
 def _starts(counts: Ints) -> Ints:
