@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import json
 import re
+import selectors
 import sys
 import threading
 import time
@@ -128,7 +129,7 @@ class ScriptedServer:
 
     def __enter__(self) -> ScriptedServer:
         ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)))
+        self._thread = threading.Thread(target=self._run, args=(ready,))
         self._thread.start()
         ready.wait()
         return self
@@ -136,6 +137,14 @@ class ScriptedServer:
     def __exit__(self, *exc: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+
+    def _run(self, ready: threading.Event) -> None:
+        # epoll wakes at whole milliseconds, which would make every latency longer.
+        loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
+        try:
+            loop.run_until_complete(self._serve(ready))
+        finally:
+            loop.close()
 
     async def _serve(self, ready: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -323,7 +332,7 @@ class _Connection(asyncio.Protocol):
         self._server._open.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        buffer = self._buffer
+        come, buffer = time.monotonic(), self._buffer
         buffer += data
         end = buffer.find(b"\r\n\r\n")
         if end < 0:
@@ -339,7 +348,7 @@ class _Connection(asyncio.Protocol):
         raw = bytes(buffer[start : start + length])
         del buffer[: start + length]
         method, path, _ = head[0].split(" ", 2)
-        self._handle(Seen(method, path, headers, raw, time.monotonic()))
+        self._handle(Seen(method, path, headers, raw, come))
 
     def _handle(self, seen: Seen) -> None:
         server = self._server
@@ -351,13 +360,14 @@ class _Connection(asyncio.Protocol):
             decided = server.decide(seen)
         except Exception as error:
             decided = _error(500, f"the script failed: {error!r}")
+        message = _message(decided)  # before the delay, which is not to grow by this work
         delay = decided.delay or server.latency
         if delay:
-            server._loop.call_later(delay, self._send, seen, decided)
+            server._loop.call_at(seen.at + delay, self._send, seen, decided, message)
         else:
-            self._send(seen, decided)
+            self._send(seen, decided, message)
 
-    def _send(self, seen: Seen, decided: Answer) -> None:
+    def _send(self, seen: Seen, decided: Answer, message: bytes) -> None:
         self._server.active -= 1
         seen.answered = time.monotonic()
         if decided.hang:
@@ -365,15 +375,19 @@ class _Connection(asyncio.Protocol):
         if decided.drop:
             self.transport.abort()
             return
-        content = decided.content
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        head = [f"HTTP/1.1 {decided.status} X", f"content-length: {len(data)}"]
-        if not isinstance(content, bytes):
-            head.append("content-type: application/json")
-        head += [f"{name}: {value}" for name, value in decided.headers.items()]
-        self.transport.write("\r\n".join([*head, "", ""]).encode() + data[: decided.cut])
+        self.transport.write(message)
         if decided.cut is not None:
             self.transport.close()
+
+
+def _message(decided: Answer) -> bytes:
+    content = decided.content
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    head = [f"HTTP/1.1 {decided.status} X", f"content-length: {len(data)}"]
+    if not isinstance(content, bytes):
+        head.append("content-type: application/json")
+    head += [f"{name}: {value}" for name, value in decided.headers.items()]
+    return "\r\n".join([*head, "", ""]).encode() + data[: decided.cut]
 
 
 def _error(status: int, message: str, code: str | None = None) -> Answer:
