@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import shutil
 from collections.abc import Iterator
@@ -12,16 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fakes import Bag, create, reopen
-from test_kernels import _case
+from fakes import create, reopen
+from hypothesis import given
+from hypothesis import strategies as st
+from test_kernels import Case, _case, _spans
 
 from strop import Index, candidates
+from strop.cells import as_bytes, largest
 from strop.cli import main
 from strop.kernels import cosine_with_sharpened, unit_rows
 from strop.methods import Method
+from strop.search import Layout
 from strop.sidecar import read_arrays, write_arrays
+from strop.snapshot import Spans
 
-pytest.importorskip("usearch")
 ASKED = ["word7 text of", "more text 3", "some word31 word32"]
 
 
@@ -52,31 +55,100 @@ def two_stage(index: Index, k: int = 5) -> candidates.TwoStage | None:
         return index._two(*index._layout(method), method, k)
 
 
-def test_every_method_setting_rescores_as_the_formula() -> None:
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8", "mixed"])
+def test_candidates_are_scored_by_the_formula(kind: str) -> None:
     for seed in range(20):
         case = _case(seed, (3, 12, 16, 2, 5), exact=seed % 2 == 0)
-        layout = case.layout()
+        kinds = ["int8", "float32"] if kind == "mixed" else [kind] * 2
+        layout = stored_as(case, kinds)
+        _, means = candidates.mean_vectors(layout)
         for alpha, temperature in ((1, 0.1), (2.5, 1), (-1, 0.3), (1, 0), (1e30, 1), (1, np.inf)):
             method = Method("m", alpha=alpha, temperature=temperature)
             places = np.array([11, 3, 4, 0, 7])
             for q in case.asked:
+                scores, chosen = layout.score_candidates(q, places, means[places], method, 9)
+                assert sorted(chosen) == sorted(places)
                 expected = [
-                    cosine_with_sharpened(q, case.documents[p], case.queries(p), alpha, temperature)
-                    for p in places
+                    cosine_with_sharpened(
+                        q, case.documents[p], layout.queries(p), alpha, temperature
+                    )
+                    for p in chosen
                 ]
-                got = layout.rescore(q, places, method)
                 if temperature or seed % 2 == 0:  # else the last bit of a product is a choice
-                    np.testing.assert_allclose(got, expected, atol=1e-5)
+                    np.testing.assert_allclose(scores, expected, atol=1e-5)
+
+
+def stored_as(case: Case, kinds: list[str]) -> Layout:
+    """The case's layout with its sets' vectors stored in these kinds."""
+    sets = []
+    for lists, kind in zip(case.lists, kinds, strict=True):
+        spans = _spans(lists, case.documents.shape[1])
+        rows = as_bytes(spans.vectors)[0] if kind == "int8" else spans.vectors
+        sets.append(Spans(rows.astype(kind), spans.start, spans.count))
+    ones = np.ones(len(case.documents), np.int64)
+    return Layout(Spans(case.documents, np.arange(len(ones)), ones), sets, None)
+
+
+@given(st.lists(st.floats(-2, 2, width=32), max_size=60), st.integers(1, 70))
+def test_the_largest_come_first(values: list[float], most: int) -> None:
+    given_ = np.array(values, np.float32)
+    order = np.full(most, -1, np.int64)
+    found = largest(given_, most, order)
+    assert found == min(most, len(values))
+    picked = given_[order[:found]]
+    assert len(set(order[:found].tolist())) == found
+    if found:
+        width = (given_.max() - given_.min()) / 511 + 1e-6
+        right = np.sort(given_)[::-1][:found]
+        assert np.abs(picked - right).max() <= width
 
 
 def test_mean_vectors() -> None:
     case = _case(3, (1, 30, 16, 2, 5), exact=False)
-    expected = []
+    expected, products = [], []
     for j, d in enumerate(case.documents):
         own = case.queries(j)
         expected.append(d + own.mean(axis=0) if len(own) else d)
-    means = candidates.mean_vectors(case.layout())
-    np.testing.assert_allclose(means, unit_rows(np.array(expected)), atol=1e-6)
+        gram = own @ own.T
+        others = gram[~np.eye(len(own), dtype=bool)]
+        products.append([(own @ d).mean() if len(own) else 0, others.mean() if len(others) else 0])
+    vectors, means = candidates.mean_vectors(case.layout())
+    np.testing.assert_allclose(vectors, unit_rows(np.array(expected)), atol=1e-6)
+    np.testing.assert_allclose(means, products, atol=1e-5)
+
+
+def test_cells_find_what_one_cell_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for a part of each cell at a time, and without documents that are gone."""
+    rng = np.random.default_rng(0)
+    topics = rng.standard_normal((40, 24))
+    documents = unit_rows(topics[rng.integers(0, 40, 3000)] + 0.4 * rng.standard_normal((3000, 24)))
+    queries = unit_rows(np.repeat(documents, 3, axis=0) + 0.3 * rng.standard_normal((9000, 24)))
+    layout = Layout(
+        Spans(documents, np.arange(3000), np.ones(3000, np.int64)),
+        [Spans(queries, np.arange(3000) * 3, np.full(3000, 3))],
+        None,
+    )
+    numbers = np.arange(3000)[:, None]
+    asked = unit_rows(documents[::40] + 0.3 * rng.standard_normal((75, 24)))
+    method = Method("m", temperature=0.1)
+    exact = layout.scan(asked, method, 10)[1]
+    monkeypatch.setattr(candidates, "_CELLS_FROM", 1000)
+    made = candidates.Candidates.make(layout, numbers, [])
+    assert len(made.centres) > 100
+    assert made.probes < len(made.centres)
+    two = candidates.TwoStage(made, layout, numbers)
+    together = two.search(asked, method, 10)[1]
+    assert np.mean([np.isin(a, b).mean() for a, b in zip(exact, together, strict=True)]) > 0.98
+    for q in range(0, 75, 10):
+        alone = two.search(asked[q : q + 1], method, 10)
+        assert np.isin(alone[1][0], exact[q]).mean() >= 0.9
+    gone = np.unique(exact[:, :5])
+    left = np.setdiff1d(np.arange(3000), gone)
+    two = candidates.TwoStage(made, layout.only(left), numbers[left])
+    found = left[two.search(asked, method, 10)[1]]
+    assert not np.isin(found, gone).any()
+    right = left[layout.only(left).scan(asked, method, 10)[1]]
+    assert np.mean([np.isin(a, b).mean() for a, b in zip(right, found, strict=True)]) > 0.97
 
 
 def test_it_finds_what_the_scan_finds(index: Index) -> None:
@@ -92,16 +164,14 @@ def test_it_finds_what_the_scan_finds(index: Index) -> None:
 
 
 def test_it_looks_at_candidates_only(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    from strop.search import Layout
-
     seen: list[int] = []
-    rescore = Layout.rescore
+    score = Layout.score_candidates
 
-    def note(self: Layout, asked: Any, places: Any, method: Any) -> Any:
+    def note(self: Layout, asked: Any, places: Any, *more: Any) -> Any:
         seen.append(len(places))
-        return rescore(self, asked, places, method)
+        return score(self, asked, places, *more)
 
-    monkeypatch.setattr(Layout, "rescore", note)
+    monkeypatch.setattr(Layout, "score_candidates", note)
     index.search(ASKED, 5)
     assert seen == [40, 40, 40]
     index.search(ASKED, 5, exact=True)
@@ -112,11 +182,11 @@ def test_it_looks_at_candidates_only(index: Index, monkeypatch: pytest.MonkeyPat
 
 
 def test_new_changed_and_removed_documents(index: Index) -> None:
-    before = index._catalog.meta("graph")
+    before = index._catalog.meta("candidates")
     index.remove(["7"])
     index.add([{"id": "9", "title": "zebra", "text": "a zebra stands here."}])
     index.add([{"id": "new", "title": "quagga", "text": "a quagga stands here."}])
-    assert index._catalog.meta("graph") == before  # little changed
+    assert index._catalog.meta("candidates") == before  # little changed
     two = two_stage(index)
     assert two is not None
     assert len(two.tail) == 2
@@ -144,62 +214,62 @@ def test_another_reader_uses_it_and_another_set_makes_it_anew(index: Index) -> N
         index.import_queries({str(at): [f"who is {at}"] for at in range(300)}, "simple")
         two = two_stage(reader)
         assert two is not None
-        assert two.candidates.about["sets"] == ["sentences", "simple"]
+        assert two.candidates.sets == ["sentences", "simple"]
 
 
-@pytest.mark.parametrize("harm", ["gone", "cut", "other format", "graph gone", "flipped beside it"])
-def test_without_a_usable_graph_searches_are_exact_and_say_how_to_mend_it(
+@pytest.mark.parametrize("harm", ["gone", "cut", "other format", "codes gone", "flipped"])
+def test_without_usable_candidates_searches_are_exact_and_say_how_to_mend_them(
     index: Index, harm: str
 ) -> None:
-    beside = index.path / "cache" / index._catalog.meta("graph")
-    graph = beside.with_name(beside.name + ".usearch")
+    beside = index.path / "cache" / index._catalog.meta("candidates")
+    codes = beside.with_name(beside.name + ".codes")
     exact = index.search(ASKED, 5, exact=True)
     index.close()
     if harm == "gone":
         shutil.rmtree(index.path / "cache")
     elif harm == "cut":
-        graph.write_bytes(graph.read_bytes()[:-100])
+        codes.write_bytes(codes.read_bytes()[:-100])
     elif harm == "other format":
         found = read_arrays(beside)
         assert found is not None
         beside.unlink()
         write_arrays(beside, found[0], {**found[1], "format": 99})
-    elif harm == "flipped beside it":
+    elif harm == "flipped":
         data = bytearray(beside.read_bytes())
         data[-1000] ^= 1
         beside.write_bytes(data)
     else:
-        graph.unlink()
+        codes.unlink()
     with reopen(index.path) as index:
         with pytest.warns(UserWarning, match="strop check .* --repair"):
             hits = index.search(ASKED, 5)
         np.testing.assert_array_equal(hits.ids, exact.ids)
         index.search(ASKED, 5)  # said once
         (problem,) = index.check()
-        assert "graph of candidates" in problem
+        assert "candidates" in problem
         assert index.check(repair=True)
         assert not index.check()
         assert two_stage(index) is not None
 
 
-def test_a_flipped_byte_of_the_graph_is_found_and_mended(index: Index) -> None:
-    graph = index.path / "cache" / (index._catalog.meta("graph") + ".usearch")
+def test_a_flipped_byte_of_the_codes_is_found_and_mended(index: Index) -> None:
+    codes = index.path / "cache" / (index._catalog.meta("candidates") + ".codes")
     assert not index.check()
-    data = bytearray(graph.read_bytes())
+    data = bytearray(codes.read_bytes())
     data[len(data) // 2] ^= 1
-    graph.write_bytes(data)
-    assert index.check() == ["the graph of candidates is not what was written"]
+    codes.write_bytes(data)
+    assert index.check() == ["the candidates are not what was written"]
     assert index.check(repair=True)
     assert not index.check()
     assert two_stage(index) is not None
-    assert not graph.exists()
+    assert not codes.exists()
 
 
-def test_compaction_moves_rows_and_the_graph_stays_good(index: Index) -> None:
+def test_compaction_moves_rows_and_the_candidates_stay_good(index: Index) -> None:
     index.remove([str(at) for at in range(0, 60, 2)])
-    before, hits = index._catalog.meta("graph"), index.search(ASKED, 5)
+    before, hits = index._catalog.meta("candidates"), index.search(ASKED, 5)
     assert index.compact() > 0
-    assert index._catalog.meta("graph") == before
+    assert index._catalog.meta("candidates") == before
     two = two_stage(index)
     assert two is not None
     assert not len(two.tail)
@@ -210,7 +280,7 @@ def test_compaction_moves_rows_and_the_graph_stays_good(index: Index) -> None:
     assert not index.check()
 
 
-def test_compaction_makes_a_graph_anew_of_which_much_is_gone(index: Index) -> None:
+def test_compaction_makes_candidates_anew_of_which_much_is_gone(index: Index) -> None:
     index.remove([str(at) for at in range(130)])
     index.compact()
     two = two_stage(index)
@@ -222,8 +292,8 @@ def test_compaction_makes_a_graph_anew_of_which_much_is_gone(index: Index) -> No
     assert index.info()["sizes"]["cache"] == sum(file.stat().st_size for file in files)
 
 
-def test_vectors_made_again_are_not_trusted_to_the_graph(index: Index) -> None:
-    before = index._catalog.meta("graph")
+def test_vectors_made_again_are_not_trusted_to_the_candidates(index: Index) -> None:
+    before = index._catalog.meta("candidates")
     (file,) = (index.path / "vectors").glob("queries-*")
     data = bytearray(file.read_bytes())
     data[4 * 16] ^= 255
@@ -231,20 +301,22 @@ def test_vectors_made_again_are_not_trusted_to_the_graph(index: Index) -> None:
     index.close()
     with reopen(index.path) as index:
         assert index.check(repair=True)
-        assert index._catalog.meta("graph") == before
+        assert index._catalog.meta("candidates") == before
         two = two_stage(index)
         assert two is not None
         assert len(two.tail) == 1
 
 
-def test_a_full_disk_leaves_the_older_graph(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_older_candidates(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    before = index._catalog.meta("graph")
+    before = index._catalog.meta("candidates")
     monkeypatch.setattr(candidates, "write_arrays", full)
     index.add(documents(300, 400))
-    assert index._catalog.meta("graph") == before
+    assert index._catalog.meta("candidates") == before
     two = two_stage(index)
     assert two is not None
     assert len(two.tail) == 100
@@ -254,7 +326,7 @@ def test_a_full_disk_leaves_the_older_graph(index: Index, monkeypatch: pytest.Mo
     assert late <= set(quick.tolist())
     monkeypatch.undo()
     assert {file.name for file in (index.path / "cache").iterdir()} == {
-        before, f"{before}.usearch",
+        before, f"{before}.codes",
     }  # fmt: skip
 
 
@@ -262,27 +334,27 @@ class Stopped(BaseException):
     """As a kill: nothing that handles errors sees it."""
 
 
-@pytest.mark.parametrize("step", ["linked", "saved", "written", "committed"])
-def test_a_writer_stopped_while_it_makes_the_graph(
+@pytest.mark.parametrize("step", ["grouped", "saved", "written", "committed"])
+def test_a_writer_stopped_while_it_makes_candidates(
     index: Index, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def stop(*args: Any, **more: Any) -> None:
         raise Stopped
 
     where: dict[str, tuple[Any, str]] = {
-        "linked": (candidates.Candidates, "write"),
+        "grouped": (candidates.Candidates, "write"),
         "saved": (candidates, "write_arrays"),
         "written": (index._catalog, "set_meta"),
-        "committed": (candidates.GraphCache, "_delete"),
+        "committed": (candidates.CandidateCache, "_delete"),
     }
-    before = index._catalog.meta("graph")
+    before = index._catalog.meta("candidates")
     with monkeypatch.context() as patch:
         patch.setattr(*where[step], stop)
         with pytest.raises(Stopped):
             index.add(documents(300, 400))
     index.close()
     with reopen(index.path) as index:
-        assert (index._catalog.meta("graph") == before) == (step != "committed")
+        assert (index._catalog.meta("candidates") == before) == (step != "committed")
         two = two_stage(index)
         assert two is not None
         assert len(two.tail) == (0 if step == "committed" else 100)
@@ -295,30 +367,12 @@ def test_a_writer_stopped_while_it_makes_the_graph(
 
 
 def test_what_a_stopped_writer_left_is_swept(index: Index) -> None:
-    left = [index.path / "cache" / name for name in ("graph-1", "graph-1.usearch")]
+    left = [index.path / "cache" / name for name in ("candidates-1", "candidates-1.codes")]
     for file in left:
         file.write_bytes(b"half")
     index.remove(["7"])
     assert not any(file.exists() for file in left)
     assert two_stage(index) is not None
-
-
-def test_without_usearch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **more: Any) -> Any:
-        if name.startswith("usearch"):
-            raise ImportError(name)
-        return real(name, *args, **more)
-
-    monkeypatch.setattr(candidates, "TWO_STAGE_FROM", 50)
-    monkeypatch.setattr(candidates, "candidates_for", lambda k: 8 * k)
-    monkeypatch.setattr(builtins, "__import__", without)
-    with create(tmp_path / "index", Bag()) as index:
-        index.sharpen()
-        index.add(documents(0, 300))
-        with pytest.warns(UserWarning, match=r"pip install 'strop\[ann\]'"):
-            assert index.search("word7", 5).ids.shape == (1, 5)
 
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

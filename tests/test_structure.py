@@ -17,8 +17,8 @@ LAYERS = [
     errors types
     compiled threads files sentences methods batches vectors database sidecar
     kernels clustering data datasets ledger embed stdlib_docs lm prompts query_filters
-    document_catalog neighbors intake upgrade expand_prompts words
-    catalog
+    cells document_catalog intake upgrade expand_prompts words
+    catalog neighbors
     snapshot pipeline
     references maintenance leaks whitening
     reference_store reply_store

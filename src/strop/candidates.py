@@ -1,11 +1,11 @@
-"""Candidates for two-stage search: a graph (HNSW, by usearch) with one vector for each document.
+"""Candidates for two-stage search: one vector for each document, in bytes and in cells.
 
-The vector is ``d + mean of q_i``, the sharpened document at an infinite temperature. The graph
-only decides who is looked at; what it finds is then scored exactly.
+The vector is ``d + mean of q_i``, the sharpened document at an infinite temperature. It only
+decides who is looked at; what it finds is then scored with all its queries.
 
-The graph is a cache. Beside it stands, for each document, which vectors it was made from (by
-``Spans.made``, which compaction leaves as it is). A document that has others by now, or came
-later, is not trusted to it, and is scanned instead.
+The candidates are a cache. With them stands, for each document, which vectors they were made from
+(by ``Spans.made``, which compaction leaves as it is). A document that has others by now, or came
+later, is not trusted to them, and is scanned instead.
 """
 
 from __future__ import annotations
@@ -22,119 +22,161 @@ import numpy as np
 
 from strop import kernels
 from strop.catalog import Catalog
-from strop.errors import IndexDamaged, MissingExtra
+from strop.cells import Bytes, as_bytes, nearest_centres, nearest_in_cells, rough_centres
+from strop.errors import IndexDamaged
 from strop.kernels import Floats, Ints
-from strop.maintenance import GRAPH, GRAPH_FORMAT
-from strop.methods import Method
+from strop.maintenance import CANDIDATES_FORMAT, CODES
+from strop.methods import METHODS, Method
 from strop.search import Layout, best_of
 from strop.sidecar import file_sum, read_arrays, write_arrays
 from strop.snapshot import CACHE, Snapshot
-from strop.threads import thread_count
+from strop.threads import in_parts, pool, thread_count
 from strop.types import Progress, Vectors
 
 TWO_STAGE_FROM = 20_000
 """Documents from which a search looks at candidates only; fewer are scanned in milliseconds."""
-_LINKS, _WIDTH = 16, 128
+_CELLS_FROM = 8_000
+"""Fewer documents are one cell: reading all of them takes no longer than finding out which."""
 _FOLLOW = 0.1
-"""The graph follows when this share of the documents is not in it as they are."""
+"""The candidates follow when this share of the documents is not among them as they are."""
+_SAMPLE = 200
+_COVERED = 0.998
 
 
 def candidates_for(k: int) -> int:
-    """Return how many candidates are scored for the best k."""
-    return 100 + 30 * k
+    """Return how many candidates are looked at for the best k."""
+    return 300 + 20 * k
 
 
-def mean_vectors(layout: Layout) -> Vectors:
-    """Return the direction of ``d + mean of q_i`` for each document (n, dim)."""
-    means = np.empty((layout.size, layout.dim), np.float32)
+def scored_exactly_for(k: int) -> int:
+    """Return how many of them are scored exactly."""
+    return 3 * k + 18
+
+
+def mean_vectors(layout: Layout) -> tuple[Vectors, Floats]:
+    """Return the direction of ``d + mean of q_i`` for each document (n, dim), and its means.
+
+    The means (n, 2) are those that ``Layout.best_among`` wants.
+    """
+    vectors = np.empty((layout.size, layout.dim), np.float32)
+    means = np.empty((layout.size, 2), np.float32)
     for block, (first, last) in enumerate(layout.blocks):
-        kernels.sharpened_by_mean(*layout.block(block), means[first:last])
-    return means
+        kernels.sharpened_by_mean(*layout.block(block), vectors[first:last], means[first:last])
+    return vectors, means
 
 
+@dataclass(frozen=True)
 class Candidates:
-    """A graph in two files, opened memory-mapped. Row i of ``made_from`` is about its key i."""
+    """Documents' vectors, cell after cell: cell c has the rows ``edges[c]:edges[c + 1]``.
 
-    def __init__(self, graph: Any, made_from: Ints, about: dict[str, Any]) -> None:
-        self._graph = graph
-        self.made_from = made_from
-        self.about = about
+    ``probes`` cells are read for each search. ``made_from`` (n, columns) says which document and
+    which vectors of it a row is from.
+    """
+
+    codes: Bytes
+    scales: Floats
+    means: Floats
+    made_from: Ints
+    centres: Vectors
+    edges: Ints
+    probes: int
+    sets: list[str]
 
     @classmethod
-    def open(cls, path: Path, memory_mapped: bool = True) -> Candidates:
-        """Open what ``write`` wrote."""
-        graph_of = _usearch()
+    def make(
+        cls, layout: Layout, made_from: Ints, sets: list[str], progress: Progress | None = None
+    ) -> Candidates:
+        """Make the candidates of all documents of a layout."""
+        vectors, means = mean_vectors(layout)
+        cells = 1 if layout.size < _CELLS_FROM else 2 * int(np.sqrt(layout.size))
+        if progress is not None:
+            progress("grouping candidates", 0, layout.size)
+        centres = rough_centres(vectors, cells)
+        which = nearest_centres(vectors, centres)
+        made = cls._grouped(which, *as_bytes(vectors), means, made_from, centres, 1, sets)
+        if progress is not None:
+            progress("grouping candidates", layout.size, layout.size)
+        return made._replace_probes(layout, which, vectors)
+
+    @classmethod
+    def _grouped(
+        cls, which: Ints, codes: Bytes, scales: Floats, means: Floats, made_from: Ints,
+        centres: Vectors, probes: int, sets: list[str],
+    ) -> Candidates:  # fmt: skip
+        order = np.argsort(which, kind="stable")
+        edges = np.searchsorted(which[order], np.arange(len(centres) + 1)).astype(np.int64)
+        rows = codes[order], scales[order], means[order], made_from[order]
+        return cls(*rows, centres, edges, probes, sets)
+
+    def _replace_probes(self, layout: Layout, which: Ints, vectors: Vectors) -> Candidates:
+        """Return the same with as many probes as stored queries need to find their best 10."""
+        if len(self.centres) == 1:
+            return self
+        asked = layout.sample_queries(_SAMPLE)
+        best = layout.scan(asked, METHODS["sharp"], 10)[1]
+        order = np.argsort(-(asked @ self.centres.T), axis=1)
+        rank = np.empty_like(order)
+        np.put_along_axis(rank, order, np.arange(order.shape[1])[None], axis=1)
+        needed = np.take_along_axis(rank, which[best], axis=1)
+        probes = int(np.quantile(needed, _COVERED)) + 1 if needed.size else 1
+        return Candidates(**{**vars(self), "probes": max(4, probes)})
+
+    def with_more(self, layout: Layout, made_from: Ints) -> Candidates:
+        """Return these and the documents of another layout."""
+        vectors, means = mean_vectors(layout)
+        codes, scales = as_bytes(vectors)
+        known = np.repeat(np.arange(len(self.centres)), np.diff(self.edges))
+        return self._grouped(
+            np.concatenate([known, nearest_centres(vectors, self.centres)]),
+            np.concatenate([self.codes, codes]),
+            np.concatenate([self.scales, scales]),
+            np.concatenate([self.means, means]),
+            np.concatenate([self.made_from, made_from]),
+            self.centres, self.probes, self.sets,
+        )  # fmt: skip
+
+    @classmethod
+    def open(cls, path: Path) -> Candidates:
+        """Open what ``write`` wrote; the codes are read from the disk as they are needed."""
         found = read_arrays(path)
         try:
             if found is None:
                 raise ValueError("it is missing or not what was written")
-            made_from, about = found[0]["made_from"], found[1]
-            if about["format"] != GRAPH_FORMAT:
-                raise ValueError(f"it has format {about['format']}, not {GRAPH_FORMAT}")
-            file = _graph_file(path)
-            if file.stat().st_size != about["graph"][0]:
+            arrays, about = found
+            if about["format"] != CANDIDATES_FORMAT:
+                raise ValueError(f"it has format {about['format']}, not {CANDIDATES_FORMAT}")
+            file, shape = _codes_file(path), (len(arrays["scales"]), arrays["centres"].shape[1])
+            if file.stat().st_size != np.prod(shape):
                 raise ValueError(f"{file.name} has another size than it was written with")
-            graph = graph_of.restore(str(file), view=memory_mapped)
-            if graph is None or len(graph) != len(made_from):
-                raise ValueError("its files do not belong together")
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            raise IndexDamaged(f"the graph {path} cannot be used: {error}") from error
-        return cls(graph, made_from, about)
+            codes = np.asarray(np.memmap(file, np.int8, "r", shape=shape))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise IndexDamaged(f"the candidates {path} cannot be used: {error}") from error
+        return cls(codes, **arrays, probes=about["probes"], sets=about["sets"])
 
-    @classmethod
-    def empty(cls, dim: int, columns: int) -> Candidates:
-        """Return a graph with nothing in it; ``columns`` numbers say what a document is from."""
-        # Inner products of unit vectors. Two bytes a value: rescoring makes up for what is lost.
-        graph = _usearch()(
-            ndim=dim, metric="ip", dtype="f16", connectivity=_LINKS, expansion_add=_WIDTH
-        )
-        return cls(graph, np.empty((0, columns), np.int64), {})
-
-    def add(self, vectors: Vectors, made_from: Ints, progress: Progress | None = None) -> None:
-        """Add documents (not to a memory-mapped one)."""
-        begin = len(self.made_from)
-        for at in range(0, len(vectors), 5_000):
-            part = vectors[at : at + 5_000]
-            keys = np.arange(begin + at, begin + at + len(part))
-            self._graph.add(keys, part, threads=thread_count())
-            if progress is not None:
-                progress("linking candidates", at + len(part), len(vectors))
-        self.made_from = np.concatenate([self.made_from, made_from])
-
-    def write(self, path: Path, about: dict[str, Any]) -> None:
-        """Write the graph and, beside it, what it was made from to new files."""
-        file = _graph_file(path)
+    def write(self, path: Path) -> None:
+        """Write the codes and, beside them, all the rest to new files."""
+        file = _codes_file(path)
         path.parent.mkdir(exist_ok=True)
-        self._graph.save(str(file))
-        with open(file, "r+b") as written:
-            os.fsync(written.fileno())
-        about = {**about, "format": GRAPH_FORMAT, "graph": file_sum(file)}
-        write_arrays(path, {"made_from": self.made_from}, about)
-
-    def search(self, asked: Vectors, most: int) -> Ints:
-        """Return the keys of the nearest documents for each asked vector: (n, most or fewer)."""
-        most = min(most, len(self.made_from))
-        self._graph.expansion_search = max(_WIDTH, most)
-        found = self._graph.search(asked, most, threads=min(len(asked), thread_count()))
-        keys: Ints = np.atleast_2d(np.asarray(found.keys)).astype(np.int64)
-        return keys
+        with open(file, "xb") as codes:
+            np.ascontiguousarray(self.codes).tofile(codes)
+            codes.flush()
+            os.fsync(codes.fileno())
+        about: dict[str, Any] = {"format": CANDIDATES_FORMAT, "codes": file_sum(file)}
+        about |= {"probes": self.probes, "sets": self.sets}
+        arrays = {
+            name: getattr(self, name)
+            for name in ("scales", "means", "made_from", "centres", "edges")
+        }
+        write_arrays(path, arrays, about)
 
 
-@dataclass(frozen=True)
 class TwoStage:
-    """A graph beside the layout it serves: who of it is there as they are, who is not."""
+    """Candidates beside the layout they serve: who of it is there as they are, who is not."""
 
-    candidates: Candidates
-    layout: Layout
-    place_of: Ints  # by key; -1 where the document is gone or changed
-    tail: Ints  # places of documents the graph does not know as they are
-    tail_layout: Layout
-
-    @classmethod
-    def match(cls, candidates: Candidates, layout: Layout, made_from: Ints) -> TwoStage:
-        """Find the documents of a layout, ``made_from`` (n, columns), in a graph."""
+    def __init__(self, candidates: Candidates, layout: Layout, made_from: Ints) -> None:
+        """Find the documents of a layout, ``made_from`` (n, columns), among candidates."""
         known = candidates.made_from
-        place_of = np.full(len(known), -1, np.int64)
+        place_of = np.full(len(known), -1, np.int64)  # by row; -1 where it is gone or changed
         if len(known) and len(made_from) and known.shape[1] == made_from.shape[1]:
             # The first column is a document's number, ascending in a layout.
             at = np.minimum(np.searchsorted(made_from[:, 0], known[:, 0]), len(made_from) - 1)
@@ -142,43 +184,82 @@ class TwoStage:
             place_of[same] = at[same]
         there = np.zeros(layout.size, bool)
         there[place_of[place_of >= 0]] = True
-        tail = np.flatnonzero(~there)
-        return cls(candidates, layout, place_of, tail, layout.only(tail))
+        self.candidates, self.layout, self.place_of = candidates, layout, place_of
+        self.tail = np.flatnonzero(~there)
+        self._tail_layout = layout.only(self.tail)
+        self._centres = as_bytes(candidates.centres)
 
     @property
     def behind(self) -> bool:
-        """Whether so much has changed that the graph should follow."""
+        """Whether so much has changed that the candidates should follow."""
         return len(self.tail) > _FOLLOW * self.layout.size
 
     @property
-    def mostly_gone(self) -> bool:
-        """Whether so much of the graph is of no use that it should be made anew."""
-        return int((self.place_of < 0).sum()) > 0.3 * len(self.place_of)
+    def worn(self) -> bool:
+        """Whether they should be made anew: much is of no use, or the cells are too full."""
+        cells, size = len(self.candidates.centres), self.layout.size
+        gone = int((self.place_of < 0).sum()) > 0.3 * len(self.place_of)
+        return gone or size > (max(_CELLS_FROM, cells**2))
 
     def search(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each asked vector: scores and places, (n, k)."""
-        lost = int((self.place_of < 0).sum())
-        keys = self.candidates.search(asked, candidates_for(k) + min(lost, 5 * candidates_for(k)))
+        if len(asked) == 1 and len(self.tail) == 0:
+            found = self._one(asked[0], method, k)
+            if len(found[0]) == k:
+                return found[0][None], found[1][None]
         best = np.empty((len(asked), k), np.float32)
         places = np.empty((len(asked), k), np.int64)
-        scores, late = self.tail_layout.scan(asked, method, k)
-        for q, row in enumerate(keys):
-            found = self.place_of[row]
-            found = found[found >= 0]
-            if len(found) + len(self.tail) < k:  # too much of the graph is of no use
-                exact = self.layout.scan(asked[q : q + 1], method, k)
-                best[q], places[q] = exact[0][0], exact[1][0]
-                continue
-            mine = self.layout.rescore(asked[q], found, method)
-            both = np.concatenate([mine, scores[q]]), np.concatenate([found, self.tail[late[q]]])
-            best[q], places[q] = best_of(*both, k)
+        late = self._tail_layout.scan(asked, method, k) if len(self.tail) else None
+        unanswered: list[int] = []
+
+        def work(first: int, last: int) -> None:
+            for q in range(first, last):
+                scores, mine = self._part(asked[q], method, k, 0, 1)
+                if late is not None:
+                    scores = np.concatenate([scores, late[0][q]])
+                    mine = np.concatenate([mine, self.tail[late[1][q]]])
+                if len(scores) < k:  # too much of it is of no use
+                    unanswered.append(q)
+                else:
+                    best[q], places[q] = best_of(scores, mine, k)
+
+        in_parts(len(asked), work)
+        for q in unanswered:
+            exact = self.layout.scan(asked[q : q + 1], method, k)
+            best[q], places[q] = exact[0][0], exact[1][0]
         return best, places
 
+    def _one(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
+        """Search for one asked vector (dim,), each thread among its part of the candidates."""
+        parts = thread_count()
+        others = [
+            pool().submit(self._part, asked, method, k, part, parts) for part in range(1, parts)
+        ]
+        found = [self._part(asked, method, k, 0, parts), *(one.result() for one in others)]
+        scores = np.concatenate([scores for scores, _ in found])
+        return best_of(scores, np.concatenate([places for _, places in found]), k)
 
-class GraphCache:
-    """The graph of an index: brought up to date by its writer, set beside what a search sees.
+    def _part(
+        self, asked: Vectors, method: Method, k: int, part: int, parts: int
+    ) -> tuple[Floats, Ints]:
+        """Score the candidates in one of so many parts; return the likely best of them."""
+        of = self.candidates
+        rows = np.empty(-(-candidates_for(k) // parts), np.int64)
+        found = nearest_in_cells(
+            asked, *self._centres, of.probes, of.edges, of.codes, of.scales, self.place_of,
+            part, parts, rows,
+        )  # fmt: skip
+        rows = rows[:found]
+        exactly = scored_exactly_for(k) if parts == 1 else scored_exactly_for(k) // 2 + k // 2
+        return self.layout.score_candidates(
+            asked, self.place_of[rows], of.means[rows], method, exactly
+        )
 
-    It is a cache: the catalog says which graph counts, and without one searches are exact.
+
+class CandidateCache:
+    """The candidates of an index: brought up to date by its writer, set beside what a search sees.
+
+    The catalog says which count, and without any searches are exact.
     """
 
     def __init__(self, catalog: Catalog, index: Path) -> None:
@@ -188,55 +269,53 @@ class GraphCache:
         self._held: tuple[str | None, Layout, TwoStage | None] | None = None
 
     def close(self) -> None:
-        """Let go of the graph."""
+        """Let go of the candidates."""
         self._held = None
 
     def follow(
         self, snapshot: Snapshot, layout: Layout, names: list[str], progress: Progress | None
     ) -> None:
-        """Make the graph, or add to it, where much of the index is not in it as it is now."""
-        older, made_from = self._catalog.meta("graph"), _made_from(snapshot, names)
-        graph, wanted = None, np.arange(layout.size)
+        """Make candidates, or add to them, where much of the index is not among them as it is."""
+        older, made_from = self._catalog.meta("candidates"), _made_from(snapshot, names)
+        made = None
         if older is not None:
-            with suppress(IndexDamaged):  # then it is made anew
-                path = self._index / CACHE / older
-                two = TwoStage.match(Candidates.open(path), layout, made_from)
-                if two.candidates.about["sets"] == names and not two.mostly_gone:
+            with suppress(IndexDamaged):  # then they are made anew
+                two = TwoStage(Candidates.open(self._index / CACHE / older), layout, made_from)
+                if two.candidates.sets == names and not two.worn:
                     if not two.behind:
                         return
-                    graph, wanted = Candidates.open(path, memory_mapped=False), two.tail
-        graph = graph or Candidates.empty(layout.dim, made_from.shape[1])
-        graph.add(mean_vectors(layout.only(wanted)), made_from[wanted], progress)
-        name = f"graph-{uuid.uuid4().hex}"
+                    made = two.candidates.with_more(layout.only(two.tail), made_from[two.tail])
+        made = made or Candidates.make(layout, made_from, names, progress)
+        name = f"candidates-{uuid.uuid4().hex}"
         try:
-            graph.write(self._index / CACHE / name, {"sets": names})
-        except (OSError, RuntimeError):  # a full disk: the older one still serves
+            made.write(self._index / CACHE / name)
+        except OSError:  # a full disk: the older ones still serve
             self._delete(name)
             return
         with self._catalog.writing(searchable=False) as connection:
-            self._catalog.set_meta(connection, graph=name)
+            self._catalog.set_meta(connection, candidates=name)
         if older is not None:
             self._delete(older)
 
     def _delete(self, name: str) -> None:
         path = self._index / CACHE / name
-        for file in (path, _graph_file(path)):
+        for file in (path, _codes_file(path)):
             with suppress(OSError):
                 file.unlink()
 
     def beside(self, snapshot: Snapshot, layout: Layout, names: list[str]) -> TwoStage | None:
-        """Return the graph matched with a layout; None, with a warning, if it cannot be used."""
-        name, held = self._catalog.meta("graph"), self._held
+        """Return candidates matched with a layout; None, with a warning, if there are none."""
+        name, held = self._catalog.meta("candidates"), self._held
         if held is None or held[0] != name or held[1] is not layout:
             two = None
             try:
                 if held is not None and held[0] == name and held[2] is not None:
-                    graph = held[2].candidates
+                    of = held[2].candidates
                 else:
-                    graph = self._open(name)
-                if graph.about["sets"] == names:
-                    two = TwoStage.match(graph, layout, _made_from(snapshot, names))
-            except (IndexDamaged, MissingExtra) as error:
+                    of = self._open(name)
+                if of.sets == names:
+                    two = TwoStage(of, layout, _made_from(snapshot, names))
+            except IndexDamaged as error:
                 warnings.warn(
                     f"searching all {layout.size:,} documents, not candidates only: {error}. "
                     f"To make them: strop check {self._index} --repair",
@@ -247,13 +326,12 @@ class GraphCache:
 
     def _open(self, name: str | None) -> Candidates:
         if name is None:
-            _usearch()
-            raise IndexDamaged(f"{self._index} has no graph of candidates yet")
+            raise IndexDamaged(f"{self._index} has no candidates yet")
         return Candidates.open(self._index / CACHE / name)
 
 
 def two_stage_suits(method: Method, documents: int, k: int) -> bool:
-    """Tell whether candidates of the graph are the ones a method would find."""
+    """Tell whether the candidates are the ones a method would find."""
     return (
         documents >= max(TWO_STAGE_FROM, 4 * candidates_for(k))
         and method.weighting == "softmax"
@@ -273,13 +351,5 @@ def _made_from(snapshot: Snapshot, names: list[str]) -> Ints:
     return np.stack(columns + [part for of in sets for part in (of.made, of.count)], axis=1)
 
 
-def _graph_file(path: Path) -> Path:
-    return path.with_name(path.name + GRAPH)
-
-
-def _usearch() -> Any:
-    try:
-        from usearch.index import Index as Graph
-    except ImportError:
-        raise MissingExtra("two-stage search", "ann") from None
-    return Graph
+def _codes_file(path: Path) -> Path:
+    return path.with_name(path.name + CODES)

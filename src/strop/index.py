@@ -7,7 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ from strop import candidates as two_stage
 from strop.asking import Spent
 from strop.batch_generation import BatchGeneration, read_reply_file, write_request_file
 from strop.batch_store import refuse_cut_off
-from strop.candidates import GraphCache, TwoStage, two_stage_suits
+from strop.candidates import CandidateCache, TwoStage, two_stage_suits
 from strop.catalog import Catalog, QuerySet, expanded_set
 from strop.contrast import Contrast
 from strop.embed import Embedder
-from strop.errors import BadIndex, BadInput, MissingExtra, ServiceError
+from strop.errors import BadIndex, BadInput, ServiceError
 from strop.expand import QueryMethod
 from strop.explain import Explanation, explain
 from strop.folder import IndexFolder
@@ -71,13 +71,13 @@ class Index(IndexFolder):
         self._frozen = False  # a view that never looks at the index anew
         self._counted: tuple[int, Words] | None = None  # BM25's words, and of which version
         self._before: tuple[Ints, dict[object, Layout]] | None = None  # numbers, layouts
-        self._graph = GraphCache(catalog, path)
+        self._candidates = CandidateCache(catalog, path)
 
     def close(self) -> None:
         """Let go of the catalog's connections and of the vectors."""
         super().close()
         self._seen = self._before = None
-        self._graph.close()
+        self._candidates.close()
 
     # -- documents ------------------------------------------------------------------------
 
@@ -324,14 +324,13 @@ class Index(IndexFolder):
             self._pipeline.run(progress, expanded=style)
 
     def _follow(self, progress: Progress | None) -> None:
-        """Bring the graph of candidates up to date where the index is large and much changed."""
+        """Bring the candidates up to date where the index is large and much changed."""
         with self._catalog.reading():
             names = self._query_sets()
             if not names or len(self) < two_stage.TWO_STAGE_FROM:
                 return
             snapshot, layout = self._layout(METHODS["sharp"])
-        with suppress(MissingExtra):  # searches are exact then, and say so
-            self._graph.follow(snapshot, layout, names, progress)
+        self._candidates.follow(snapshot, layout, names, progress)
 
     def finish(self, progress: Progress | None = None) -> None:
         """Go on with work that was interrupted; does nothing where none was."""
@@ -665,12 +664,12 @@ class Index(IndexFolder):
         return list(self._query_sets() if method.sets is None else method.sets)
 
     def _two(self, snapshot: Snapshot, layout: Layout, method: Method, k: int) -> TwoStage | None:
-        """Return the graph beside a layout where a search should use it, else None."""
+        """Return candidates beside a layout where a search should use it, else None."""
         names = self._query_sets()
         suits = two_stage_suits(method, layout.size, k) and not self._frozen
         if self._mixed(method) != names or not suits:
             return None
-        return self._graph.beside(snapshot, layout, names)
+        return self._candidates.beside(snapshot, layout, names)
 
     def _layout(self, method: Method) -> tuple[Snapshot, Layout]:
         """Return the newest snapshot and its layout for a method, made anew only if changed."""

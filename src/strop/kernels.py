@@ -300,73 +300,151 @@ def plain_block(products: Floats, own: Ints, shift: int, best: Floats, places: I
 
 
 @compiled(reorder=True)
-def sharpened_by_mean(rows: Vectors, own: Ints, starts: Ints, counts: Ints, built: Vectors) -> None:
-    """Write ``built`` (n, dim): unit rows along d + mean of q_i. As in ``gram_of_documents``."""
+def sharpened_by_mean(
+    rows: Vectors, own: Ints, starts: Ints, counts: Ints, built: Vectors, means: Floats
+) -> None:
+    """Write ``built`` (n, dim): unit rows along d + mean of q_i. As in ``gram_of_documents``.
+
+    Also ``means`` (n, 2): of d.q_i, and of q_i.q_j for i != j; zeros where there are none.
+    """
     dim = rows.shape[1]
+    total = np.empty(dim, np.float32)
     for j in range(len(own)):
         n = counts[:, j].sum()
-        for c in range(dim):
-            built[j, c] = rows[own[j], c] * max(1, n)
+        total[:] = 0
+        squares = np.float32(0.0)
         for m in range(len(starts)):
             for i in range(starts[m, j], starts[m, j] + counts[m, j]):
                 for c in range(dim):
-                    built[j, c] += rows[i, c]
+                    total[c] += rows[i, c]
+                    squares += rows[i, c] * rows[i, c]
+        along = np.float32(0.0)
+        square = np.float32(0.0)
+        for c in range(dim):
+            along += rows[own[j], c] * total[c]
+            square += total[c] * total[c]
+            built[j, c] = rows[own[j], c] * max(1, n) + total[c]
+        means[j, 0] = along / max(1, n)
+        means[j, 1] = (square - squares) / max(1, n * (n - 1))
     unit_floats(built, built)
 
 
 @compiled(reorder=True)
 def sharpened_candidates(
-    rows: Vectors, own: Ints, starts: Ints, counts: Ints, asked: Vectors, alpha: float,
-    temperature: float, scores: Floats,
-) -> None:  # fmt: skip
-    """Write the score of each document for one asked vector (dim,) by building d*.
+    asked: Vectors, places: Ints, guesses: Floats, documents: Vectors, own: Ints,
+    rows: tuple[NDArray[Any], ...], starts: tuple[Ints, ...], counts: tuple[Ints, ...],
+    as_stored: bool, alpha: float, temperature: float, chosen: Ints, scores: Floats,
+) -> int:  # fmt: skip
+    """Score the documents at ``places`` for one asked vector (dim,), the best of them exactly.
 
-    For few documents, of which nothing is known beforehand: cheaper than their Gram matrices.
-    Layout of the rows as in ``gram_of_documents``. NaN where d* nearly vanishes.
+    ``documents[own[p]]`` is a document's vector, ``rows[m][starts[m][p]:][:counts[m][p]]`` are its
+    query vectors of set m: unit rows, or ``as_stored`` in bytes of any length. Reading them is what
+    takes long. The length of d* would need another reading; from the means in ``guesses`` (of
+    d.q_i, and of q_i.q_j for i != j) it is known to a percent, which tells who can be among the
+    best. For as many as ``chosen`` has room d* is built. Written are their places and scores, NaN
+    where d* nearly vanishes; returned is their number.
     """
-    dim = rows.shape[1]
-    most = max(1, counts.sum(axis=0).max())
-    mine = np.empty(most, np.int64)
-    weights = np.empty(most, np.float32)
-    built = np.empty(dim, np.float32)
+    dim = len(asked)
+    most = 1
+    for p in places:
+        n = 0
+        for m in range(len(rows)):
+            n += counts[m][p]
+        most = max(most, n)
+    weights = np.empty((len(places), most), np.float32)
+    scales = np.ones((len(places), most), np.float32)
+    rough = np.empty(len(places), np.float32)
     keep = np.float32(1.0 / max(1.0, abs(alpha)))
     add = np.float32(alpha / max(1.0, abs(alpha)))
     hard = temperature < _HARD_MAX
     cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
-    for j in range(len(own)):
+    for x in range(len(places)):
+        p = places[x]
+        d = documents[own[p]]
+        plain = np.float32(0.0)
+        for c in range(dim):
+            plain += d[c] * asked[c]
         n = 0
         peak = np.float32(-np.inf)
-        for m in range(len(starts)):
-            for i in range(starts[m, j], starts[m, j] + counts[m, j]):
+        for m in range(len(rows)):
+            for i in range(starts[m][p], starts[m][p] + counts[m][p]):
+                row = rows[m][i]
                 total = np.float32(0.0)
-                for c in range(dim):
-                    total += rows[i, c] * asked[c]
-                mine[n] = i
-                weights[n] = total
+                if as_stored:
+                    square = np.float32(0.0)
+                    for c in range(dim):
+                        value = np.float32(row[c])
+                        total += value * asked[c]
+                        square += value * value
+                    scale = np.float32(1.0) / np.sqrt(square) if square > 0 else np.float32(0.0)
+                    scales[x, n] = scale
+                    total *= scale
+                else:
+                    for c in range(dim):
+                        total += np.float32(row[c]) * asked[c]
+                weights[x, n] = total
                 peak = max(peak, total)
                 n += 1
+        if n == 0:
+            rough[x] = plain
+            continue
         whole = np.float32(0.0)
+        pull = np.float32(0.0)
+        squares = np.float32(0.0)
         for i in range(n):
+            s = weights[x, i]
             if hard:
-                weights[i] = 1.0 if weights[i] == peak else 0.0
+                w = np.float32(1.0) if s == peak else np.float32(0.0)
             else:
-                weights[i] = _exp((weights[i] - peak) * cooling)
-            whole += weights[i]
-        d = rows[own[j]]
+                w = np.float32(_exp((s - peak) * cooling))
+            weights[x, i] = w
+            whole += w
+            pull += w * s
+            squares += w * w
+        squares /= whole * whole
+        for i in range(n):
+            weights[x, i] /= whole
+        under = keep * keep + np.float32(2.0) * keep * add * guesses[x, 0]
+        under += add * add * (squares + (np.float32(1.0) - squares) * guesses[x, 1])
+        under = max(under, np.float32(_NEARLY_ZERO))
+        rough[x] = (keep * plain + add * pull / whole) / np.sqrt(under)
+    found = 0
+    for x in range(len(places)):
+        at = found
+        while at > 0 and rough[chosen[at - 1]] < rough[x]:
+            if at < len(chosen):
+                chosen[at] = chosen[at - 1]
+            at -= 1
+        if at < len(chosen):
+            chosen[at] = x
+            found = min(found + 1, len(chosen))
+    built = np.empty(dim, np.float32)
+    for at in range(found):
+        x = chosen[at]
+        p = places[x]
+        d = documents[own[p]]
+        n = 0
+        for m in range(len(rows)):
+            n += counts[m][p]
         for c in range(dim):
             built[c] = (keep if n else np.float32(1.0)) * d[c]
-        for i in range(n):
-            share = add * weights[i] / whole
-            q = rows[mine[i]]
-            for c in range(dim):
-                built[c] += share * q[c]
+        n = 0
+        for m in range(len(rows)):
+            for i in range(starts[m][p], starts[m][p] + counts[m][p]):
+                row = rows[m][i]
+                share = add * weights[x, n] * scales[x, n]
+                for c in range(dim):
+                    built[c] += share * np.float32(row[c])
+                n += 1
         square = np.float32(0.0)
         along = np.float32(0.0)
         for c in range(dim):
             square += built[c] * built[c]
             along += built[c] * asked[c]
         clear = square > np.float32(1e-3)
-        scores[j] = along / np.sqrt(square) if clear else np.float32(np.nan)
+        scores[at] = along / np.sqrt(square) if clear else np.float32(np.nan)
+        chosen[at] = p
+    return found
 
 
 def cosine_with_sharpened(

@@ -32,8 +32,8 @@ from strop.vectors import (
 )
 
 _COPIED_AT_ONCE = 64_000_000
-GRAPH, GRAPH_FORMAT = ".usearch", 1
-"""The graph of candidates (candidates.py) is two files of the cache, one with this ending."""
+CODES, CANDIDATES_FORMAT = ".codes", 2
+"""Candidates (candidates.py) are two files of the cache, one with this ending."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Findings:
     lost: list[tuple[int, int]] = field(default_factory=list)
     """(set, document) that should wait for vectors and does not."""
     cache: bool = False
-    graph: bool = False
+    candidates: bool = False
 
     def bad(self, set_id: int, numbers: Iterable[int], problem: str) -> None:
         """Note vectors that have to be made again."""
@@ -82,9 +82,9 @@ def check(catalog: Catalog, folder: Path, dim: int, progress: Progress | None = 
         if not cache_is_true(catalog, folder):
             found.problems.append("the cache of spans differs from the catalog")
             found.cache = True
-        if not _graph_is_whole(catalog, folder):
-            found.problems.append("the graph of candidates is not what was written")
-            found.graph = True
+        if not _candidates_are_whole(catalog, folder):
+            found.problems.append("the candidates are not what was written")
+            found.candidates = True
     return found
 
 
@@ -182,14 +182,14 @@ def _check_waiting(found: Findings, catalog: Catalog, connection: Any) -> None:
             found.lost += [(set_id, number) for (number,) in lost]
 
 
-def _graph_is_whole(catalog: Catalog, folder: Path) -> bool:
-    name = catalog.meta("graph")
+def _candidates_are_whole(catalog: Catalog, folder: Path) -> bool:
+    name = catalog.meta("candidates")
     if name is None:
         return True
     found = read_arrays(folder / CACHE / name)
-    if found is None or found[1]["format"] != GRAPH_FORMAT:
+    if found is None or found[1]["format"] != CANDIDATES_FORMAT:
         return False
-    return bool(file_sum(folder / CACHE / f"{name}{GRAPH}") == found[1]["graph"])
+    return bool(file_sum(folder / CACHE / f"{name}{CODES}") == found[1]["codes"])
 
 
 def mend(catalog: Catalog, folder: Path, dim: int, found: Findings) -> None:
@@ -214,8 +214,8 @@ def mend(catalog: Catalog, folder: Path, dim: int, found: Findings) -> None:
             recount(connection)
         if found.cache:
             catalog.set_meta(connection, cache=None)
-        if found.graph:
-            catalog.set_meta(connection, graph=None)
+        if found.candidates:
+            catalog.set_meta(connection, candidates=None)
 
 
 # -- compaction ------------------------------------------------------------------------------
@@ -331,9 +331,9 @@ def file_sizes(folder: Path) -> dict[str, int]:
 def sweep(catalog: Catalog, folder: Path) -> None:
     """Delete what stopped writers left; for the one writer."""
     with catalog.reading():
-        graph = catalog.meta("graph")
+        name = catalog.meta("candidates")
         kept = {file.name for file in catalog.files().values()}
-        kept |= {catalog.meta("cache"), graph, f"{graph}{GRAPH}"}
+        kept |= {catalog.meta("cache"), name, f"{name}{CODES}"}
     for entry in (*_entries(folder / "vectors"), *_entries(folder / CACHE)):
         if entry.name not in kept:
             with suppress(OSError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count, pairwise
 from typing import Any
 
@@ -284,30 +285,52 @@ class Layout:
                     )  # fmt: skip
                     kernels.offer(best, places, q, np.float32(score), first + j)
 
-    def rescore(self, asked: Vectors, places: Ints, method: Method) -> Floats:
-        """Return the sharpened scores of the documents at ``places`` for one asked vector (dim,).
+    def score_candidates(
+        self, asked: Vectors, places: Ints, means: Floats, method: Method, exactly: int
+    ) -> tuple[Floats, Ints]:
+        """Return the scores and places of the likely best of the documents at ``places``.
 
-        Needs nothing of what is fixed for documents, and reads only theirs.
+        asked (dim,), means (n, 2): of d.q_i and of q_i.q_j. Of those documents ``exactly`` are
+        scored to the end. Needs nothing of what is fixed for documents, and reads only theirs.
         """
-        if not len(places):
-            return np.empty(0, np.float32)
-        parts, starts, begin = [], np.empty((len(self._files), len(places)), np.int64), 0
-        counts = np.array([file.count[places] for file in self._files])
-        for at, file in enumerate(self._files):
-            parts.append(as_floats(file.vectors[ranges(file.start[places], counts[at])]))
-            starts[at] = np.cumsum(counts[at]) - counts[at] + begin
-            begin += len(parts[-1])
-        scores = np.empty(len(places), np.float32)
+        at, direct = places, self._direct
+        if direct is None:  # mixed kinds of rows, or one that kernels do not read
+            counts = [file.count[places] for file in self._files]
+            rows = [
+                as_floats(file.vectors[ranges(file.start[places], count)])
+                for file, count in zip(self._files, counts, strict=True)
+            ]
+            starts = [np.cumsum(count) - count for count in counts]
+            direct = _as_kernels_take(rows, starts, counts)
+            at = np.arange(len(places))
+        chosen = np.empty(min(len(places), exactly), np.int64)
+        scores = np.empty(len(chosen), np.float32)
         kernels.sharpened_candidates(
-            np.concatenate(parts), starts[0], starts[1:], counts[1:], asked,
-            method.alpha, method.temperature, scores,
-        )  # fmt: skip
-        for at in np.flatnonzero(np.isnan(scores)).tolist():
-            scores[at] = kernels.cosine_with_sharpened(
-                asked, self.document(places[at]), self.queries(places[at]),
-                method.alpha, method.temperature,
-            )  # fmt: skip
-        return scores
+            asked, at, means, *direct, method.alpha, method.temperature, chosen, scores
+        )
+        if at is not places:
+            chosen = places[chosen]
+        if np.isnan(scores).any():
+            for doubtful in np.flatnonzero(np.isnan(scores)).tolist():
+                scores[doubtful] = kernels.cosine_with_sharpened(
+                    asked, self.document(chosen[doubtful]), self.queries(chosen[doubtful]),
+                    method.alpha, method.temperature,
+                )  # fmt: skip
+        return scores, chosen
+
+    @cached_property
+    def _direct(self) -> tuple[Any, ...] | None:
+        """Return the files as ``kernels.sharpened_candidates`` takes them, None if it cannot."""
+        kinds = {file.vectors.dtype for file in self._files[1:]}
+        if self._files[0].vectors.dtype != np.float32 or len(kinds) != 1:
+            return None
+        if not kinds <= {np.dtype(np.int8), np.dtype(np.float32)}:
+            return None
+        return _as_kernels_take(
+            [file.vectors for file in self._files],
+            [file.start for file in self._files],
+            [file.count for file in self._files],
+        )
 
     def sample_queries(self, n: int) -> Vectors:
         """Return up to n of the documents' query vectors, the same every time."""
@@ -356,6 +379,13 @@ class _Tile:
             kernels.products_of_few_stored(rows, self.asked, products)
         else:
             kernels.products_of_few(as_floats(rows), self.asked, products)
+
+
+def _as_kernels_take(
+    rows: list[NDArray[Any]], starts: list[Ints], counts: list[Ints]
+) -> tuple[Any, ...]:
+    in_bytes = len(rows) > 1 and rows[1].dtype == np.int8
+    return rows[0], starts[0], tuple(rows[1:]), tuple(starts[1:]), tuple(counts[1:]), in_bytes
 
 
 def _padded(n: int) -> int:
