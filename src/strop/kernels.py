@@ -272,6 +272,74 @@ def sharpened_block(
     return doubtful
 
 
+@compiled(reorder=True)
+def sharpened_block_for_one(
+    products: Floats, own: Ints, starts: Ints, counts: Ints, self_dots: Floats, doc_dots: Floats,
+    grams: Floats, alpha: float, temperature: float, shift: int, best: Floats, places: Ints,
+) -> int:  # fmt: skip
+    """Do as ``sharpened_block`` does for one asked query: several of its products at a time."""
+    last = best.shape[1] - 1
+    widest = max(1, counts.sum(axis=0).max()) + 8
+    sims = np.empty(widest, np.float32)
+    weights = np.empty(widest, np.float32)
+    keep = np.float32(1.0 / max(1.0, abs(alpha)))
+    add = np.float32(alpha / max(1.0, abs(alpha)))
+    hard = temperature < _HARD_MAX
+    cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
+    at, place, doubtful = 0, 0, 0
+    for j in range(len(own)):
+        plain = products[own[j], 0]
+        n = 0
+        peak = np.float32(-np.inf)
+        for m in range(len(starts)):
+            for i in range(starts[m, j], starts[m, j] + counts[m, j]):
+                sims[n] = products[i, 0]
+                peak = max(peak, sims[n])
+                n += 1
+        if n == 0:
+            length = np.sqrt(self_dots[j])
+            score = plain / length if length > 0 else np.float32(0.0)
+        else:
+            # Up to a multiple of eight, which run at a time; what is beyond is not used.
+            for i in range(n, -(-n // 8) * 8):
+                sims[i] = peak
+            for i in range(-(-n // 8) * 8):
+                weights[i] = _exp((sims[i] - peak) * cooling)
+            if hard:
+                for i in range(n):
+                    weights[i] = np.float32(1.0) if sims[i] == peak else np.float32(0.0)
+            total = np.float32(0.0)
+            pull = np.float32(0.0)
+            along = np.float32(0.0)
+            square = np.float32(0.0)
+            for i in range(n):
+                w = weights[i]
+                total += w
+                pull += w * sims[i]
+                along += w * doc_dots[at + i]
+            for i in range(n):
+                inner = np.float32(0.0)
+                for other in range(i):
+                    inner += grams[place + other] * weights[other]
+                w = weights[i]
+                square += w * (np.float32(2.0) * inner + grams[place + i] * w)
+                place += i + 1
+            at += n
+            z = np.float32(1.0) / total
+            under = keep * keep * self_dots[j] + np.float32(2.0) * keep * add * z * along
+            under += add * add * z * z * square
+            clear = under > np.float32(_NEARLY_ZERO)
+            score = np.float32(np.nan)
+            if clear:
+                score = (keep * plain + add * z * pull) / np.sqrt(under)
+        if score > best[0, last]:
+            offer(best, places, 0, score, shift + j)
+        elif np.isnan(score):
+            products[own[j], 0] = np.nan
+            doubtful += 1
+    return doubtful
+
+
 @compiled()
 def maxsim_block(
     products: Floats, own: Ints, starts: Ints, counts: Ints, shift: int, best: Floats, places: Ints

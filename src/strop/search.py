@@ -271,7 +271,9 @@ class Layout:
             kernels.maxsim_block(products, own, local, counts, first, best, places)
         else:
             self_dots, doc_dots, grams = self.fixed()
-            doubtful = kernels.sharpened_block(
+            one = tile.width == 1
+            score = kernels.sharpened_block_for_one if one else kernels.sharpened_block
+            doubtful = score(
                 products, own, local, counts, self_dots[first:last],
                 doc_dots[self._offsets[first] : self._offsets[last]],
                 grams[self._gram_offsets[first] : self._gram_offsets[last]],
