@@ -1,10 +1,10 @@
 """Two-stage sharpened search against plain HNSW on the same documents and library.
 
-    python benchmarks/search.py [DATASET ...] [--embedder wordllama] [--synthetic 1000000]
+    python benchmarks/search.py [DATASET ...] [--embedder wordllama] [--synthetic 1000000] [--keep FOLDER]
 
 DATASET is a BEIR folder; its documents are sharpened by their sentences and its queries asked. The
-synthetic corpus is clustered (see references.py) with 8 queries of 256 dimensions each, int8. Each
-query is asked alone. Plain HNSW holds the documents' own vectors and returns the best 10, with the
+synthetic corpus is clustered (see references.py) with 8 queries of 256 dimensions each, int8. Its plain
+graph takes long to make, and is kept in FOLDER for the next run. Each query is asked alone. Plain HNSW holds the documents' own vectors and returns the best 10, with the
 narrowest of its search widths whose overlap@10 with the exact plain ranking is at least 0.99 (the
 widest, if none is). Both take turns, query by query. The last line is JSON.
 """
@@ -45,13 +45,15 @@ def compare(layout: Layout, documents: Vectors, asked: Vectors, folder: Path) ->
     made_from = np.arange(layout.size)[:, None]
     began = time.perf_counter()
     plain = Graph(ndim=layout.dim, metric="ip", dtype="f16", connectivity=16, expansion_add=128)
-    plain.add(made_from[:, 0], documents, threads=thread_count())
-    plain.save(str(folder / "plain"))
+    if not (folder / "plain").exists():
+        plain.add(made_from[:, 0], documents, threads=thread_count())
+        plain.save(str(folder / "plain"))
     plain = Graph.restore(str(folder / "plain"), view=True)
     spent = {"plain": time.perf_counter() - began}
     began = time.perf_counter()
-    Candidates.make(layout, made_from, []).write(folder / "candidates")
-    two = TwoStage(Candidates.open(folder / "candidates"), layout, made_from)
+    kept = folder / f"candidates-{os.getpid()}"
+    Candidates.make(layout, made_from, []).write(kept)
+    two = TwoStage(Candidates.open(kept), layout, made_from)
     spent["sharpened"] = time.perf_counter() - began
     exact = layout.scan(asked, METHODS["sharp"], K)[1]
     exact_plain = layout.scan(asked, METHODS["trad"], K)[1]
@@ -116,6 +118,7 @@ def main() -> None:
     parser.add_argument("datasets", nargs="*")
     parser.add_argument("--embedder", default="wordllama")
     parser.add_argument("--synthetic", type=int, default=1_000_000)
+    parser.add_argument("--keep", type=Path, help="a folder for the synthetic corpus' graph")
     given = parser.parse_args()
     told: dict[str, Any] = {"load": round(os.getloadavg()[0], 1)}
     for path in given.datasets:
@@ -123,8 +126,8 @@ def main() -> None:
             told[Path(path).name] = dataset(path, given.embedder, Path(folder))
         print(Path(path).name, told[Path(path).name], flush=True)
     if given.synthetic:
-        with tempfile.TemporaryDirectory() as folder:
-            told["synthetic"] = synthetic(given.synthetic, Path(folder))
+        with tempfile.TemporaryDirectory() as scratch:
+            told["synthetic"] = synthetic(given.synthetic, given.keep or Path(scratch))
         print("synthetic", told["synthetic"], flush=True)
     print(json.dumps(told))
 

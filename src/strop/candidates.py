@@ -30,7 +30,7 @@ from strop.methods import METHODS, Method
 from strop.search import Layout, best_of
 from strop.sidecar import file_sum, read_arrays, write_arrays
 from strop.snapshot import CACHE, Snapshot
-from strop.threads import in_parts, pool, thread_count
+from strop.threads import in_parts
 from strop.types import Progress, Vectors
 
 TWO_STAGE_FROM = 20_000
@@ -203,10 +203,6 @@ class TwoStage:
 
     def search(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each asked vector: scores and places, (n, k)."""
-        if len(asked) == 1 and len(self.tail) == 0:
-            found = self._one(asked[0], method, k)
-            if len(found[0]) == k:
-                return found[0][None], found[1][None]
         best = np.empty((len(asked), k), np.float32)
         places = np.empty((len(asked), k), np.int64)
         late = self._tail_layout.scan(asked, method, k) if len(self.tail) else None
@@ -214,7 +210,7 @@ class TwoStage:
 
         def work(first: int, last: int) -> None:
             for q in range(first, last):
-                scores, mine = self._part(asked[q], method, k, 0, 1)
+                scores, mine = self._score(asked[q], method, k)
                 if late is not None:
                     scores = np.concatenate([scores, late[0][q]])
                     mine = np.concatenate([mine, self.tail[late[1][q]]])
@@ -229,30 +225,18 @@ class TwoStage:
             best[q], places[q] = exact[0][0], exact[1][0]
         return best, places
 
-    def _one(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
-        """Search for one asked vector (dim,), each thread among its part of the candidates."""
-        parts = thread_count()
-        others = [
-            pool().submit(self._part, asked, method, k, part, parts) for part in range(1, parts)
-        ]
-        found = [self._part(asked, method, k, 0, parts), *(one.result() for one in others)]
-        scores = np.concatenate([scores for scores, _ in found])
-        return best_of(scores, np.concatenate([places for _, places in found]), k)
-
-    def _part(
-        self, asked: Vectors, method: Method, k: int, part: int, parts: int
-    ) -> tuple[Floats, Ints]:
-        """Score the candidates in one of so many parts; return the likely best of them."""
+    def _score(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
+        """Score the candidates for one asked vector (dim,); return the likely best of them."""
         of = self.candidates
-        rows = np.empty(-(-candidates_for(k) // parts), np.int64)
+        rows = np.empty(candidates_for(k), np.int64)
+        near = np.empty(len(rows), np.float32)
         found = nearest_in_cells(
-            asked, *self._centres, of.probes, of.edges, of.codes, of.scales, self.place_of,
-            part, parts, rows,
+            asked, *self._centres, of.probes, of.edges, of.codes, of.scales, self.place_of, rows,
+            near,
         )  # fmt: skip
         rows = rows[:found]
-        exactly = scored_exactly_for(k) if parts == 1 else scored_exactly_for(k) // 2 + k // 2
         return self.layout.score_candidates(
-            asked, self.place_of[rows], of.means[rows], method, exactly
+            asked, self.place_of[rows], near[:found], of.means[rows], method, scored_exactly_for(k)
         )
 
 

@@ -102,13 +102,12 @@ def largest(values: Floats, most: int, order: Ints) -> int:
 @compiled()
 def nearest_in_cells(
     asked: Vectors, centres: Bytes, centre_scales: Floats, probes: int, edges: Ints, codes: Bytes,
-    scales: Floats, places: Ints, part: int, parts: int, rows: Ints,
+    scales: Floats, places: Ints, rows: Ints, values: Floats,
 ) -> int:  # fmt: skip
     """Write which rows are nearest to one asked vector, of those in the ``probes`` nearest cells.
 
-    Cell c has the rows ``edges[c]:edges[c + 1]`` of the codes; only one of ``parts`` equal parts of
-    each is looked at. Rows whose place is negative are passed over. Returns how many of ``rows``
-    were filled.
+    Cell c has the rows ``edges[c]:edges[c + 1]`` of the codes. Rows whose place is negative are
+    passed over. Returns how many of ``rows`` were filled, and of ``values`` with their products.
     """
     cells = len(centres)
     near = np.zeros(max(1, min(probes, cells)), np.int64)
@@ -118,14 +117,12 @@ def nearest_in_cells(
         largest(products, len(near), near)
     size = 0
     for cell in near:
-        size += (edges[cell + 1] - edges[cell]) // parts + 1
+        size += edges[cell + 1] - edges[cell]
     products = np.empty(size, np.float32)
     seen = np.empty(size, np.int64)
     at = 0
     for cell in near:
-        length = edges[cell + 1] - edges[cell]
-        first = edges[cell] + length * part // parts
-        last = edges[cell] + length * (part + 1) // parts
+        first, last = edges[cell], edges[cell + 1]
         products_of_bytes(codes[first:last], scales[first:last], asked, products[at:])
         kept = at
         for r in range(last - first):
@@ -136,5 +133,6 @@ def nearest_in_cells(
         at = kept
     found = largest(products[:at], len(rows), rows)
     for i in range(found):
+        values[i] = products[rows[i]]
         rows[i] = seen[rows[i]]
     return found

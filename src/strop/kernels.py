@@ -92,9 +92,20 @@ def products_of_few(rows: Vectors, asked: Vectors, products: Floats) -> None:
             products[r, q + 3] = four
 
 
-@compiled()
+@compiled(reorder=True)
 def products_of_few_stored(stored: NDArray[Any], asked: Vectors, products: Floats) -> None:
     """Do the same for rows of int8, made unit rows on the way; the floats never leave the cache."""
+    if len(asked) == 1:
+        for r in range(len(stored)):
+            row = stored[r]
+            total = np.float32(0.0)
+            square = np.float32(0.0)
+            for c in range(stored.shape[1]):
+                value = np.float32(row[c])
+                total += value * asked[0, c]
+                square += value * value
+            products[r, 0] = total / np.sqrt(square) if square > 0 else np.float32(0.0)
+        return
     at_once = 16
     rows = np.empty((at_once, stored.shape[1]), np.float32)
     for r in range(0, len(stored), at_once):
@@ -399,7 +410,7 @@ def sharpened_by_mean(
 
 @compiled(reorder=True)
 def sharpened_candidates(
-    asked: Vectors, places: Ints, guesses: Floats, documents: Vectors, own: Ints,
+    asked: Vectors, places: Ints, near: Floats, means: Floats, documents: Vectors, own: Ints,
     rows: tuple[NDArray[Any], ...], starts: tuple[Ints, ...], counts: tuple[Ints, ...],
     as_stored: bool, alpha: float, temperature: float, chosen: Ints, scores: Floats,
 ) -> int:  # fmt: skip
@@ -407,111 +418,121 @@ def sharpened_candidates(
 
     ``documents[own[p]]`` is a document's vector, ``rows[m][starts[m][p]:][:counts[m][p]]`` are its
     query vectors of set m: unit rows, or ``as_stored`` in bytes of any length. Reading them is what
-    takes long. The length of d* would need another reading; from the means in ``guesses`` (of
-    d.q_i, and of q_i.q_j for i != j) it is known to a percent, which tells who can be among the
-    best. For as many as ``chosen`` has room d* is built. Written are their places and scores, NaN
-    where d* nearly vanishes; returned is their number.
+    takes long. The length of d* would need another reading, but is known to a percent from
+    ``means`` (of d.q_i, and of q_i.q_j for i != j), and so is q.d with ``near``, the cosine of the
+    asked vector and d + mean of q_i. That tells who can be among the best: for as many as
+    ``chosen`` has room d* is built. Written are their places and scores, NaN where d* nearly
+    vanishes; returned is their number.
     """
-    dim = len(asked)
-    most = 1
-    for p in places:
-        n = 0
-        for m in range(len(rows)):
-            n += counts[m][p]
-        most = max(most, n)
-    weights = np.empty((len(places), most), np.float32)
-    scales = np.ones((len(places), most), np.float32)
-    rough = np.empty(len(places), np.float32)
-    keep = np.float32(1.0 / max(1.0, abs(alpha)))
-    add = np.float32(alpha / max(1.0, abs(alpha)))
-    hard = temperature < _HARD_MAX
-    cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
-    for x in range(len(places)):
-        p = places[x]
-        d = documents[own[p]]
-        plain = np.float32(0.0)
-        for c in range(dim):
-            plain += d[c] * asked[c]
-        n = 0
-        peak = np.float32(-np.inf)
-        for m in range(len(rows)):
-            for i in range(starts[m][p], starts[m][p] + counts[m][p]):
-                row = rows[m][i]
+    size, dim = len(places), len(asked)
+    begin = np.zeros(size + 1, np.int64)
+    # A set's arrays are taken out of their tuples once: doing so is not free.
+    for m in range(len(rows)):
+        of = counts[m]
+        for x in range(size):
+            begin[x + 1] += of[places[x]]
+    for x in range(size):
+        begin[x + 1] += begin[x]
+    weights = np.empty(begin[size], np.float32)
+    scales = np.ones(begin[size], np.float32)
+    at_row = begin[:size].copy()
+    for m in range(len(rows)):
+        stored, start, of = rows[m], starts[m], counts[m]
+        for x in range(size):
+            first = start[places[x]]
+            for i in range(first, first + of[places[x]]):
                 total = np.float32(0.0)
                 if as_stored:
                     square = np.float32(0.0)
                     for c in range(dim):
-                        value = np.float32(row[c])
+                        value = np.float32(stored[i, c])
                         total += value * asked[c]
                         square += value * value
                     scale = np.float32(1.0) / np.sqrt(square) if square > 0 else np.float32(0.0)
-                    scales[x, n] = scale
+                    scales[at_row[x]] = scale
                     total *= scale
                 else:
                     for c in range(dim):
-                        total += np.float32(row[c]) * asked[c]
-                weights[x, n] = total
-                peak = max(peak, total)
-                n += 1
+                        total += np.float32(stored[i, c]) * asked[c]
+                weights[at_row[x]] = total
+                at_row[x] += 1
+    keep = np.float32(1.0 / max(1.0, abs(alpha)))
+    add = np.float32(alpha / max(1.0, abs(alpha)))
+    hard = temperature < _HARD_MAX
+    cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
+    rough = np.empty(size, np.float32)
+    for x in range(size):
+        n = begin[x + 1] - begin[x]
         if n == 0:
-            rough[x] = plain
+            rough[x] = near[x]
             continue
+        sims = weights[begin[x] : begin[x + 1]]
+        peak = sims[0]
+        mean = np.float32(0.0)
+        for i in range(n):
+            peak = max(peak, sims[i])
+            mean += sims[i] / np.float32(n)
         whole = np.float32(0.0)
         pull = np.float32(0.0)
         squares = np.float32(0.0)
         for i in range(n):
-            s = weights[x, i]
+            s = sims[i]
             if hard:
                 w = np.float32(1.0) if s == peak else np.float32(0.0)
             else:
                 w = np.float32(_exp((s - peak) * cooling))
-            weights[x, i] = w
+            sims[i] = w
             whole += w
             pull += w * s
             squares += w * w
         squares /= whole * whole
         for i in range(n):
-            weights[x, i] /= whole
-        under = keep * keep + np.float32(2.0) * keep * add * guesses[x, 0]
-        under += add * add * (squares + (np.float32(1.0) - squares) * guesses[x, 1])
+            sims[i] /= whole
+        along, beside = means[x, 0], means[x, 1]
+        square = np.float32(1.0) + np.float32(2.0) * along
+        square += (np.float32(1.0) + np.float32(n - 1) * beside) / np.float32(n)
+        plain = near[x] * np.sqrt(max(square, np.float32(0.0))) - mean
+        under = keep * keep + np.float32(2.0) * keep * add * along
+        under += add * add * (squares + (np.float32(1.0) - squares) * beside)
         under = max(under, np.float32(_NEARLY_ZERO))
         rough[x] = (keep * plain + add * pull / whole) / np.sqrt(under)
     found = 0
-    for x in range(len(places)):
-        at = found
+    for x in range(size):
+        if found == len(chosen) and rough[chosen[found - 1]] >= rough[x]:
+            continue
+        at = min(found, len(chosen) - 1)
         while at > 0 and rough[chosen[at - 1]] < rough[x]:
-            if at < len(chosen):
-                chosen[at] = chosen[at - 1]
+            chosen[at] = chosen[at - 1]
             at -= 1
-        if at < len(chosen):
-            chosen[at] = x
-            found = min(found + 1, len(chosen))
-    built = np.empty(dim, np.float32)
+        chosen[at] = x
+        found = min(found + 1, len(chosen))
+    built = np.empty((found, dim), np.float32)
     for at in range(found):
         x = chosen[at]
-        p = places[x]
-        d = documents[own[p]]
-        n = 0
-        for m in range(len(rows)):
-            n += counts[m][p]
+        share = keep if begin[x + 1] > begin[x] else np.float32(1.0)
+        row = own[places[x]]
         for c in range(dim):
-            built[c] = (keep if n else np.float32(1.0)) * d[c]
-        n = 0
-        for m in range(len(rows)):
-            for i in range(starts[m][p], starts[m][p] + counts[m][p]):
-                row = rows[m][i]
-                share = add * weights[x, n] * scales[x, n]
+            built[at, c] = share * documents[row, c]
+    at_row = begin[:size].copy()
+    for m in range(len(rows)):
+        stored, start, of = rows[m], starts[m], counts[m]
+        for at in range(found):
+            x = chosen[at]
+            first = start[places[x]]
+            for i in range(first, first + of[places[x]]):
+                share = add * weights[at_row[x]] * scales[at_row[x]]
+                at_row[x] += 1
                 for c in range(dim):
-                    built[c] += share * np.float32(row[c])
-                n += 1
+                    built[at, c] += share * np.float32(stored[i, c])
+    for at in range(found):
         square = np.float32(0.0)
         along = np.float32(0.0)
         for c in range(dim):
-            square += built[c] * built[c]
-            along += built[c] * asked[c]
+            square += built[at, c] * built[at, c]
+            along += built[at, c] * asked[c]
         clear = square > np.float32(1e-3)
         scores[at] = along / np.sqrt(square) if clear else np.float32(np.nan)
-        chosen[at] = p
+        chosen[at] = places[chosen[at]]
     return found
 
 

@@ -288,12 +288,14 @@ class Layout:
                     kernels.offer(best, places, q, np.float32(score), first + j)
 
     def score_candidates(
-        self, asked: Vectors, places: Ints, means: Floats, method: Method, exactly: int
-    ) -> tuple[Floats, Ints]:
+        self, asked: Vectors, places: Ints, near: Floats, means: Floats, method: Method,
+        exactly: int,
+    ) -> tuple[Floats, Ints]:  # fmt: skip
         """Return the scores and places of the likely best of the documents at ``places``.
 
-        asked (dim,), means (n, 2): of d.q_i and of q_i.q_j. Of those documents ``exactly`` are
-        scored to the end. Needs nothing of what is fixed for documents, and reads only theirs.
+        asked (dim,); near (n,) its cosines with d + mean of q_i; means (n, 2) of d.q_i and of
+        q_i.q_j. Of those documents ``exactly`` are scored to the end. Needs nothing of what
+        is fixed for documents, and reads only theirs.
         """
         at, direct = places, self._direct
         if direct is None:  # mixed kinds of rows, or one that kernels do not read
@@ -308,7 +310,7 @@ class Layout:
         chosen = np.empty(min(len(places), exactly), np.int64)
         scores = np.empty(len(chosen), np.float32)
         kernels.sharpened_candidates(
-            asked, at, means, *direct, method.alpha, method.temperature, chosen, scores
+            asked, at, near, means, *direct, method.alpha, method.temperature, chosen, scores
         )
         if at is not places:
             chosen = places[chosen]
