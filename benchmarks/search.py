@@ -1,12 +1,14 @@
 """Two-stage sharpened search against plain HNSW on the same documents and library.
 
-    python benchmarks/search.py [DATASET ...] [--embedder wordllama] [--synthetic 1000000] [--keep FOLDER]
+    python benchmarks/search.py [DATASET ...] [--embedder wordllama] [--synthetic 1000000]
+                                [--keep FOLDER]
 
 DATASET is a BEIR folder; its documents are sharpened by their sentences and its queries asked. The
-synthetic corpus is clustered (see references.py) with 8 queries of 256 dimensions each, int8. Its plain
-graph takes long to make, and is kept in FOLDER for the next run. Each query is asked alone. Plain HNSW holds the documents' own vectors and returns the best 10, with the
+synthetic corpus is clustered (see references.py) with 8 queries of 256 dimensions each, int8; its
+plain graph takes long to make, and is kept in FOLDER for the next run. Each query is asked alone.
+Plain HNSW (usearch, float16) holds the documents' own vectors and returns the best 10, with the
 narrowest of its search widths whose overlap@10 with the exact plain ranking is at least 0.99 (the
-widest, if none is). Both take turns, query by query. The last line is JSON.
+widest, if none is). Both take turns, query by query, each on one thread. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def overlap(found: Any, right: Any) -> float:
 def compare(layout: Layout, documents: Vectors, asked: Vectors, folder: Path) -> dict[str, Any]:
     made_from = np.arange(layout.size)[:, None]
     began = time.perf_counter()
-    plain = Graph(ndim=layout.dim, metric="ip", dtype="f16", connectivity=16, expansion_add=128)
+    plain: Any = Graph(
+        ndim=layout.dim, metric="ip", dtype="f16", connectivity=16, expansion_add=128
+    )
     if not (folder / "plain").exists():
         plain.add(made_from[:, 0], documents, threads=thread_count())
         plain.save(str(folder / "plain"))

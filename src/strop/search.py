@@ -272,8 +272,8 @@ class Layout:
         else:
             self_dots, doc_dots, grams = self.fixed()
             one = tile.width == 1
-            score = kernels.sharpened_block_for_one if one else kernels.sharpened_block
-            doubtful = score(
+            merge = kernels.sharpened_block_for_one if one else kernels.sharpened_block
+            doubtful = merge(
                 products, own, local, counts, self_dots[first:last],
                 doc_dots[self._offsets[first] : self._offsets[last]],
                 grams[self._gram_offsets[first] : self._gram_offsets[last]],
@@ -323,7 +323,7 @@ class Layout:
         return scores, chosen
 
     @cached_property
-    def _direct(self) -> tuple[Any, ...] | None:
+    def _direct(self) -> _Direct | None:
         """Return the files as ``kernels.sharpened_candidates`` takes them, None if it cannot."""
         kinds = {file.vectors.dtype for file in self._files[1:]}
         if self._files[0].vectors.dtype != np.float32 or len(kinds) != 1:
@@ -385,9 +385,10 @@ class _Tile:
             kernels.products_of_few(as_floats(rows), self.asked, products)
 
 
-def _as_kernels_take(
-    rows: list[NDArray[Any]], starts: list[Ints], counts: list[Ints]
-) -> tuple[Any, ...]:
+_Direct = tuple[Vectors, Ints, tuple[NDArray[Any], ...], tuple[Ints, ...], tuple[Ints, ...], bool]
+
+
+def _as_kernels_take(rows: list[NDArray[Any]], starts: list[Ints], counts: list[Ints]) -> _Direct:
     in_bytes = len(rows) > 1 and rows[1].dtype == np.int8
     return rows[0], starts[0], tuple(rows[1:]), tuple(starts[1:]), tuple(counts[1:]), in_bytes
 
