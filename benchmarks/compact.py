@@ -72,9 +72,7 @@ def main() -> None:
     args = parser.parse_args()
     methods = args.methods.split(",")
     found: dict[str, dict[str, Any]] = {}
-    print(
-        "| case | texts a document | stored | times plain | trad | method | nDCG@10 | gain kept |"
-    )
+    print("| case | texts each | stored | times plain | trad | method | nDCG@10 | gain kept |")
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for case in args.cases.split(","):

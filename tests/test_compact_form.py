@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +13,11 @@ from fakes import DIM, Bag, all_scores, assert_close, create, reopen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop import Index
+from strop import Index, maintenance
 from strop.cli import main
 from strop.errors import BadInput
 from strop.kernels import as_floats, unit_rows
+from strop.ledger import Ledger
 from strop.packed import LEVELS, pack, packed_type, unpack
 from strop.types import Vectors
 
@@ -210,26 +213,28 @@ def test_and_back_but_for_the_digits_lost(tmp_path: Path) -> None:
         assert not index.check()
 
 
-def test_stopped_in_between_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from strop.ledger import Ledger
-
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("where", [(maintenance, "_copy"), (Ledger, "move")])
+def test_stopped_in_between_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, str], step: int
+) -> None:
     with _made(tmp_path / "anew", "compact") as index:
         anew = all_scores(index, ASKED)
-    move, moved = Ledger.move, []
+    do, done = getattr(*where), count(1)
 
-    def failing(self: Ledger, *values: object) -> None:
-        moved.append(values)
-        if len(moved) == 2:
+    def failing(*values: Any) -> Any:
+        if next(done) == step:
             raise KeyboardInterrupt
-        move(self, *values)  # type: ignore[arg-type]
+        return do(*values)
 
     with _made(tmp_path / "index", "int8") as index:
-        monkeypatch.setattr(Ledger, "move", failing)
+        monkeypatch.setattr(*where, failing)
         with pytest.raises(KeyboardInterrupt):
             index.compact(query_vectors="compact")
         monkeypatch.undo()
         assert not index.check()
-        assert len(all_scores(index, ASKED)) == 40  # some files are compact, others not yet
+        # Some files are compact, others not yet.
+        assert_close(all_scores(index, ASKED), anew, 0.1)
     with reopen(tmp_path / "index") as index:
         index.compact(query_vectors="compact")
         assert {of["vectors"] for of in index.info()["sets"].values()} == {"levels15", "levels5"}
