@@ -403,9 +403,7 @@ def as_floats(stored: NDArray[Any]) -> Vectors:
     if stored.dtype == np.float32:
         return stored
     if is_packed(stored):
-        rows = unpack(stored)
-        unit_floats(rows, rows)
-        return rows
+        return unpack(stored)
     rows = np.empty(stored.shape, np.float32)
     if stored.dtype == np.float16:
         floats_of_halves(stored.view(np.int16), rows)

@@ -1,6 +1,8 @@
 """Rows of a few levels, several values to a byte: the compact form of vectors.
 
-A value is one of an odd number of levels around zero (``-2 … 2``), as many to a byte as go in.
+A value is one of an odd number of levels around zero (``-2 … 2``), as many to a byte as go in: the
+digits of a number. The m bytes of a row have the first m values as their lowest digits, the next m
+as their second, and so on, so that values are read in the order they lie in memory.
 All vectors have unit length, so there is no scale beside a row: its direction says all. The step
 between levels is the one that turns the row least.
 
@@ -10,7 +12,6 @@ A packed row is a numpy record whose one field is called by its form and dimensi
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,10 +44,10 @@ def pack(vectors: Vectors, form: str) -> NDArray[Any]:
 
 
 def unpack(stored: NDArray[Any]) -> Vectors:
-    """Return the levels (n, dim) of packed rows (n,), as floats, of any length."""
+    """Return the vectors (n, dim) of packed rows (n,), of unit length or zero."""
     form, _, dim = _name(stored).rpartition("x")
     rows = np.empty((len(stored), int(dim)), np.float32)
-    _unpack(_bytes(stored), _values(*LEVELS[form]), rows)
+    _unpack(_bytes(stored), LEVELS[form][0], rows)
     return rows
 
 
@@ -67,15 +68,6 @@ def _bytes(stored: NDArray[Any]) -> NDArray[np.uint8]:
     return found
 
 
-@cache
-def _values(levels: int, together: int) -> NDArray[np.float32]:
-    """Return the values each byte stands for (256, together); those never written are zero."""
-    codes = np.arange(256)[:, None] // levels ** np.arange(together) % levels
-    values: NDArray[np.float32] = (codes - levels // 2).astype(np.float32)
-    values[levels**together :] = 0
-    return values
-
-
 @compiled(reorder=True)
 def _pack(
     vectors: Vectors, levels: int, together: int, reaches: Any, packed: NDArray[np.uint8]
@@ -94,7 +86,7 @@ def _pack(
                 trial = most / (largest * reach)
                 along, square = np.float32(0.0), np.float32(0.0)
                 for c in range(dim):
-                    level = min(np.floor(abs(row[c]) * trial + np.float32(0.5)), most)
+                    level = min(np.float32(np.int32(abs(row[c]) * trial + np.float32(0.5))), most)
                     along += level * abs(row[c])
                     square += level * level
                 cosine = along / np.sqrt(square)
@@ -103,24 +95,31 @@ def _pack(
         for b in range(packed.shape[1]):
             code = 0
             for place in range(together - 1, -1, -1):
-                c = b * together + place
+                c = place * packed.shape[1] + b
                 level = 0
                 if c < dim:
-                    size = int(min(np.floor(abs(row[c]) * scale + np.float32(0.5)), most))
+                    size = min(int(abs(row[c]) * scale + np.float32(0.5)), levels // 2)
                     level = size if row[c] >= 0 else -size
                 code = code * levels + level + levels // 2
             packed[r, b] = code
 
 
 @compiled(reorder=True)
-def _unpack(packed: NDArray[np.uint8], values: Vectors, rows: Vectors) -> None:
-    """Write ``rows`` (n, dim): the values of each byte in turn."""
-    dim, together = rows.shape[1], values.shape[1]
-    whole = dim // together
+def _unpack(packed: NDArray[np.uint8], levels: int, rows: Vectors) -> None:
+    """Write ``rows`` (n, dim), of unit length: digit by digit, by floats, several at a time."""
+    half, base, middle = np.float32(0.5), np.float32(levels), np.float32(levels // 2)
+    shift = np.float32(1.0) / base
+    width, dim = packed.shape[1], rows.shape[1]
     for r in range(len(packed)):
-        for b in range(whole):
-            code = packed[r, b]
-            for place in range(together):
-                rows[r, b * together + place] = values[code, place]
-        for c in range(whole * together, dim):
-            rows[r, c] = values[packed[r, whole], c - whole * together]
+        square, digit = np.float32(0.0), np.float32(1.0)
+        for first in range(0, dim, width):
+            codes, row = packed[r], rows[r, first : first + width]
+            for b in range(len(row)):
+                code = np.float32(np.int32((np.float32(codes[b]) + half) * digit))
+                x = code - base * np.float32(np.int32((code + half) * shift)) - middle
+                row[b] = x
+                square += x * x
+            digit *= shift
+        scale = np.float32(1.0) / np.sqrt(square) if square > 0 else np.float32(0.0)
+        for c in range(dim):
+            rows[r, c] *= scale
