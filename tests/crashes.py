@@ -267,10 +267,12 @@ class Steps:
                 self()
             self()
 
-        def copied(rows: Vectors, start: Ints, count: Ints, path: Path, size: int) -> object:
+        def copied(
+            rows: Vectors, start: Ints, count: Ints, path: Path, size: int, dtype: str | None
+        ) -> object:
             self()
             self(lambda: (path.write_bytes(b"half of it"), None)[1])
-            found = copy(rows, start, count, path, size)
+            found = copy(rows, start, count, path, size, dtype)
             self()
             return found
 

@@ -34,7 +34,10 @@ def _stored(folder: Path, rows: NDArray[np.float32], stored: str) -> NDArray[np.
     return map_rows(file, len(rows), row_type(stored, rows.shape[1]))
 
 
-@pytest.mark.parametrize(("stored", "off"), [("float32", 0), ("float16", 1e-3), ("int8", 8e-3)])
+@pytest.mark.parametrize(
+    ("stored", "off"),
+    [("float32", 0), ("float16", 1e-3), ("int8", 8e-3), ("levels15", 0.15), ("levels5", 0.38)],
+)
 def test_rows_come_back_nearly_as_they_went(tmp_path: Path, stored: str, off: float) -> None:
     rng = np.random.default_rng(0)
     rows = unit_rows(rng.normal(size=(300, 96)))
@@ -58,7 +61,7 @@ def test_halves_are_read_as_numpy_reads_them(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows, bits.view(np.float16).astype(np.float32))
 
 
-@pytest.mark.parametrize("stored", ["float16", "int8"])
+@pytest.mark.parametrize("stored", ["float16", "int8", "levels15", "levels5"])
 @pytest.mark.parametrize("asked", [1, 8, 70])
 @pytest.mark.parametrize("scattered", [False, True])
 def test_the_scan_of_stored_rows_is_the_formula_on_what_they_stand_for(
@@ -218,7 +221,7 @@ def test_an_index_from_before_there_was_a_choice(tmp_path: Path) -> None:
 
 
 def test_a_way_to_store_that_there_is_not(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="'int4': use float32, float16, int8"):
+    with pytest.raises(BadInput, match="'int4': use float32, float16, int8, compact"):
         Index.create(tmp_path / "index", Bag(), query_vectors="int4", name="bag", dim=DIM)
     assert not (tmp_path / "index").exists()
 

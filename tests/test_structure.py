@@ -15,7 +15,9 @@ LAYERS = [
     line.split()
     for line in """
     errors types
-    compiled threads files sentences methods batches vectors database sidecar
+    compiled threads files sentences methods batches database sidecar
+    packed
+    vectors
     kernels clustering data datasets ledger embed stdlib_docs lm prompts query_filters
     cells document_catalog intake upgrade expand_prompts words
     catalog neighbors

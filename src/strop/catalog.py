@@ -23,7 +23,7 @@ from strop.errors import BadInput
 from strop.files import checked_string
 from strop.ledger import VectorFile
 from strop.types import Document
-from strop.vectors import Sums, file_name
+from strop.vectors import Sums, file_name, type_for
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,7 @@ class Catalog(DocumentCatalog):
                 set_ = self.sets()[name]
                 if known is None:
                     # Indexes from before there was a choice say nothing of it.
-                    dtype = self.meta("query_vectors") or "float32"
-                    if settings["source"] == "expanded":  # stands for the documents' own
-                        dtype = "float32"
+                    dtype = type_for(self.meta("query_vectors") or "float32", settings["source"])
                     connection.execute(
                         "INSERT INTO files (set_id, name, dtype) VALUES (?, ?, ?)",
                         (set_.set_id, file_name(set_.set_id, dtype), dtype),

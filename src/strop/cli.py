@@ -563,15 +563,21 @@ def check(path: Path, repair: bool, recall: int | None, as_json: bool) -> None:
 
 @main.command()
 @click.argument("path", metavar="INDEX", type=Path)
+@click.option(
+    "--query-vectors",
+    type=click.Choice(STORED),
+    help="Store vectors so from now on, those that are there included.  [as they are]",
+)
 @AS_JSON
-def compact(path: Path, as_json: bool) -> None:
+def compact(path: Path, query_vectors: str | None, as_json: bool) -> None:
     """Give back the space of what was removed or replaced; searches go on meanwhile.
 
-    `strop info` says how much that is. It needs room for a second copy of what stays.
+    `strop info` says how much that is. It needs room for a second copy of what stays. Vectors
+    stored in fewer bytes by --query-vectors do not get back the digits they lose.
     """
     with open_index(path) as index:
         with progress_bars() as progress:
-            freed = index.compact(progress)
+            freed = index.compact(progress, query_vectors)
         sizes = index.info()["sizes"]
     if as_json:
         print_json({"freed_bytes": freed, "sizes": sizes})

@@ -164,8 +164,11 @@ class Database:
         self._opening = threading.Lock()
 
     @classmethod
-    def create(cls: type[D], path: Path, meta: dict[str, Any]) -> D:
-        """Make a new catalog; it appears under its name only when it is complete."""
+    def create(cls: type[D], path: Path, meta: dict[str, Any], documents: tuple[str, str]) -> D:
+        """Make a new catalog; it appears under its name only when it is complete.
+
+        ``documents`` are the name and type of the file of the documents' own vectors.
+        """
         unfinished = path.with_name(path.name + ".new")
         for end in ("", "-wal", "-shm", "-journal"):  # left by one that was stopped
             unfinished.with_name(unfinished.name + end).unlink(missing_ok=True)
@@ -178,6 +181,9 @@ class Database:
                 connection.executemany(
                     "INSERT INTO meta VALUES (?, ?)",
                     [(key, json.dumps(value)) for key, value in values.items()],
+                )
+                connection.execute(
+                    "UPDATE files SET name = ?, dtype = ? WHERE set_id = 0", documents
                 )
                 connection.commit()
             finally:

@@ -319,6 +319,12 @@ def _size_rows(sizes: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
         "cache": sizes["cache"],
     }.items():  # fmt: skip
         yield f"  {label}", human_bytes(size)
+    if sizes["times_plain"]:
+        yield (
+            "  vectors in all",
+            f"{sizes['times_plain']:.2f} times a plain float32 index "
+            f"({human_bytes(sizes['plain'])})",
+        )
     if sizes["waste"]:
         remedy = f": strop compact {shlex.quote(path)}" if worth_compacting(sizes) else ""
         yield "  of it waste", human_bytes(sizes["waste"]) + remedy

@@ -17,12 +17,13 @@ from strop.database import OldFormat
 from strop.embed import Embedder
 from strop.errors import BadIndex, IndexBusy, StropError
 from strop.intake import CATALOG, about_embedder, is_left_over, load_embedder
+from strop.ledger import DOCUMENTS
 from strop.maintenance import check, compact, file_sizes, mend, sizes, sweep
 from strop.pipeline import Pipeline
 from strop.snapshot import keep_cache
 from strop.types import Progress
 from strop.upgrade import upgrade
-from strop.vectors import DEFAULT_STORED, cannot_write, check_stored
+from strop.vectors import DEFAULT_STORED, cannot_write, check_stored, file_name, type_for
 
 F = TypeVar("F", bound="IndexFolder")
 
@@ -53,7 +54,8 @@ class IndexFolder:
         """Make an empty index in a new folder; ``options`` are the embedder's.
 
         ``query_vectors`` says how the vectors of its query sets are stored: ``int8``,
-        ``float16`` or ``float32``. The documents' own are always float32.
+        ``float16``, ``float32`` or ``compact``. The documents' own are float32, but float16
+        where it is compact.
         """
         folder = Path(path)
         check_stored(query_vectors)
@@ -68,8 +70,11 @@ class IndexFolder:
             with FileLock(folder / "writer.lock", timeout=0):
                 if (folder / CATALOG).exists():  # made by another process meanwhile
                     raise BadIndex(f"{folder} is an index already: open it, or choose another")
+                own = type_for(query_vectors, "documents")
                 catalog = Catalog.create(
-                    folder / CATALOG, {"embedder": about, "query_vectors": query_vectors}
+                    folder / CATALOG,
+                    {"embedder": about, "query_vectors": query_vectors},
+                    (file_name(DOCUMENTS, own), own),
                 )
         except Timeout:
             raise IndexBusy(f"another process is making an index at {folder}") from None
@@ -207,14 +212,18 @@ class IndexFolder:
             self._follow(progress)
         return found.problems
 
-    def compact(self, progress: Progress | None = None) -> int:
+    def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> int:
         """Give back the space of vectors and texts that are in no use; return how many bytes.
 
-        Searches go on meanwhile, also in other processes.
+        With ``query_vectors`` the index stores its vectors so from now on (as in ``create``),
+        those it has included; digits they have lost do not come back. Searches go on meanwhile,
+        also in other processes.
         """
+        if query_vectors is not None:
+            check_stored(query_vectors)
         with self._writing():
             before = sizes(self._catalog, self.path, self.dim)["total"]
-            compact(self._catalog, self.path, self.dim, progress)
+            compact(self._catalog, self.path, self.dim, query_vectors, progress)
             self._follow(progress)
             keep_cache(self._catalog, self.path, self.dim)
             self._catalog.shrink()

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.compiled import compiled
+from strop.packed import is_packed, unpack
 from strop.types import Vectors
 
 Ints = NDArray[np.int64]
@@ -565,9 +566,11 @@ def softmax(sims: NDArray[np.floating], temperature: float) -> NDArray[np.float6
 
 
 def as_floats(stored: NDArray[Any]) -> Vectors:
-    """Return stored rows (n, dim) as float32; those of int8 and float16 brought to unit length."""
+    """Return stored rows as float32 (n, dim); those of fewer bytes brought to unit length."""
     if stored.dtype == np.float32:
         return stored
+    if is_packed(stored):
+        return unpack(stored)
     rows = np.empty(stored.shape, np.float32)
     if stored.dtype == np.float16:
         floats_of_halves(stored.view(np.int16), rows)

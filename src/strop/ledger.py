@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.database import Database
-from strop.vectors import Sums
+from strop.vectors import Sums, file_name
 
 DOCUMENTS = 0
 """The set that stands for the documents' own vectors."""
@@ -41,9 +41,10 @@ class VectorFile:
     live: int
     lists: int
 
-    def renamed(self) -> str:
-        """Return a name for the file that is to take this one's place."""
-        stem, *middle, end = self.name.split(".")
+    def renamed(self, dtype: str) -> str:
+        """Return a name for the file of rows of a type that is to take this one's place."""
+        stem, *middle, _ = self.name.split(".")
+        end = file_name(self.set_id, dtype).rpartition(".")[2]
         return f"{stem}.{int(middle[0]) + 1 if middle else 2}.{end}"
 
 
@@ -160,11 +161,12 @@ class Ledger(Database):
         self,
         file: VectorFile,
         name: str,
+        dtype: str,
         rows: int,
         spans: NDArray[np.int64],
         sums: Sums,
     ) -> None:
-        """Let a file ``name`` with ``rows`` rows take the place of another.
+        """Let a file ``name`` with ``rows`` rows of type ``dtype`` take the place of another.
 
         ``spans`` has a line (number, start, …) for each list that the new file holds.
         """
@@ -174,7 +176,8 @@ class Ledger(Database):
                 ((start, file.set_id, number) for number, start in spans[:, :2].tolist()),
             )
             connection.execute(
-                "UPDATE files SET name = ?, rows = ? WHERE set_id = ?", (name, rows, file.set_id)
+                "UPDATE files SET name = ?, dtype = ?, rows = ? WHERE set_id = ?",
+                (name, dtype, rows, file.set_id),
             )
             connection.execute("DELETE FROM checksums WHERE set_id = ?", (file.set_id,))
             self.add_sums(connection, file.set_id, 0, sums)

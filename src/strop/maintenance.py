@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from strop.catalog import Catalog
 from strop.errors import IndexDamaged
-from strop.kernels import Ints, ranges
+from strop.kernels import Ints, as_floats, ranges
 from strop.ledger import DOCUMENTS, VectorFile, recount
 from strop.sidecar import file_sum, read_arrays
 from strop.snapshot import CACHE, cache_is_true
@@ -27,7 +27,9 @@ from strop.vectors import (
     map_rows,
     row_sums,
     row_type,
+    stored_rows,
     sync_folder,
+    type_for,
     whole_rows,
 )
 
@@ -204,7 +206,8 @@ def mend(catalog: Catalog, folder: Path, dim: int, found: Findings) -> None:
                     "it from a backup, or build the index again"
                 )
     for set_id, numbers in found.rewrite.items():
-        rewrite(catalog, folder, dim, catalog.files()[set_id], sorted(numbers))
+        file = catalog.files()[set_id]
+        rewrite(catalog, folder, dim, file, file.dtype, sorted(numbers))
     with catalog.writing() as connection:
         connection.executemany(
             "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)", found.lost
@@ -221,9 +224,30 @@ def mend(catalog: Catalog, folder: Path, dim: int, found: Findings) -> None:
 # -- compaction ------------------------------------------------------------------------------
 
 
-def compact(catalog: Catalog, folder: Path, dim: int, progress: Progress | None = None) -> None:
-    """Write vector files anew without the rows that nothing refers to."""
-    files = [file for file in catalog.files().values() if file.rows > file.live]
+def compact(
+    catalog: Catalog,
+    folder: Path,
+    dim: int,
+    stored: str | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write vector files anew without the rows that nothing refers to.
+
+    With ``stored``, all become of the types of that way to store, as will be sets to come.
+    Stopped in between, some files are: each says of itself what it is.
+    """
+    sources = {set_.set_id: set_.settings["source"] for set_ in catalog.sets().values()}
+    sources[DOCUMENTS] = "documents"
+    wanted = {file.set_id: file.dtype for file in catalog.files().values()}
+    if stored is not None:
+        wanted = {set_id: type_for(stored, sources[set_id]) for set_id in wanted}
+        with catalog.writing(searchable=False) as connection:
+            catalog.set_meta(connection, query_vectors=stored)
+    files = [
+        file
+        for file in catalog.files().values()
+        if file.rows > file.live or file.dtype != wanted[file.set_id]
+    ]
     for at, file in enumerate(files):
         path, row = folder / "vectors" / file.name, row_type(file.dtype, dim)
         spans = catalog.spans(file.set_id)
@@ -233,21 +257,26 @@ def compact(catalog: Catalog, folder: Path, dim: int, progress: Progress | None 
                     f"{path} is damaged in rows {first:,} to {behind - 1:,}. Mend it first: "
                     f"strop check {folder} --repair"
                 )
-        rewrite(catalog, folder, dim, file)
+        rewrite(catalog, folder, dim, file, wanted[file.set_id])
         if progress is not None:
             progress("compacting", at + 1, len(files))
 
 
 def rewrite(
-    catalog: Catalog, folder: Path, dim: int, file: VectorFile, bad: list[int] | None = None
+    catalog: Catalog,
+    folder: Path,
+    dim: int,
+    file: VectorFile,
+    dtype: str,
+    bad: list[int] | None = None,
 ) -> None:
     """Copy the rows in use to a new file, in the order of documents, and let it take over.
 
-    The vectors of the documents ``bad`` are left out and wait to be made again. Readers of the
-    old file keep it until they look again.
+    Its rows are of the type ``dtype``. The vectors of the documents ``bad`` are left out and wait
+    to be made again. Readers of the old file keep it until they look again.
     """
     row = row_type(file.dtype, dim)
-    old, name = folder / "vectors" / file.name, file.renamed()
+    old, name = folder / "vectors" / file.name, file.renamed(dtype)
     spans = catalog.spans(file.set_id)
     spans = spans[~np.isin(spans[:, 0], bad or [])]
     start, count = spans[:, 1].copy(), spans[:, 2]
@@ -255,7 +284,10 @@ def rewrite(
     total = int(ends[-1]) if len(ends) else 0
     rows = map_rows(old, min(file.rows, whole_rows(old, row)), row)
     try:
-        sums = _copy(rows, start, count, folder / "vectors" / name, row.itemsize)
+        sums = _copy(
+            rows, start, count, folder / "vectors" / name, 4 * dim,
+            None if dtype == file.dtype else dtype,
+        )  # fmt: skip
     except OSError as error:
         with suppress(OSError):
             (folder / "vectors" / name).unlink()
@@ -265,13 +297,18 @@ def rewrite(
     with catalog.writing():
         if bad:
             catalog.forget(file.set_id, bad)
-        catalog.move(file, name, total, spans, sums)
+        catalog.move(file, name, dtype, total, spans, sums)
     with suppress(OSError):  # where a reader holds it, it goes later
         old.unlink()
 
 
-def _copy(rows: NDArray[Any], start: Ints, count: Ints, path: Path, row_bytes: int) -> Sums:
-    """Write spans of rows one behind the other; return the new file's checksums."""
+def _copy(
+    rows: NDArray[Any], start: Ints, count: Ints, path: Path, row_bytes: int, dtype: str | None
+) -> Sums:
+    """Write spans of rows one behind the other; return the new file's checksums.
+
+    They become rows of the type ``dtype``, if one is given; as floats they take ``row_bytes``.
+    """
     sums, written = [np.empty(0, np.uint32)], 0
     ends = np.cumsum(count)
     path.parent.mkdir(exist_ok=True)
@@ -281,6 +318,8 @@ def _copy(rows: NDArray[Any], start: Ints, count: Ints, path: Path, row_bytes: i
             most = written + max(1, _COPIED_AT_ONCE // row_bytes)
             end = max(at + 1, int(np.searchsorted(ends, most, "right")))
             part = rows[ranges(start[at:end], count[at:end])]
+            if dtype is not None:
+                part = stored_rows(as_floats(part), dtype)
             file.write(bytes_of(part))
             sums.append(row_sums(part))
             written += len(part)
@@ -295,9 +334,14 @@ def _copy(rows: NDArray[Any], start: Ints, count: Ints, path: Path, row_bytes: i
 
 
 def sizes(catalog: Catalog, folder: Path, dim: int) -> dict[str, Any]:
-    """Return bytes by kind. ``waste`` is part of the others: what compaction would give back."""
+    """Return bytes by kind. ``waste`` is part of the others: what compaction would give back.
+
+    ``plain`` is what the documents' vectors alone take as float32, ``times_plain`` how many
+    times that they and the query vectors take here (without expanded texts).
+    """
     with catalog.reading():
-        files, names = catalog.files(), {s.set_id: s.name for s in catalog.sets().values()}
+        sets = catalog.sets().values()
+        files, names = catalog.files(), {set_.set_id: set_.name for set_ in sets}
         waste, documents = catalog.free_bytes(), len(catalog)
     named = {file.name for file in files.values()}
     vectors = {}
@@ -316,7 +360,13 @@ def sizes(catalog: Catalog, folder: Path, dim: int) -> dict[str, Any]:
     }
     total = sum(told[kind] for kind in ("catalog", "documents", "cache", "left_over"))
     total += sum(vectors.values())
-    return {**told, "total": total, "per_document": total / documents if documents else None}
+    own = {set_.set_id for set_ in sets if set_.settings["source"] != "expanded"}
+    used = told["documents"] + sum(size for set_id, size in vectors.items() if set_id in own)
+    plain = 4 * dim * documents
+    return {
+        **told, "total": total, "per_document": total / documents if documents else None,
+        "plain": plain, "times_plain": used / plain if plain else None,
+    }  # fmt: skip
 
 
 def file_sizes(folder: Path) -> dict[str, int]:

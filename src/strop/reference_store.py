@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from strop import neighbors
 from strop.catalog import Catalog
-from strop.kernels import Floats, Ints
+from strop.kernels import Floats, Ints, as_floats
 from strop.neighbors import (
     ROUNDING,
     decide,
@@ -344,5 +344,5 @@ def _gathered(documents: Spans) -> Vectors:
     """Return the documents' vectors in order, without a copy where they stand so."""
     start = documents.start
     if len(start) and (start == np.arange(start[0], start[0] + len(start))).all():
-        return documents.vectors[start[0] : start[0] + len(start)]
-    return np.ascontiguousarray(documents.vectors[start])
+        return as_floats(documents.vectors[start[0] : start[0] + len(start)])
+    return as_floats(np.ascontiguousarray(documents.vectors[start]))

@@ -169,7 +169,8 @@ class Layout:
         ``at`` has each document's place there, -1 if it has none. Those whose vectors are others
         by now are found out by ``made``; just theirs is computed.
         """
-        if older._fixed is None:
+        types = [[file.vectors.dtype for file in layout._files] for layout in (self, older)]
+        if older._fixed is None or types[0] != types[1]:
             return
         same = at >= 0
         for mine, theirs in zip(self._files, older._files, strict=True):

@@ -51,7 +51,7 @@ class Whitening:
 
     def apply(self, vectors: Vectors) -> Vectors:
         """Return vectors (n, dim) in the evened space, of unit length; zero rows stay zero."""
-        made = np.empty(vectors.shape, np.float32)
+        made = np.empty((len(vectors), len(self._map)), np.float32)
         for at in range(0, len(vectors), _BLOCK):
             part = as_floats(np.asarray(vectors[at : at + _BLOCK]))
             mapped = (part - self._mean) @ self._map
