@@ -68,7 +68,7 @@ def methods(index: Index, tuned: Method) -> list[Method]:
     evened = replace(compared[-1], whiten=0.5, feedback=0.2)
     compared += [
         replace(evened, name="whiten+feedback"),
-        replace(evened, name="hybrid:of=whiten+feedback", words="fused"),
+        replace(evened, name="hybrid:of=whiten+feedback", bm25="fused"),
     ]
     if generated:
         compared += [METHODS[name] for name in

@@ -17,13 +17,13 @@ LAYERS = [
     errors types
     compiled threads files sentences methods batches vectors database sidecar
     kernels clustering data datasets ledger embed stdlib_docs lm prompts query_filters
-    document_catalog neighbors intake upgrade expand_prompts words
+    document_catalog neighbors intake upgrade expand_prompts
     catalog
     snapshot pipeline
     references maintenance leaks whitening
     reference_store reply_store
     search asking batch_store folder
-    generate explain refining candidates
+    generate explain refining candidates words
     contrast batch_generation triplets expand
     index
     scoring

@@ -322,21 +322,21 @@ def search(
         if chosen.expanded is not None:
             with progress_bars() as progress:
                 index.expand(chosen.expanded, progress)
-        asked: Any = text
+        asked: Any = None
         told: dict[str, Any] = {}
         if step is not None:
             with progress_bars() as progress:
                 refined = index.refine(text, step, progress=progress, **limits(expansion))
             asked = refined.vectors
             told = {"expand": name, "expansion": refined.to_json()}
-        hits = index.search(asked, k, chosen, exact=exact)
+        hits = index.search(text, k, chosen, vectors=asked, exact=exact)
         rows: list[dict[str, Any]] = []
         for rank, (id_, score) in enumerate(zip(hits.ids[0], hits.scores[0], strict=True), 1):
             document = index.get(id_)
             row = {"rank": rank, "id": id_, "score": round(float(score), 6)}
             row |= {"title": document.title, "text": document.text}
             if explain:
-                row["explanation"] = asdict(index.explain(asked, id_, chosen))
+                row["explanation"] = asdict(index.explain(text, id_, chosen, vectors=asked))
             rows.append(row)
         if step is not None:
             report_expansion(name, refined)
