@@ -555,9 +555,11 @@ class Index(IndexFolder):
             settings["sets"] = tuple(settings["sets"])
         return replace(METHODS["sharp"], **settings)
 
-    def sample_queries(self, style: str, most: int, seed: int = 0) -> tuple[list[str], Vectors]:
-        """Return stored queries of a set, drawn at random: whose they are, and their vectors."""
-        self._require(style)
+    def sample_queries(
+        self, style: str, most: int, seed: int = 0
+    ) -> tuple[list[str], list[str], Vectors]:
+        """Return stored queries of a set, drawn at random: whose they are, texts and vectors."""
+        set_ = self._require(style)
         with self._catalog.reading():
             snapshot, _ = self._layout(METHODS["trad"])
             spans = snapshot.sets[style]
@@ -565,10 +567,15 @@ class Index(IndexFolder):
             total = int(ends[-1]) if len(ends) else 0
             drawn = np.sort(np.random.default_rng(seed).permutation(total)[:most])
             places = np.searchsorted(ends, drawn, "right")
-            rows = spans.start[places] + drawn - (ends - spans.count)[places]
+            which = drawn - (ends - spans.count)[places]
             numbers = snapshot.numbers[places].tolist()
             ids = self._catalog.ids(numbers)
-        return [ids[number] for number in numbers], as_floats(np.array(spans.vectors[rows]))
+            texts = [
+                self._texts_of(set_, number)[at]
+                for number, at in zip(numbers, which.tolist(), strict=True)
+            ]
+        rows = spans.start[places] + which
+        return [ids[number] for number in numbers], texts, as_floats(np.array(spans.vectors[rows]))
 
     def embed_queries(self, queries: str | Sequence[str]) -> Vectors:
         """Embed queries as users' queries; ``search`` takes the result (n, dim) in their place."""

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ _FIRST = 200
 """How many of each ranking are looked at first, where words are part of the score."""
 _RRF = 60
 """Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
+
+
+def countable() -> bool:
+    """Tell whether the extra that counts words is installed."""
+    return bool(find_spec("bm25s") and find_spec("Stemmer"))
 
 
 class Words:
