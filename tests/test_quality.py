@@ -154,7 +154,7 @@ def test_tuning_by_sentences_alone_takes_words(
 
 @needs_data
 @pytest.mark.parametrize(("name", "gain"), [("xquad-hi", 40), ("xquad-th", 40)])
-def test_words_gain_on_corpora_that_had_no_part_in_choosing_them(
+def test_words_gain_in_languages_whose_stems_are_unknown(
     tmp_path: Path, name: str, gain: float
 ) -> None:
     with build(tmp_path, name, "wordllama") as index:

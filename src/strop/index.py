@@ -422,12 +422,14 @@ class Index(IndexFolder):
                 warnings.warn(refined.told(), stacklevel=2)
             vectors = refined.vectors
         texts = self._texts(queries, chosen, vectors)
+        if not texts:
+            chosen = replace(chosen, words=0.0)
         if chosen.bm25 != "only":
             asked = self._asked(queries if vectors is None else vectors)
         with self._catalog.reading():  # the scan and the ids must see the same documents
             snapshot, layout = self._layout(chosen)
             two = None if exact else self._two(snapshot, layout, chosen, k)
-            if chosen.bm25 == "no" and chosen.words and texts:
+            if chosen.bm25 == "no" and chosen.words:
                 words = self._words(snapshot, chosen)
                 scores, places = best_with_words(layout, words, texts, asked, chosen, k)
             elif chosen.bm25 == "no":
