@@ -159,13 +159,14 @@ def aim(
 ) -> Vectors:
     """Return what feedback moves the query towards."""
     own = rows[case.ends[place] : case.ends[place + 1]]
-    if idea.towards == "document" or not len(own):
-        return documents[place]
-    sims = own @ vector
-    if idea.towards == "winner":
-        return own[sims.argmax()]
-    weights = np.exp((sims - sims.max()) / 0.1)
-    return unit_rows((documents[place] + weights @ own / weights.sum())[None])[0]
+    found: Vectors = documents[place]
+    if idea.towards != "document" and len(own):
+        sims = own @ vector
+        weights = np.exp((sims - sims.max()) / 0.1)
+        best = own[sims.argmax()]
+        built = documents[place] + weights @ own / weights.sum()
+        found = best if idea.towards == "winner" else unit_rows(built[None])[0]
+    return found
 
 
 def score(
@@ -281,8 +282,8 @@ def main() -> None:
                 mixes.append(("simple", "contrastive"))
             for sets in mixes:
                 case = Case(index, args.data / name.partition("-")[2], sets)
-                tried = {
-                    label: (lambda case=case: case, idea) for label, idea in ideas(case).items()
+                tried: dict[str, tuple[Callable[[], Case], Idea]] = {
+                    label: (case.other, idea) for label, idea in ideas(case).items()
                 }
                 if sets == ("sentences",):
                     tried |= {label: (of, Idea()) for label, of in other_texts(case).items()}

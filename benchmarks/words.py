@@ -65,8 +65,10 @@ class Scores:
             for method in ("trad", "sharp:sets=sentences:words=0")
         )
         words = Words(index.get(id_).content for id_ in ids)
-        self.bm25 = np.stack([words._scores(tokens) for tokens in words._tokens(texts)])
-        self.share = np.stack([words.share(text) for text in texts])
+        self.bm25: Doubles = np.array(
+            [words._scores(of) for of in words._tokens(texts)], np.float64
+        )
+        self.share: Doubles = np.array([words.share(text) for text in texts], np.float64)
 
     @staticmethod
     def _all(index: Index, texts: list[str], method: str, size: int) -> Doubles:
@@ -107,8 +109,8 @@ class Scores:
         yield "trad:words=1", self.trad + self.share
 
     def _by_rank(self) -> Doubles:
-        scores = np.zeros(self.sharp.shape)
-        size = scores.shape[1]
+        scores = np.zeros_like(self.sharp)
+        size = self.sharp.shape[-1]
         for row in range(len(scores)):
             ranked = []
             for of in (self.sharp[row], self.bm25[row]):

@@ -168,6 +168,7 @@ def test_crossed_sets_ask_for_words_only_where_these_lead_to_the_document(
         choice = tune(index, queries=100)
         assert choice.taken
         assert choice.method.words == wanted
+        assert ("sharp:words=1 gains" in choice.why) == bool(wanted)
 
 
 def test_one_generated_set_judges_whitening_by_the_sentences(tmp_path: Path) -> None:
