@@ -10,8 +10,10 @@ query, and by both together. The last line is JSON.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ from strop.whitening import Whitening
 
 Doubles = NDArray[np.float64]
 SHOWN = {"1", "3", "9", "11", "12"}
-DEPTH, OTHERS = 120, 500
+DEPTH, OTHERS, CHUNK = 120, 500, 150
 DISCOUNT = 1 / np.log2(np.arange(2, 12))
 Map = Callable[[Vectors], Vectors]
 
@@ -51,9 +53,34 @@ class Case:
             assert len(snapshot.numbers) == len(ids)
             self.documents = np.stack([layout.document(at) for at in range(len(ids))])
             lists = [layout.queries(at) for at in range(len(ids))]
+        self.texts = [index.get(id_) for id_ in ids]
+        self.queries = [[text for name in sets for text in index.queries_of(id_)[name]]
+                        for id_ in ids]  # fmt: skip
+        self.embed = index.embed_documents
+        self._set(lists)
+
+    def _set(self, lists: list[Vectors]) -> None:
         self.rows = np.concatenate(lists)
-        self.owner = np.repeat(np.arange(len(ids)), [len(list_) for list_ in lists])
+        self.owner = np.repeat(np.arange(len(lists)), [len(list_) for list_ in lists])
         self.ends = np.cumsum([0, *(len(list_) for list_ in lists)])
+
+    def lists(self) -> list[Vectors]:
+        return [self.rows[a:b] for a, b in pairwise(self.ends.tolist())]
+
+    def embedded(self, texts: list[list[str]]) -> list[Vectors]:
+        """Embed other lists of texts, one a document."""
+        rows = self.embed([text for list_ in texts for text in list_])
+        ends = np.cumsum([0, *map(len, texts)]).tolist()
+        return [rows[a:b] for a, b in pairwise(ends)]
+
+    def other(self, lists: list[Vectors] | None = None, documents: Vectors | None = None) -> Case:
+        """Return the same case with other lists, or other vectors of the documents."""
+        made = copy.copy(self)
+        if lists is not None:
+            made._set(lists)
+        if documents is not None:
+            made.documents = documents
+        return made
 
     def ndcg(self, query: int, places: NDArray[np.int64], scores: Doubles) -> float:
         grades = self.grades[query]
@@ -69,7 +96,9 @@ class Idea:
 
     ``space`` maps all vectors; ``weight`` adds to the logit of each stored query; ``mean`` adds
     that much of the mean query; ``power`` is the share of the division by the length of d*;
-    ``strength`` scales alpha for each document; ``feedback`` is from how many, and how much.
+    ``strength`` scales alpha for each document; ``feedback`` is from how many, and how much,
+    ``towards`` what of them: the document, d*, or its query that is nearest the asked one.
+    ``against`` takes off that much of what the queries of so many neighbours are nearer.
     """
 
     def __init__(
@@ -82,33 +111,69 @@ class Idea:
         power: float = 1.0,
         strength: Doubles | None = None,
         feedback: tuple[int, float] = (0, 0.0),
+        towards: str = "document",
+        against: tuple[int, float] = (0, 0.0),
     ) -> None:
         self.space = space or (lambda vectors: vectors)
         self.alpha, self.weight, self.mean, self.power = alpha, weight, mean, power
         self.strength, self.feedback = strength, feedback
+        self.towards, self.against = towards, against
 
 
 def run(case: Case, idea: Idea) -> float:
     """Return the nDCG@10 of an idea, in percent."""
     asked, documents, rows = (idea.space(v) for v in (case.asked, case.documents, case.rows))
     values = []
+    near = neighbours(documents, idea.against[0]) if idea.against[0] else None
     for query, vector in enumerate(asked):
         places, scores = score(case, idea, vector, documents, rows)
+        if near is not None:
+            peak = peaks(case, rows @ vector)
+            lost = peak[near[places]].mean(axis=1) - peak[places]
+            scores = scores - idea.against[1] * np.maximum(lost, 0)
         if idea.feedback[0]:
             first = places[np.argsort(-scores, kind="stable")[: idea.feedback[0]]]
-            moved = vector + idea.feedback[1] * documents[first].mean(axis=0)
+            found = [aim(case, idea, vector, documents, rows, int(place)) for place in first]
+            moved = vector + idea.feedback[1] * np.mean(found, axis=0)
             places, scores = score(case, idea, unit_rows(moved[None])[0], documents, rows)
         values.append(case.ndcg(query, places, scores))
     return 100 * float(np.mean(values))
+
+
+def neighbours(documents: Vectors, n: int) -> NDArray[np.int64]:
+    near = documents @ documents.T
+    np.fill_diagonal(near, -1)
+    return np.argpartition(-near, n, axis=1)[:, :n]
+
+
+def peaks(case: Case, sims: Vectors) -> Doubles:
+    """Return each document's largest of its queries' cosines; 0 where it has none."""
+    has = np.diff(case.ends) > 0
+    peak = np.zeros(len(has))
+    peak[has] = np.maximum.reduceat(sims, case.ends[:-1][has])
+    return peak
+
+
+def aim(
+    case: Case, idea: Idea, vector: Vectors, documents: Vectors, rows: Vectors, place: int
+) -> Vectors:
+    """Return what feedback moves the query towards."""
+    own = rows[case.ends[place] : case.ends[place + 1]]
+    found: Vectors = documents[place]
+    if idea.towards != "document" and len(own):
+        sims = own @ vector
+        weights = np.exp((sims - sims.max()) / 0.1)
+        best = own[sims.argmax()]
+        built = documents[place] + weights @ own / weights.sum()
+        found = best if idea.towards == "winner" else unit_rows(built[None])[0]
+    return found
 
 
 def score(
     case: Case, idea: Idea, vector: Vectors, documents: Vectors, rows: Vectors
 ) -> tuple[NDArray[np.int64], Doubles]:
     plain, sims = documents @ vector, rows @ vector
-    has = np.diff(case.ends) > 0
-    peak = np.zeros(len(plain))
-    peak[has] = np.maximum.reduceat(sims, case.ends[:-1][has])
+    peak = peaks(case, sims)
     places = np.unique(
         np.concatenate([np.argsort(-x)[:DEPTH] for x in (plain, peak, plain + peak)])
     )
@@ -159,6 +224,44 @@ def ideas(case: Case) -> dict[str, Idea]:
         "earlier sentences weigh more": Idea(weight=-0.3 * np.log1p(position)),
         "whitened, feedback of 2": Idea(half.apply, feedback=(2, 0.2)),
         "whitened, feedback of 3": Idea(half.apply, feedback=(3, 0.2)),
+        "feedback of 2": Idea(feedback=(2, 0.2)),
+        "feedback of 2 towards d*": Idea(feedback=(2, 0.2), towards="d*"),
+        "feedback of 2 towards its best query": Idea(feedback=(2, 0.2), towards="winner"),
+        "against 3 neighbours": Idea(against=(3, 0.25)),
+        "against 10 neighbours": Idea(against=(10, 0.25)),
+    }
+
+
+def other_texts(case: Case) -> dict[str, Callable[[], Case]]:
+    """Return the ideas that embed other texts than title and sentences."""
+    titled = [
+        [f"{of.title}. {text}" if of.title and text != of.title else text for text in own]
+        for of, own in zip(case.texts, case.queries, strict=True)
+    ]
+    pairs = [
+        [f"{a} {b}" for a, b in pairwise(own[bool(of.title) :])]
+        for of, own in zip(case.texts, case.queries, strict=True)
+    ]
+    words = [of.content.split() for of in case.texts]
+    chunks = [
+        [" ".join(of[at : at + CHUNK]) for at in range(0, max(1, len(of)), CHUNK)] for of in words
+    ]
+
+    def both(texts: list[list[str]]) -> Case:
+        made = case.embedded(texts)
+        return case.other([np.concatenate(two) for two in zip(case.lists(), made, strict=True)])
+
+    def mean() -> Case:
+        return case.other(
+            documents=unit_rows(np.stack([of.mean(axis=0) for of in case.embedded(chunks)]))
+        )
+
+    return {
+        "title before each sentence": lambda: case.other(case.embedded(titled)),
+        "with and without title": lambda: both(titled),
+        "and pairs of sentences": lambda: both(pairs),
+        "and chunks of 150 words": lambda: both(chunks),
+        "d is the mean of chunks": mean,
     }
 
 
@@ -169,7 +272,7 @@ def main() -> None:
     names = [f"{e}-{c}" for e in ("wordllama", "minilm") for c in ("scifact", "nfcorpus")]
     names += ["wordllama-cranfield", "minilm-cranfield"]
     parser.add_argument("--cases", default=",".join(names))
-    parser.add_argument("--ideas", default="", help="only those whose names hold this")
+    parser.add_argument("--ideas", default="", help="only those whose names hold one of these")
     args = parser.parse_args()
     found: dict[str, dict[str, float]] = {}
     for name in args.cases.split(","):
@@ -179,9 +282,14 @@ def main() -> None:
                 mixes.append(("simple", "contrastive"))
             for sets in mixes:
                 case = Case(index, args.data / name.partition("-")[2], sets)
-                for label, idea in ideas(case).items():
-                    if args.ideas in label:
-                        value = round(run(case, idea), 2)
+                tried: dict[str, tuple[Callable[[], Case], Idea]] = {
+                    label: (case.other, idea) for label, idea in ideas(case).items()
+                }
+                if sets == ("sentences",):
+                    tried |= {label: (of, Idea()) for label, of in other_texts(case).items()}
+                for label, (of, idea) in tried.items():
+                    if any(part in label for part in args.ideas.split(",")):
+                        value = round(run(of(), idea), 2)
                         found.setdefault(f"{name} {'+'.join(sets)}", {})[label] = value
                         print(f"{name:20} {'+'.join(sets):20} {label:30} {value}", flush=True)
     print(json.dumps(found))

@@ -5,10 +5,11 @@
 
 DATA holds collections in BEIR's layout, and generated queries in ``cranfield/generated``. An
 index that is in FOLDER already is used as it is. ``tuned`` is ``sharp`` with what ``strop tune``
-chose without labels (its defaults where it chose nothing), ``whiten+feedback`` adds
-``whiten=0.5:feedback=0.2`` to that. Cranfield is scored with its generated queries, without the
-five test queries the generator saw, and once more behind a leak gate of 0.9. ``p`` is of two-sided
-paired t-tests (Holm): against plain search, and against the paper's formula (alpha 1, T 1).
+chose without labels, ``tuned, dense`` the same without words, ``whiten+feedback`` adds
+``whiten=0.5:feedback=0.2`` to that; ``+words`` is with ``words=1``. Cranfield is scored with its
+generated queries, without the five test queries the generator saw, and once more behind a leak gate
+of 0.9. ``p`` is of two-sided paired t-tests (Holm): against plain search, and against the paper's
+formula (alpha 1, T 1).
 Results are merged into the output, collection by collection; the last line is JSON. Render them
 into README.md with ``python benchmarks/render_quality.py``.
 """
@@ -29,7 +30,7 @@ from strop import METHODS, Index, Method, Report, evaluate
 from strop.data import read_corpus
 from strop.datasets import read_query_lists
 from strop.scoring import holm
-from strop.tune import Choice, tune
+from strop.tune import WORDS, Choice, tune
 
 SHOWN = ("1", "3", "9", "11", "12")
 GATE = 0.9
@@ -56,24 +57,29 @@ def methods(index: Index, tuned: Method) -> list[Method]:
     generated = set(GENERATED) <= set(index.info()["sets"])
     sharp = METHODS["sharp"]
     own = ("sentences",)
+    best = GENERATED if generated else own
+    dense = replace(tuned, name="tuned, dense", words=0.0)
+    evened = replace(dense, name="whiten+feedback", whiten=0.5, feedback=0.2)
     compared = [
         METHODS["trad"],
         METHODS["bm25"],
         METHODS["hybrid"],
-        replace(METHODS["maxsim"], sets=GENERATED if generated else own),
-        replace(sharp, name="paper", sets=GENERATED if generated else own, temperature=1.0),
-        replace(sharp, sets=GENERATED if generated else own),
+        replace(METHODS["trad"], name="trad+words", words=WORDS),
+        replace(METHODS["maxsim"], sets=best),
+        replace(sharp, name="paper", sets=best, temperature=1.0),
+        replace(sharp, sets=best),
+        replace(sharp, name="sharp+words", sets=best, words=WORDS),
+        dense,
         replace(tuned, name="tuned"),
-    ]
-    evened = replace(compared[-1], whiten=0.5, feedback=0.2)
-    compared += [
-        replace(evened, name="whiten+feedback"),
-        replace(evened, name="hybrid:of=whiten+feedback", words="fused"),
+        evened,
+        replace(evened, name="whiten+feedback+words", words=WORDS),
+        replace(evened, name="hybrid:of=whiten+feedback", bm25="fused"),
     ]
     if generated:
         compared += [METHODS[name] for name in
                      ("consharp", "simsharp", "indexsharp", "doc2query", "docexp")]  # fmt: skip
-        compared.append(replace(sharp, name="sharp:sets=sentences", sets=own))
+        alone = replace(sharp, name="sharp:sets=sentences", sets=own)
+        compared += [alone, replace(alone, name=f"{alone.name}+words", words=WORDS)]
     return compared
 
 

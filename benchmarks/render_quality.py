@@ -26,9 +26,12 @@ _ROWS = {
     "indexsharp": "`indexsharp`",
     "paper": "the paper's formula (alpha 1, T 1)",
     "sharp": "`sharp`, its defaults",
-    "tuned": "`sharp` after `strop tune`",
-    "whiten+feedback": "the same with `whiten=0.5:feedback=0.2`",
-    "hybrid:of=whiten+feedback": "BM25 + that",
+    "tuned, dense": "`sharp` as tuned, without words",
+    "whiten+feedback": "that with `whiten=0.5:feedback=0.2`",
+    "hybrid:of=whiten+feedback": "BM25 + that (`hybrid:of=`)",
+    "trad+words": "`trad:words=1`",
+    "tuned": "**`sharp` after `strop tune`** (words included)",
+    "whiten+feedback+words": "that with `whiten=0.5:feedback=0.2`",
 }
 
 

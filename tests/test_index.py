@@ -718,7 +718,7 @@ def test_every_method_is_what_it_says(index: Index) -> None:
         "doc2query": float(q @ vector_of(" ".join([OWL.content, *simple]), "document")),
         "docexp": float(q @ vector_of(" ".join([OWL.content, *contrastive]), "document")),
     }
-    dense = [name for name, method in METHODS.items() if method.words == "no"]  # test_words.py
+    dense = [name for name, method in METHODS.items() if method.bm25 == "no"]  # test_words.py
     got = {name: all_scores(index, "who sees at night", method=name)["owl"] for name in dense}
     assert_close(got, want, 1e-5)
 

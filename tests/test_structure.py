@@ -19,13 +19,13 @@ LAYERS = [
     packed
     vectors
     kernels clustering data datasets ledger embed stdlib_docs lm prompts query_filters
-    cells document_catalog intake upgrade expand_prompts words
+    cells document_catalog intake upgrade expand_prompts
     catalog neighbors
     snapshot pipeline
     references maintenance leaks whitening
     reference_store reply_store
     search asking batch_store folder
-    generate explain refining candidates
+    generate explain refining candidates words
     contrast batch_generation triplets expand
     index
     scoring

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fakes
 import numpy as np
@@ -30,7 +33,9 @@ def around(document: int, blur: float, seed: int) -> Vectors:
 def embed(texts: list[str]) -> Vectors:
     """Texts are ``blur document seed``: the test says how well each one is understood."""
     found = [text.split()[:3] for text in texts]
-    return unit_rows(np.stack([around(int(d), float(b), int(s)) for b, d, s in found]))
+    return unit_rows(
+        np.stack([around(int(d.replace("/", "")), float(b), int(s)) for b, d, s in found])
+    )
 
 
 def make(path: Path, document_blur: float, query_blur: float, styles: list[str]) -> Index:
@@ -107,12 +112,63 @@ def test_labels_choose_by_folds(blurred: Index) -> None:
     assert "labelled" in choice.why
 
 
-def test_one_set_is_not_asked_about_itself(tmp_path: Path) -> None:
+def test_one_set_takes_words_unasked(tmp_path: Path) -> None:
     with make(tmp_path / "index", 0.8, 0.5, ["simple"]) as index:
         choice = tune(index)
-        assert (choice.taken, choice.gain, choice.asked) == (False, None, 0)
-        assert choice.method == METHODS["sharp"] == index.method("sharp")
+        assert (choice.taken, choice.gain, choice.asked) == (True, None, 0)
+        assert choice.method == replace(METHODS["sharp"], words=1.0) == index.method("sharp")
         assert "cannot judge itself" in choice.why
+        assert index.method("sharp:words=0") == METHODS["sharp"]
+        assert index.method("hybrid:of=sharp").words == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("countable", lambda: False, r"strop\[bm25\]"),
+        ("WORDS_UP_TO", SIZE - 1, "try sharp:words=1"),
+    ],
+)
+def test_one_set_keeps_the_defaults_where_words_cost(
+    name: str, value: Any, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"strop.tune.{name}", value)
+    with make(tmp_path / "index", 0.8, 0.5, ["simple"]) as index:
+        choice = tune(index)
+        assert not choice.taken
+        assert index.method("sharp") == METHODS["sharp"]
+        assert re.search(remedy, choice.why)
+
+
+def named(document: int) -> str:
+    """A word that stands for a document; none is the stem of another."""
+    return "x" + "".join("bcdfghjklm"[int(digit)] for digit in f"{document:03}") + "x"
+
+
+def spelled(document: int) -> str:
+    """A document's number in single digits, which count as no words."""
+    return "/".join(str(document))
+
+
+@pytest.mark.parametrize(("shift", "wanted"), [(0, 1.0), (1, 0.0)])
+def test_crossed_sets_ask_for_words_only_where_these_lead_to_the_document(
+    shift: int, wanted: float, tmp_path: Path
+) -> None:
+    """Queries name their own document, or another one in each set."""
+    with Index.create(tmp_path / "index", embed, name="blurred", dim=DIM) as index:
+        index.add(
+            {"id": f"d{at}", "text": f"0.85 {spelled(at)} 0 {named(at)}"} for at in range(SIZE)
+        )
+        for number, style in enumerate(("simple", "contrastive"), 1):
+            others = [named((at + number * shift) % SIZE) for at in range(SIZE)]
+            index.import_queries(
+                {f"d{at}": [f"0.55 {spelled(at)} {number} {others[at]}"] for at in range(SIZE)},
+                style,
+            )
+        choice = tune(index, queries=100)
+        assert choice.taken
+        assert choice.method.words == wanted
+        assert ("sharp:words=1 gains" in choice.why) == bool(wanted)
 
 
 def test_one_generated_set_judges_whitening_by_the_sentences(tmp_path: Path) -> None:
@@ -170,11 +226,11 @@ def test_what_cannot_be_tuned_is_said(tmp_path: Path, blurred: Index) -> None:
 
 
 def test_stored_queries_are_drawn_with_their_documents(blurred: Index) -> None:
-    ids, vectors = blurred.sample_queries("simple", 50)
-    assert len(ids) == len(vectors) == 50
-    for id_, vector in zip(ids, vectors, strict=True):
-        own = embed(blurred.queries_of(id_)["simple"])
-        assert (own @ vector).max() == pytest.approx(1, abs=1e-4)
+    ids, texts, vectors = blurred.sample_queries("simple", 50)
+    assert len(ids) == len(texts) == len(vectors) == 50
+    for id_, text, vector in zip(ids, texts, vectors, strict=True):
+        assert text in blurred.queries_of(id_)["simple"]
+        assert float(embed([text])[0] @ vector) == pytest.approx(1, abs=1e-4)
     assert blurred.sample_queries("simple", 50)[0] == ids
     assert sorted(blurred.sample_queries("simple", 9999)[0]) == sorted(3 * blurred.ids())
 
@@ -200,6 +256,6 @@ def test_the_command_says_when_nothing_can_be_asked(tmp_path: Path, corpus: Path
     path = tmp_path / "sentences.index"
     assert strop("build", corpus, "-o", path).code == 0
     said = strop("tune", path).stdout
-    assert "sharp keeps its defaults" in said
+    assert "sharp is now sharp:alpha=1:temperature=0.1:words=1" in said
     assert "cannot judge itself" in said
-    assert "tuned" not in strop("info", path).stdout
+    assert "words=1" in strop("info", path).stdout

@@ -15,8 +15,12 @@ import pytest
 
 from strop import Index, evaluate
 from strop.errors import BadInput, MissingExtra
+from strop.kernels import unit_rows
+from strop.methods import Method
+from strop.search import Layout
+from strop.snapshot import Spans
 from strop.types import Dataset
-from strop.words import Words, fuse
+from strop.words import Words, best_with_words, fuse
 
 TEXTS = [
     "a fast fox and another fox",
@@ -76,6 +80,45 @@ def test_fusion_adds_reciprocal_ranks() -> None:
     np.testing.assert_allclose(scores, [want], rtol=1e-5)
 
 
+def test_a_share_is_bm25_of_the_most_there_can_be() -> None:
+    def rarity(word: str) -> float:
+        holding = sum(word in other for other in STEMS)
+        return math.log(1 + (len(STEMS) - holding + 0.5) / (holding + 0.5))
+
+    words = Words(TEXTS)
+    for query, stems in (("the FOX", ["fox"]), ("running fox zebra", ["run", "fox", "zebra"])):
+        want = np.array(bm25(stems)) / sum(map(rarity, stems))  # the zebra counts as missing
+        np.testing.assert_allclose(words.share(query), want, rtol=1e-5)
+    for nothing in ("", "the of", "zebra"):
+        assert not words.share(nothing).any()
+    assert words.share(" ".join(TEXTS * 9)).max() < 1
+    assert Words([]).share("fox").shape == (0,)
+
+
+@pytest.mark.parametrize("weighting", ["none", "softmax"])
+def test_the_best_with_words_are_exact(weighting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against adding up all scores, where the two rankings disagree and end early."""
+    monkeypatch.setattr("strop.words._FIRST", 5)
+    rng = np.random.default_rng(3)
+    size, dim, k = 300, 8, 4
+    names = np.array([f"word{letter}" for letter in "abcdefghijkl"])
+    words = Words(" ".join(rng.choice(names, 5)) for _ in range(size))
+    queries = [" ".join(rng.choice(names, 3)) for _ in range(20)]
+    asked = unit_rows(rng.normal(size=(20, dim)))
+    own = Spans(unit_rows(rng.normal(size=(size, dim))), np.arange(size), np.ones(size, int))
+    counts = rng.integers(0, 4, size)
+    rows = unit_rows(rng.normal(size=(int(counts.sum()), dim)))
+    layout = Layout(own, [Spans(rows, np.cumsum(counts) - counts, counts)], None)
+    method = Method("tried", weighting=weighting, temperature=0.1, words=0.5)
+    scores, places = best_with_words(layout, words, queries, asked, method, k)
+    dense = layout.scan(asked, method, size)
+    for at, query in enumerate(queries):
+        total = 0.5 * words.share(query)
+        total[dense[1][at]] += dense[0][at]
+        np.testing.assert_allclose(scores[at], np.sort(total)[::-1][:k], atol=1e-6)
+        np.testing.assert_allclose(total[places[at]], scores[at], atol=1e-6)
+
+
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Index]:
     with fakes.create(tmp_path / "index") as made:
@@ -105,6 +148,65 @@ def test_hybrid_is_the_fusion_of_both(index: Index) -> None:
         np.testing.assert_allclose(fused.scores[0], [worth for _, worth in want], rtol=1e-5)
 
 
+def test_words_are_part_of_the_score(index: Index) -> None:
+    query = "dogs running"
+    for spec in ("trad", "sharp:alpha=2", "sharp:whiten=0.5:feedback=0.2"):
+        plain = index.search(query, 10, spec)
+        found = index.search(query, 3, f"{spec}:words=0.7")
+        share = dict(zip(index.ids(), Words(TEXTS).share(query), strict=True))
+        pairs = zip(plain.ids[0], plain.scores[0], strict=True)
+        total = Counter({id_: score + 0.7 * share[id_] for id_, score in pairs})
+        want = total.most_common(3)
+        assert found.ids[0].tolist() == [id_ for id_, _ in want]
+        np.testing.assert_allclose(found.scores[0], [score for _, score in want], atol=1e-6)
+        assert found.ids[0, 0] == "d2"
+    vectors = index.embed_queries([query])
+    with_words, without = (index.search([query], 3, f"sharp:words={w}", vectors=vectors)
+                           for w in (1, 0))  # fmt: skip
+    assert not np.array_equal(with_words.scores, without.scores)
+    alone = index.search(vectors, 3, "sharp:words=1")  # vectors have no words
+    np.testing.assert_array_equal(alone.scores, without.scores)
+
+
+def test_generated_queries_lend_their_words(index: Index) -> None:
+    index.import_queries({"d3": ["a zebra", "stripes of the savanna"]}, "simple")
+    index.import_queries({"d4": ["zebra zebra"]}, "contrastive")
+
+    def added(id_: str, method: str) -> float:
+        return index.explain("zebra", id_, f"{method}:words=1").words
+
+    assert added("d3", "sharp:sets=sentences+simple") > 0
+    assert added("d4", "sharp:sets=sentences+simple") == 0
+    assert added("d3", "sharp:sets=sentences") == 0
+    assert added("d4", "sharp") > 0
+    assert index.explain("stripes", "d3", "sharp:words=1").words > 0
+    assert index.explain("stripes", "d3", "sharp:words=1:n=1").words == 0
+    assert not index.search("zebra", 1, "bm25").scores.any()
+
+
+def test_leaks_lend_no_words(index: Index) -> None:
+    index.import_queries({"d3": ["a zebra", "stripes"], "d4": ["stripes"]}, "simple")
+    view, left_out = index.without_leaks(index.embed_queries(["a zebra"]), 0.99)
+    assert left_out == {"simple": 1}
+    assert index.explain("zebra", "d3", "sharp:words=1").words > 0
+    assert view.explain("zebra", "d3", "sharp:words=1").words == 0
+    assert view.explain("stripes", "d3", "sharp:words=1").words > 0
+
+
+def test_words_are_explained(index: Index) -> None:
+    query = "dogs running"
+    hits = index.search(query, 3, "sharp:words=0.7")
+    for id_, score in zip(hits.ids[0], hits.scores[0], strict=True):
+        told = index.explain(query, id_, "sharp:words=0.7")
+        assert told.score == pytest.approx(float(score), abs=1e-5)
+        parts = told.plain + sum(part.moved for part in told.queries) + told.words
+        assert parts == pytest.approx(told.score)
+    asked = index.embed_queries(["violin"])
+    moved = index.explain(query, "d2", "sharp:words=0.7", vectors=asked)
+    assert moved.words == pytest.approx(index.explain(query, "d2", "sharp:words=0.7").words)
+    assert moved.plain == pytest.approx(index.explain(asked, "d2", "sharp").plain)
+
+
 def test_words_need_texts(index: Index) -> None:
     vectors = index.embed_queries(["fox"])
     for method in ("bm25", "hybrid"):
@@ -131,6 +233,11 @@ def test_vectors_stand_for_the_texts(index: Index) -> None:
         ("hybrid:of=best", "no fusion of 'best'"),
         ("hybrid:alpha=2", "hybrid has no alpha"),
         ("bm25:n=2", "bm25 has no n"),
+        ("hybrid:of=sharp:words=1", "hybrid has no words"),
+        ("maxsim:words=1", "maxsim has no words"),
+        ("sharp:words=-1", "words must be 0 or more, not -1"),
+        ("sharp:words=nan", "words must be 0 or more, not nan"),
+        ("sharp:words=many", "'many' is no value for words"),
     ],
 )
 def test_mistakes_are_named(index: Index, spec: str, message: str) -> None:
@@ -149,8 +256,8 @@ def test_evaluation_takes_them_side_by_side(index: Index) -> None:
     assert report.results["bm25"]["nDCG@10"] == 1
     assert report.settings["hybrid:of=sharp:alpha=2"].alpha == 2
     told = report.to_json()["settings"]
-    assert told["bm25"] == {"words": "only"}
-    assert told["hybrid:of=sharp:alpha=2"]["words"] == "fused"
+    assert told["bm25"] == {"bm25": "only"}
+    assert told["hybrid:of=sharp:alpha=2"]["bm25"] == "fused"
 
 
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

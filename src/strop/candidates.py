@@ -322,7 +322,8 @@ def two_stage_suits(method: Method, documents: int, k: int) -> bool:
         and method.alpha > 0
         and method.n is None
         and method.expanded is None
-        and method.words == "no"
+        and method.bm25 == "no"
+        and not method.words
         and not method.whiten
         and not method.feedback
     )

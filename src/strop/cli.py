@@ -322,21 +322,21 @@ def search(
         if chosen.expanded is not None:
             with progress_bars() as progress:
                 index.expand(chosen.expanded, progress)
-        asked: Any = text
+        asked: Any = None
         told: dict[str, Any] = {}
         if step is not None:
             with progress_bars() as progress:
                 refined = index.refine(text, step, progress=progress, **limits(expansion))
             asked = refined.vectors
             told = {"expand": name, "expansion": refined.to_json()}
-        hits = index.search(asked, k, chosen, exact=exact)
+        hits = index.search(text, k, chosen, vectors=asked, exact=exact)
         rows: list[dict[str, Any]] = []
         for rank, (id_, score) in enumerate(zip(hits.ids[0], hits.scores[0], strict=True), 1):
             document = index.get(id_)
             row = {"rank": rank, "id": id_, "score": round(float(score), 6)}
             row |= {"title": document.title, "text": document.text}
             if explain:
-                row["explanation"] = asdict(index.explain(asked, id_, chosen))
+                row["explanation"] = asdict(index.explain(text, id_, chosen, vectors=asked))
             rows.append(row)
         if step is not None:
             report_expansion(name, refined)
@@ -357,7 +357,8 @@ def search(
     show_default=True,
     help="Any of trad, sharp, simsharp, consharp, indexsharp, maxsim, doc2query, docexp, bm25,"
     " hybrid; each may carry settings: sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5."
-    " T is short for temperature. hybrid:of=sharp fuses BM25 with sharp instead of trad.",
+    " T is short for temperature. sharp:words=1 adds the share of the query's words a document has;"
+    " hybrid:of=sharp fuses the ranks of BM25 with sharp's instead of trad's.",
 )
 @click.option(
     "--measures",
@@ -485,7 +486,8 @@ def tune(
     """Choose the defaults of sharp for INDEX, without labels, and keep them there.
 
     With two or more generated sets the queries of each ask an index sharpened by the others. The
-    gain is measured on queries the choice did not see, with a 95% interval. Options of other
+    gain is measured on queries the choice did not see, with a 95% interval. With one set alone
+    nothing can be asked: words are taken into the score (words=1), the rest stays. Options of other
     commands, such as --alpha, still override what was chosen. See docs/tuning.md.
     """
     from strop.datasets import read_dataset

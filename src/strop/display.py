@@ -136,7 +136,9 @@ def print_explained(rows: Sequence[dict[str, Any]]) -> None:
         told = row["explanation"]
         out.print(
             plain(f"{row['rank']}. {row['id']} ", "bold"),
-            f"{told['score']:.4f} = {told['plain']:.4f} plain {told['score'] - told['plain']:+.4f}",
+            f"{told['score']:.4f} = {told['plain']:.4f} plain"
+            f" {told['score'] - told['words'] - told['plain']:+.4f}"
+            + (f" {told['words']:+.4f} words" if told["words"] else ""),
         )
         shown = plain_table("moved", "weight", "similarity", "set", "stored query")
         for part in told["queries"][:5]:

@@ -28,12 +28,13 @@ class Moved:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a document scores as it does: ``plain`` + sum of ``moved`` = ``score``."""
+    """Why a document scores as it does: ``plain`` + sum of ``moved`` + ``words`` = ``score``."""
 
     id: str
     plain: float
     score: float
     queries: list[Moved]
+    words: float = 0.0
 
 
 def explain(
@@ -43,10 +44,12 @@ def explain(
     queries: Vectors,
     texts: Sequence[tuple[str, str]],
     method: Method,
+    words: float = 0.0,
 ) -> Explanation:
     """Explain one document's score: asked (dim,), document (dim,), queries (n, dim).
 
-    ``texts`` says of each query which set it is from and what it says.
+    ``texts`` says of each query which set it is from and what it says; ``words`` is what the
+    document's words added.
     """
     question = asked.astype(np.float64)
     own, rows = document.astype(np.float64), queries.astype(np.float64)
@@ -64,7 +67,7 @@ def explain(
         for (name, text), s, w, m in zip(texts, sims, weights, moved, strict=True)
     ]
     parts.sort(key=lambda part: -abs(part.moved))
-    return Explanation(id_, plain, plain + float(moved.sum()), parts)
+    return Explanation(id_, plain, plain + float(moved.sum()) + words, parts, words)
 
 
 def _shares(

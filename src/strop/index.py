@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strop import candidates as two_stage
 from strop.asking import Spent
@@ -42,7 +43,7 @@ from strop.sentences import MOST
 from strop.snapshot import Snapshot, load_snapshot
 from strop.triplets import Triplet, triplets
 from strop.types import Document, Hits, Progress, Vectors
-from strop.words import DEPTH, Words, fuse
+from strop.words import DEPTH, Words, best_with_words, fuse
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Index(IndexFolder):
         # Replaced together: threads may be looking at different versions at the same time.
         self._seen: tuple[Snapshot, dict[object, Layout]] | None = None
         self._frozen = False  # a view that never looks at the index anew
-        self._counted: tuple[int, Words] | None = None  # BM25's words, and of which version
+        self._counted: tuple[int, dict[object, Words]] | None = None  # BM25's, of which version
+        self._gone: Mapping[str, Mapping[int, NDArray[np.bool_]]] = {}  # queries a view is without
         self._before: tuple[Ints, dict[object, Layout]] | None = None  # numbers, layouts
         self._candidates = CandidateCache(catalog, path)
 
@@ -408,6 +410,7 @@ class Index(IndexFolder):
         indexes score candidates only, unless ``exact``.
         ``expand`` has a language model refine the queries first, such as ``HyDE("openai:…")``.
         With texts, ``vectors`` may be what stands for them, such as ``embed_queries`` made before.
+        Vectors alone have no words: what ``words`` adds to a score is 0 then.
         """
         if k < 1:
             raise BadInput(f"k must be 1 or more, not {k}")
@@ -418,17 +421,21 @@ class Index(IndexFolder):
                 warnings.warn(refined.told(), stacklevel=2)
             vectors = refined.vectors
         texts = self._texts(queries, chosen, vectors)
-        if chosen.words != "only":
+        if not texts:
+            chosen = replace(chosen, words=0.0)
+        if chosen.bm25 != "only":
             asked = self._asked(queries if vectors is None else vectors)
         with self._catalog.reading():  # the scan and the ids must see the same documents
             snapshot, layout = self._layout(chosen)
             two = None if exact else self._two(snapshot, layout, chosen, k)
-            if chosen.words == "no":
+            if chosen.bm25 == "no" and chosen.words:
+                words = self._words(snapshot, chosen)
+                scores, places = best_with_words(layout, words, texts, asked, chosen, k)
+            elif chosen.bm25 == "no":
                 scores, places = (two.search if two else layout.scan)(asked, chosen, k)
             else:
-                words = self._words(snapshot)
-                scores, places = words.rank(texts, max(k, DEPTH))
-                if chosen.words == "fused":
+                scores, places = self._words(snapshot).rank(texts, max(k, DEPTH))
+                if chosen.bm25 == "fused":
                     dense = layout.scan(asked, chosen, max(k, DEPTH))
                     scores, places = fuse([dense, (scores, places)], layout.size, k)
                 scores, places = scores[:, :k], places[:, :k]
@@ -464,14 +471,19 @@ class Index(IndexFolder):
         temperature: float | None = None,
         sets: Sequence[str] | None = None,
         n: int | None = None,
+        vectors: Vectors | None = None,
     ) -> Explanation:
-        """Say how much each stored query of a document moved its score for ``query``."""
+        """Say how much each stored query of a document moved its score for ``query``.
+
+        With a text, ``vectors`` (1, dim) may be what stands for it.
+        """
         chosen = self.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
         if chosen.weighting == "none":
             raise BadInput(f"{chosen.name} uses no stored queries: there is nothing to explain")
-        if chosen.words != "no":
+        if chosen.bm25 != "no":
             raise BadInput(f"{chosen.name} fuses ranks, which no stored query moves: explain sharp")
-        asked = self._asked([query] if isinstance(query, str) else np.atleast_2d(query))[0]
+        given = query if vectors is None else vectors
+        asked = self._asked([given] if isinstance(given, str) else np.atleast_2d(given))[0]
         with self._catalog.reading():
             number = self._catalog.number_of(id_)
             snapshot, layout = self._layout(chosen)
@@ -481,10 +493,14 @@ class Index(IndexFolder):
             texts = [
                 (name, text)
                 for name in self._mixed(chosen)
-                for text in self._catalog.queries(self._require(name), number)[: chosen.n]
+                for text in self._texts_of(self._require(name), number)[: chosen.n]
             ]
             asked = layout.moved(asked[None], chosen)[0]
-            return explain(id_, asked, layout.document(place), layout.queries(place), texts, chosen)
+            added = 0.0
+            if chosen.words and isinstance(query, str):
+                added = chosen.words * float(self._words(snapshot, chosen).share(query)[place])
+            own, rows = layout.document(place), layout.queries(place)
+            return explain(id_, asked, own, rows, texts, chosen, added)
 
     def method(
         self,
@@ -540,9 +556,11 @@ class Index(IndexFolder):
             settings["sets"] = tuple(settings["sets"])
         return replace(METHODS["sharp"], **settings)
 
-    def sample_queries(self, style: str, most: int, seed: int = 0) -> tuple[list[str], Vectors]:
-        """Return stored queries of a set, drawn at random: whose they are, and their vectors."""
-        self._require(style)
+    def sample_queries(
+        self, style: str, most: int, seed: int = 0
+    ) -> tuple[list[str], list[str], Vectors]:
+        """Return stored queries of a set, drawn at random: whose they are, texts and vectors."""
+        set_ = self._require(style)
         with self._catalog.reading():
             snapshot, _ = self._layout(METHODS["trad"])
             spans = snapshot.sets[style]
@@ -550,10 +568,15 @@ class Index(IndexFolder):
             total = int(ends[-1]) if len(ends) else 0
             drawn = np.sort(np.random.default_rng(seed).permutation(total)[:most])
             places = np.searchsorted(ends, drawn, "right")
-            rows = spans.start[places] + drawn - (ends - spans.count)[places]
+            which = drawn - (ends - spans.count)[places]
             numbers = snapshot.numbers[places].tolist()
             ids = self._catalog.ids(numbers)
-        return [ids[number] for number in numbers], as_floats(np.array(spans.vectors[rows]))
+            texts = [
+                self._texts_of(set_, number)[at]
+                for number, at in zip(numbers, which.tolist(), strict=True)
+            ]
+        rows = spans.start[places] + which
+        return [ids[number] for number in numbers], texts, as_floats(np.array(spans.vectors[rows]))
 
     def embed_queries(self, queries: str | Sequence[str]) -> Vectors:
         """Embed queries as users' queries; ``search`` takes the result (n, dim) in their place."""
@@ -635,7 +658,7 @@ class Index(IndexFolder):
     ) -> list[str]:
         """Return the words of the queries, where they have any."""
         if isinstance(queries, np.ndarray):
-            if method.words != "no":
+            if method.bm25 != "no":
                 raise BadInput(f"{method.name} compares words: give the queries' texts")
             if vectors is not None:
                 raise BadInput("give vectors once: either as the queries, or beside their texts")
@@ -645,13 +668,36 @@ class Index(IndexFolder):
             raise BadInput(f"{len(vectors):,} vectors cannot stand for {len(texts):,} queries")
         return texts
 
-    def _words(self, snapshot: Snapshot) -> Words:
-        """Return BM25 of the documents of a snapshot, counted anew only if it changed."""
+    def _words(self, snapshot: Snapshot, method: Method | None = None) -> Words:
+        """Return BM25 of the documents of a snapshot, counted anew only if it changed.
+
+        Of a ``method`` that mixes generated queries their words count as the document's own.
+        """
+        known = self._catalog.sets()
+        mixed = self._mixed(method) if method else []
+        sets = [known[name] for name in mixed if not known[name].derived]
+        n = method.n if method and sets else None
         held = self._counted
         if held is None or held[0] != snapshot.version:
-            texts = (self._catalog.document(number).content for number in snapshot.numbers.tolist())
-            held = self._counted = snapshot.version, Words(texts)
-        return held[1]
+            held = self._counted = snapshot.version, {}
+        key = (*(set_.name for set_ in sets), n)
+        if key not in held[1]:
+            numbers = snapshot.numbers.tolist()
+            held[1][key] = Words(self._text_with(sets, number, n) for number in numbers)
+        return held[1][key]
+
+    def _text_with(self, sets: Sequence[QuerySet], number: int, n: int | None) -> str:
+        """Return a document's text and its queries of some sets, as one."""
+        texts = [self._catalog.document(number).content]
+        for set_ in sets:
+            texts += self._texts_of(set_, number)[:n]
+        return "\n".join(texts)
+
+    def _texts_of(self, set_: QuerySet, number: int) -> list[str]:
+        """Return a document's queries of a set, as far as this view has them."""
+        queries = self._catalog.queries(set_, number)
+        gone = self._gone.get(set_.name, {}).get(number, np.zeros(len(queries), bool))
+        return [text for text, out in zip(queries, gone, strict=True) if not out]
 
     def _query_sets(self) -> list[str]:
         return [
@@ -726,11 +772,14 @@ class Index(IndexFolder):
         view = copy.copy(self)
         with self._catalog.reading():
             snapshot, _ = self._layout(METHODS["trad"])
-            narrowed, left_out = drop_leaks(
+            narrowed, view._gone = drop_leaks(
                 self._catalog, snapshot, asked, gate, self._pipeline.embed
             )
         view._seen, view._before, view._frozen = (narrowed, {}), None, True
-        return view, left_out
+        view._counted = None
+        return view, {
+            name: sum(int(which.sum()) for which in of.values()) for name, of in view._gone.items()
+        }
 
     # -- looking after it -----------------------------------------------------------------
 

@@ -20,12 +20,13 @@ _ROWS_AT_ONCE = 8192
 
 def drop_leaks(
     catalog: Catalog, snapshot: Snapshot, asked: Vectors, gate: float, embed: Embed
-) -> tuple[Snapshot, dict[str, int]]:
+) -> tuple[Snapshot, dict[str, dict[int, Flags]]]:
     """Return a snapshot without the generated queries that are too close to a test query.
 
     Gone is every stored query whose cosine to any of ``asked`` (n, dim) is ``gate`` or more,
     whatever its document; also from expanded texts, which are embedded anew without it.
-    Sentences stay: they are the corpus's own. Also says how many queries of each set went.
+    Sentences stay: they are the corpus's own. Also says of each set which of a document's queries
+    went, by its number.
     """
     known = catalog.sets()
     dropped = {
@@ -50,7 +51,12 @@ def drop_leaks(
             sets[name] = Spans(vectors, np.arange(len(spans.count)), spans.count)
         else:
             sets[name] = spans
-    return replace(snapshot, sets=sets), {name: int(of.sum()) for name, of in dropped.items()}
+    gone = {}
+    for name, flags in dropped.items():
+        spans = snapshot.sets[name]
+        lost = _gone(spans, flags, _with_leaks(spans, flags))
+        gone[name] = {int(snapshot.numbers[place]): which for place, which in lost}
+    return replace(snapshot, sets=sets), gone
 
 
 def _too_close(spans: Spans, asked: Vectors, gate: float) -> Flags:

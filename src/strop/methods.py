@@ -18,7 +18,8 @@ class Method:
     list. ``expanded`` names the set whose queries are appended to a document's text instead.
     ``whiten`` evens out the space first (whitening.py): 0 not at all, 1 fully. ``feedback`` adds
     that much of the two best documents to the query and searches again.
-    ``words`` also ranks by BM25: ``only``, or ``fused`` with the rest by reciprocal rank.
+    ``words`` adds that much of the share of the query's words a document has (words.py).
+    ``bm25`` ranks by BM25: ``only``, or ``fused`` with the rest by reciprocal rank.
     """
 
     name: str
@@ -30,7 +31,8 @@ class Method:
     expanded: str | None = None
     whiten: float = 0.0
     feedback: float = 0.0
-    words: Literal["no", "only", "fused"] = "no"
+    words: float = 0.0
+    bm25: Literal["no", "only", "fused"] = "no"
 
 
 METHODS: dict[str, Method] = {
@@ -44,8 +46,8 @@ METHODS: dict[str, Method] = {
         Method("maxsim", weighting="max"),
         Method("doc2query", weighting="none", sets=(), expanded="simple"),
         Method("docexp", weighting="none", sets=(), expanded="contrastive"),
-        Method("bm25", weighting="none", sets=(), words="only"),
-        Method("hybrid", weighting="none", sets=(), words="fused"),
+        Method("bm25", weighting="none", sets=(), bm25="only"),
+        Method("hybrid", weighting="none", sets=(), bm25="fused"),
     )
 }
 
@@ -86,18 +88,22 @@ def parse_method(
                 method = replace(method, whiten=float(text))
             elif key == "feedback":
                 method = replace(method, feedback=float(text))
+            elif key == "words":
+                method = replace(method, words=float(text))
             else:
                 raise BadInput(
                     f"method {spec!r}: {key!r} is none of alpha, temperature (T), sets, n,"
-                    " whiten, feedback"
+                    " whiten, feedback, words"
                 )
         except ValueError:
             raise BadInput(f"method {spec!r}: {text!r} is no value for {key}") from None
     ignored = {
         "none": {"alpha", "temperature", "T", "n", "whiten", "feedback"},
-        "max": {"alpha", "temperature", "T"},
-    }
-    if unused := sorted(set(given) & ignored.get(method.weighting, set())):
+        "max": {"alpha", "temperature", "T", "words"},
+    }.get(method.weighting, set())
+    if method.bm25 != "no":
+        ignored = ignored | {"words"}
+    if unused := sorted(set(given) & ignored):
         raise BadInput(f"method {spec!r}: {name} has no {unused[0]}")
     if "sets" in given and method.sets == () and method.expanded is None:
         raise BadInput(f"method {spec!r}: {name} uses no sets")
@@ -115,6 +121,8 @@ def parse_method(
         method = replace(method, n=n)
     if not 0 <= method.feedback < math.inf:
         raise BadInput(f"feedback must be 0 or more, not {method.feedback}")
+    if not 0 <= method.words < math.inf:
+        raise BadInput(f"words must be 0 or more, not {method.words}")
     if not 0 <= method.whiten <= 1:
         raise BadInput(f"whiten must be from 0 to 1, not {method.whiten}")
     if sets:
@@ -129,9 +137,9 @@ def parse_method(
 
 def _fused(spec: str, hybrid: Method, name: str, known: Mapping[str, Method]) -> Method:
     """Return a method as the dense part of a hybrid one."""
-    if hybrid.words != "fused":
+    if hybrid.bm25 != "fused":
         raise BadInput(f"method {spec!r}: {hybrid.name} is of no other; only hybrid is")
-    if name not in known or known[name].words != "no":
-        dense = ", ".join(other for other in known if known[other].words == "no")
+    if name not in known or known[name].bm25 != "no":
+        dense = ", ".join(other for other in known if known[other].bm25 == "no")
         raise BadInput(f"method {spec!r}: hybrid is no fusion of {name!r}: choose from {dense}")
-    return replace(known[name], name=hybrid.name, words="fused")
+    return replace(known[name], name=hybrid.name, words=0.0, bm25="fused")

@@ -279,7 +279,8 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 def _settings(method: Method) -> dict[str, Any]:
     """Return a method's settings as JSON, which has no infinity."""
-    also = {"words": method.words} if method.words != "no" else {}
+    also: dict[str, Any] = {"bm25": method.bm25} if method.bm25 != "no" else {}
+    also |= {"words": method.words} if method.words else {}
     if method.weighting == "none":
         return also | ({"expanded": method.expanded} if method.expanded else {})
     cold = "inf" if math.isinf(method.temperature) else method.temperature

@@ -4,14 +4,16 @@ Without labels, stored queries stand in for users': each should find the documen
 for. They must not be of the set being mixed, or the best setting is one that finds copies. So
 sets written apart are crossed: the queries of each ask an index sharpened by the others alone.
 
-With one set alone nothing is chosen. Sentences and titles held out of their documents were tried
-as askers: they want too little sharpening where the document's own vector still holds them, and
-where it does not they praise whitening also on a corpus where users' questions lose by it
-(docs/log.md). Feedback is asked for only with labels: it finds what else is relevant, and a stored
-query has but one document.
+With one set alone nothing can be asked. Sentences and titles held out of their documents were
+tried as askers: they want too little sharpening where the document's own vector still holds them,
+and where it does not they praise whitening also on a corpus where users' questions lose by it
+(docs/log.md). Then words are taken into the score and the rest stays: they gained on every corpus
+they were tried on. Feedback is asked for only with labels: it finds what else is relevant, and a
+stored query has but one document.
 
 A gain is measured on queries that had no part in the choice (folds), with a bootstrap interval.
-A setting that does not surely gain is not taken: the index keeps its defaults.
+Other than words with one set alone, a setting that does not surely gain is not taken: the index
+keeps its defaults.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from strop.index import Index
 from strop.methods import METHODS, Method
 from strop.scoring import evaluate
 from strop.types import Dataset, Progress, Vectors
+from strop.words import countable
 
 Doubles = NDArray[np.float64]
 
@@ -36,12 +39,16 @@ ALPHAS = (0.5, 1.0, 2.0, 4.0, 8.0)
 TEMPERATURES = (0.05, 0.1, 0.2, 1.0)
 WHITENINGS = (0.0, 0.5)
 FEEDBACK = 0.2
+WORDS = 1.0
+WORDS_UP_TO = 20_000
+"""Documents whose words are counted unasked: each process that searches counts them anew."""
 LENGTHS = (3, 5)
 """First queries of each list, tried against all of them."""
 _FOLDS = 5
 _FEWEST = 20
 _DRAWS = 2000
 _DEFAULT = METHODS["sharp"]
+_WORDED = f"sharp:words={WORDS:g}"
 _DISCOUNT = 1 / np.log2(np.arange(2, 12))
 
 
@@ -66,7 +73,7 @@ class Choice:
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
         settings = asdict(self.method)
-        named = ("sets", "alpha", "temperature", "n", "whiten", "feedback")
+        named = ("sets", "alpha", "temperature", "n", "whiten", "feedback", "words")
         return {**asdict(self), "method": {name: settings[name] for name in named}}
 
 
@@ -75,6 +82,7 @@ class _Askers:
     """Stored queries of one set: the documents they were written for, and who answers."""
 
     ids: Sequence[str]
+    texts: Sequence[str]
     vectors: Vectors
     mix: tuple[str, ...]
 
@@ -87,7 +95,7 @@ def tune(
     queries: int = 1000,
     progress: Progress | None = None,
 ) -> Choice:
-    """Choose alpha, temperature, sets, n and whitening for ``sharp``, and keep it in the index.
+    """Choose alpha, temperature, sets, n, whitening and words for ``sharp``; the index keeps it.
 
     With ``labels`` on that dataset's queries (``exclude`` drops some); without, on at most
     ``queries`` stored ones of each set. The index uses the choice wherever ``sharp`` is asked
@@ -110,9 +118,9 @@ def tune(
     elif len(written) > 1:
         choice = _crossed(index, written, "sentences" in every, queries, progress)
     elif written and "sentences" in every:
-        choice = _only_whitening(index, written[0], queries, progress)
+        choice = _by_sentences(index, written[0], queries, progress)
     else:
-        choice = _unasked()
+        choice = _unasked(len(index))
     index.keep_tuned(choice.to_json() if choice.taken else None)
     return choice
 
@@ -139,6 +147,9 @@ def _by_labels(
     mixes = dict.fromkeys([every, written, *((name,) for name in every)])
     tried = [method for mix in mixes if mix for method in settings_grid(mix)]
     tried += [replace(method, feedback=FEEDBACK) for method in tried if method.whiten]
+    if countable():
+        whole = (every, written)
+        tried += [replace(method, words=WORDS) for method in tried if method.sets in whole]
     default = tried.index(replace(_DEFAULT, sets=every))
     named = [replace(method, name=str(at)) for at, method in enumerate(tried)]
     report = evaluate(
@@ -147,7 +158,7 @@ def _by_labels(
     values = np.array([list(report.per_query[m.name]["nDCG@10"].values()) for m in named])
     if values.shape[1] < _FEWEST:
         raise BadInput(f"{report.dataset} has {values.shape[1]} queries: too few to choose by")
-    return _decided(values, values[default], tried, f"{report.dataset}'s labelled queries")
+    return _decided(values, values[default], tried, f"{report.dataset}'s labelled queries asked")
 
 
 def _crossed(
@@ -172,41 +183,59 @@ def _crossed(
         values[at] = _values(index, groups, method)
         if progress is not None:
             progress("trying settings", at + 1, len(tried))
-    choice = _decided(values, usual, tried, f"crossed queries of {' and '.join(written)}")
+    choice = _decided(values, usual, tried, f"crossed queries of {' and '.join(written)} asked")
     if not choice.taken:
         return choice
-    # Fewer queries of each list, only where that surely gains on top. Sentences stay out: the
-    # crossed mixes lack a set that the final one has, so that anything added looks too good.
+    # Fewer queries of each list, and words, only where that surely gains on top. Sentences stay
+    # out: the crossed mixes lack a set that the final one has, so that anything added looks too
+    # good.
     method, best = choice.method, values[tried.index(choice.method)]
-    for n in LENGTHS:
-        shorter = _values(index, groups, replace(method, n=n))
-        if _interval(shorter - best)[0] > 0:
-            method, best = replace(method, n=n), shorter
-    return replace(choice, method=method)
+    why = choice.why
+    further: list[tuple[int | None, float]] = [(n, 0.0) for n in LENGTHS]
+    further += [(None, WORDS)] if countable() else []
+    for n, words in further:
+        other = replace(method, n=n or method.n, words=words or method.words)
+        gains = _values(index, groups, other) - best
+        if _interval(gains)[0] > 0:
+            method, best = other, best + gains
+            why += f"; {f'n={n}' if n else _WORDED} gains {100 * gains.mean():.2f} on top of that"
+    return replace(choice, method=method, why=why)
 
 
-def _only_whitening(index: Index, asking: str, queries: int, progress: Progress | None) -> Choice:
-    """Let one generated set ask the sentences: it can judge whitening, not its own strength."""
+def _by_sentences(index: Index, asking: str, queries: int, progress: Progress | None) -> Choice:
+    """Let one generated set ask the sentences: it can judge the space, not its own strength."""
     askers = [_Askers(*index.sample_queries(asking, queries), ("sentences",))]
-    whitened = replace(_DEFAULT, whiten=WHITENINGS[-1])
-    gains = _values(index, askers, whitened) - _values(index, askers, _DEFAULT)
-    if len(gains) < _FEWEST:
-        return Choice(_DEFAULT, False, f"{len(gains)} stored queries are too few to choose by")
-    low, high = _interval(gains)
-    why = (
-        f"{asking} queries asked the sentences, which judges whitening alone; strength and "
-        "temperature need a second generated set, or --labels"
+    usual = _values(index, askers, _DEFAULT)
+    if len(usual) < _FEWEST:
+        return Choice(_DEFAULT, False, f"{len(usual)} stored queries are too few to choose by")
+    tried = [replace(_DEFAULT, whiten=WHITENINGS[-1])]
+    if countable():
+        tried += [replace(method, words=WORDS) for method in (_DEFAULT, *tried)]
+    values = np.stack([_values(index, askers, method) for method in tried])
+    asked_by = (
+        f"{asking} queries asked the sentences, which judges whitening and words alone (strength "
+        "and temperature need a second generated set, or --labels)"
     )
-    return Choice(whitened, low > 0, why, len(gains), 100 * float(gains.mean()), low, high)
+    return _decided(values, usual, tried, asked_by)
 
 
-def _unasked() -> Choice:
-    return Choice(
-        _DEFAULT,
-        False,
+def _unasked(documents: int) -> Choice:
+    """Take what needs no asking: words gained wherever they were tried (docs/log.md)."""
+    alone = (
         "one query set cannot judge itself. Import a second set written apart from it, or give some"
-        " labelled queries with --labels; sharp:whiten=0.5:feedback=0.2 is worth a try there",
+        " labelled queries with --labels; sharp:whiten=0.5:feedback=0.2 is worth a try there"
     )
+    if not countable():
+        why = f"{alone}. Words in the score ({_WORDED}) need: pip install 'strop[bm25]'"
+        return Choice(_DEFAULT, False, why)
+    if documents > WORDS_UP_TO:
+        why = (
+            f"{alone}. Of {documents:,} documents words are not counted unasked, as each process"
+            f" does so anew: try {_WORDED}"
+        )
+        return Choice(_DEFAULT, False, why)
+    why = f"words count too: unasked, as that gained on every collection tried. For more, {alone}"
+    return Choice(replace(_DEFAULT, words=WORDS), True, why)
 
 
 def _values(
@@ -215,7 +244,8 @@ def _values(
     """Return each asked query's nDCG@10: its own document is the one that is right."""
     values = []
     for group in groups:
-        hits = index.search(group.vectors, 10, replace(method, sets=(*group.mix, *also)))
+        mixed = replace(method, sets=(*group.mix, *also))
+        hits = index.search(group.texts, 10, mixed, vectors=group.vectors)
         right = hits.ids == np.array(group.ids, dtype=object)[:, None]
         values.append(right @ _DISCOUNT[: right.shape[1]])
     return np.concatenate(values).astype(np.float64)
@@ -233,7 +263,7 @@ def _decided(values: Doubles, usual: Doubles, tried: Sequence[Method], asked_by:
         gains[fold == at] = values[best, fold == at] - usual[fold == at]
     low, high = _interval(gains)
     method, gain = tried[int(values.mean(axis=1).argmax())], 100 * float(gains.mean())
-    why = f"{asked_by} asked, {len(tried)} settings tried"
+    why = f"{asked_by}, {len(tried)} settings tried"
     if low <= 0:
         why += "; none of them surely gains, so the defaults stay"
     return Choice(method, low > 0, why, len(usual), gain, low, high)

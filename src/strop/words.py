@@ -1,20 +1,40 @@
-"""BM25 over the documents' words, and the fusion of its ranking with a dense one."""
+"""BM25 over the documents' words: alone, fused with a dense ranking, or inside its score.
+
+Inside the score it counts as the share of the query's words that a document has: its BM25 score
+divided by the most any text could reach for this query. Rare words weigh more, and words that no
+document has count as missing too. So a share lies between 0 and 1 like a cosine, means the same for
+every query and corpus, and stays small where a query shares only a stray word with a document.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from strop.errors import MissingExtra
 from strop.kernels import Floats, Ints
+from strop.methods import Method
+from strop.search import Layout, best_of
+from strop.types import Vectors
 
 DEPTH = 1000
 """How many documents of each ranking a fusion looks at."""
+_FIRST = 200
+"""How many of each ranking are looked at first, where words are part of the score."""
 _RRF = 60
 """Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
+
+
+def countable() -> bool:
+    """Tell whether the extra that counts words is installed."""
+    return bool(find_spec("bm25s") and find_spec("Stemmer"))
 
 
 class Words:
@@ -32,6 +52,7 @@ class Words:
         self._stems = Stemmer.Stemmer("english")
         split = self._tokens(list(texts))
         self._size = len(split)
+        self._holding = Counter(word for words in split for word in set(words))
         self._model: Any = None
         if any(split):  # bm25s refuses a corpus without words
             self._model = bm25s.BM25()
@@ -50,6 +71,18 @@ class Words:
             places[at] = _best(scores, k)
             best[at] = scores[places[at]]
         return best, places
+
+    def share(self, query: str) -> Floats:
+        """Return how much of the query's words each document has, from 0 to 1 (size,)."""
+        words = self._tokens([query])[0]
+        most = sum(map(self._rarity, words))
+        shares: Floats = self._scores(words) / np.float32(most or 1)
+        return shares
+
+    def _rarity(self, word: str) -> float:
+        """Return what BM25 gives a word at most."""
+        holding = self._holding[word]
+        return math.log1p((self._size - holding + 0.5) / (holding + 0.5))
 
     def _scores(self, words: list[str]) -> Floats:
         if self._model is None or not words:
@@ -84,6 +117,37 @@ def fuse(rankings: Sequence[tuple[Floats, Ints]], size: int, k: int) -> tuple[Fl
             total[ranked[at][found]] += worth[found]
         places[at] = _best(total, k)
         best[at] = total[places[at]]
+    return best, places
+
+
+def best_with_words(
+    layout: Layout, words: Words, queries: Sequence[str], asked: Vectors, method: Method, k: int
+) -> tuple[Floats, Ints]:
+    """Return the best k documents by dense score + ``method.words`` * share of words, exactly.
+
+    ``asked`` (n, dim) stands for the queries. Both rankings are followed to some depth. What is in
+    neither scores at most the sum of where these end; only where the k-th best is not above that,
+    they are followed further.
+    """
+    size, k = layout.size, min(k, layout.size)
+    moved = layout.moved(asked, method)
+    dense = method if method.weighting == "softmax" else replace(method, alpha=0.0)
+    best = np.zeros((len(queries), k), np.float32)
+    places = np.zeros((len(queries), k), np.int64)
+    left, depth = np.arange(len(queries) if k else 0), min(size, max(_FIRST, 2 * k))
+    while len(left):
+        scores, ranked = layout.scan(asked[left], method, depth)
+        undecided = []
+        for row, at in enumerate(left.tolist()):
+            shares = np.float32(method.words) * words.share(queries[at])
+            first = _best(shares, depth)
+            others = np.setdiff1d(first, ranked[row])
+            found = np.concatenate([ranked[row], others])
+            known = np.concatenate([scores[row], layout.rescore(moved[at], others, dense)])
+            best[at], places[at] = best_of(known + shares[found], found, k)
+            if depth < size and best[at, -1] <= scores[row, -1] + shares[first[-1]]:
+                undecided.append(at)
+        left, depth = np.array(undecided, np.int64), min(size, 8 * depth)
     return best, places
 
 
