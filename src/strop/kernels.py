@@ -422,8 +422,8 @@ def sharpened_candidates(
     takes long. The length of d* would need another reading, but is known to a percent from
     ``means`` (of d.q_i, and of q_i.q_j for i != j), and so is q.d with ``near``, the cosine of the
     asked vector and d + mean of q_i. That tells who can be among the best: for as many as
-    ``chosen`` has room d* is built. Written are their places and scores, NaN where d* nearly
-    vanishes; returned is their number.
+    ``chosen`` has room d* is built. Written are their places (in the same order, if there is room
+    for all) and scores, NaN where d* nearly vanishes; returned is their number.
     """
     size, dim = len(places), len(asked)
     begin = np.zeros(size + 1, np.int64)
@@ -498,7 +498,10 @@ def sharpened_candidates(
         under = max(under, np.float32(_NEARLY_ZERO))
         rough[x] = (keep * plain + add * pull / whole) / np.sqrt(under)
     found = 0
-    for x in range(size):
+    if len(chosen) == size:  # no choice; then the order stays, too
+        chosen[:] = np.arange(size)
+        found = size
+    for x in range(size if found < size else 0):
         if found == len(chosen) and rough[chosen[found - 1]] >= rough[x]:
             continue
         at = min(found, len(chosen) - 1)

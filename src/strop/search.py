@@ -323,6 +323,11 @@ class Layout:
                 )  # fmt: skip
         return scores, chosen
 
+    def rescore(self, asked: Vectors, places: Ints, method: Method) -> Floats:
+        """Return the exact scores of the documents at ``places`` for one asked vector (dim,)."""
+        unknown = np.zeros(len(places), np.float32), np.zeros((len(places), 2), np.float32)
+        return self.score_candidates(asked, places, *unknown, method, len(places))[0]
+
     @cached_property
     def _direct(self) -> _Direct | None:
         """Return the files as ``kernels.sharpened_candidates`` takes them, None if it cannot."""
@@ -390,7 +395,10 @@ _Direct = tuple[Vectors, Ints, tuple[NDArray[Any], ...], tuple[Ints, ...], tuple
 
 
 def _as_kernels_take(rows: list[NDArray[Any]], starts: list[Ints], counts: list[Ints]) -> _Direct:
-    in_bytes = len(rows) > 1 and rows[1].dtype == np.int8
+    if len(rows) == 1:  # kernels want a set, be it empty
+        none = np.zeros_like(counts[0])
+        rows, starts, counts = [*rows, rows[0][:0]], [*starts, none], [*counts, none]
+    in_bytes = rows[1].dtype == np.int8
     return rows[0], starts[0], tuple(rows[1:]), tuple(starts[1:]), tuple(counts[1:]), in_bytes
 
 
