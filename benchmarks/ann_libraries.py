@@ -1,4 +1,4 @@
-"""Libraries of nearest neighbours, and cells of bytes, as finders of candidates.
+"""Libraries of nearest neighbours, and reading all vectors in bytes, as finders of candidates.
 
     python benchmarks/ann_libraries.py [--index INDEX] [--documents 100000] [--dim 256]
 
@@ -8,8 +8,8 @@ a time on one thread, at the width at which it was asked. Reported: processor ti
 of the file, resident memory that building took, share of the exact best 100 among the 500, median
 and 99th percentile of a query's time, milliseconds until the saved file has answered a first query
 in the way it is opened (mapped or read), and, where documents can be removed, microseconds for each
-and the share of the exact best 100 of those left after a tenth was. ``cells`` is what strop uses
-(cells.py). The last line is JSON.
+and the share of the exact best 100 of those left after a tenth was. ``all, in bytes`` is
+what strop uses (codes.py). The last line is JSON.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import numpy as np
 from references import clustered
 
 from strop import Index
-from strop.candidates import _CELLS_FROM, mean_vectors
-from strop.cells import as_bytes, nearest_centres, nearest_in_cells, rough_centres
+from strop.candidates import mean_vectors
+from strop.codes import as_bytes, largest, products_of_bytes
 from strop.kernels import unit_rows
 from strop.types import Vectors
 
@@ -147,28 +147,21 @@ def voyager_(kind: str) -> Callable[[Vectors, Path], Made]:
     return make
 
 
-def cells_(vectors: Vectors, file: Path) -> Made:
-    cells = 1 if len(vectors) < _CELLS_FROM else 2 * int(np.sqrt(len(vectors)))
-    centres = rough_centres(vectors, cells)
-    which = nearest_centres(vectors, centres)
-    order = np.argsort(which, kind="stable")
-    edges = np.searchsorted(which[order], np.arange(cells + 1)).astype(np.int64)
-    codes, scales = as_bytes(vectors[order])
-    places, coded = order.copy(), as_bytes(centres)
-    probes = max(4, cells // 16)
+def codes_(vectors: Vectors, file: Path) -> Made:
+    codes, scales = as_bytes(vectors)
     codes.tofile(file)
 
     def over(rows: Any) -> Callable[[Vectors], Any]:
-        found, near = np.empty(WANTED, np.int64), np.empty(WANTED, np.float32)
+        found, near = np.empty(WANTED, np.int64), np.empty(len(scales), np.float32)
 
         def search(asked: Vectors) -> Any:
-            n = nearest_in_cells(asked, *coded, probes, edges, rows, scales, places, found, near)
-            return places[found[:n]]
+            products_of_bytes(rows, scales, asked, near, 0, len(near))
+            return found[: largest(near, WANTED, found)]
 
         return search
 
     def remove(rows: Any) -> None:
-        places[np.isin(places, rows)] = -1
+        scales[rows] = 0
 
     mapped = np.asarray(np.memmap(file, np.int8, "r", shape=codes.shape))
     return Made(over(codes), remove, lambda: over(mapped), True)
@@ -184,7 +177,7 @@ LIBRARIES: dict[str, Callable[[Vectors, Path], Made]] = {
     "hnswlib": hnswlib_,
     "voyager Float32": voyager_("Float32"),
     "voyager E4M3": voyager_("E4M3"),
-    "cells": cells_,
+    "all, in bytes": codes_,
 }
 
 
@@ -256,7 +249,7 @@ def main() -> None:
         "vectors": len(vectors), "dim": vectors.shape[1], "load": round(os.getloadavg()[0], 1)
     }  # fmt: skip
     print(f"{len(vectors):,} vectors of {vectors.shape[1]} dimensions")
-    measure(cells_, vectors[:2000], asked)  # compiles
+    measure(codes_, vectors[:2000], asked)  # compiles
     for name, make in LIBRARIES.items():
         if name.startswith("faiss IVF"):
             make = faiss_(f"IVF{2 * int(np.sqrt(len(vectors)))},SQ8")

@@ -82,7 +82,6 @@ def compare(layout: Layout, documents: Vectors, asked: Vectors, folder: Path) ->
     row = {"documents": layout.size, "overlap": overlap(found, exact), "plain_width": width}
     row |= {"plain_overlap": plain_overlap, "scan_ms": 1e3 * scan}
     row |= {"plain_build_s": spent["plain"], "sharp_build_s": spent["sharpened"]}
-    row |= {"cells": len(two.candidates.centres), "probes": two.candidates.probes}
     for name, share in (("p50", 50), ("p99", 99)):
         a, b = 1e3 * np.percentile(theirs, share), 1e3 * np.percentile(ours, share)
         row |= {f"plain_{name}_ms": a, f"sharp_{name}_ms": b, f"ratio_{name}": b / a}

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from test_kernels import Case, _case, _spans
 
 from strop import Index, candidates
-from strop.cells import as_bytes, largest
 from strop.cli import main
+from strop.codes import as_bytes, largest
 from strop.kernels import cosine_with_sharpened, unit_rows
 from strop.methods import Method
 from strop.search import Layout
@@ -120,8 +120,7 @@ def test_mean_vectors() -> None:
     np.testing.assert_allclose(means, products, atol=1e-5)
 
 
-def test_cells_find_what_one_cell_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also without documents that are gone."""
+def test_threads_find_the_same_and_what_is_gone_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     topics = rng.standard_normal((40, 24))
     documents = unit_rows(topics[rng.integers(0, 40, 3000)] + 0.4 * rng.standard_normal((3000, 24)))
@@ -135,13 +134,13 @@ def test_cells_find_what_one_cell_finds(monkeypatch: pytest.MonkeyPatch) -> None
     asked = unit_rows(documents[::40] + 0.3 * rng.standard_normal((75, 24)))
     method = Method("m", temperature=0.1)
     exact = layout.scan(asked, method, 10)[1]
-    monkeypatch.setattr(candidates, "_CELLS_FROM", 1000)
     made = candidates.Candidates.make(layout, numbers, [])
-    assert len(made.centres) > 100
-    assert made.probes < len(made.centres)
     two = candidates.TwoStage(made, layout, numbers)
     together = two.search(asked, method, 10)[1]
     assert np.mean([np.isin(a, b).mean() for a, b in zip(exact, together, strict=True)]) > 0.98
+    monkeypatch.setattr(candidates, "_ALONE", 100)
+    for q in range(0, 75, 10):
+        np.testing.assert_array_equal(two.search(asked[q : q + 1], method, 10)[1][0], together[q])
     gone = np.unique(exact[:, :5])
     left = np.setdiff1d(np.arange(3000), gone)
     two = candidates.TwoStage(made, layout.only(left), numbers[left])
@@ -334,7 +333,7 @@ class Stopped(BaseException):
     """As a kill: nothing that handles errors sees it."""
 
 
-@pytest.mark.parametrize("step", ["grouped", "saved", "written", "committed"])
+@pytest.mark.parametrize("step", ["made", "saved", "written", "committed"])
 def test_a_writer_stopped_while_it_makes_candidates(
     index: Index, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -342,7 +341,7 @@ def test_a_writer_stopped_while_it_makes_candidates(
         raise Stopped
 
     where: dict[str, tuple[Any, str]] = {
-        "grouped": (candidates.Candidates, "write"),
+        "made": (candidates.Candidates, "write"),
         "saved": (candidates, "write_arrays"),
         "written": (index._catalog, "set_meta"),
         "committed": (candidates.CandidateCache, "_delete"),

@@ -19,8 +19,8 @@ LAYERS = [
     packed
     vectors
     kernels clustering data datasets ledger embed stdlib_docs lm prompts query_filters
-    cells document_catalog intake upgrade expand_prompts
-    catalog neighbors
+    codes document_catalog neighbors intake upgrade expand_prompts
+    catalog
     snapshot pipeline
     references maintenance leaks whitening
     reference_store reply_store

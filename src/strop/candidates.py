@@ -1,4 +1,4 @@
-"""Candidates for two-stage search: one vector for each document, in bytes and in cells.
+"""Candidates for two-stage search: one vector for each document, a byte a value.
 
 The vector is ``d + mean of q_i``, the sharpened document at an infinite temperature. It only
 decides who is looked at; what it finds is then scored with all its queries.
@@ -15,6 +15,7 @@ import uuid
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ import numpy as np
 
 from strop import kernels
 from strop.catalog import Catalog
-from strop.cells import Bytes, as_bytes, nearest_centres, nearest_in_cells, rough_centres
+from strop.codes import Bytes, as_bytes, largest, products_of_bytes
 from strop.errors import IndexDamaged
 from strop.kernels import Floats, Ints
 from strop.maintenance import CANDIDATES_FORMAT, CODES
-from strop.methods import METHODS, Method
+from strop.methods import Method
 from strop.search import Layout, best_of
 from strop.sidecar import file_sum, read_arrays, write_arrays
 from strop.snapshot import CACHE, Snapshot
@@ -35,12 +36,10 @@ from strop.types import Progress, Vectors
 
 TWO_STAGE_FROM = 20_000
 """Documents from which a search looks at candidates only; fewer are scanned in milliseconds."""
-_CELLS_FROM = 8_000
-"""Fewer documents are one cell: reading all of them takes no longer than finding out which."""
 _FOLLOW = 0.1
 """The candidates follow when this share of the documents is not among them as they are."""
-_SAMPLE = 200
-_COVERED = 0.998
+_ALONE = 100_000
+"""Rows that one thread reads sooner than others can be told to help."""
 
 
 def candidates_for(k: int) -> int:
@@ -67,73 +66,32 @@ def mean_vectors(layout: Layout) -> tuple[Vectors, Floats]:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Documents' vectors, cell after cell: cell c has the rows ``edges[c]:edges[c + 1]``.
+    """Documents' vectors as codes with their scales, and the means of their products.
 
-    ``probes`` cells are read for each search. ``made_from`` (n, columns) says which document and
-    which vectors of it a row is from.
+    ``made_from`` (n, columns) says which document and which vectors of it a row is from.
     """
 
     codes: Bytes
     scales: Floats
     means: Floats
     made_from: Ints
-    centres: Vectors
-    edges: Ints
-    probes: int
     sets: list[str]
 
     @classmethod
-    def make(
-        cls, layout: Layout, made_from: Ints, sets: list[str], progress: Progress | None = None
-    ) -> Candidates:
+    def make(cls, layout: Layout, made_from: Ints, sets: list[str]) -> Candidates:
         """Make the candidates of all documents of a layout."""
         vectors, means = mean_vectors(layout)
-        cells = 1 if layout.size < _CELLS_FROM else 2 * int(np.sqrt(layout.size))
-        if progress is not None:
-            progress("grouping candidates", 0, layout.size)
-        centres = rough_centres(vectors, cells)
-        which = nearest_centres(vectors, centres)
-        made = cls._grouped(which, *as_bytes(vectors), means, made_from, centres, 1, sets)
-        if progress is not None:
-            progress("grouping candidates", layout.size, layout.size)
-        return made._replace_probes(layout, which, vectors)
+        return cls(*as_bytes(vectors), means, made_from, sets)
 
-    @classmethod
-    def _grouped(
-        cls, which: Ints, codes: Bytes, scales: Floats, means: Floats, made_from: Ints,
-        centres: Vectors, probes: int, sets: list[str],
-    ) -> Candidates:  # fmt: skip
-        order = np.argsort(which, kind="stable")
-        edges = np.searchsorted(which[order], np.arange(len(centres) + 1)).astype(np.int64)
-        rows = codes[order], scales[order], means[order], made_from[order]
-        return cls(*rows, centres, edges, probes, sets)
-
-    def _replace_probes(self, layout: Layout, which: Ints, vectors: Vectors) -> Candidates:
-        """Return the same with as many probes as stored queries need to find their best 10."""
-        if len(self.centres) == 1:
-            return self
-        asked = layout.sample_queries(_SAMPLE)
-        best = layout.scan(asked, METHODS["sharp"], 10)[1]
-        order = np.argsort(-(asked @ self.centres.T), axis=1)
-        rank = np.empty_like(order)
-        np.put_along_axis(rank, order, np.arange(order.shape[1])[None], axis=1)
-        needed = np.take_along_axis(rank, which[best], axis=1)
-        probes = int(np.quantile(needed, _COVERED)) + 1 if needed.size else 1
-        return Candidates(**{**vars(self), "probes": max(4, probes)})
-
-    def with_more(self, layout: Layout, made_from: Ints) -> Candidates:
-        """Return these and the documents of another layout."""
-        vectors, means = mean_vectors(layout)
-        codes, scales = as_bytes(vectors)
-        known = np.repeat(np.arange(len(self.centres)), np.diff(self.edges))
-        return self._grouped(
-            np.concatenate([known, nearest_centres(vectors, self.centres)]),
-            np.concatenate([self.codes, codes]),
-            np.concatenate([self.scales, scales]),
-            np.concatenate([self.means, means]),
-            np.concatenate([self.made_from, made_from]),
-            self.centres, self.probes, self.sets,
-        )  # fmt: skip
+    def and_more(self, other: Candidates) -> Candidates:
+        """Return these and others behind them."""
+        return Candidates(
+            np.concatenate([self.codes, other.codes]),
+            np.concatenate([self.scales, other.scales]),
+            np.concatenate([self.means, other.means]),
+            np.concatenate([self.made_from, other.made_from]),
+            self.sets,
+        )
 
     @classmethod
     def open(cls, path: Path) -> Candidates:
@@ -145,13 +103,13 @@ class Candidates:
             arrays, about = found
             if about["format"] != CANDIDATES_FORMAT:
                 raise ValueError(f"it has format {about['format']}, not {CANDIDATES_FORMAT}")
-            file, shape = _codes_file(path), (len(arrays["scales"]), arrays["centres"].shape[1])
+            file, shape = _codes_file(path), (len(arrays["scales"]), about["dim"])
             if file.stat().st_size != np.prod(shape):
                 raise ValueError(f"{file.name} has another size than it was written with")
             codes = np.asarray(np.memmap(file, np.int8, "r", shape=shape))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise IndexDamaged(f"the candidates {path} cannot be used: {error}") from error
-        return cls(codes, **arrays, probes=about["probes"], sets=about["sets"])
+        return cls(codes, **arrays, sets=about["sets"])
 
     def write(self, path: Path) -> None:
         """Write the codes and, beside them, all the rest to new files."""
@@ -162,11 +120,8 @@ class Candidates:
             codes.flush()
             os.fsync(codes.fileno())
         about: dict[str, Any] = {"format": CANDIDATES_FORMAT, "codes": file_sum(file)}
-        about |= {"probes": self.probes, "sets": self.sets}
-        arrays = {
-            name: getattr(self, name)
-            for name in ("scales", "means", "made_from", "centres", "edges")
-        }
+        about |= {"dim": self.codes.shape[1], "sets": self.sets}
+        arrays = {name: getattr(self, name) for name in ("scales", "means", "made_from")}
         write_arrays(path, arrays, about)
 
 
@@ -187,7 +142,8 @@ class TwoStage:
         self.candidates, self.layout, self.place_of = candidates, layout, place_of
         self.tail = np.flatnonzero(~there)
         self._tail_layout = layout.only(self.tail)
-        self._centres = as_bytes(candidates.centres)
+        # What is gone is near to nothing.
+        self._scales = np.where(place_of >= 0, candidates.scales, np.float32(0))
 
     @property
     def behind(self) -> bool:
@@ -196,10 +152,8 @@ class TwoStage:
 
     @property
     def worn(self) -> bool:
-        """Whether they should be made anew: much is of no use, or the cells are too full."""
-        cells, size = len(self.candidates.centres), self.layout.size
-        gone = int((self.place_of < 0).sum()) > 0.3 * len(self.place_of)
-        return gone or size > (max(_CELLS_FROM, cells**2))
+        """Whether so much of the candidates is of no use that they should be made anew."""
+        return int((self.place_of < 0).sum()) > 0.3 * len(self.place_of)
 
     def search(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each asked vector: scores and places, (n, k)."""
@@ -210,7 +164,7 @@ class TwoStage:
 
         def work(first: int, last: int) -> None:
             for q in range(first, last):
-                scores, mine = self._score(asked[q], method, k)
+                scores, mine = self._score(asked[q], method, k, len(asked) == 1)
                 if late is not None:
                     scores = np.concatenate([scores, late[0][q]])
                     mine = np.concatenate([mine, self.tail[late[1][q]]])
@@ -219,24 +173,31 @@ class TwoStage:
                 else:
                     best[q], places[q] = best_of(scores, mine, k)
 
-        in_parts(len(asked), work)
+        if len(asked) == 1:  # the threads share it
+            work(0, 1)
+        else:
+            in_parts(len(asked), work)
         for q in unanswered:
             exact = self.layout.scan(asked[q : q + 1], method, k)
             best[q], places[q] = exact[0][0], exact[1][0]
         return best, places
 
-    def _score(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
+    def _score(self, asked: Vectors, method: Method, k: int, alone: bool) -> tuple[Floats, Ints]:
         """Score the candidates for one asked vector (dim,); return the likely best of them."""
         of = self.candidates
-        rows = np.empty(candidates_for(k), np.int64)
-        near = np.empty(len(rows), np.float32)
-        found = nearest_in_cells(
-            asked, *self._centres, of.probes, of.edges, of.codes, of.scales, self.place_of, rows,
-            near,
-        )  # fmt: skip
-        rows = rows[:found]
+        products = np.empty(len(of.scales), np.float32)
+        multiply = partial(products_of_bytes, of.codes, self._scales, asked, products)
+        if alone and len(products) > _ALONE:
+            in_parts(len(products), multiply)
+        else:
+            multiply(0, len(products))
+        rows = np.empty(min(candidates_for(k), len(products)), np.int64)
+        rows = rows[: largest(products, len(rows), rows)]
+        places = self.place_of[rows]
+        if (places < 0).any():
+            rows, places = rows[places >= 0], places[places >= 0]
         return self.layout.score_candidates(
-            asked, self.place_of[rows], near[:found], of.means[rows], method, scored_exactly_for(k)
+            asked, places, products[rows], of.means[rows], method, scored_exactly_for(k)
         )
 
 
@@ -268,8 +229,9 @@ class CandidateCache:
                 if two.candidates.sets == names and not two.worn:
                     if not two.behind:
                         return
-                    made = two.candidates.with_more(layout.only(two.tail), made_from[two.tail])
-        made = made or Candidates.make(layout, made_from, names, progress)
+                    more = Candidates.make(layout.only(two.tail), made_from[two.tail], names)
+                    made = two.candidates.and_more(more)
+        made = made or Candidates.make(layout, made_from, names)
         name = f"candidates-{uuid.uuid4().hex}"
         try:
             made.write(self._index / CACHE / name)
