@@ -7,10 +7,10 @@ import json
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,8 +25,10 @@ from strop.lm.base import (
     differing,
     one_line,
 )
-from strop.lm.lean import LeanClient, Refused, Unreachable, goes_direct
-from strop.lm.runner import LONGEST_WAIT, Clock, Policy, Run
+from strop.lm.gate import LONGEST_WAIT, Clock, Policy, Steps
+from strop.lm.lean import Refused, Site, Unreachable, goes_direct
+from strop.lm.loop import Loop
+from strop.lm.runner import Run, Threads, Workers
 
 LEAN_ABOVE = 32
 _DEFAULTS = {"concurrency": 16, "retries": 8, "timeout": 120.0, "backoff": 0.5}
@@ -39,9 +41,10 @@ class ServiceLM(BaseLM):
     """A model behind HTTP, called through its vendor's client by several threads.
 
     ``concurrency`` calls at most are under way at a time; fewer while the service refuses some
-    for crowding. Above 32 they go out by ``lean``, unless through a proxy: the vendor's client
-    takes too much time of the processor for so many. ``retries`` and ``backoff`` say how often
-    and after how many seconds a call is repeated, ``timeout`` how many seconds one may take.
+    for crowding. Above 32 they go out by ``lean`` from one thread, unless through a proxy: the
+    vendor's client takes too much time of the processor for so many. ``retries`` and ``backoff``
+    say how often and after how many seconds a call is repeated, ``timeout`` how many seconds one
+    may take.
     ``extra`` holds further fields for the body of each call, such as {"reasoning_effort": "low"}.
     ``clock`` is for tests.
     """
@@ -98,8 +101,8 @@ class ServiceLM(BaseLM):
         """The vendor's client, which repeats nothing itself and has a ``post`` and a ``close``."""
 
     @abstractmethod
-    def _answer(self, client: Any, request: Request) -> Answer:
-        """Make one call."""
+    def _answer(self, request: Request) -> Steps[Answer]:
+        """Make one call, in steps."""
 
     @abstractmethod
     def lean_headers(self) -> dict[str, str] | None:
@@ -109,13 +112,20 @@ class ServiceLM(BaseLM):
         """Answer requests, ``concurrency`` at a time."""
         many = self.concurrency > LEAN_ABOVE and goes_direct(self.url)
         headers = self.lean_headers() if many else None
-        client = LeanClient(self.url, headers, self.timeout) if headers else self.client()
+        workers: Workers
+        if headers is not None:
+            workers = Loop(Site(self.url, headers, self.timeout))
+        else:
+            client = self.client()
+
+            def post(path: str, body: Any) -> str:
+                # As text: the client's own models cost more time than the rest of the call.
+                text: str = client.post(path, body=body, cast_to=str)
+                return text
+
+            workers = Threads(post, client.close)
         return Run(
-            requests,
-            partial(self._answer, client),
-            concurrency=self.concurrency,
-            policy=self.policy,
-            release=client.close,
+            requests, self._answer, workers, concurrency=self.concurrency, policy=self.policy
         )
 
     def key(self, vendor: str) -> str:
@@ -131,8 +141,31 @@ class ServiceLM(BaseLM):
 
     def fetch(self, call: Callable[[], str]) -> str:
         """Make a call and return the text that came; ``CallFailed`` or ``ServiceError``."""
-        try:
+        with self._explained():
             return call()
+
+    def send(self, call: Callable[[], str]) -> Any:
+        """Make a call and return the JSON that came; ``CallFailed`` or ``ServiceError``."""
+        return self._parsed(self.fetch(call))
+
+    def _exchange(self, path: str, body: dict[str, Any]) -> Steps[Any]:
+        """As ``send``, for a call in steps."""
+        with self._explained():
+            text: str = yield path, body
+        return self._parsed(text)
+
+    def _parsed(self, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError:
+            said = one_line(text) or "nothing"
+            raise CallFailed(f"{self.host} sent no JSON but: {said}", garbled=True) from None
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn errors of calls into what they mean."""
+        try:
+            yield
         except (CallFailed, BadInput):
             raise
         except Refused as answer:
@@ -144,15 +177,6 @@ class ServiceLM(BaseLM):
         except Exception as error:
             # From None: a client's errors hold the request, and may repeat the key.
             raise self._failed(error) from None
-
-    def send(self, call: Callable[[], str]) -> Any:
-        """Make a call and return the JSON that came; ``CallFailed`` or ``ServiceError``."""
-        text = self.fetch(call)
-        try:
-            return json.loads(text)
-        except ValueError:
-            said = one_line(text) or "nothing"
-            raise CallFailed(f"{self.host} sent no JSON but: {said}", garbled=True) from None
 
     def _failed(self, error: Exception) -> Exception:
         """What an error of the client means for the call, or for the run."""

@@ -1,0 +1,254 @@
+"""One thread for many calls at a time: whatever comes first is gone on with.
+
+A thread for each call would do, but that many hand the interpreter's lock around thousands of
+times a second, and answers wait for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import selectors
+import socket
+import threading
+import time
+from contextlib import suppress
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from strop.lm.gate import Gate, Stopped
+from strop.lm.lean import Connection, Refused, Site, Unreachable
+from strop.lm.runner import Done, Task
+
+_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+
+class Loop:
+    """``Workers``: one thread, connections that are kept, and a helper for making each."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._begun: set[Task] = set()
+        self._waiting: list[tuple[float, int, Task]] = []
+        self._order = count()
+        self._busy: dict[Connection, tuple[Task, float]] = {}
+        """Who waits for an answer, and since when nothing has come; the longest silence first."""
+        self._idle: list[Connection] = []
+        self._made: SimpleQueue[tuple[Task, bytes, Connection | Exception]] = SimpleQueue()
+        self._dismissed = self._over = False
+        self._bell: socket.socket | None = None
+        self._rung = False
+
+    def wanted(self, tasks: int) -> int:
+        """One thread."""
+        return 1
+
+    def wake(self) -> None:
+        """Have the thread look at its queues; before it has begun it looks by itself."""
+        if self._bell is not None and not self._rung:
+            self._rung = True
+            with suppress(OSError):  # it has ended meanwhile
+                self._bell.send(b".")
+
+    def close(self) -> None:
+        """Nothing: the thread cleans up after itself."""
+
+    def work(self, todo: SimpleQueue[Task | None], done: SimpleQueue[Done], gate: Gate) -> None:
+        """Carry out tasks, as many at a time as the gate may let through."""
+        self._todo, self._done, self._gate = todo, done, gate
+        self._selector = selectors.DefaultSelector()
+        heard, self._bell = socket.socketpair()
+        try:
+            heard.setblocking(False)
+            self._selector.register(heard, _READ)
+            self._serve(heard)
+        except Exception as error:  # a mistake, which must not leave the run waiting for ever
+            self._fail(error)
+        finally:
+            self._over = True
+            self._close_made()
+            for connection in (*self._idle, *self._busy):
+                connection.close()
+            self._selector.close()
+            self._bell.close()
+            heard.close()
+
+    def _serve(self, heard: socket.socket) -> None:
+        while True:
+            pause = self._go_on()
+            if self._dismissed and not self._begun:
+                return
+            silence = self._end_silence()
+            for key, _ in self._gate.clock.watch(self._selector, pause, silence):
+                if key.data is not None:
+                    self._read(key.data)
+                    self._go_on()
+                    continue
+                heard.recv(64)
+                self._rung = False  # before looking: whoever comes later rings again
+                with suppress(Empty):
+                    while True:
+                        self._connected(*self._made.get_nowait())
+
+    # -- tasks ----------------------------------------------------------------------------
+
+    def _go_on(self) -> float | None:
+        """Begin what can be; return the seconds until more can, None if only news will tell."""
+        with suppress(Empty):
+            while not self._dismissed and len(self._begun) < self._gate.most:
+                task = self._todo.get_nowait()
+                if task is None:
+                    self._dismissed = True
+                else:
+                    self._begun.add(task)
+                    self._advance(task, None)
+        while self._waiting:
+            not_before, _, task = self._waiting[0]
+            try:
+                entered = self._gate.try_enter(not_before)
+                if entered is None:
+                    return self._gate.pause(not_before)
+            except Stopped as stopped:
+                heapq.heappop(self._waiting)
+                self._advance(task, stopped)
+            else:
+                heapq.heappop(self._waiting)
+                self._advance(task, entered)
+        return None
+
+    def _advance(self, task: Task, come: object) -> None:
+        """Let a task go on with what it waited for, or with an error, until it waits again."""
+        while True:
+            try:
+                step = task.throw(come) if isinstance(come, Exception) else task.send(come)
+            except StopIteration as end:
+                self._begun.discard(task)
+                self._done.put(end.value)
+                return
+            if not isinstance(step, tuple):
+                # In the order of when they could have gone, so that none is always passed over.
+                moment = max(step, self._gate.clock.now())
+                heapq.heappush(self._waiting, (moment, next(self._order), task))
+                return
+            try:
+                self._post(task, *step)
+                return
+            except Exception as error:
+                come = error
+
+    def _fail(self, error: Exception) -> None:
+        """End all tasks, and those still to come, with an error."""
+        self._dismissed = True
+        for task in self._begun:
+            self._end(task, error)
+        while (coming := self._todo.get()) is not None:
+            next(coming)
+            self._end(coming, error)
+
+    def _end(self, task: Task, error: Exception) -> None:
+        try:
+            task.throw(error)
+        except StopIteration as end:
+            self._done.put(end.value)
+
+    # -- connections ----------------------------------------------------------------------
+
+    def _post(self, task: Task, path: str, body: Any) -> None:
+        """Send a request by a connection that is idle, else by a new one."""
+        message = self._site.message(path, body)
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_quiet():
+                self._send(connection, task, message)
+                return
+            self._drop(connection)
+        # Finding a host, reaching it and agreeing on a cipher can take long.
+        helper = threading.Thread(
+            target=self._connect, args=(task, message), name="strop-connect", daemon=True
+        )
+        helper.start()
+
+    def _connect(self, task: Task, message: bytes) -> None:
+        made: Connection | Exception
+        try:
+            made = self._site.connect()
+        except Exception as error:
+            made = error
+        self._made.put((task, message, made))
+        self.wake()
+        if self._over:
+            self._close_made()
+
+    def _connected(self, task: Task, message: bytes, made: Connection | Exception) -> None:
+        try:
+            if isinstance(made, Exception):
+                raise Unreachable.because(made)
+            self._selector.register(made.socket, _READ, made)
+            self._send(made, task, message)
+        except Unreachable as failure:
+            self._advance(task, failure)
+
+    def _close_made(self) -> None:
+        """Hang up what nobody waits for any more."""
+        with suppress(Empty):
+            while True:
+                if isinstance(made := self._made.get_nowait()[2], Connection):
+                    made.close()
+
+    def _send(self, connection: Connection, task: Task, message: bytes) -> None:
+        self._busy[connection] = task, time.monotonic()
+        try:
+            connection.begin(message)
+        except OSError as error:
+            self._drop(connection)
+            raise Unreachable.because(error) from None
+        self._watch(connection)
+
+    def _read(self, connection: Connection) -> None:
+        """Something has come, or there is room again."""
+        if connection not in self._busy:
+            if connection in self._idle and not connection.is_quiet():
+                self._idle.remove(connection)
+                self._drop(connection)
+            return
+        task, _ = self._busy.pop(connection)
+        self._busy[connection] = task, time.monotonic()
+        come: object
+        try:
+            come = connection.go_on()
+        except Refused as refusal:
+            come = refusal
+        except (OSError, ValueError) as error:
+            connection.kept, come = False, Unreachable.because(error)
+        self._watch(connection)
+        if come is not None:
+            self._release(connection)
+            self._advance(task, come)
+
+    def _release(self, connection: Connection) -> None:
+        if connection.kept:
+            del self._busy[connection]
+            self._idle.append(connection)
+        else:
+            self._drop(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        wanted = _READ | _WRITE if connection.blocked else _READ
+        if self._selector.get_key(connection.socket).events != wanted:
+            self._selector.modify(connection.socket, wanted, connection)
+
+    def _drop(self, connection: Connection) -> None:
+        self._busy.pop(connection, None)
+        self._selector.unregister(connection.socket)
+        connection.close()
+
+    def _end_silence(self) -> float | None:
+        """Give up calls that were silent for too long; return the seconds until the next is."""
+        now = time.monotonic()
+        while self._busy:
+            connection, (task, since) = next(iter(self._busy.items()))
+            if (left := since + self._site.timeout - now) > 0:
+                return left
+            self._drop(connection)
+            self._advance(task, Unreachable("timed out", timeout=True))
+        return None
