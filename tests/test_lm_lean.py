@@ -311,7 +311,7 @@ def test_a_stop_waits_for_what_is_on_its_way_only() -> None:
 
 
 def test_a_mistake_in_the_loop_ends_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Loop) -> float | None:
+    def broken(self: Loop) -> None:
         raise ZeroDivisionError("a bug")
 
     with answering(plain(b"1")) as url:

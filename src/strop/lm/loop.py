@@ -75,11 +75,11 @@ class Loop:
 
     def _serve(self, heard: socket.socket) -> None:
         while True:
+            self._end_silence()
             pause = self._go_on()
             if self._dismissed and not self._begun:
                 return
-            silence = self._end_silence()
-            for key, _ in self._gate.clock.watch(self._selector, pause, silence):
+            for key, _ in self._gate.clock.watch(self._selector, pause, self._patience()):
                 if key.data is not None:
                     self._read(key.data)
                     self._go_on()
@@ -242,13 +242,15 @@ class Loop:
         self._selector.unregister(connection.socket)
         connection.close()
 
-    def _end_silence(self) -> float | None:
-        """Give up calls that were silent for too long; return the seconds until the next is."""
-        now = time.monotonic()
-        while self._busy:
-            connection, (task, since) = next(iter(self._busy.items()))
-            if (left := since + self._site.timeout - now) > 0:
-                return left
+    def _end_silence(self) -> None:
+        """Give up calls that were silent for too long."""
+        while (left := self._patience()) is not None and left <= 0:
+            connection, (task, _) = next(iter(self._busy.items()))
             self._drop(connection)
             self._advance(task, Unreachable("timed out", timeout=True))
+
+    def _patience(self) -> float | None:
+        """Seconds until a call has been silent for too long."""
+        for _, since in self._busy.values():
+            return since + self._site.timeout - time.monotonic()
         return None
