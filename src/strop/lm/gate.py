@@ -95,23 +95,26 @@ class Gate:
                 self.clock.wait(self._changed, pause)
             return self._enter()
 
-    def try_enter(self, not_before: float) -> float | None:
-        """As ``enter`` if that needs no waiting, else None."""
+    def try_enter(self, not_before: float, answered: int = 0) -> float | None:
+        """As ``enter`` if that needs no waiting, else None.
+
+        ``answered``: so many calls have not left yet, but are not under way any more either.
+        """
         with self._changed:
-            return self._enter() if self._pause(not_before) == 0 else None
+            return self._enter() if self._pause(not_before, answered) == 0 else None
 
     def pause(self, not_before: float) -> float | None:
         """Seconds until a call may go, 0 if now; None: not before another leaves."""
         with self._changed:
             return self._pause(not_before)
 
-    def _pause(self, not_before: float) -> float | None:
+    def _pause(self, not_before: float, answered: int = 0) -> float | None:
         if self._stopped:
             raise Stopped
         left = max(not_before, self._closed_until) - self.clock.now()
         if left > 0:
             return left
-        return 0.0 if self._active < self.limit else None
+        return 0.0 if self._active - answered < self.limit else None
 
     def _enter(self) -> float:
         self._active += 1

@@ -17,6 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 
 _LONGEST_HEAD = 100_000
 _AT_A_TIME = 65536
+_AS_JSON = json.JSONEncoder(ensure_ascii=False)
 _NOTHING_YET = (BlockingIOError, ssl.SSLWantReadError)
 Reading = Generator[None, bytes, Any]
 """Is sent the bytes that come, none at their end."""
@@ -67,7 +68,7 @@ class Site:
 
     def message(self, path: str, body: Any) -> bytes:
         """The bytes that send JSON to a path below the address."""
-        data = json.dumps(body, ensure_ascii=False).encode()
+        data = _AS_JSON.encode(body).encode()
         head = f"POST {self._base}{path} HTTP/1.1\r\n{self._headers}Content-Length: {len(data)}"
         return head.encode() + b"\r\n\r\n" + data
 

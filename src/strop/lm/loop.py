@@ -11,6 +11,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -34,6 +35,8 @@ class Loop:
         self._busy: dict[Connection, tuple[Task, float]] = {}
         """Who waits for an answer, and since when nothing has come; the longest silence first."""
         self._idle: list[Connection] = []
+        self._answers: deque[tuple[Task, str]] = deque()
+        """What has come and is looked at when there is nothing more urgent: requests go first."""
         self._made: SimpleQueue[tuple[Task, bytes, Connection | Exception]] = SimpleQueue()
         self._dismissed = self._over = False
         self._bell: socket.socket | None = None
@@ -79,7 +82,7 @@ class Loop:
             pause = self._go_on()
             if self._dismissed and not self._begun:
                 return
-            for key, _ in self._gate.clock.watch(self._selector, pause, self._patience()):
+            for key, _ in self._news(pause):
                 if key.data is not None:
                     self._read(key.data)
                     self._go_on()
@@ -89,13 +92,20 @@ class Loop:
                 with suppress(Empty):
                     while True:
                         self._connected(*self._made.get_nowait())
+            if self._answers:
+                self._advance(*self._answers.popleft())
+
+    def _news(self, pause: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._answers:
+            return self._selector.select(0)
+        return self._gate.clock.watch(self._selector, pause, self._patience())
 
     # -- tasks ----------------------------------------------------------------------------
 
     def _go_on(self) -> float | None:
         """Begin what can be; return the seconds until more can, None if only news will tell."""
         with suppress(Empty):
-            while not self._dismissed and len(self._begun) < self._gate.most:
+            while not self._dismissed and (len(self._begun) - len(self._answers) < self._gate.most):
                 task = self._todo.get_nowait()
                 if task is None:
                     self._dismissed = True
@@ -105,7 +115,7 @@ class Loop:
         while self._waiting:
             not_before, _, task = self._waiting[0]
             try:
-                entered = self._gate.try_enter(not_before)
+                entered = self._gate.try_enter(not_before, len(self._answers))
                 if entered is None:
                     return self._gate.pause(not_before)
             except Stopped as stopped:
@@ -213,17 +223,19 @@ class Loop:
             return
         task, _ = self._busy.pop(connection)
         self._busy[connection] = task, time.monotonic()
-        come: object
         try:
-            come = connection.go_on()
+            text = connection.go_on()
         except Refused as refusal:
-            come = refusal
-        except (OSError, ValueError) as error:
-            connection.kept, come = False, Unreachable.because(error)
-        self._watch(connection)
-        if come is not None:
             self._release(connection)
-            self._advance(task, come)
+            self._advance(task, refusal)
+        except (OSError, ValueError) as error:
+            self._drop(connection)
+            self._advance(task, Unreachable.because(error))
+        else:
+            self._watch(connection)
+            if text is not None:
+                self._release(connection)
+                self._answers.append((task, text))
 
     def _release(self, connection: Connection) -> None:
         if connection.kept:

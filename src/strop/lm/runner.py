@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -16,6 +17,8 @@ from strop.lm.base import Answer, CallFailed, Failure, Reply, Request, one_line
 from strop.lm.gate import Gate, Policy, Post, Steps, Stopped, drive, no_post, persisting
 
 _MANY = 32
+_MOMENT = 0.004
+"""Seconds. With many calls at a time several replies come within it, and are handled together."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,8 @@ class Run:
                     error, self._error = self._error, None
                     raise error
                 raise StopIteration
+            if self._done.qsize() < self._ahead // 2:
+                time.sleep(_MOMENT)
             if (item := self._take()) is not None:
                 return item
 
