@@ -32,7 +32,7 @@ from strop.types import Document, Progress
 _TOKENS_PER_QUERY = {"simple": 25, "contrastive": 65, "negative": 65}
 _SECONDS_BEFORE, _TOKENS_WRITTEN, _TOKENS_READ = 1.0, 60, 1000
 
-_TOGETHER = 32
+_TOGETHER = 8
 """Documents whose questions are looked up at a time."""
 
 

@@ -22,10 +22,12 @@ from strop.lm.lean import Connection, Refused, Site, Unreachable
 from strop.lm.runner import Done, Task
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+_HELPERS = 16
+"""Connections made at a time; finding a host, reaching it and agreeing on a cipher takes time."""
 
 
 class Loop:
-    """``Workers``: one thread, connections that are kept, and a helper for making each."""
+    """``Workers``: one thread, connections that are kept, and helpers for making them."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -37,6 +39,8 @@ class Loop:
         self._idle: list[Connection] = []
         self._answers: deque[tuple[Task, str]] = deque()
         """What has come and is looked at when there is nothing more urgent: requests go first."""
+        self._wanted: SimpleQueue[tuple[Task, bytes] | None] = SimpleQueue()
+        self._helpers: list[threading.Thread] = []
         self._made: SimpleQueue[tuple[Task, bytes, Connection | Exception]] = SimpleQueue()
         self._dismissed = self._over = False
         self._bell: socket.socket | None = None
@@ -69,6 +73,8 @@ class Loop:
             self._fail(error)
         finally:
             self._over = True
+            for _ in self._helpers:
+                self._wanted.put(None)
             self._close_made()
             for connection in (*self._idle, *self._busy):
                 connection.close()
@@ -172,22 +178,24 @@ class Loop:
                 self._send(connection, task, message)
                 return
             self._drop(connection)
-        # Finding a host, reaching it and agreeing on a cipher can take long.
-        helper = threading.Thread(
-            target=self._connect, args=(task, message), name="strop-connect", daemon=True
-        )
-        helper.start()
+        self._wanted.put((task, message))
+        if len(self._helpers) < _HELPERS:
+            helper = threading.Thread(target=self._connect, name="strop-connect", daemon=True)
+            helper.start()
+            self._helpers.append(helper)
 
-    def _connect(self, task: Task, message: bytes) -> None:
-        made: Connection | Exception
-        try:
-            made = self._site.connect()
-        except Exception as error:
-            made = error
-        self._made.put((task, message, made))
-        self.wake()
-        if self._over:
-            self._close_made()
+    def _connect(self) -> None:
+        """What each helper does: make connections until there is a None."""
+        while (wanted := self._wanted.get()) is not None:
+            made: Connection | Exception
+            try:
+                made = self._site.connect()
+            except Exception as error:
+                made = error
+            self._made.put((*wanted, made))
+            self.wake()
+            if self._over:
+                self._close_made()
 
     def _connected(self, task: Task, message: bytes, made: Connection | Exception) -> None:
         try:

@@ -7,8 +7,7 @@ import json
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -141,8 +140,10 @@ class ServiceLM(BaseLM):
 
     def fetch(self, call: Callable[[], str]) -> str:
         """Make a call and return the text that came; ``CallFailed`` or ``ServiceError``."""
-        with self._explained():
+        try:
             return call()
+        except Exception as error:
+            raise self._meaning(error) from None
 
     def send(self, call: Callable[[], str]) -> Any:
         """Make a call and return the JSON that came; ``CallFailed`` or ``ServiceError``."""
@@ -150,8 +151,10 @@ class ServiceLM(BaseLM):
 
     def _exchange(self, path: str, body: dict[str, Any]) -> Steps[Any]:
         """As ``send``, for a call in steps."""
-        with self._explained():
+        try:
             text: str = yield path, body
+        except Exception as error:
+            raise self._meaning(error) from None
         return self._parsed(text)
 
     def _parsed(self, text: str) -> Any:
@@ -161,25 +164,19 @@ class ServiceLM(BaseLM):
             said = one_line(text) or "nothing"
             raise CallFailed(f"{self.host} sent no JSON but: {said}", garbled=True) from None
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn errors of calls into what they mean."""
-        try:
-            yield
-        except (CallFailed, BadInput):
-            raise
-        except Refused as answer:
-            raise self.refused(answer.status, answer.body, answer.headers) from None
-        except Unreachable as failure:
-            raise self._unreachable(str(failure), failure.timeout) from None
-        except UnicodeError as error:
-            raise CallFailed(f"the text cannot be sent: {one_line(str(error))}") from None
-        except Exception as error:
-            # From None: a client's errors hold the request, and may repeat the key.
-            raise self._failed(error) from None
+    def _meaning(self, error: Exception) -> Exception:
+        """What an error of a call means for it, or for the run.
 
-    def _failed(self, error: Exception) -> Exception:
-        """What an error of the client means for the call, or for the run."""
+        It is raised "from None": a client's errors hold the request, and may repeat the key.
+        """
+        if isinstance(error, CallFailed | BadInput):
+            return error
+        if isinstance(error, Refused):
+            return self.refused(error.status, error.body, error.headers)
+        if isinstance(error, Unreachable):
+            return self._unreachable(str(error), error.timeout)
+        if isinstance(error, UnicodeError):
+            return CallFailed(f"the text cannot be sent: {one_line(str(error))}")
         response = getattr(error, "response", None)
         if response is not None and isinstance(status := getattr(error, "status_code", 0), int):
             return self.refused(status, getattr(error, "body", None), response.headers)
