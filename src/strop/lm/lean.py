@@ -152,8 +152,8 @@ class Connection:
 
     def _answered(self, status: int, headers: dict[str, str], said: bytes) -> str:
         self._reading = None
-        ends = headers.get("connection", "").lower() == "close"
-        self.kept = not (ends or self._unsent or self._reader.rest or self._reader.ended)
+        unasked = self._unsent or self._reader.rest
+        self.kept = not unasked and headers["connection"].lower() != "close"
         text = said.decode("utf-8", "replace")
         if status // 100 != 2:
             raise Refused(status, _body(text), headers)
@@ -169,7 +169,6 @@ class _Reader:
 
     def __init__(self) -> None:
         self.rest = b""
-        self.ended = False
 
     def answer(self) -> Reading:
         """Return status, headers by lower-case name, and body."""
@@ -184,6 +183,7 @@ class _Reader:
             body = yield from self._exactly(int(length))
         else:
             body = b"" if status in (204, 304) else (yield from self._to_the_end())
+            headers["connection"] = "close"
         return status, headers, body
 
     def _more(self) -> Reading:
@@ -222,7 +222,6 @@ class _Reader:
         parts, self.rest = [self.rest], b""
         while come := (yield):
             parts.append(come)
-        self.ended = True
         return b"".join(parts)
 
 
@@ -238,8 +237,12 @@ def _head(head: bytes) -> tuple[int, dict[str, str]]:
     protocol, _, told = first.partition(" ")
     if not protocol.startswith("HTTP/1.") or not told[:3].isdigit():
         raise ValueError(f"no answer of HTTP but {first[:80]!r}")
-    pairs = (line.partition(":") for line in lines)
-    return int(told[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+    # Older servers hang up after each answer, newer ones only if they say so.
+    headers = {"connection": "close" if protocol == "HTTP/1.0" else "keep-alive"}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return int(told[:3]), headers
 
 
 def _body(text: str) -> Any:

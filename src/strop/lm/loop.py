@@ -37,6 +37,7 @@ class Loop:
         self._busy: dict[Connection, tuple[Task, float]] = {}
         """Who waits for an answer, and since when nothing has come; the longest silence first."""
         self._idle: list[Connection] = []
+        self._just_read: Connection | None = None
         self._answers: deque[tuple[Task, str]] = deque()
         """What has come and is looked at when there is nothing more urgent: requests go first."""
         self._wanted: SimpleQueue[tuple[Task, bytes] | None] = SimpleQueue()
@@ -90,8 +91,10 @@ class Loop:
                 return
             for key, _ in self._news(pause):
                 if key.data is not None:
+                    self._just_read = key.data
                     self._read(key.data)
                     self._go_on()
+                    self._just_read = None
                     continue
                 heard.recv(64)
                 self._rung = False  # before looking: whoever comes later rings again
@@ -174,7 +177,7 @@ class Loop:
         message = self._site.message(path, body)
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_quiet():
+            if connection is self._just_read or connection.is_quiet():
                 self._send(connection, task, message)
                 return
             self._drop(connection)

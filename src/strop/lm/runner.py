@@ -100,7 +100,7 @@ class Run:
         self._gate = Gate(concurrency, policy.clock)
         self._task = partial(_task, answer=answer, gate=self._gate, policy=policy)
         # Many calls at a time leave no moment idle: some wait while replies are being handled.
-        self._ahead = concurrency // 4 if concurrency > _MANY else 0
+        self._ahead = concurrency // 2 if concurrency > _MANY else 0
         self._todo: SimpleQueue[Task | None] = SimpleQueue()
         self._done: SimpleQueue[Done] = SimpleQueue()
         # Threads hold no reference to the run, so one that is dropped can be told to stop.
@@ -124,7 +124,7 @@ class Run:
                     error, self._error = self._error, None
                     raise error
                 raise StopIteration
-            if self._done.qsize() < self._ahead // 2:
+            if self._done.qsize() < self._ahead // 4:
                 time.sleep(_MOMENT)
             if (item := self._take()) is not None:
                 return item
