@@ -87,7 +87,8 @@ def time_bytes(calls: int, slots: int, latency: float) -> dict[str, float]:
         body = json.dumps({"model": "scripted", "messages": messages}).encode()
         head = f"POST {parts.path}/chat/completions HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
         message = head.encode() + body
-        connections = [socket.create_connection((parts.hostname, parts.port)) for _ in range(slots)]
+        address = parts.hostname, parts.port or 80
+        connections = [socket.create_connection(address) for _ in range(slots)]
         began, busy = time.perf_counter(), time.process_time()
         for connection in connections:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -40,7 +40,7 @@ class Loop:
         self._just_read: Connection | None = None
         self._answers: deque[tuple[Task, str]] = deque()
         """What has come and is looked at when there is nothing more urgent: requests go first."""
-        self._wanted: SimpleQueue[tuple[Task, bytes] | None] = SimpleQueue()
+        self._unconnected: SimpleQueue[tuple[Task, bytes] | None] = SimpleQueue()
         self._helpers: list[threading.Thread] = []
         self._made: SimpleQueue[tuple[Task, bytes, Connection | Exception]] = SimpleQueue()
         self._dismissed = self._over = False
@@ -64,24 +64,19 @@ class Loop:
     def work(self, todo: SimpleQueue[Task | None], done: SimpleQueue[Done], gate: Gate) -> None:
         """Carry out tasks, as many at a time as the gate may let through."""
         self._todo, self._done, self._gate = todo, done, gate
-        self._selector = selectors.DefaultSelector()
-        heard, self._bell = socket.socketpair()
         try:
-            heard.setblocking(False)
-            self._selector.register(heard, _READ)
-            self._serve(heard)
+            with selectors.DefaultSelector() as self._selector:
+                heard, bell = socket.socketpair()
+                with heard, bell:
+                    heard.setblocking(False)
+                    self._selector.register(heard, _READ)
+                    self._bell = bell
+                    try:
+                        self._serve(heard)
+                    finally:
+                        self._hang_up()
         except Exception as error:  # a mistake, which must not leave the run waiting for ever
             self._fail(error)
-        finally:
-            self._over = True
-            for _ in self._helpers:
-                self._wanted.put(None)
-            self._close_made()
-            for connection in (*self._idle, *self._busy):
-                connection.close()
-            self._selector.close()
-            self._bell.close()
-            heard.close()
 
     def _serve(self, heard: socket.socket) -> None:
         while True:
@@ -114,7 +109,7 @@ class Loop:
     def _go_on(self) -> float | None:
         """Begin what can be; return the seconds until more can, None if only news will tell."""
         with suppress(Empty):
-            while not self._dismissed and (len(self._begun) - len(self._answers) < self._gate.most):
+            while not self._dismissed and self._under_way() < self._gate.most:
                 task = self._todo.get_nowait()
                 if task is None:
                     self._dismissed = True
@@ -134,6 +129,9 @@ class Loop:
                 heapq.heappop(self._waiting)
                 self._advance(task, entered)
         return None
+
+    def _under_way(self) -> int:
+        return len(self._begun) - len(self._answers)
 
     def _advance(self, task: Task, come: object) -> None:
         """Let a task go on with what it waited for, or with an error, until it waits again."""
@@ -173,7 +171,10 @@ class Loop:
     # -- connections ----------------------------------------------------------------------
 
     def _post(self, task: Task, path: str, body: Any) -> None:
-        """Send a request by a connection that is idle, else by a new one."""
+        """Send a request by a connection that is idle, else by a new one.
+
+        On one that was idle for longer the service may have hung up meanwhile.
+        """
         message = self._site.message(path, body)
         while self._idle:
             connection = self._idle.pop()
@@ -181,7 +182,7 @@ class Loop:
                 self._send(connection, task, message)
                 return
             self._drop(connection)
-        self._wanted.put((task, message))
+        self._unconnected.put((task, message))
         if len(self._helpers) < _HELPERS:
             helper = threading.Thread(target=self._connect, name="strop-connect", daemon=True)
             helper.start()
@@ -189,7 +190,7 @@ class Loop:
 
     def _connect(self) -> None:
         """What each helper does: make connections until there is a None."""
-        while (wanted := self._wanted.get()) is not None:
+        while (wanted := self._unconnected.get()) is not None:
             made: Connection | Exception
             try:
                 made = self._site.connect()
@@ -209,8 +210,17 @@ class Loop:
         except Unreachable as failure:
             self._advance(task, failure)
 
+    def _hang_up(self) -> None:
+        """Close all connections, and let the helpers end."""
+        self._over = True
+        for _ in self._helpers:
+            self._unconnected.put(None)
+        for connection in (*self._idle, *self._busy):
+            connection.close()
+        self._close_made()
+
     def _close_made(self) -> None:
-        """Hang up what nobody waits for any more."""
+        """Close what nobody waits for any more."""
         with suppress(Empty):
             while True:
                 if isinstance(made := self._made.get_nowait()[2], Connection):
