@@ -33,7 +33,7 @@ _TOKENS_PER_QUERY = {"simple": 25, "contrastive": 65, "negative": 65}
 _SECONDS_BEFORE, _TOKENS_WRITTEN, _TOKENS_READ = 1.0, 60, 1000
 
 _TOGETHER = 8
-"""Documents whose questions are looked up at a time."""
+"""Documents read, and their questions looked up, at a time; more would hold up calls under way."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Generation:
 
     def tasks(self) -> Iterator[Task]:
         """Yield the questions about each document, in order."""
-        for done, (number, document, _) in enumerate(self._catalog.all_documents()):
+        for done, (number, document, _) in enumerate(self._catalog.all_documents(_TOGETHER)):
             if self._limit is not None and done >= self._limit:
                 return
             references: list[Document] = []

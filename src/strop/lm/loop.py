@@ -31,6 +31,7 @@ class Loop:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self.hungry = True
         self._begun: set[Task] = set()
         self._waiting: list[tuple[float, int, Task]] = []
         self._order = count()
@@ -108,6 +109,7 @@ class Loop:
 
     def _go_on(self) -> float | None:
         """Begin what can be; return the seconds until more can, None if only news will tell."""
+        self.hungry = True  # before looking: whoever comes later wakes this thread
         with suppress(Empty):
             while not self._dismissed and self._under_way() < self._gate.most:
                 task = self._todo.get_nowait()
@@ -116,6 +118,7 @@ class Loop:
                 else:
                     self._begun.add(task)
                     self._advance(task, None)
+            self.hungry = False  # it looks again by itself when a place is free
         while self._waiting:
             not_before, _, task = self._waiting[0]
             try:

@@ -46,6 +46,9 @@ Task = Steps[Done]
 class Workers(Protocol):
     """Who carries tasks out, in threads that know nothing of the run."""
 
+    hungry: bool
+    """Whether they have to be woken for a new task."""
+
     def wanted(self, tasks: int) -> int:
         """How many threads there should be for so many tasks."""
 
@@ -53,7 +56,7 @@ class Workers(Protocol):
         """What each thread does: carry out tasks until there is a None."""
 
     def wake(self) -> None:
-        """There is something to do, or the gate was stopped."""
+        """Have them look: there is something to do, or the gate was stopped."""
 
     def close(self) -> None:
         """Let go of what was used; no more tasks come."""
@@ -61,6 +64,8 @@ class Workers(Protocol):
 
 class Threads:
     """A thread for each call. ``post`` makes those of tasks that are more than one piece."""
+
+    hungry = False
 
     def __init__(self, post: Post = no_post, release: Callable[[], object] | None = None) -> None:
         self._post, self._release = post, release
@@ -144,7 +149,8 @@ class Run:
                 wanted = self._workers.wanted(min(self._outstanding, self._gate.most))
                 if len(self._threads) < wanted:
                     self._begin_thread()
-                self._workers.wake()
+                if self._workers.hungry:
+                    self._workers.wake()
 
     def _begin_thread(self) -> None:
         thread = threading.Thread(target=self._work, name="strop-lm", daemon=True)
