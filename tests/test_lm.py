@@ -670,6 +670,29 @@ def test_requests_are_pulled_here_and_no_further_than_needed(server: ScriptedSer
 
 
 @needs_openai
+def test_of_many_at_a_time_some_wait_in_line(server: ScriptedServer) -> None:
+    server.latency = 0.1
+    pulled = 0
+
+    def source() -> Iterator[Request]:
+        nonlocal pulled
+        for item in requests(200):
+            pulled += 1
+            yield item
+
+    run = model(server, concurrency=40).complete(source())
+    keys = set()
+    for result in run:
+        for come in (result, *run.ready()):
+            assert isinstance(come, Reply)
+            keys.add(come.key)
+        run.send_more()
+        assert pulled - len(keys) <= 60
+    assert len(keys) == pulled == len(server.seen) == 200
+    assert server.most_active <= 40
+
+
+@needs_openai
 def test_each_reply_comes_as_soon_as_it_is_there(server: ScriptedServer) -> None:
     def slow_first(seen: Seen) -> Answer:
         slow = user_text(seen.body).endswith("k0")
