@@ -45,11 +45,14 @@ class LeanClient:
     def _steps(self, path: str, body: Any) -> Steps[Any]:
         try:
             entered = yield 0.0
-            text = yield path, body
         except Exception as error:
             return error
-        self.gate.leave(entered, ok=True)
-        return text
+        try:
+            return (yield path, body)
+        except Exception as error:
+            return error
+        finally:
+            self.gate.leave(entered, ok=True)
 
     def take(self) -> Any:
         return self.done.get(timeout=20)
@@ -231,6 +234,33 @@ def test_a_text_that_cannot_be_sent() -> None:
             client.post("/chat", body={"text": "\ud800"})
         assert client.post("/chat", body={}) == "1"
         client.close()
+
+
+def test_calls_that_end_at_once_make_room() -> None:
+    """All is in line before the thread looks, and nobody wakes it afterwards."""
+    with answering(plain(b"1")) as url:
+        client = LeanClient(url, {}, 10, concurrency=1)
+        wrong = {"text": "\ud800"}
+        for body in ({}, wrong, wrong):
+            client.todo.put(client._steps("/chat", body))
+        client.todo.put(None)
+        client.loop.wake()
+        come = [client.take() for _ in range(3)]
+        assert sorted(type(one).__name__ for one in come) == ["UnicodeEncodeError"] * 2 + ["str"]
+        client.thread.join(20)
+        assert not client.thread.is_alive()
+
+
+def test_a_stop_ends_all_that_wait() -> None:
+    client = LeanClient("http://127.0.0.1:9", {}, 10, concurrency=1)
+    client.gate.stop()
+    for _ in range(3):
+        client.todo.put(client._steps("/chat", {}))
+    client.todo.put(None)
+    client.loop.wake()
+    assert [type(client.take()) for _ in range(3)] == [Stopped] * 3
+    client.thread.join(20)
+    assert not client.thread.is_alive()
 
 
 def test_nobody_there() -> None:

@@ -109,6 +109,15 @@ class Loop:
 
     def _go_on(self) -> float | None:
         """Begin what can be; return the seconds until more can, None if only news will tell."""
+        while True:
+            self._take_up()
+            pause = self._let_in()
+            # Some may have ended at once, without a call, and made room.
+            if self.hungry or self._dismissed or self._under_way() >= self._gate.most:
+                return pause
+
+    def _take_up(self) -> None:
+        """Begin tasks, as many as the gate may ever let through."""
         self.hungry = True  # before looking: whoever comes later wakes this thread
         with suppress(Empty):
             while not self._dismissed and self._under_way() < self._gate.most:
@@ -119,6 +128,9 @@ class Loop:
                     self._begun.add(task)
                     self._advance(task, None)
             self.hungry = False  # it looks again by itself when a place is free
+
+    def _let_in(self) -> float | None:
+        """Let in whoever may go; return as ``_go_on`` does."""
         while self._waiting:
             not_before, _, task = self._waiting[0]
             try:
