@@ -5,15 +5,19 @@
 The first part has a set of simple queries written by a scripted server (tests/scripted_server.py,
 in a process of its own) that takes so many seconds for every answer, with so many calls at a time.
 The ideal is calls / slots * latency seconds. Each reply is committed to the index as always. The
-vendor's client, which is used up to 32 calls at a time, is measured beside. The second part counts
-the tokens of contrastive prompts for Cranfield in DATA, all references of a document in one call
-against one call for each. The last line is JSON.
+vendor's client, which is used up to 32 calls at a time, is measured beside. So is the ceiling, a
+client that does nothing but exchange bytes: what it misses of the ideal is the server's, or that of
+a machine that is busy otherwise. The second part counts the tokens of contrastive prompts for
+Cranfield in DATA, all references of a document in one call against one call for each. The last line
+is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import selectors
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -33,6 +38,7 @@ from strop.prompts import PromptSettings
 
 SERVER = Path(__file__).parent.parent / "tests" / "scripted_server.py"
 SIMPLE = GenerationSettings(PromptSettings(style="simple"))
+TEXT = "The boundary layer on a flat plate in shear flow. " * 10
 
 
 @contextmanager
@@ -57,13 +63,12 @@ def embed(texts: list[str]) -> Any:
 def time_calls(calls: int, slots: int, latency: float, lean: bool) -> dict[str, float]:
     """Have queries written for so many documents; how near the ideal, and CPU for each call."""
     strop.lm.service.LEAN_ABOVE = 0 if lean else 10**9
-    text = "The boundary layer on a flat plate in shear flow. " * 10
     with (
         tempfile.TemporaryDirectory() as folder,
         served(latency) as url,
         Index.create(Path(folder) / "index", embed) as index,
     ):
-        index.add({"id": str(i), "text": f"{text} Number {i}."} for i in range(calls))
+        index.add({"id": str(i), "text": f"{TEXT} Number {i}."} for i in range(calls))
         options: dict[str, Any] = {"base_url": url, "concurrency": slots}
         index.generate(index.generation("openai:scripted", SIMPLE, limit=slots, **options))
         plan = index.generation("openai:scripted", SIMPLE, **options)  # all is loaded by now
@@ -71,10 +76,44 @@ def time_calls(calls: int, slots: int, latency: float, lean: bool) -> dict[str, 
         spent = plan.run()
         took, busy = time.perf_counter() - began, time.process_time() - busy
     assert spent.replies == calls - slots
+    return shares(spent.replies, slots, latency, took, busy)
+
+
+def time_bytes(calls: int, slots: int, latency: float) -> dict[str, float]:
+    """Exchange bytes, always the same, by one thread that does nothing else: the ceiling."""
+    with served(latency) as url, selectors.DefaultSelector() as selector:
+        parts = urlsplit(url)
+        messages = [{"role": "user", "content": TEXT * 2}]
+        body = json.dumps({"model": "scripted", "messages": messages}).encode()
+        head = f"POST {parts.path}/chat/completions HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+        message = head.encode() + body
+        address = parts.hostname, parts.port or 80
+        connections = [socket.create_connection(address) for _ in range(slots)]
+        began, busy = time.perf_counter(), time.process_time()
+        for connection in connections:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            selector.register(connection, selectors.EVENT_READ, connection)
+            connection.sendall(message)
+        sent, come = slots, 0
+        while come < calls:
+            for key, _ in selector.select():
+                key.data.recv(65536)  # answers are short enough to come in one piece
+                come += 1
+                if sent < calls:
+                    key.data.sendall(message)
+                    sent += 1
+        took, busy = time.perf_counter() - began, time.process_time() - busy
+        for connection in connections:
+            connection.close()
+    return shares(calls, slots, latency, took, busy)
+
+
+def shares(calls: int, slots: int, latency: float, took: float, busy: float) -> dict[str, float]:
+    """How near the ideal so many seconds are, and CPU for each call."""
     return {
-        "share_of_ideal": spent.replies / slots * latency / took,
-        "calls_a_second": spent.replies / took,
-        "cpu_ms_a_call": busy / spent.replies * 1e3,
+        "share_of_ideal": calls / slots * latency / took,
+        "calls_a_second": calls / took,
+        "cpu_ms_a_call": busy / calls * 1e3,
     }
 
 
@@ -106,10 +145,11 @@ def main() -> None:
     found: dict[str, Any] = {
         "slots": given.slots,
         "latency": given.latency,
+        "ceiling": time_bytes(given.calls // 2, given.slots, given.latency),
         "lean": time_calls(given.calls, given.slots, given.latency, lean=True),
         "vendor": time_calls(given.calls // 4, given.slots, given.latency, lean=False),
     }
-    for name in ("lean", "vendor"):
+    for name in ("ceiling", "lean", "vendor"):
         print(name, {key: round(value, 3) for key, value in found[name].items()})
     if given.data is not None:
         found["tokens"] = count_tokens(given.data / "cranfield")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
+import selectors
 import signal
 import ssl
 import subprocess
@@ -26,8 +27,9 @@ import strop.lm.service
 from strop.errors import BadInput, MissingExtra, ServiceError
 from strop.lm import Failure, Price, Replies, Reply, Request, Usage, count_tokens, load, price
 from strop.lm.base import CallFailed
+from strop.lm.gate import Clock, Gate, Policy, in_one
 from strop.lm.prices import PRICES
-from strop.lm.runner import Clock, Gate, Policy, Run
+from strop.lm.runner import Run, Threads
 from strop.lm.service import retry_after
 
 KEY = "sk-very-secret-0123456789"
@@ -63,6 +65,17 @@ class FakeClock(Clock):
         until = self.time + seconds
         condition.wait(0.0005)  # the others get their turn
         self.time = max(self.time, until)
+
+    def watch(
+        self, selector: selectors.BaseSelector, seconds: float | None, silence: float | None
+    ) -> list[tuple[selectors.SelectorKey, int]]:
+        if seconds is None:
+            return selector.select(silence)
+        self.waits.append(seconds)
+        until = self.time + seconds
+        come = selector.select(0.0005)
+        self.time = max(self.time, until)
+        return come
 
 
 @pytest.fixture(params=["vendor's client", "lean"])
@@ -657,6 +670,29 @@ def test_requests_are_pulled_here_and_no_further_than_needed(server: ScriptedSer
 
 
 @needs_openai
+def test_of_many_at_a_time_some_wait_in_line(server: ScriptedServer) -> None:
+    server.latency = 0.1
+    pulled = 0
+
+    def source() -> Iterator[Request]:
+        nonlocal pulled
+        for item in requests(200):
+            pulled += 1
+            yield item
+
+    run = model(server, concurrency=40).complete(source())
+    keys = set()
+    for result in run:
+        for come in (result, *run.ready()):
+            assert isinstance(come, Reply)
+            keys.add(come.key)
+        run.send_more()
+        assert pulled - len(keys) <= 60
+    assert len(keys) == pulled == len(server.seen) == 200
+    assert server.most_active <= 40
+
+
+@needs_openai
 def test_each_reply_comes_as_soon_as_it_is_there(server: ScriptedServer) -> None:
     def slow_first(seen: Seen) -> Answer:
         slow = user_text(seen.body).endswith("k0")
@@ -786,7 +822,7 @@ def test_a_mistake_in_the_program_is_not_hidden() -> None:
         raise ZeroDivisionError("a bug")
 
     with pytest.raises(ZeroDivisionError, match="a bug"):
-        list(Run(requests(5), call, concurrency=2, policy=Policy()))
+        list(Run(requests(5), in_one(call), Threads(), concurrency=2, policy=Policy()))
 
 
 # -- functions -------------------------------------------------------------------------------

@@ -1,22 +1,84 @@
-"""The lean client reads what servers may send, whole and in pieces."""
+"""Lean calls from one thread: what servers may send, whole and in pieces, and when they do not."""
 
 from __future__ import annotations
 
 import select
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.lm.lean import LeanClient, Refused, Unreachable, goes_direct
+from strop.lm.gate import Clock, Gate, Steps, Stopped
+from strop.lm.lean import Refused, Site, Unreachable, goes_direct
+from strop.lm.loop import Loop
+
+
+class LeanClient:
+    """Makes one call after the other, or several at a time, by a loop in a thread."""
+
+    def __init__(
+        self, url: str, headers: dict[str, str], timeout: float, concurrency: int = 8
+    ) -> None:
+        self.loop, self.gate = Loop(Site(url, headers, timeout)), Gate(concurrency, Clock())
+        self.todo: SimpleQueue[Any] = SimpleQueue()
+        self.done: SimpleQueue[Any] = SimpleQueue()
+        self.thread = threading.Thread(
+            target=self.loop.work, args=(self.todo, self.done, self.gate), daemon=True
+        )
+        self.thread.start()
+
+    def begin(self, path: str, body: Any) -> None:
+        self.todo.put(self._steps(path, body))
+        self.loop.wake()
+
+    def _steps(self, path: str, body: Any) -> Steps[Any]:
+        try:
+            entered = yield 0.0
+        except Exception as error:
+            return error
+        try:
+            return (yield path, body)
+        except Exception as error:
+            return error
+        finally:
+            self.gate.leave(entered, ok=True)
+
+    def take(self) -> Any:
+        return self.done.get(timeout=20)
+
+    def post(self, path: str, body: Any) -> str:
+        self.begin(path, body)
+        come = self.take()
+        if isinstance(come, Exception):
+            raise come
+        assert isinstance(come, str)
+        return come
+
+    def close(self) -> None:
+        self.todo.put(None)
+        self.loop.wake()
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+
+Wrap = Callable[[socket.socket], socket.socket]
 
 
 @contextmanager
-def answering(*answers: bytes, piece: int = 65536, keep: bool = True) -> Iterator[str]:
+def answering(
+    *answers: bytes, piece: int = 65536, keep: bool = True, wrap: Wrap | None = None
+) -> Iterator[str]:
     """A server that sends these bytes for the requests that come, in pieces of a size."""
     listening = socket.create_server(("127.0.0.1", 0))
     listening.settimeout(10)
@@ -28,7 +90,7 @@ def answering(*answers: bytes, piece: int = 65536, keep: bool = True) -> Iterato
                 connection, _ = listening.accept()
             except OSError:
                 return
-            with connection:
+            with wrap(connection) if wrap else connection as connection:
                 while left and read_request(connection):
                     answer = left.pop(0)
                     for at in range(0, len(answer), piece):
@@ -39,7 +101,7 @@ def answering(*answers: bytes, piece: int = 65536, keep: bool = True) -> Iterato
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        yield f"http{'s' if wrap else ''}://127.0.0.1:{listening.getsockname()[1]}/v1"
     finally:
         listening.close()
         thread.join()
@@ -97,9 +159,27 @@ def test_a_connection_closed_meanwhile_is_made_anew() -> None:
         client = LeanClient(url, {}, 10)
         for wanted in "123":
             assert client.post("/chat", body={}) == wanted
-            sock = client._connection()._socket
-            assert sock is not None
-            assert select.select([sock], [], [], 10)[0], "the end has not come"
+            # Whether the thread has noticed the end by now or notices it when it sends.
+            for connection in list(client.loop._idle):
+                with suppress(ValueError):
+                    assert select.select([connection.socket], [], [], 10)[0]
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [
+        (plain(b"1"), True), (plain(b"1", b"Connection: close\r\n"), False),
+        (plain(b"1").replace(b"1.1", b"1.0"), False),
+        (plain(b"1", b"Connection: keep-alive\r\n").replace(b"1.1", b"1.0"), True),
+    ],
+)  # fmt: skip
+def test_which_connections_are_kept(answer: bytes, kept: bool) -> None:
+    with answering(answer, plain(b"2"), keep=kept) as url:
+        client = LeanClient(url, {}, 10, concurrency=1)  # the second goes out as the first is back
+        client.begin("/chat", {})
+        client.begin("/chat", {})
+        assert sorted(client.take() for _ in range(2)) == ["1", "2"]
         client.close()
 
 
@@ -134,6 +214,212 @@ def test_refusals_and_silence() -> None:
         with pytest.raises(Unreachable) as waited:
             client.post("/chat", body={})
         assert waited.value.timeout
+        client.close()
+
+
+def test_a_refusal_keeps_the_connection_and_others_are_not_held_up() -> None:
+    refused = b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\nno"
+    with answering(refused, plain(b"1")) as url:  # it accepts no second connection meanwhile
+        client = LeanClient(url, {}, 10)
+        with pytest.raises(Refused):
+            client.post("/chat", body={})
+        assert client.post("/chat", body={}) == "1"
+        client.close()
+
+
+def test_a_text_that_cannot_be_sent() -> None:
+    with answering(plain(b"1")) as url:
+        client = LeanClient(url, {}, 10)
+        with pytest.raises(UnicodeError):
+            client.post("/chat", body={"text": "\ud800"})
+        assert client.post("/chat", body={}) == "1"
+        client.close()
+
+
+def test_calls_that_end_at_once_make_room() -> None:
+    """All is in line before the thread looks, and nobody wakes it afterwards."""
+    with answering(plain(b"1")) as url:
+        client = LeanClient(url, {}, 10, concurrency=1)
+        wrong = {"text": "\ud800"}
+        for body in ({}, wrong, wrong):
+            client.todo.put(client._steps("/chat", body))
+        client.todo.put(None)
+        client.loop.wake()
+        come = [client.take() for _ in range(3)]
+        assert sorted(type(one).__name__ for one in come) == ["UnicodeEncodeError"] * 2 + ["str"]
+        client.thread.join(20)
+        assert not client.thread.is_alive()
+
+
+def test_a_stop_ends_all_that_wait() -> None:
+    client = LeanClient("http://127.0.0.1:9", {}, 10, concurrency=1)
+    client.gate.stop()
+    for _ in range(3):
+        client.todo.put(client._steps("/chat", {}))
+    client.todo.put(None)
+    client.loop.wake()
+    assert [type(client.take()) for _ in range(3)] == [Stopped] * 3
+    client.thread.join(20)
+    assert not client.thread.is_alive()
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    client = LeanClient(f"http://127.0.0.1:{port}", {}, 10)
+    with pytest.raises(Unreachable, match="ConnectionRefused") as caught:
+        client.post("/chat", body={})
+    assert not caught.value.timeout
+    client.close()
+
+
+def test_long_bodies_both_ways() -> None:
+    """Longer than any buffer on the way, so that sending stops for a while."""
+    with answering(plain(b"x" * 8_000_000), chunked(b"y" * 3_000_000, 70_000)) as url:
+        client = LeanClient(url, {}, 10)
+        assert client.post("/chat", body={"text": "z" * 8_000_000}) == "x" * 8_000_000
+        assert client.post("/chat", body={"text": "z" * 8_000_000}) == "y" * 3_000_000
+        client.close()
+
+
+def test_an_answer_before_the_request_is_out() -> None:
+    """A service may refuse what is too long without reading it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = LeanClient(f"http://127.0.0.1:{listening.getsockname()[1]}", {}, 10)
+        client.begin("/chat", {"text": "z" * 20_000_000})
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(b"HTTP/1.1 413 Long\r\nContent-Length: 0\r\n\r\n")
+            come = client.take()
+            assert isinstance(come, Refused)
+            assert come.status == 413
+            assert not client.loop._idle, "half a request is still in it"
+        client.close()
+
+
+def test_progress_is_no_silence() -> None:
+    """What comes bit by bit may take longer than the timeout in all."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = LeanClient(f"http://127.0.0.1:{listening.getsockname()[1]}", {}, 0.5)
+        client.begin("/chat", {})
+        connection, _ = listening.accept()
+        with connection:
+            assert read_request(connection)
+            for byte in plain(b"1234567890"):
+                connection.sendall(bytes([byte]))
+                time.sleep(0.02)
+            assert client.take() == "1234567890"
+            client.begin("/chat", {})
+            assert read_request(connection)
+            connection.sendall(plain(b"1234567890")[:-1])
+            come = client.take()
+            assert isinstance(come, Unreachable)
+            assert come.timeout
+        client.close()
+
+
+def test_calls_wait_for_each_other_nowhere() -> None:
+    """A silent connection holds up none of the others, and all go on at the same time."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = LeanClient(f"http://127.0.0.1:{listening.getsockname()[1]}", {}, 10, 3)
+        for _ in range(4):
+            client.begin("/chat", {})
+        connections = [listening.accept()[0] for _ in range(3)]
+        for connection in connections:
+            assert read_request(connection)
+        connections[1].sendall(plain(b"second"))
+        assert client.take() == "second"
+        assert read_request(connections[1]), "the fourth call goes out when a place is free"
+        for connection, body in zip(connections, (b"first", b"fourth", b"third"), strict=True):
+            connection.sendall(plain(body))
+        assert sorted(client.take() for _ in range(3)) == ["first", "fourth", "third"]
+        client.close()
+        for connection in connections:
+            assert connection.recv(1) == b"", "nothing is left open"
+            connection.close()
+
+
+def test_a_stop_waits_for_what_is_on_its_way_only() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = LeanClient(f"http://127.0.0.1:{listening.getsockname()[1]}", {}, 10, 1)
+        for _ in range(3):
+            client.begin("/chat", {})
+        connection, _ = listening.accept()
+        with connection:
+            assert read_request(connection)
+            client.gate.stop()
+            client.loop.wake()
+            connection.sendall(plain(b"paid for"))
+            come = [client.take() for _ in range(3)]
+        assert [one for one in come if not isinstance(one, Stopped)] == ["paid for"]
+        client.close()
+
+
+def test_a_mistake_in_the_loop_ends_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Loop) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with answering(plain(b"1")) as url:
+        client = LeanClient(url, {}, 10)
+        assert client.post("/chat", body={}) == "1"
+        monkeypatch.setattr(Loop, "_end_silence", broken)
+        for _ in range(2):  # the second comes when it is all over
+            with pytest.raises(ZeroDivisionError, match="a bug"):
+                client.post("/chat", body={})
+        client.close()
+
+
+@pytest.fixture
+def wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wrap:
+    """Encryption for the server, by a certificate that is trusted here."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl to make a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*command, *names, *files], check=True, capture_output=True)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return lambda connection: context.wrap_socket(connection, server_side=True)
+
+
+def test_encrypted(wrapped: Wrap) -> None:
+    body = bytes(range(32, 127)) * 30_000  # many records, of which one event may bring several
+    answers = plain(b"1"), chunked(body, 50_000), plain(body), plain(b"4")
+    with answering(*answers, wrap=wrapped) as url:
+        client = LeanClient(url, {}, 10)
+        assert client.post("/chat", body={}) == "1"
+        for _ in range(2):
+            assert client.post("/chat", body={"text": "z" * 4_000_000}) == body.decode()
+        assert client.post("/chat", body={}) == "4"
+        client.close()
+
+
+def test_encrypted_and_cut_short(wrapped: Wrap) -> None:
+    with answering(plain(b"1234")[:-1], plain(b"5"), keep=False, wrap=wrapped) as url:
+        client = LeanClient(url, {}, 10)
+        with pytest.raises(Unreachable, match="hung up"):
+            client.post("/chat", body={})
+        assert client.post("/chat", body={}) == "5"
+        client.close()
+
+
+def test_a_certificate_that_nobody_vouches_for(
+    wrapped: Wrap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = LeanClient(f"https://127.0.0.1:{listening.getsockname()[1]}", {}, 10)
+        client.begin("/chat", {})
+        with pytest.raises(ssl.SSLError):
+            wrapped(listening.accept()[0])
+        come = client.take()
+        assert isinstance(come, Unreachable)
+        assert "certificate verify failed" in str(come)
         client.close()
 
 

@@ -91,15 +91,13 @@ def meant_by(catalog: Catalog, names: Iterable[str]) -> dict[str, tuple[str, int
 def still_out(catalog: Catalog, keys: Iterable[str]) -> set[str]:
     """Return those keys whose request is out in a batch that has not been collected."""
     with catalog.reading() as connection:
-        return {
-            key
-            for key in keys
-            if connection.execute(
-                "SELECT 1 FROM sent JOIN batches ON batches.id = sent.batch"
-                " WHERE key = ? AND collected IS NULL AND batch NOT LIKE ?",
-                (key, _FILE + "%"),
-            ).fetchone()
-        }
+        found = connection.execute(
+            "SELECT key FROM sent JOIN batches ON batches.id = sent.batch"
+            " WHERE key IN (SELECT value FROM json_each(?))"
+            " AND collected IS NULL AND batch NOT LIKE ?",
+            (json.dumps(list(keys)), _FILE + "%"),
+        ).fetchall()
+    return {key for (key,) in found}
 
 
 def collected(catalog: Catalog, batch: str) -> None:

@@ -154,20 +154,20 @@ class DocumentCatalog(Ledger):
             raise BadInput(f"{self.path.parent} has no document {id_!r}")
         return found[0]
 
-    def all_documents(self) -> Iterator[tuple[int, Document, bytes]]:
-        """Yield (number, document, digest) in order, each read when it is wanted."""
+    def all_documents(self, at_a_time: int = 1) -> Iterator[tuple[int, Document, bytes]]:
+        """Yield (number, document, digest) in order, read when wanted, so many at a time."""
         number = -1
         while True:
             with self.reading() as connection:
                 found = connection.execute(
                     "SELECT number, id, title, text, digest FROM documents WHERE number > ?"
-                    " ORDER BY number LIMIT 1",
-                    (number,),
-                ).fetchone()
-            if found is None:
+                    " ORDER BY number LIMIT ?",
+                    (number, at_a_time),
+                ).fetchall()
+            if not found:
                 return
-            number, id_, title, text, digest = found
-            yield number, Document(id_, text, title), digest
+            for number, id_, title, text, digest in found:
+                yield number, Document(id_, text, title), digest
 
     def all_ids(self) -> list[str]:
         """Return the id of every document, in order of number."""

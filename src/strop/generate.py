@@ -32,8 +32,8 @@ from strop.types import Document, Progress
 _TOKENS_PER_QUERY = {"simple": 25, "contrastive": 65, "negative": 65}
 _SECONDS_BEFORE, _TOKENS_WRITTEN, _TOKENS_READ = 1.0, 60, 1000
 
-_TOGETHER = 32
-"""Documents whose questions are looked up at a time."""
+_TOGETHER = 8
+"""Documents read, and their questions looked up, at a time; more would hold up calls under way."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Generation:
 
     def tasks(self) -> Iterator[Task]:
         """Yield the questions about each document, in order."""
-        for done, (number, document, _) in enumerate(self._catalog.all_documents()):
+        for done, (number, document, _) in enumerate(self._catalog.all_documents(_TOGETHER)):
             if self._limit is not None and done >= self._limit:
                 return
             references: list[Document] = []
@@ -221,15 +221,21 @@ class Generation:
         share = math.ceil(prompt.max_queries / max(1, references)) + 1
         return replace(prompt, max_queries=min(prompt.max_queries, share))
 
-    def open_questions(self, task: Task) -> list[Request]:
-        """Return those of a task's questions that are to be asked; equal ones are one."""
-        questions = {request.key: request for request in task.requests}
+    def open_questions(self, tasks: Sequence[Task]) -> list[tuple[Request, int]]:
+        """Return those questions that are to be asked, with the number of their document.
+
+        Equal ones are one, the first document's.
+        """
+        questions: dict[str, tuple[Request, int]] = {}
+        for task in tasks:
+            for request in task.requests:
+                questions.setdefault(request.key, (request, task.number))
         with self._catalog.reading():
             done = known_replies(self._catalog, questions) | still_out(self._catalog, questions)
             failed = failed_before(self._catalog, questions)
         return [
-            request
-            for key, request in questions.items()
+            question
+            for key, question in questions.items()
             if key not in done and (key in failed if self._retry else not failed.get(key, False))
         ]
 
@@ -243,7 +249,7 @@ class Generation:
         while True:
             with self._catalog.reading():  # a transaction for several documents is quicker
                 part = list(islice(tasks, _TOGETHER))
-                found = [(one, task.number) for task in part for one in self.open_questions(task)]
+                found = self.open_questions(part)
             for request, number in found:
                 if request.key not in given:
                     given.add(request.key)
@@ -260,7 +266,7 @@ class Generation:
         for task in self.tasks():
             documents += 1
             without += not task.requests and bool(task.document.content)
-            asked = self.open_questions(task)
+            asked = [request for request, _ in self.open_questions([task])]
             stored += len(known_replies(self._catalog, [one.key for one in task.requests]))
             calls += len(asked)
             given += sum(count_tokens(request.prompt) for request in asked)

@@ -36,21 +36,21 @@ def reply_key(lm: str, options: dict[str, Any], parts: list[Any]) -> str:
 def known_replies(catalog: Catalog, keys: Iterable[str]) -> set[str]:
     """Return those of ``keys`` that have a reply."""
     with catalog.reading() as connection:
-        return {
-            key
-            for key in keys
-            if connection.execute("SELECT 1 FROM replies WHERE key = ?", (key,)).fetchone()
-        }
+        found = connection.execute(
+            "SELECT key FROM replies WHERE key IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(keys)),),
+        ).fetchall()
+    return {key for (key,) in found}
 
 
 def failed_before(catalog: Catalog, keys: Iterable[str]) -> dict[str, bool]:
     """Return those of ``keys`` that failed, and whether for good."""
     with catalog.reading() as connection:
-        found = {
-            key: connection.execute("SELECT final FROM failures WHERE key = ?", (key,)).fetchone()
-            for key in keys
-        }
-    return {key: bool(row[0]) for key, row in found.items() if row is not None}
+        found = connection.execute(
+            "SELECT key, final FROM failures WHERE key IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(keys)),),
+        ).fetchall()
+    return {key: bool(final) for key, final in found}
 
 
 def read_reply(catalog: Catalog, key: str) -> Reply | None:
@@ -80,18 +80,22 @@ def save_replies(
         _as_text(provenance.options),
         _as_text(provenance.settings),
     )
+    rows = [
+        (
+            reply.key, number, *source, reply.model, reply.text, reply.truncated,
+            reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.cached_tokens,
+            reply.seconds, now,
+        )
+        for reply, number in replies
+    ]  # fmt: skip
     with catalog.writing(searchable=False) as connection:
-        for reply, number in replies:
-            usage = reply.usage
-            connection.execute(
-                "INSERT OR REPLACE INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    reply.key, number, *source, reply.model, reply.text, reply.truncated,
-                    usage.input_tokens, usage.output_tokens, usage.cached_tokens, reply.seconds,
-                    now,
-                ),
-            )  # fmt: skip
-            connection.execute("DELETE FROM failures WHERE key = ?", (reply.key,))
+        connection.executemany(
+            "INSERT OR REPLACE INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows
+        )
+        connection.execute(
+            "DELETE FROM failures WHERE key IN (SELECT value FROM json_each(?))",
+            (json.dumps([row[0] for row in rows]),),
+        )
         connection.executemany(
             "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?)",
             [

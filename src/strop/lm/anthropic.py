@@ -10,7 +10,7 @@ from typing import Any
 from strop.errors import BadInput, MissingExtra
 from strop.lm import forms
 from strop.lm.base import Answer, Request
-from strop.lm.runner import Clock
+from strop.lm.gate import Clock, Steps
 from strop.lm.service import ServiceLM
 
 PREFIX = "anthropic:"
@@ -96,8 +96,6 @@ class AnthropicLM(ServiceLM):
         """What is sent for a request."""
         return forms.messages_body(request, self.model, self.extra)
 
-    def _answer(self, client: Any, request: Request) -> Answer:
-        # As text: the client's own models cost more time than the rest of the call.
-        body = self.body(request)
-        answer = self.send(lambda: client.post(forms.MESSAGES, body=body, cast_to=str))
+    def _answer(self, request: Request) -> Steps[Answer]:
+        answer = yield from self._exchange(forms.MESSAGES, self.body(request))
         return forms.read_anthropic(answer, self.host)

@@ -98,7 +98,7 @@ class Replies(Protocol):
     """An iterator over replies and failures, in any order, each as soon as it is there.
 
     Requests are pulled in the thread that iterates, and only when a place is free: never more
-    are taken and not yet handed over than the concurrency (above 32, a quarter more). So ending
+    are taken and not yet handed over than the concurrency (above 32, a half more). So ending
     the iterable of requests ends the run, and all that was taken still comes. An error that
     concerns the whole run (a refused key) is raised after every reply that was on its way has
     been handed over.

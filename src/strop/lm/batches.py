@@ -23,9 +23,9 @@ from strop.errors import BadInput, ServiceError
 from strop.files import Record, short
 from strop.lm.anthropic import AnthropicLM
 from strop.lm.base import LM, CallFailed, Failure, Reply, Request, one_line
+from strop.lm.gate import Gate, persist
 from strop.lm.lines import Form, custom_id, read_replies, read_result, request_line, write_requests
 from strop.lm.openai import OpenAILM
-from strop.lm.runner import Gate, persist
 
 __all__ = [
     "Batches", "MayHaveBegun", "Status", "Submitted", "custom_id", "open_batches", "read_replies",

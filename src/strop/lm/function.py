@@ -7,7 +7,8 @@ from typing import Any
 
 from strop.errors import BadInput, StropError
 from strop.lm.base import Answer, BaseLM, CallFailed, Request, Usage, check_whole, one_line
-from strop.lm.runner import Policy, Run
+from strop.lm.gate import Policy, in_one
+from strop.lm.runner import Run, Threads
 
 PREFIX = "callable:"
 
@@ -32,7 +33,13 @@ class CallableLM(BaseLM):
 
     def complete(self, requests: Iterable[Request]) -> Run:
         """Answer requests, ``threads`` at a time."""
-        return Run(requests, self._answer, concurrency=self.concurrency, policy=Policy(retries=0))
+        return Run(
+            requests,
+            in_one(self._answer),
+            Threads(),
+            concurrency=self.concurrency,
+            policy=Policy(retries=0),
+        )
 
     def _answer(self, request: Request) -> Answer:
         try:

@@ -1,23 +1,26 @@
-"""Calls over kept connections at a tenth of the processor time of the vendors' clients.
+"""HTTP at a tenth of the processor time of the vendors' clients: send JSON, read a text.
 
 Those spend over a millisecond on each call, which at hundreds of calls a second is more than a
-core. This does one thing: send JSON, read a text. Whatever else they do (proxies, signing,
-files), they go on doing.
+core. Whatever else they do (proxies, signing, files), they go on doing. Nothing here waits, apart
+from connecting: ``lm/loop`` knows when there is something to read or room to write.
 """
 
 from __future__ import annotations
 
 import json
-import select
 import socket
 import ssl
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 _LONGEST_HEAD = 100_000
+_AT_A_TIME = 65536
+_AS_JSON = json.JSONEncoder(ensure_ascii=False)
+_NOTHING_YET = (BlockingIOError, ssl.SSLWantReadError)
+Reading = Generator[None, bytes, Any]
+"""Is sent the bytes that come, none at their end."""
 
 
 class Refused(Exception):
@@ -35,6 +38,11 @@ class Unreachable(Exception):
         super().__init__(message)
         self.timeout = timeout
 
+    @classmethod
+    def because(cls, error: Exception) -> Unreachable:
+        """The same as a connection's error says."""
+        return cls(f"{type(error).__name__}: {error}", isinstance(error, TimeoutError))
+
 
 def goes_direct(url: str) -> bool:
     """Whether an address is called without a proxy, which this knows nothing of."""
@@ -45,135 +53,176 @@ def goes_direct(url: str) -> bool:
     return bool(proxy_bypass(parts.hostname or ""))
 
 
-class LeanClient:
-    """``post`` and ``close`` of a vendor's client; each thread has a connection of its own."""
+class Site:
+    """Where calls go, and what each is told; ``timeout`` is how long one may be silent."""
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout: float) -> None:
         parts = urlsplit(url)
         secure = parts.scheme == "https"
         self._address = (parts.hostname or "", parts.port or (443 if secure else 80))
         self._base = parts.path.rstrip("/")
-        self._timeout = timeout
+        self.timeout = timeout
         all_headers = {"Host": parts.netloc, **headers, "Content-Type": "application/json"}
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in all_headers.items())
         self._context = _trusting() if secure else None
-        self._local = threading.local()
-        self._made: list[_Connection] = []
 
-    def post(self, path: str, *, body: Any, cast_to: type[str] = str) -> str:
-        """Send JSON to a path below the address; return the text that came."""
-        data = json.dumps(body, ensure_ascii=False).encode()
+    def message(self, path: str, body: Any) -> bytes:
+        """The bytes that send JSON to a path below the address."""
+        data = _AS_JSON.encode(body).encode()
         head = f"POST {self._base}{path} HTTP/1.1\r\n{self._headers}Content-Length: {len(data)}"
-        connection = self._connection()
+        return head.encode() + b"\r\n\r\n" + data
+
+    def connect(self) -> Connection:
+        """Make a connection; this waits."""
+        made = socket.create_connection(self._address, self.timeout)
         try:
-            status, headers, said = connection.exchange(head.encode() + b"\r\n\r\n" + data)
-        except TimeoutError as error:
-            connection.close()
-            raise Unreachable(str(error), timeout=True) from None
-        except (OSError, ValueError) as error:
-            connection.close()
-            raise Unreachable(f"{type(error).__name__}: {error}", timeout=False) from None
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._context is not None:
+                made = self._context.wrap_socket(made, server_hostname=self._address[0])
+        except BaseException:
+            made.close()
+            raise
+        return Connection(made)
+
+
+class Connection:
+    """A kept connection that never waits; ``OSError`` or ``ValueError`` for what is no answer."""
+
+    def __init__(self, made: socket.socket) -> None:
+        made.setblocking(False)
+        self.socket = made
+        self.blocked = False
+        """Whether there is something to send and no room for it."""
+        self.kept = True
+        """Whether it can be used again."""
+        self._secure = isinstance(made, ssl.SSLSocket)
+        self._unsent = memoryview(b"")
+        self._reader = _Reader()
+        self._reading: Reading | None = None
+
+    def is_quiet(self) -> bool:
+        """Whether nothing has come that was not asked for; it could only be the end."""
+        try:
+            self.socket.recv(1)
+        except _NOTHING_YET:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def begin(self, message: bytes) -> None:
+        """Send a request, or as much of it as there is room for."""
+        self._unsent = memoryview(message)
+        self._reading = self._reader.answer()
+        next(self._reading)
+        self._send()
+
+    def go_on(self) -> str | None:
+        """Send and read what can be; return the text once the answer is complete.
+
+        ``Refused`` if the service says no.
+        """
+        assert self._reading is not None
+        self.blocked = False
+        if self._unsent:
+            self._send()
+        while True:
+            try:
+                come = self.socket.recv(_AT_A_TIME)
+            except _NOTHING_YET:
+                return None
+            except ssl.SSLWantWriteError:
+                self.blocked = True
+                return None
+            try:
+                self._reading.send(come)
+            except StopIteration as end:
+                return self._answered(*end.value)
+            if not self._secure:  # the rest announces itself; what is encrypted may be here already
+                return None
+
+    def _send(self) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self.socket.send(self._unsent) :]
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            self.blocked = True
+        except ssl.SSLWantReadError:
+            pass
+
+    def _answered(self, status: int, headers: dict[str, str], said: bytes) -> str:
+        self._reading = None
+        unasked = self._unsent or self._reader.rest
+        self.kept = not unasked and headers["connection"].lower() != "close"
         text = said.decode("utf-8", "replace")
         if status // 100 != 2:
             raise Refused(status, _body(text), headers)
         return text
 
-    def _connection(self) -> _Connection:
-        known: _Connection | None = getattr(self._local, "connection", None)
-        if known is None:
-            known = _Connection(self._address, self._timeout, self._context)
-            self._local.connection = known
-            self._made.append(known)
-        return known
-
     def close(self) -> None:
-        """Close every thread's connection."""
-        for connection in self._made:
-            connection.close()
+        """Hang up."""
+        self.socket.close()
 
 
-class _Connection:
-    """One kept connection; ``ValueError`` for what is no answer."""
+class _Reader:
+    """Reads one answer after the other from bytes that come in any pieces."""
 
-    def __init__(
-        self, address: tuple[str, int], timeout: float, context: ssl.SSLContext | None
-    ) -> None:
-        self._address, self._timeout, self._context = address, timeout, context
-        self._socket: socket.socket | None = None
-        self._rest = b""
+    def __init__(self) -> None:
+        self.rest = b""
 
-    def exchange(self, message: bytes) -> tuple[int, dict[str, str], bytes]:
-        """Send a request; return status, headers by lower-case name, and body of the answer."""
-        if self._socket is not None and (self._rest or _has_news(self._socket)):
-            self.close()  # nothing was asked: it can only be the end
-        if self._socket is None:
-            self._socket = self._connected()
-        self._socket.sendall(message)
+    def answer(self) -> Reading:
+        """Return status, headers by lower-case name, and body."""
         while True:
-            status, headers = _head(self._until(b"\r\n\r\n"))
+            status, headers = _head((yield from self._until(b"\r\n\r\n")))
             if status >= 200:  # before, it was only to say that more is to come
                 break
         length = headers.get("content-length")
         if "chunked" in headers.get("transfer-encoding", "").lower():
-            body = b"".join(self._chunks())
+            body = yield from self._chunks()
         elif length is not None:
-            body = self._exactly(int(length))
+            body = yield from self._exactly(int(length))
         else:
-            body = b"" if status in (204, 304) else self._to_the_end()
-        if headers.get("connection", "").lower() == "close":
-            self.close()
+            body = b"" if status in (204, 304) else (yield from self._to_the_end())
+            headers["connection"] = "close"
         return status, headers, body
 
-    def _connected(self) -> socket.socket:
-        made = socket.create_connection(self._address, self._timeout)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._context is None:
-            return made
-        return self._context.wrap_socket(made, server_hostname=self._address[0])
-
-    def _more(self) -> bytes:
-        assert self._socket is not None
-        come = self._socket.recv(65536)
+    def _more(self) -> Reading:
+        come = yield
         if not come:
             raise ConnectionResetError("the service hung up before its answer was complete")
         return come
 
-    def _until(self, mark: bytes) -> bytes:
-        while mark not in self._rest:
-            if len(self._rest) > _LONGEST_HEAD:
+    def _until(self, mark: bytes) -> Reading:
+        while mark not in self.rest:
+            if len(self.rest) > _LONGEST_HEAD:
                 raise ValueError("no answer of HTTP")
-            self._rest += self._more()
-        found, _, self._rest = self._rest.partition(mark)
+            self.rest += yield from self._more()
+        found, _, self.rest = self.rest.partition(mark)
         return found
 
-    def _exactly(self, count: int) -> bytes:
-        parts, have = [self._rest], len(self._rest)
+    def _exactly(self, count: int) -> Reading:
+        parts, have = [self.rest], len(self.rest)
         while have < count:
-            parts.append(self._more())
+            parts.append((yield from self._more()))
             have += len(parts[-1])
         whole = b"".join(parts)
-        self._rest = whole[count:]
+        self.rest = whole[count:]
         return whole[:count]
 
-    def _chunks(self) -> Iterator[bytes]:
-        while size := int(self._until(b"\r\n").partition(b";")[0], 16):
-            yield self._exactly(size)
-            self._until(b"\r\n")
-        while self._until(b"\r\n"):  # headers behind the body
+    def _chunks(self) -> Reading:
+        parts = []
+        while size := int((yield from self._until(b"\r\n")).partition(b";")[0], 16):
+            parts.append((yield from self._exactly(size)))
+            yield from self._until(b"\r\n")
+        while (yield from self._until(b"\r\n")):  # headers behind the body
             pass
-
-    def _to_the_end(self) -> bytes:
-        assert self._socket is not None
-        parts, self._rest = [self._rest], b""
-        while come := self._socket.recv(65536):
-            parts.append(come)
-        self.close()
         return b"".join(parts)
 
-    def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        self._socket, self._rest = None, b""
+    def _to_the_end(self) -> Reading:
+        parts, self.rest = [self.rest], b""
+        while come := (yield):
+            parts.append(come)
+        return b"".join(parts)
 
 
 def _trusting() -> ssl.SSLContext:
@@ -188,16 +237,12 @@ def _head(head: bytes) -> tuple[int, dict[str, str]]:
     protocol, _, told = first.partition(" ")
     if not protocol.startswith("HTTP/1.") or not told[:3].isdigit():
         raise ValueError(f"no answer of HTTP but {first[:80]!r}")
-    pairs = (line.partition(":") for line in lines)
-    return int(told[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
-
-
-def _has_news(sock: socket.socket) -> bool:
-    if hasattr(select, "poll"):
-        waiting = select.poll()
-        waiting.register(sock, select.POLLIN)
-        return bool(waiting.poll(0))
-    return bool(select.select([sock], [], [], 0)[0])
+    # Older servers hang up after each answer, newer ones only if they say so.
+    headers = {"connection": "close" if protocol == "HTTP/1.0" else "keep-alive"}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return int(told[:3]), headers
 
 
 def _body(text: str) -> Any:

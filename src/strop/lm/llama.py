@@ -24,7 +24,8 @@ from strop.lm.base import (
     differing,
     one_line,
 )
-from strop.lm.runner import Policy, Run
+from strop.lm.gate import Policy, in_one
+from strop.lm.runner import Run, Threads
 
 PREFIX = "llama:"
 SMOLLM2 = "smollm2"
@@ -100,7 +101,13 @@ class LlamaLM(BaseLM):
 
     def complete(self, requests: Iterable[Request]) -> Run:
         """Answer requests, ``parallel`` at a time."""
-        return Run(requests, self._answer, concurrency=self.concurrency, policy=Policy(retries=0))
+        return Run(
+            requests,
+            in_one(self._answer),
+            Threads(),
+            concurrency=self.concurrency,
+            policy=Policy(retries=0),
+        )
 
     def _answer(self, request: Request) -> Answer:
         server = self._loaded()

@@ -9,7 +9,7 @@ from typing import Any
 from strop.errors import BadInput
 from strop.lm import forms
 from strop.lm.base import Answer, CallFailed, Request
-from strop.lm.runner import Clock
+from strop.lm.gate import Clock, Steps
 from strop.lm.service import ServiceLM
 
 PREFIX = "openai:"
@@ -89,23 +89,21 @@ class OpenAILM(ServiceLM):
             return forms.completion_body(request, self.model, self.extra)
         return forms.chat_body(request, self.model, tokens or self._tokens, self.extra)
 
-    def _answer(self, client: Any, request: Request) -> Answer:
+    def _answer(self, request: Request) -> Steps[Answer]:
         name = self._tokens
         try:
-            return self._ask(client, self.body(request, name))
+            return (yield from self._ask(self.body(request, name)))
         except CallFailed as failure:
             # Only a refusal that names the field is about the field.
             if failure.passing or self._tokens_fixed or self.completion or name not in str(failure):
                 raise
         other = next(other for other in _TOKEN_NAMES if other != name)
-        answer = self._ask(client, self.body(request, other))
+        answer = yield from self._ask(self.body(request, other))
         self._tokens = other
         return answer
 
-    def _ask(self, client: Any, body: dict[str, Any]) -> Answer:
-        path = self.endpoint.removeprefix("/v1")
-        # As text: the client's own models cost more time than the rest of the call.
-        answer = self.send(lambda: client.post(path, body=body, cast_to=str))
+    def _ask(self, body: dict[str, Any]) -> Steps[Answer]:
+        answer = yield from self._exchange(self.endpoint.removeprefix("/v1"), body)
         if isinstance(answer, dict) and "error" in answer and not answer.get("choices"):
             code = answer["error"].get("code") if isinstance(answer["error"], dict) else None
             raise self.refused(code if isinstance(code, int) else 500, answer, {})

@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,8 +24,10 @@ from strop.lm.base import (
     differing,
     one_line,
 )
-from strop.lm.lean import LeanClient, Refused, Unreachable, goes_direct
-from strop.lm.runner import LONGEST_WAIT, Clock, Policy, Run
+from strop.lm.gate import LONGEST_WAIT, Clock, Policy, Steps
+from strop.lm.lean import Refused, Site, Unreachable, goes_direct
+from strop.lm.loop import Loop
+from strop.lm.runner import Run, Threads, Workers
 
 LEAN_ABOVE = 32
 _DEFAULTS = {"concurrency": 16, "retries": 8, "timeout": 120.0, "backoff": 0.5}
@@ -39,9 +40,10 @@ class ServiceLM(BaseLM):
     """A model behind HTTP, called through its vendor's client by several threads.
 
     ``concurrency`` calls at most are under way at a time; fewer while the service refuses some
-    for crowding. Above 32 they go out by ``lean``, unless through a proxy: the vendor's client
-    takes too much time of the processor for so many. ``retries`` and ``backoff`` say how often
-    and after how many seconds a call is repeated, ``timeout`` how many seconds one may take.
+    for crowding. Above 32 they go out by ``lean`` from one thread, unless through a proxy: the
+    vendor's client takes too much time of the processor for so many. ``retries`` and ``backoff``
+    say how often and after how many seconds a call is repeated, ``timeout`` how many seconds one
+    may take.
     ``extra`` holds further fields for the body of each call, such as {"reasoning_effort": "low"}.
     ``clock`` is for tests.
     """
@@ -98,8 +100,8 @@ class ServiceLM(BaseLM):
         """The vendor's client, which repeats nothing itself and has a ``post`` and a ``close``."""
 
     @abstractmethod
-    def _answer(self, client: Any, request: Request) -> Answer:
-        """Make one call."""
+    def _answer(self, request: Request) -> Steps[Answer]:
+        """Make one call, in steps."""
 
     @abstractmethod
     def lean_headers(self) -> dict[str, str] | None:
@@ -109,13 +111,20 @@ class ServiceLM(BaseLM):
         """Answer requests, ``concurrency`` at a time."""
         many = self.concurrency > LEAN_ABOVE and goes_direct(self.url)
         headers = self.lean_headers() if many else None
-        client = LeanClient(self.url, headers, self.timeout) if headers else self.client()
+        workers: Workers
+        if headers is not None:
+            workers = Loop(Site(self.url, headers, self.timeout))
+        else:
+            client = self.client()
+
+            def post(path: str, body: Any) -> str:
+                # As text: the client's own models cost more time than the rest of the call.
+                text: str = client.post(path, body=body, cast_to=str)
+                return text
+
+            workers = Threads(post, client.close)
         return Run(
-            requests,
-            partial(self._answer, client),
-            concurrency=self.concurrency,
-            policy=self.policy,
-            release=client.close,
+            requests, self._answer, workers, concurrency=self.concurrency, policy=self.policy
         )
 
     def key(self, vendor: str) -> str:
@@ -133,29 +142,41 @@ class ServiceLM(BaseLM):
         """Make a call and return the text that came; ``CallFailed`` or ``ServiceError``."""
         try:
             return call()
-        except (CallFailed, BadInput):
-            raise
-        except Refused as answer:
-            raise self.refused(answer.status, answer.body, answer.headers) from None
-        except Unreachable as failure:
-            raise self._unreachable(str(failure), failure.timeout) from None
-        except UnicodeError as error:
-            raise CallFailed(f"the text cannot be sent: {one_line(str(error))}") from None
         except Exception as error:
-            # From None: a client's errors hold the request, and may repeat the key.
-            raise self._failed(error) from None
+            raise self._meaning(error) from None
 
     def send(self, call: Callable[[], str]) -> Any:
         """Make a call and return the JSON that came; ``CallFailed`` or ``ServiceError``."""
-        text = self.fetch(call)
+        return self._parsed(self.fetch(call))
+
+    def _exchange(self, path: str, body: dict[str, Any]) -> Steps[Any]:
+        """As ``send``, for a call in steps."""
+        try:
+            text: str = yield path, body
+        except Exception as error:
+            raise self._meaning(error) from None
+        return self._parsed(text)
+
+    def _parsed(self, text: str) -> Any:
         try:
             return json.loads(text)
         except ValueError:
             said = one_line(text) or "nothing"
             raise CallFailed(f"{self.host} sent no JSON but: {said}", garbled=True) from None
 
-    def _failed(self, error: Exception) -> Exception:
-        """What an error of the client means for the call, or for the run."""
+    def _meaning(self, error: Exception) -> Exception:
+        """What an error of a call means for it, or for the run.
+
+        It is raised "from None": a client's errors hold the request, and may repeat the key.
+        """
+        if isinstance(error, CallFailed | BadInput):
+            return error
+        if isinstance(error, Refused):
+            return self.refused(error.status, error.body, error.headers)
+        if isinstance(error, Unreachable):
+            return self._unreachable(str(error), error.timeout)
+        if isinstance(error, UnicodeError):
+            return CallFailed(f"the text cannot be sent: {one_line(str(error))}")
         response = getattr(error, "response", None)
         if response is not None and isinstance(status := getattr(error, "status_code", 0), int):
             return self.refused(status, getattr(error, "body", None), response.headers)

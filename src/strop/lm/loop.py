@@ -1,0 +1,304 @@
+"""One thread for many calls at a time: whatever comes first is gone on with.
+
+A thread for each call would do, but that many hand the interpreter's lock around thousands of
+times a second, and answers wait for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from strop.lm.gate import Gate, Stopped
+from strop.lm.lean import Connection, Refused, Site, Unreachable
+from strop.lm.runner import Done, Task
+
+_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+_HELPERS = 16
+"""Connections made at a time; finding a host, reaching it and agreeing on a cipher takes time."""
+
+
+class Loop:
+    """``Workers``: one thread, connections that are kept, and helpers for making them."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.hungry = True
+        self._begun: set[Task] = set()
+        self._waiting: list[tuple[float, int, Task]] = []
+        self._order = count()
+        self._busy: dict[Connection, tuple[Task, float]] = {}
+        """Who waits for an answer, and since when nothing has come; the longest silence first."""
+        self._idle: list[Connection] = []
+        self._just_read: Connection | None = None
+        self._answers: deque[tuple[Task, str]] = deque()
+        """What has come and is looked at when there is nothing more urgent: requests go first."""
+        self._unconnected: SimpleQueue[tuple[Task, bytes] | None] = SimpleQueue()
+        self._helpers: list[threading.Thread] = []
+        self._made: SimpleQueue[tuple[Task, bytes, Connection | Exception]] = SimpleQueue()
+        self._dismissed = self._over = False
+        self._bell: socket.socket | None = None
+        self._rung = False
+
+    def wanted(self, tasks: int) -> int:
+        """One thread."""
+        return 1
+
+    def wake(self) -> None:
+        """Have the thread look at its queues; before it has begun it looks by itself."""
+        if self._bell is not None and not self._rung:
+            self._rung = True
+            with suppress(OSError):  # it has ended meanwhile
+                self._bell.send(b".")
+
+    def close(self) -> None:
+        """Nothing: the thread cleans up after itself."""
+
+    def work(self, todo: SimpleQueue[Task | None], done: SimpleQueue[Done], gate: Gate) -> None:
+        """Carry out tasks, as many at a time as the gate may let through."""
+        self._todo, self._done, self._gate = todo, done, gate
+        try:
+            with selectors.DefaultSelector() as self._selector:
+                heard, bell = socket.socketpair()
+                with heard, bell:
+                    heard.setblocking(False)
+                    self._selector.register(heard, _READ)
+                    self._bell = bell
+                    try:
+                        self._serve(heard)
+                    finally:
+                        self._hang_up()
+        except Exception as error:  # a mistake, which must not leave the run waiting for ever
+            self._fail(error)
+
+    def _serve(self, heard: socket.socket) -> None:
+        while True:
+            self._end_silence()
+            pause = self._go_on()
+            if self._dismissed and not self._begun:
+                return
+            for key, _ in self._news(pause):
+                if key.data is not None:
+                    self._just_read = key.data
+                    self._read(key.data)
+                    self._go_on()
+                    self._just_read = None
+                    continue
+                heard.recv(64)
+                self._rung = False  # before looking: whoever comes later rings again
+                with suppress(Empty):
+                    while True:
+                        self._connected(*self._made.get_nowait())
+            if self._answers:
+                self._advance(*self._answers.popleft())
+
+    def _news(self, pause: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._answers:
+            return self._selector.select(0)
+        return self._gate.clock.watch(self._selector, pause, self._patience())
+
+    # -- tasks ----------------------------------------------------------------------------
+
+    def _go_on(self) -> float | None:
+        """Begin what can be; return the seconds until more can, None if only news will tell."""
+        while True:
+            self._take_up()
+            pause = self._let_in()
+            # Some may have ended at once, without a call, and made room.
+            if self.hungry or self._dismissed or self._under_way() >= self._gate.most:
+                return pause
+
+    def _take_up(self) -> None:
+        """Begin tasks, as many as the gate may ever let through."""
+        self.hungry = True  # before looking: whoever comes later wakes this thread
+        with suppress(Empty):
+            while not self._dismissed and self._under_way() < self._gate.most:
+                task = self._todo.get_nowait()
+                if task is None:
+                    self._dismissed = True
+                else:
+                    self._begun.add(task)
+                    self._advance(task, None)
+            self.hungry = False  # it looks again by itself when a place is free
+
+    def _let_in(self) -> float | None:
+        """Let in whoever may go; return as ``_go_on`` does."""
+        while self._waiting:
+            not_before, _, task = self._waiting[0]
+            try:
+                entered = self._gate.try_enter(not_before, len(self._answers))
+                if entered is None:
+                    return self._gate.pause(not_before)
+            except Stopped as stopped:
+                heapq.heappop(self._waiting)
+                self._advance(task, stopped)
+            else:
+                heapq.heappop(self._waiting)
+                self._advance(task, entered)
+        return None
+
+    def _under_way(self) -> int:
+        return len(self._begun) - len(self._answers)
+
+    def _advance(self, task: Task, come: object) -> None:
+        """Let a task go on with what it waited for, or with an error, until it waits again."""
+        while True:
+            try:
+                step = task.throw(come) if isinstance(come, Exception) else task.send(come)
+            except StopIteration as end:
+                self._begun.discard(task)
+                self._done.put(end.value)
+                return
+            if not isinstance(step, tuple):
+                # In the order of when they could have gone, so that none is always passed over.
+                moment = max(step, self._gate.clock.now())
+                heapq.heappush(self._waiting, (moment, next(self._order), task))
+                return
+            try:
+                self._post(task, *step)
+                return
+            except Exception as error:
+                come = error
+
+    def _fail(self, error: Exception) -> None:
+        """End all tasks, and those still to come, with an error."""
+        self._dismissed = True
+        for task in self._begun:
+            self._end(task, error)
+        while (coming := self._todo.get()) is not None:
+            next(coming)
+            self._end(coming, error)
+
+    def _end(self, task: Task, error: Exception) -> None:
+        try:
+            task.throw(error)
+        except StopIteration as end:
+            self._done.put(end.value)
+
+    # -- connections ----------------------------------------------------------------------
+
+    def _post(self, task: Task, path: str, body: Any) -> None:
+        """Send a request by a connection that is idle, else by a new one.
+
+        On one that was idle for longer the service may have hung up meanwhile.
+        """
+        message = self._site.message(path, body)
+        while self._idle:
+            connection = self._idle.pop()
+            if connection is self._just_read or connection.is_quiet():
+                self._send(connection, task, message)
+                return
+            self._drop(connection)
+        self._unconnected.put((task, message))
+        if len(self._helpers) < _HELPERS:
+            helper = threading.Thread(target=self._connect, name="strop-connect", daemon=True)
+            helper.start()
+            self._helpers.append(helper)
+
+    def _connect(self) -> None:
+        """What each helper does: make connections until there is a None."""
+        while (wanted := self._unconnected.get()) is not None:
+            made: Connection | Exception
+            try:
+                made = self._site.connect()
+            except Exception as error:
+                made = error
+            self._made.put((*wanted, made))
+            self.wake()
+            if self._over:
+                self._close_made()
+
+    def _connected(self, task: Task, message: bytes, made: Connection | Exception) -> None:
+        try:
+            if isinstance(made, Exception):
+                raise Unreachable.because(made)
+            self._selector.register(made.socket, _READ, made)
+            self._send(made, task, message)
+        except Unreachable as failure:
+            self._advance(task, failure)
+
+    def _hang_up(self) -> None:
+        """Close all connections, and let the helpers end."""
+        self._over = True
+        for _ in self._helpers:
+            self._unconnected.put(None)
+        for connection in (*self._idle, *self._busy):
+            connection.close()
+        self._close_made()
+
+    def _close_made(self) -> None:
+        """Close what nobody waits for any more."""
+        with suppress(Empty):
+            while True:
+                if isinstance(made := self._made.get_nowait()[2], Connection):
+                    made.close()
+
+    def _send(self, connection: Connection, task: Task, message: bytes) -> None:
+        self._busy[connection] = task, time.monotonic()
+        try:
+            connection.begin(message)
+        except OSError as error:
+            self._drop(connection)
+            raise Unreachable.because(error) from None
+        self._watch(connection)
+
+    def _read(self, connection: Connection) -> None:
+        """Something has come, or there is room again."""
+        if connection not in self._busy:
+            if connection in self._idle and not connection.is_quiet():
+                self._idle.remove(connection)
+                self._drop(connection)
+            return
+        task, _ = self._busy.pop(connection)
+        self._busy[connection] = task, time.monotonic()
+        try:
+            text = connection.go_on()
+        except Refused as refusal:
+            self._release(connection)
+            self._advance(task, refusal)
+        except (OSError, ValueError) as error:
+            self._drop(connection)
+            self._advance(task, Unreachable.because(error))
+        else:
+            self._watch(connection)
+            if text is not None:
+                self._release(connection)
+                self._answers.append((task, text))
+
+    def _release(self, connection: Connection) -> None:
+        if connection.kept:
+            del self._busy[connection]
+            self._idle.append(connection)
+        else:
+            self._drop(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        wanted = _READ | _WRITE if connection.blocked else _READ
+        if self._selector.get_key(connection.socket).events != wanted:
+            self._selector.modify(connection.socket, wanted, connection)
+
+    def _drop(self, connection: Connection) -> None:
+        self._busy.pop(connection, None)
+        self._selector.unregister(connection.socket)
+        connection.close()
+
+    def _end_silence(self) -> None:
+        """Give up calls that were silent for too long."""
+        while (left := self._patience()) is not None and left <= 0:
+            connection, (task, _) = next(iter(self._busy.items()))
+            self._drop(connection)
+            self._advance(task, Unreachable("timed out", timeout=True))
+
+    def _patience(self) -> float | None:
+        """Seconds until a call has been silent for too long."""
+        for _, since in self._busy.values():
+            return since + self._site.timeout - time.monotonic()
+        return None
