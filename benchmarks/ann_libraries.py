@@ -239,7 +239,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.index:
         with Index.open(given.index) as index:
-            vectors, _ = mean_vectors(index._layout(index.method("sharp"))[1])
+            layout = index._layout(index.method("sharp"))[1]
+            parts = [mean_vectors(layout, block)[0] for block in range(len(layout.blocks))]
+            vectors = np.concatenate(parts)
     else:
         vectors = clustered(given.documents, given.dim)
     rng = np.random.default_rng(1)

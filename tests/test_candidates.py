@@ -61,7 +61,7 @@ def test_candidates_are_scored_by_the_formula(kind: str) -> None:
         case = _case(seed, (3, 12, 16, 2, 5), exact=seed % 2 == 0)
         kinds = ["int8", "float32"] if kind == "mixed" else [kind] * 2
         layout = stored_as(case, kinds)
-        vectors, means = candidates.mean_vectors(layout)
+        vectors, means = candidates.mean_vectors(layout, 0)
         for alpha, temperature in ((1, 0.1), (2.5, 1), (-1, 0.3), (1, 0), (1e30, 1), (1, np.inf)):
             method = Method("m", alpha=alpha, temperature=temperature)
             places = np.array([11, 3, 4, 0, 7])
@@ -115,7 +115,7 @@ def test_mean_vectors() -> None:
         gram = own @ own.T
         others = gram[~np.eye(len(own), dtype=bool)]
         products.append([(own @ d).mean() if len(own) else 0, others.mean() if len(others) else 0])
-    vectors, means = candidates.mean_vectors(case.layout())
+    vectors, means = candidates.mean_vectors(case.layout(), 0)
     np.testing.assert_allclose(vectors, unit_rows(np.array(expected)), atol=1e-6)
     np.testing.assert_allclose(means, products, atol=1e-5)
 

@@ -31,7 +31,7 @@ from strop.methods import Method
 from strop.search import Layout, best_of
 from strop.sidecar import file_sum, read_arrays, write_arrays
 from strop.snapshot import CACHE, Snapshot
-from strop.threads import in_parts
+from strop.threads import in_parts, pool
 from strop.types import Progress, Vectors
 
 TWO_STAGE_FROM = 20_000
@@ -52,15 +52,15 @@ def scored_exactly_for(k: int) -> int:
     return 3 * k + 18
 
 
-def mean_vectors(layout: Layout) -> tuple[Vectors, Floats]:
-    """Return the direction of ``d + mean of q_i`` for each document (n, dim), and its means.
+def mean_vectors(layout: Layout, block: int) -> tuple[Vectors, Floats]:
+    """Return the direction of ``d + mean of q_i`` for a block's documents (n, dim), and means.
 
-    The means (n, 2) are those that ``Layout.best_among`` wants.
+    The means (n, 2) are those that ``Layout.score_candidates`` wants.
     """
-    vectors = np.empty((layout.size, layout.dim), np.float32)
-    means = np.empty((layout.size, 2), np.float32)
-    for block, (first, last) in enumerate(layout.blocks):
-        kernels.sharpened_by_mean(*layout.block(block), vectors[first:last], means[first:last])
+    first, last = layout.blocks[block]
+    vectors = np.empty((last - first, layout.dim), np.float32)
+    means = np.empty((last - first, 2), np.float32)
+    kernels.sharpened_by_mean(*layout.block(block), vectors, means)
     return vectors, means
 
 
@@ -80,8 +80,17 @@ class Candidates:
     @classmethod
     def make(cls, layout: Layout, made_from: Ints, sets: list[str]) -> Candidates:
         """Make the candidates of all documents of a layout."""
-        vectors, means = mean_vectors(layout)
-        return cls(*as_bytes(vectors), means, made_from, sets)
+        codes = np.empty((layout.size, layout.dim), np.int8)
+        scales = np.empty(layout.size, np.float32)
+        means = np.empty((layout.size, 2), np.float32)
+
+        def fill(block: int) -> None:
+            first, last = layout.blocks[block]
+            vectors, means[first:last] = mean_vectors(layout, block)
+            codes[first:last], scales[first:last] = as_bytes(vectors)
+
+        list(pool().map(fill, range(len(layout.blocks))))
+        return cls(codes, scales, means, made_from, sets)
 
     def and_more(self, other: Candidates) -> Candidates:
         """Return these and others behind them."""
