@@ -9,7 +9,8 @@ of the file, resident memory that building took, share of the exact best 100 amo
 and 99th percentile of a query's time, milliseconds until the saved file has answered a first query
 in the way it is opened (mapped or read), and, where documents can be removed, microseconds for each
 and the share of the exact best 100 of those left after a tenth was. ``all, in bytes`` is
-what strop uses (codes.py). The last line is JSON.
+what strop uses (codes.py). Needs them all (pip install usearch faiss-cpu hnswlib voyager). The last
+line is JSON.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ synthetic corpus is clustered (see references.py) with 8 queries of 256 dimensio
 plain graph takes long to make, and is kept in FOLDER for the next run. Each query is asked alone.
 Plain HNSW (usearch, float16) holds the documents' own vectors and returns the best 10, with the
 narrowest of its search widths whose overlap@10 with the exact plain ranking is at least 0.99 (the
-widest, if none is). Both take turns, query by query, each on one thread. The last line is JSON.
+widest, if none is). Both take turns, query by query. A walk through a graph is work for one thread;
+above 100,000 documents candidates are read by all. Needs usearch (pip install usearch). The last
+line is JSON.
 """
 
 from __future__ import annotations

@@ -198,6 +198,22 @@ def test_new_changed_and_removed_documents(index: Index) -> None:
         assert len(set(row.tolist())) == 5
 
 
+def test_beside_a_set_without_vectors(index: Index) -> None:
+    """What is mapped and what is not are other types to the compiler."""
+    index.import_queries({"0": []}, "simple")
+    quick, exact = (index.search(ASKED, 5, exact=one) for one in (False, True))
+    assert two_stage(index) is not None
+    shared = [len(set(a) & set(b)) for a, b in zip(quick.ids, exact.ids, strict=True)]
+    assert sum(shared) >= 14
+
+
+def test_they_are_made_anew_when_much_is_removed(index: Index) -> None:
+    index.remove([str(at) for at in range(130)])
+    two = two_stage(index)
+    assert two is not None
+    assert (two.place_of >= 0).all()
+
+
 def test_it_follows_when_much_is_new(index: Index) -> None:
     index.add(documents(300, 400))
     two = two_stage(index)
@@ -279,13 +295,12 @@ def test_compaction_moves_rows_and_the_candidates_stay_good(index: Index) -> Non
     assert not index.check()
 
 
-def test_compaction_makes_candidates_anew_of_which_much_is_gone(index: Index) -> None:
+def test_compaction_counts_the_files_of_candidates(index: Index) -> None:
     index.remove([str(at) for at in range(130)])
     index.compact()
     two = two_stage(index)
     assert two is not None
     assert len(two.place_of) == 170
-    assert (two.place_of >= 0).all()
     files = list((index.path / "cache").iterdir())
     assert len(files) == 2
     assert index.info()["sizes"]["cache"] == sum(file.stat().st_size for file in files)

@@ -191,6 +191,11 @@ def test_leaks_lend_no_words(index: Index) -> None:
     assert index.explain("zebra", "d3", "sharp:words=1").words > 0
     assert view.explain("zebra", "d3", "sharp:words=1").words == 0
     assert view.explain("stripes", "d3", "sharp:words=1").words > 0
+    hits = view.search("zebra stripes", 3, "sharp:words=1")
+    for id_, score in zip(hits.ids[0], hits.scores[0], strict=True):
+        assert view.explain("zebra stripes", id_, "sharp:words=1").score == pytest.approx(
+            score, abs=1e-5
+        )
 
 
 def test_words_are_explained(index: Index) -> None:

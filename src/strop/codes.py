@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from strop.compiled import compiled
 from strop.kernels import Floats, Ints
 from strop.types import Vectors
+from strop.vectors import stored_rows
 
 Bytes = NDArray[np.int8]
 
@@ -16,13 +17,10 @@ _BINS = 512
 
 def as_bytes(vectors: Vectors) -> tuple[Bytes, Floats]:
     """Return vectors (n, dim) as int8, and what a product with each is to be multiplied by."""
-    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
-    codes = np.rint(
-        vectors * np.divide(127, largest, out=np.zeros_like(largest), where=largest > 0)
-    )
-    lengths = np.linalg.norm(codes, axis=1)
-    scales = np.divide(1, lengths, out=np.zeros(len(lengths), np.float32), where=lengths > 0)
-    return codes.astype(np.int8), scales.astype(np.float32)
+    codes = stored_rows(vectors, "int8")
+    lengths = np.linalg.norm(codes.astype(np.float32), axis=1)
+    scales = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return codes, scales
 
 
 @compiled(reorder=True)

@@ -194,14 +194,18 @@ class IndexFolder:
             "sizes": sizes(self._catalog, self.path, self.dim),
         }
 
+    def _in_use(self) -> set[str | None]:
+        """Return the names of the files that count."""
+        files = {file.name for file in self._catalog.files().values()}
+        return files | {self._catalog.meta("cache"), self._catalog.meta("candidates")}
+
     def check(self, repair: bool = False, progress: Progress | None = None) -> list[str]:
         """Read everything and return what is wrong; with ``repair``, make lost vectors anew."""
         while not repair:
-            files = self._catalog.files()
+            before = self._in_use()
             found = check(self._catalog, self.path, self.dim, progress)
-            now = self._catalog.files()
-            # Not what a compaction took away meanwhile.
-            if not found.problems or all(now[id_].name == files[id_].name for id_ in files):
+            # Not what a writer took away meanwhile.
+            if not found.problems or self._in_use() == before:
                 return found.problems
         with self._writing():
             found = check(self._catalog, self.path, self.dim, progress)

@@ -103,6 +103,7 @@ class Index(IndexFolder):
         """Remove documents and all that hangs on them; with an unknown id, none."""
         with self._writing():
             self._catalog.remove(ids)
+            self._follow(None)
 
     def keep_only(self, ids: Iterable[str]) -> int:
         """Remove every document whose id is not among ``ids``; return how many went."""
@@ -113,6 +114,7 @@ class Index(IndexFolder):
             gone = [id_ for id_ in self.ids() if id_ not in kept]
             if gone:
                 self._catalog.remove(gone)
+                self._follow(None)
         return len(gone)
 
     def get(self, id_: str) -> Document:
@@ -445,8 +447,11 @@ class Index(IndexFolder):
         return Hits(named.reshape(numbers.shape), scores)
 
     def recall(self, n: int = 100, k: int = 10) -> dict[str, Any]:
-        """Compare the best k of two-stage searches with the exact ones, for n stored queries."""
-        method = self.method("sharp")
+        """Compare the best k of two-stage searches with the exact ones, for n stored queries.
+
+        They are asked by their vectors; searches that count words score every document.
+        """
+        method = replace(self.method("sharp"), words=0.0)
         with self._catalog.reading():
             snapshot, layout = self._layout(method)
             rows = layout.sample_queries(n)
@@ -531,6 +536,10 @@ class Index(IndexFolder):
             )  # fmt: skip
         for name in chosen.sets or ():
             self._require(name)
+        if chosen.words and chosen.weighting == "max":
+            raise BadInput(
+                f"{chosen.name} cannot count words: its score is no cosine; leave words out"
+            )
         if chosen.sets is None and not self._query_sets():
             raise BadInput(
                 f"{chosen.name} needs a query set and {self.path} has none: "

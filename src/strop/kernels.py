@@ -414,7 +414,7 @@ def sharpened_candidates(
     asked: Vectors, places: Ints, near: Floats, means: Floats, documents: Vectors, own: Ints,
     rows: tuple[NDArray[Any], ...], starts: tuple[Ints, ...], counts: tuple[Ints, ...],
     as_stored: bool, alpha: float, temperature: float, chosen: Ints, scores: Floats,
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     """Score the documents at ``places`` for one asked vector (dim,), the best of them exactly.
 
     ``documents[own[p]]`` is a document's vector, ``rows[m][starts[m][p]:][:counts[m][p]]`` are its
@@ -422,8 +422,8 @@ def sharpened_candidates(
     takes long. The length of d* would need another reading, but is known to a percent from
     ``means`` (of d.q_i, and of q_i.q_j for i != j), and so is q.d with ``near``, the cosine of the
     asked vector and d + mean of q_i. That tells who can be among the best: for as many as
-    ``chosen`` has room d* is built. Written are their places (in the same order, if there is room
-    for all) and scores, NaN where d* nearly vanishes; returned is their number.
+    ``chosen`` has room (at most as many as there are) d* is built. Written are their places, in the
+    same order if there is room for all, and scores, NaN where d* nearly vanishes.
     """
     size, dim = len(places), len(asked)
     begin = np.zeros(size + 1, np.int64)
@@ -498,10 +498,10 @@ def sharpened_candidates(
         under = max(under, np.float32(_NEARLY_ZERO))
         rough[x] = (keep * plain + add * pull / whole) / np.sqrt(under)
     found = 0
-    if len(chosen) == size:  # no choice; then the order stays, too
-        chosen[:] = np.arange(size)
-        found = size
-    for x in range(size if found < size else 0):
+    for x in range(size):
+        if len(chosen) == size:  # no choice; then the order stays, too
+            chosen[x] = x
+            continue
         if found == len(chosen) and rough[chosen[found - 1]] >= rough[x]:
             continue
         at = min(found, len(chosen) - 1)
@@ -510,8 +510,8 @@ def sharpened_candidates(
             at -= 1
         chosen[at] = x
         found = min(found + 1, len(chosen))
-    built = np.empty((found, dim), np.float32)
-    for at in range(found):
+    built = np.empty((len(chosen), dim), np.float32)
+    for at in range(len(chosen)):
         x = chosen[at]
         share = keep if begin[x + 1] > begin[x] else np.float32(1.0)
         row = own[places[x]]
@@ -520,7 +520,7 @@ def sharpened_candidates(
     at_row = begin[:size].copy()
     for m in range(len(rows)):
         stored, start, of = rows[m], starts[m], counts[m]
-        for at in range(found):
+        for at in range(len(chosen)):
             x = chosen[at]
             first = start[places[x]]
             for i in range(first, first + of[places[x]]):
@@ -528,7 +528,7 @@ def sharpened_candidates(
                 at_row[x] += 1
                 for c in range(dim):
                     built[at, c] += share * np.float32(stored[i, c])
-    for at in range(found):
+    for at in range(len(chosen)):
         square = np.float32(0.0)
         along = np.float32(0.0)
         for c in range(dim):
@@ -537,7 +537,6 @@ def sharpened_candidates(
         clear = square > np.float32(1e-3)
         scores[at] = along / np.sqrt(square) if clear else np.float32(np.nan)
         chosen[at] = places[chosen[at]]
-    return found
 
 
 def cosine_with_sharpened(

@@ -399,7 +399,15 @@ def _as_kernels_take(rows: list[NDArray[Any]], starts: list[Ints], counts: list[
         none = np.zeros_like(counts[0])
         rows, starts, counts = [*rows, rows[0][:0]], [*starts, none], [*counts, none]
     in_bytes = rows[1].dtype == np.int8
+    # The arrays of a tuple must be of one type, and whether they can be written is part of it.
+    rows, starts, counts = (list(map(_read_only, part)) for part in (rows, starts, counts))
     return rows[0], starts[0], tuple(rows[1:]), tuple(starts[1:]), tuple(counts[1:]), in_bytes
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    seen: NDArray[Any] = array.view()
+    seen.flags.writeable = False
+    return seen
 
 
 def _padded(n: int) -> int:

@@ -94,7 +94,7 @@ def cannot_write(index: Path, error: OSError) -> BadIndex:
         return BadIndex(f"{index} cannot be written ({error.strerror}): check its permissions")
     return BadIndex(
         f"{index} cannot be written: {error.strerror or error}. What was committed is safe: make "
-        f"room, then go on with strop finish {index}"
+        f"room, then give the same command again, or go on with strop finish {index}"
     )
 
 
