@@ -15,7 +15,7 @@ LAYERS = [
     line.split()
     for line in """
     errors types
-    compiled threads files sentences methods batches database sidecar
+    compiled threads interrupts files sentences methods batches database sidecar
     packed
     vectors
     kernels clustering data datasets ledger embed stdlib_docs lm prompts query_filters

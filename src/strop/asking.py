@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from strop import interrupts
 from strop.catalog import Catalog
 from strop.errors import BadInput
 from strop.lm import LM, Failure, Reply, Request, Usage, count_tokens
@@ -110,7 +111,8 @@ class Asking:
         # cost, and there may be money for more.
         while (first := next(requests := affordable(), None)) is not None:
             spent.stopped = ""
-            self._round(chain([first], requests), come, keep, eager=budget is None)
+            with interrupts.held():
+                self._round(chain([first], requests), come, keep, eager=budget is None)
             if not held:
                 break
         return spent
@@ -132,6 +134,7 @@ class Asking:
                 if eager:
                     answers.send_more()
                 keep()
+                interrupts.check()
         finally:  # what is on its way when the run is stopped, or was being kept, is paid for too
             come += answers.close()
             keep()

@@ -191,9 +191,14 @@ class BaseLM:
         return f"<language model {self.name}{given}>"
 
 
+def storable(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which JSON can hold and a catalog cannot."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def one_line(text: str, longest: int = 200) -> str:
     """One line of at most 200 characters, without any key, which some servers repeat."""
-    line = " ".join(text.split())
+    line = " ".join(storable(text).split())
     for variable in _SECRETS:
         if secret := os.environ.get(variable):
             line = line.replace(secret, "***")

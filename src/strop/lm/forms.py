@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from strop.lm.base import Answer, CallFailed, Request, Usage, one_line
+from strop.lm.base import Answer, CallFailed, Request, Usage, one_line, storable
 
 Body = dict[str, Any]
 
@@ -112,7 +113,7 @@ def _answer(host: str, text: str, truncated: bool, model: str, usage: Usage) -> 
         raise CallFailed(f"{host} used up its tokens without a word: allow it more (max_tokens)")
     if not text.strip():
         raise CallFailed(f"{host} sent an empty reply", garbled=True)
-    return Answer(text, truncated, model, usage)
+    return Answer(storable(text), truncated, storable(model), usage)
 
 
 def _text(content: Any) -> str:
@@ -124,7 +125,7 @@ def _text(content: Any) -> str:
 
 def _count(usage: Body, name: str) -> int:
     number = usage.get(name)
-    return int(number) if isinstance(number, int | float) else 0
+    return int(number) if isinstance(number, int | float) and math.isfinite(number) else 0
 
 
 def _garbled(host: str, body: Any) -> CallFailed:

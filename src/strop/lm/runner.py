@@ -12,12 +12,14 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
+from strop import interrupts
 from strop.errors import ServiceError
 from strop.lm.base import Answer, CallFailed, Failure, Reply, Request, one_line
 from strop.lm.gate import Gate, Policy, Post, Steps, Stopped, drive, no_post, persisting
 
 _MANY = 32
 _MOMENT = 0.004
+_LOOK_UP = 0.2
 """Seconds. With many calls at a time several replies come within it, and are handled together."""
 
 
@@ -172,7 +174,7 @@ class Run:
 
     def _take(self, wait: bool = True) -> Reply | Failure | None:
         """Take the next result; None if it is not for handing over. ``Empty`` if there is none."""
-        item = self._done.get(block=wait)
+        item = self._get() if wait else self._done.get_nowait()
         self._outstanding -= 1
         if isinstance(item, Reply | Failure):
             return item
@@ -180,6 +182,12 @@ class Run:
             self._exhausted, self._error = True, self._error or item.error
             self._stop()
         return None
+
+    def _get(self) -> Done:
+        while True:
+            with suppress(Empty):
+                return self._done.get(timeout=_LOOK_UP)
+            interrupts.check()  # while nothing is in our hands
 
     def close(self) -> list[Reply | Failure]:
         """End the run; return what was not handed over. See ``Replies``."""
