@@ -70,7 +70,64 @@ def test_crossed_sets_ask_for_strong_sharpening_where_documents_are_blurred(blur
     assert blurred.method() == choice.method
 
 
-def test_misleading_queries_are_not_followed(tmp_path: Path) -> None:
+def test_words_are_asked_for_where_no_dense_setting_gains(
+    blurred: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Documents' numbers are words too, and the numbers lead to the document."""
+    monkeypatch.setattr(
+        "strop.tune.settings_grid", lambda sets: [replace(METHODS["sharp"], sets=sets)]
+    )
+    choice = tune(blurred, queries=200)
+    assert choice.taken
+    assert choice.method == replace(METHODS["sharp"], words=1.0) == blurred.method("sharp")
+    assert "sharp:words=1 gains" in choice.why
+    assert choice.gain is not None
+    assert choice.low is not None
+    assert choice.high is not None
+    assert 0 < choice.low < choice.gain < choice.high
+    monkeypatch.setattr("strop.tune.countable", lambda: False)
+    choice = tune(blurred, queries=200)
+    assert (choice.taken, choice.gain) == (False, 0)
+    assert blurred.method("sharp") == METHODS["sharp"]
+
+
+def test_negative_queries_have_no_part_in_it(tmp_path: Path) -> None:
+    queries = {f"q{at}": f"0.5 {at} 7" for at in range(40)}
+    labels = Dataset("labelled", queries, {f"q{at}": {f"d{at}": 1} for at in range(40)})
+    choices = []
+    for styles in (["simple"], ["simple", "negative"]):
+        with make(tmp_path / "-".join(styles), 0.85, 0.55, styles) as index:
+            choices.append((tune(index), tune(index, labels)))
+    assert choices[0] == choices[1]
+    assert choices[1][0].asked == 0  # one set cannot judge itself
+    assert choices[1][1].method.sets == ("simple",)
+    with (
+        make(tmp_path / "negative", 0.85, 0.55, ["negative"]) as index,
+        pytest.raises(BadInput, match="has no query set"),
+    ):
+        tune(index)
+
+
+@pytest.mark.parametrize("styles", [["simple"], ["simple", "contrastive"]])
+def test_words_end_two_stage_search_and_that_is_said(
+    styles: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(tmp_path / "index", 0.85, 0.55, styles) as index:
+        choice = tune(index, queries=100)
+        assert choice.method.words
+        assert "two-stage" not in choice.why
+        monkeypatch.setattr("strop.candidates.TWO_STAGE_FROM", SIZE)
+        large = tune(index, queries=100)
+        assert large.method == choice.method
+        assert f"scans all {SIZE} documents" in large.why
+        monkeypatch.setattr("strop.tune.countable", lambda: False)
+        assert "two-stage" not in tune(index, queries=100).why
+
+
+def test_misleading_queries_are_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strop.tune.countable", lambda: False)  # words lead to the document here
     with make(tmp_path / "index", 0.3, 0.97, ["simple", "contrastive"]) as index:
         choice = tune(index, queries=200)
         assert not choice.taken or choice.method.alpha < 1
@@ -118,6 +175,7 @@ def test_one_set_takes_words_unasked(tmp_path: Path) -> None:
         assert (choice.taken, choice.gain, choice.asked) == (True, None, 0)
         assert choice.method == replace(METHODS["sharp"], words=1.0) == index.method("sharp")
         assert "cannot judge itself" in choice.why
+        assert "whiten" not in choice.why  # it loses beside words on some collections
         assert index.method("sharp:words=0") == METHODS["sharp"]
         assert index.method("hybrid:of=sharp").words == 0
 

@@ -240,14 +240,25 @@ def test_vectors_stand_for_the_texts(index: Index) -> None:
         ("bm25:n=2", "bm25 has no n"),
         ("hybrid:of=sharp:words=1", "hybrid has no words"),
         ("maxsim:words=1", "maxsim has no words"),
-        ("sharp:words=-1", "words must be 0 or more, not -1"),
-        ("sharp:words=nan", "words must be 0 or more, not nan"),
+        ("sharp:words=-1", "words must be 0 or more and at most 1,000,000, not -1"),
+        ("sharp:words=nan", "words must be 0 or more and at most 1,000,000, not nan"),
+        ("sharp:words=1e39", r"words must be 0 or more and at most 1,000,000, not 1e\+39"),
+        ("sharp:feedback=1e39", r"feedback must be 0 or more and at most 1,000,000, not 1e\+39"),
+        ("sharp:feedback=inf", "feedback must be 0 or more and at most 1,000,000, not inf"),
         ("sharp:words=many", "'many' is no value for words"),
     ],
 )
 def test_mistakes_are_named(index: Index, spec: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         index.search("fox", 2, spec)
+
+
+@pytest.mark.parametrize("spec", ["sharp:words=1e6", "sharp:feedback=1e6"])
+def test_the_largest_weights_still_rank(index: Index, spec: str) -> None:
+    hits = index.search("dogs running together", 3, spec)
+    assert np.isfinite(hits.scores).all()
+    assert hits.scores[0].any()
+    assert hits.ids[0, 0] == "d2"
 
 
 def test_ranks_are_not_explained(index: Index) -> None:
@@ -265,7 +276,8 @@ def test_evaluation_takes_them_side_by_side(index: Index) -> None:
     assert told["hybrid:of=sharp:alpha=2"]["bm25"] == "fused"
 
 
-def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def absent(name: str, *rest: Any) -> Any:
@@ -274,5 +286,21 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", absent)
+
+
+@pytest.mark.usefixtures("without_extra")
+def test_the_extra_is_named() -> None:
     with pytest.raises(MissingExtra, match=r"strop\[bm25\]"):
         Words(TEXTS)
+
+
+@pytest.mark.usefixtures("without_extra")
+def test_the_ways_out_of_tuned_words_work(index: Index) -> None:
+    tuned = {"sets": None, "n": None, "words": 1.0}
+    index.keep_tuned({"method": tuned})
+    ways = r"sharp that was tuned.*strop\[bm25\].*sharp:words=0.*strop tune INDEX --reset"
+    with pytest.raises(MissingExtra, match=ways):
+        index.search("fox", 2)
+    assert index.search("fox", 2, "sharp:words=0").scores.any()
+    index.keep_tuned(None)
+    assert index.search("fox", 2).scores.any()

@@ -9,6 +9,9 @@ from typing import Literal
 
 from strop.errors import BadInput
 
+MOST = 1_000_000
+"""The largest weight of feedback and words: scores are float32, which far larger ones overflow."""
+
 
 @dataclass(frozen=True)
 class Method:
@@ -119,10 +122,9 @@ def parse_method(
         if n < 1:
             raise BadInput(f"n must be 1 or more, not {n}")
         method = replace(method, n=n)
-    if not 0 <= method.feedback < math.inf:
-        raise BadInput(f"feedback must be 0 or more, not {method.feedback}")
-    if not 0 <= method.words < math.inf:
-        raise BadInput(f"words must be 0 or more, not {method.words}")
+    for key, weight in (("feedback", method.feedback), ("words", method.words)):
+        if not 0 <= weight <= MOST:
+            raise BadInput(f"{key} must be 0 or more and at most {MOST:,}, not {weight}")
     if not 0 <= method.whiten <= 1:
         raise BadInput(f"whiten must be from 0 to 1, not {method.whiten}")
     if sets:

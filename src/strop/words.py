@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from strop.errors import MissingExtra
+from strop.errors import MissingExtra, StropError
 from strop.kernels import Floats, Ints
 from strop.methods import Method
 from strop.search import Layout, best_of
@@ -37,6 +37,18 @@ def countable() -> bool:
     return bool(find_spec("bm25s") and find_spec("Stemmer"))
 
 
+class MissingWords(MissingExtra):
+    """The extra is not installed; whoever asked may not know that ``sharp`` was tuned so."""
+
+    def __init__(self) -> None:
+        StropError.__init__(
+            self,
+            "counting words (bm25, hybrid, words=, or a sharp that was tuned to count words) needs"
+            " an optional part: pip install 'strop[bm25]'. Without it use sharp:words=0, or"
+            " strop tune INDEX --reset if sharp was tuned",
+        )
+
+
 class Words:
     """BM25 (Lucene's, k1 1.5, b 0.75) with English stop words and stems, made by bm25s."""
 
@@ -46,7 +58,7 @@ class Words:
             import bm25s
             import Stemmer
         except ImportError:
-            raise MissingExtra("BM25", "bm25") from None
+            raise MissingWords from None
         logging.getLogger("bm25s").setLevel(logging.WARNING)  # it would tell each step
         self._split = bm25s.tokenize
         self._stems = Stemmer.Stemmer("english")
