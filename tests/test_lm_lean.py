@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import selectors
 import shutil
 import socket
 import ssl
@@ -13,24 +14,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.lm.gate import Clock, Gate, Steps, Stopped
-from strop.lm.lean import Refused, Site, Unreachable, goes_direct
-from strop.lm.loop import Loop
+from strop.lm.lean import Connection, Refused, Site, Unreachable, goes_direct
+from strop.lm.loop import Loop, Mistake
 
 
 class LeanClient:
     """Makes one call after the other, or several at a time, by a loop in a thread."""
 
     def __init__(
-        self, url: str, headers: dict[str, str], timeout: float, concurrency: int = 8
+        self,
+        url: str,
+        headers: dict[str, str],
+        timeout: float,
+        concurrency: int = 8,
+        clock: Clock | None = None,
     ) -> None:
-        self.loop, self.gate = Loop(Site(url, headers, timeout)), Gate(concurrency, Clock())
+        self.loop = Loop(Site(url, headers, timeout))
+        self.gate = Gate(concurrency, clock or Clock())
         self.todo: SimpleQueue[Any] = SimpleQueue()
         self.done: SimpleQueue[Any] = SimpleQueue()
         self.thread = threading.Thread(
@@ -189,6 +196,9 @@ def test_which_connections_are_kept(answer: bytes, kept: bool) -> None:
         b"", b"HTTP/1.1 200", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc",
         b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\nabcdef",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n",
     ],
 )  # fmt: skip
 def test_half_an_answer_is_none(answer: bytes) -> None:
@@ -214,6 +224,16 @@ def test_refusals_and_silence() -> None:
         with pytest.raises(Unreachable) as waited:
             client.post("/chat", body={})
         assert waited.value.timeout
+        client.close()
+
+
+def test_a_refusal_that_is_nested_too_deeply() -> None:
+    deep = "[" * 100_000
+    with answering(b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n" + deep.encode()) as url:
+        client = LeanClient(url, {}, 10)
+        with pytest.raises(Refused) as caught:
+            client.post("/chat", body={})
+        assert caught.value.body == deep
         client.close()
 
 
@@ -363,10 +383,237 @@ def test_a_mistake_in_the_loop_ends_every_call(monkeypatch: pytest.MonkeyPatch) 
     with answering(plain(b"1")) as url:
         client = LeanClient(url, {}, 10)
         assert client.post("/chat", body={}) == "1"
-        monkeypatch.setattr(Loop, "_end_silence", broken)
+        monkeypatch.setattr(Loop, "_give_up", broken)
         for _ in range(2):  # the second comes when it is all over
-            with pytest.raises(ZeroDivisionError, match="a bug"):
+            with pytest.raises(Mistake, match="ZeroDivisionError: a bug") as caught:
                 client.post("/chat", body={})
+            assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        client.close()
+
+
+def test_a_mistake_after_the_last_call_was_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Loop, connection: Connection) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = LeanClient(f"http://127.0.0.1:{listening.getsockname()[1]}", {}, 10)
+        client.todo.put(client._steps("/chat", {}))
+        client.todo.put(None)
+        client.loop.wake()
+        connection, _ = listening.accept()
+        with connection:
+            assert read_request(connection)
+            monkeypatch.setattr(Loop, "_read", broken)
+            connection.sendall(plain(b"1"))
+            assert isinstance(client.take(), Mistake)
+        client.thread.join(20)
+        assert not client.thread.is_alive()
+
+
+def test_a_mistake_ends_a_call_that_would_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Loop) -> None:
+        raise ZeroDivisionError("a bug")
+
+    def stubborn() -> Steps[str]:
+        try:
+            yield 0.0
+        except Mistake:
+            with suppress(Stopped):
+                yield 0.0
+        return "ended"
+
+    monkeypatch.setattr(Loop, "_take_up", broken)
+    client = LeanClient("http://127.0.0.1:9", {}, 10)
+    client.todo.put(stubborn())
+    assert client.take() == "ended"
+    client.close()
+
+
+class HeldClock(Clock):
+    """Sees news only when a test lets it."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.late = 0.0
+
+    def watch(
+        self, selector: selectors.BaseSelector, seconds: float | None, silence: float | None
+    ) -> list[tuple[selectors.SelectorKey, int]]:
+        self.go.wait(20)
+        if self.late:  # as after a process was stopped while it waited
+            time.sleep(self.late)
+            self.late = 0.0
+            return []
+        return super().watch(selector, seconds, silence)
+
+
+@contextmanager
+def held(
+    timeout: float, concurrency: int = 8
+) -> Iterator[tuple[LeanClient, HeldClock, socket.socket, socket.socket]]:
+    """A client that waits for its clock after a request; the server, and its connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        clock = HeldClock()
+        clock.go.set()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        client = LeanClient(url, {}, timeout, concurrency, clock)
+        client.begin("/chat", {})
+        connection, _ = listening.accept()
+        with connection:
+            assert read_request(connection)
+            clock.go.clear()
+            client.loop.wake()
+            yield client, clock, listening, connection
+        client.close()
+
+
+def test_an_answer_that_is_here_is_taken_however_late() -> None:
+    with held(timeout=0.5) as (client, clock, _, connection):
+        connection.sendall(plain(b"paid for"))
+        clock.late = 0.7
+        clock.go.set()
+        assert client.take() == "paid for"
+
+
+def test_a_service_that_hangs_up_without_saying_so() -> None:
+    """The next call waits already, and would be lost on the connection that has just answered."""
+    with held(timeout=10, concurrency=1) as (client, clock, listening, connection):
+        client.begin("/chat", {})
+        connection.sendall(plain(b"1"))
+        connection.shutdown(socket.SHUT_RDWR)
+        clock.go.set()
+        again, _ = listening.accept()
+        with again:
+            assert read_request(again)
+            again.sendall(plain(b"2"))
+            assert [client.take(), client.take()] == ["1", "2"]
+
+
+def test_an_idle_connection_is_not_watched_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request leaves completely in the moment in which its refusal comes."""
+    begin = Connection.begin
+
+    def without_room(self: Connection, message: bytes) -> None:
+        begin(self, message)
+        self.blocked = True
+
+    monkeypatch.setattr(Connection, "begin", without_room)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        clock = HeldClock()
+        clock.go.set()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        client = LeanClient(url, {}, 10, clock=clock)
+        send = Loop._send
+
+        def held_then_sent(self: Loop, *given: Any) -> None:
+            clock.go.clear()
+            send(self, *given)
+
+        monkeypatch.setattr(Loop, "_send", held_then_sent)
+        client.begin("/chat", {})
+        connection, _ = listening.accept()
+        with connection:
+            assert read_request(connection)
+            connection.sendall(b"HTTP/1.1 429 Slow\r\nContent-Length: 0\r\n\r\n")
+            clock.go.set()
+            assert isinstance(client.take(), Refused)
+            (idle,) = client.loop._idle
+            assert client.loop._selector.get_key(idle.socket).events == selectors.EVENT_READ
+            client.close()
+
+
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Connections are not made before this is set."""
+    made, connect = threading.Event(), Site.connect
+
+    def slowly(self: Site) -> Connection:
+        assert made.wait(20)
+        return connect(self)
+
+    monkeypatch.setattr(Site, "connect", slowly)
+    yield made
+    made.set()
+
+
+def test_a_stop_does_not_wait_for_connections(unreachable: threading.Event) -> None:
+    client = LeanClient("http://127.0.0.1:9", {}, 60, concurrency=40)
+    for _ in range(40):  # more than there are helpers
+        client.begin("/chat", {})
+    client.gate.stop()
+    client.loop.wake()
+    assert [type(client.take()) for _ in range(40)] == [Stopped] * 40
+    client.close()
+
+
+def test_nothing_is_sent_after_a_stop(unreachable: threading.Event) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = LeanClient(f"http://127.0.0.1:{listening.getsockname()[1]}", {}, 60)
+        client.begin("/chat", {})
+        while not client.loop._connecting:
+            time.sleep(0.001)
+        client.gate.stop()  # of which the thread hears when there is a connection
+        unreachable.set()
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.recv(1) == b""
+        assert isinstance(client.take(), Stopped)
+        client.close()
+
+
+def test_waiting_for_a_connection_counts_as_silence(unreachable: threading.Event) -> None:
+    client = LeanClient("http://127.0.0.1:9", {}, 0.1)
+    client.begin("/chat", {})
+    come = client.take()
+    assert isinstance(come, Unreachable)
+    assert come.timeout
+    client.close()
+
+
+def test_helpers_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one helper all goes on, each call once; without any a call fails."""
+    start, allowed = threading.Thread.start, 0
+
+    def few(self: threading.Thread) -> None:
+        nonlocal allowed
+        if self.name == "strop-connect":
+            allowed -= 1
+            if allowed < 0:
+                raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = LeanClient(f"http://127.0.0.1:{listening.getsockname()[1]}", {}, 10)
+        client.begin("/chat", {})
+        assert isinstance(client.take(), RuntimeError)
+        allowed = 1
+        for _ in range(3):
+            client.begin("/chat", {})
+        connections = [listening.accept()[0] for _ in range(3)]
+        for connection in connections:
+            with connection:
+                assert read_request(connection)
+                connection.sendall(plain(b"1"))
+        assert [client.take() for _ in range(3)] == ["1"] * 3
+        client.close()
+        assert client.done.empty()
+
+
+def test_an_interrupted_bell_rings_again() -> None:
+    class Interrupted:
+        def send(self, data: bytes) -> None:
+            raise KeyboardInterrupt
+
+    with answering(plain(b"1")) as url:
+        client = LeanClient(url, {}, 10)
+        assert client.post("/chat", body={}) == "1"
+        bell, client.loop._bell = client.loop._bell, cast(socket.socket, Interrupted())
+        while client.loop._rung:
+            time.sleep(0.001)
+        with pytest.raises(KeyboardInterrupt):
+            client.loop.wake()
+        client.loop._bell = bell
         client.close()
 
 
