@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, cast
@@ -82,13 +83,23 @@ class LeanClient:
 Wrap = Callable[[socket.socket], socket.socket]
 
 
+@dataclass
+class Answering:
+    """Where a server is, and how many connections it has accepted."""
+
+    url: str
+    accepted: int = 0
+
+
 @contextmanager
 def answering(
     *answers: bytes, piece: int = 65536, keep: bool = True, wrap: Wrap | None = None
-) -> Iterator[str]:
+) -> Iterator[Answering]:
     """A server that sends these bytes for the requests that come, in pieces of a size."""
     listening = socket.create_server(("127.0.0.1", 0))
     listening.settimeout(10)
+    url = f"http{'s' if wrap else ''}://127.0.0.1:{listening.getsockname()[1]}/v1"
+    server = Answering(url)
 
     def serve() -> None:
         left = list(answers)
@@ -97,6 +108,7 @@ def answering(
                 connection, _ = listening.accept()
             except OSError:
                 return
+            server.accepted += 1
             with wrap(connection) if wrap else connection as connection:
                 while left and read_request(connection):
                     answer = left.pop(0)
@@ -108,7 +120,7 @@ def answering(
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        yield f"http{'s' if wrap else ''}://127.0.0.1:{listening.getsockname()[1]}/v1"
+        yield server
     finally:
         listening.close()
         thread.join()
@@ -146,30 +158,33 @@ def test_any_text_in_any_pieces(text: str, piece: int, size: int, whole: bool) -
     body = text.encode("utf-8", "replace")
     first = plain(body) if whole else chunked(body, size)
     second = chunked(body, size) if whole else plain(body)
-    with answering(b"HTTP/1.1 100 Continue\r\n\r\n" + first, second, piece=piece) as url:
-        client = LeanClient(url, {"Authorization": "Bearer x"}, 10)
-        for _ in range(2):  # on one connection
+    with answering(b"HTTP/1.1 100 Continue\r\n\r\n" + first, second, piece=piece) as server:
+        client = LeanClient(server.url, {"Authorization": "Bearer x"}, 10)
+        for _ in range(2):
             assert client.post("/chat", body={"text": text.replace("\ud800", "")}) == body.decode()
+        assert server.accepted == 1
         client.close()
 
 
 def test_a_body_without_a_length_ends_with_the_connection() -> None:
-    with answering(b"HTTP/1.1 200 OK\r\n\r\n{}", plain(b"[]"), keep=False) as url:
-        client = LeanClient(url, {}, 10)
+    with answering(b"HTTP/1.1 200 OK\r\n\r\n{}", plain(b"[]"), keep=False) as server:
+        client = LeanClient(server.url, {}, 10)
         assert client.post("/chat", body={}) == "{}"
-        assert client.post("/chat", body={}) == "[]", "a closed connection is made anew"
+        assert client.post("/chat", body={}) == "[]"
+        assert server.accepted == 2, "a closed connection is made anew"
         client.close()
 
 
 def test_a_connection_closed_meanwhile_is_made_anew() -> None:
-    with answering(plain(b"1"), plain(b"2"), plain(b"3"), keep=False) as url:
-        client = LeanClient(url, {}, 10)
+    with answering(plain(b"1"), plain(b"2"), plain(b"3"), keep=False) as server:
+        client = LeanClient(server.url, {}, 10)
         for wanted in "123":
             assert client.post("/chat", body={}) == wanted
             # Whether the thread has noticed the end by now or notices it when it sends.
             for connection in list(client.loop._idle):
                 with suppress(ValueError):
                     assert select.select([connection.socket], [], [], 10)[0]
+        assert server.accepted == 3
         client.close()
 
 
@@ -182,11 +197,14 @@ def test_a_connection_closed_meanwhile_is_made_anew() -> None:
     ],
 )  # fmt: skip
 def test_which_connections_are_kept(answer: bytes, kept: bool) -> None:
-    with answering(answer, plain(b"2"), keep=kept) as url:
-        client = LeanClient(url, {}, 10, concurrency=1)  # the second goes out as the first is back
+    with answering(answer, plain(b"2")) as server:
+        client = LeanClient(
+            server.url, {}, 10, concurrency=1
+        )  # the second goes out as the first is back
         client.begin("/chat", {})
         client.begin("/chat", {})
         assert sorted(client.take() for _ in range(2)) == ["1", "2"]
+        assert server.accepted == (1 if kept else 2)
         client.close()
 
 
@@ -202,8 +220,8 @@ def test_which_connections_are_kept(answer: bytes, kept: bool) -> None:
     ],
 )  # fmt: skip
 def test_half_an_answer_is_none(answer: bytes) -> None:
-    with answering(answer, keep=False) as url:
-        client = LeanClient(url, {}, 10)
+    with answering(answer, keep=False) as server:
+        client = LeanClient(server.url, {}, 10)
         with pytest.raises(Unreachable) as caught:
             client.post("/chat", body={})
         assert not caught.value.timeout
@@ -212,8 +230,8 @@ def test_half_an_answer_is_none(answer: bytes) -> None:
 
 def test_refusals_and_silence() -> None:
     refused = b'HTTP/1.1 429 Slow\r\nRetry-After: 3\r\nContent-Length: 7\r\n\r\n{"a":1}'
-    with answering(refused) as url:
-        client = LeanClient(url, {}, 10)
+    with answering(refused) as server:
+        client = LeanClient(server.url, {}, 10)
         with pytest.raises(Refused) as caught:
             client.post("/chat", body={})
         error = caught.value
@@ -229,8 +247,8 @@ def test_refusals_and_silence() -> None:
 
 def test_a_refusal_that_is_nested_too_deeply() -> None:
     deep = "[" * 100_000
-    with answering(b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n" + deep.encode()) as url:
-        client = LeanClient(url, {}, 10)
+    with answering(b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n" + deep.encode()) as server:
+        client = LeanClient(server.url, {}, 10)
         with pytest.raises(Refused) as caught:
             client.post("/chat", body={})
         assert caught.value.body == deep
@@ -239,17 +257,18 @@ def test_a_refusal_that_is_nested_too_deeply() -> None:
 
 def test_a_refusal_keeps_the_connection_and_others_are_not_held_up() -> None:
     refused = b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\nno"
-    with answering(refused, plain(b"1")) as url:  # it accepts no second connection meanwhile
-        client = LeanClient(url, {}, 10)
+    with answering(refused, plain(b"1")) as server:  # it accepts no second connection meanwhile
+        client = LeanClient(server.url, {}, 10)
         with pytest.raises(Refused):
             client.post("/chat", body={})
         assert client.post("/chat", body={}) == "1"
+        assert server.accepted == 1
         client.close()
 
 
 def test_a_text_that_cannot_be_sent() -> None:
-    with answering(plain(b"1")) as url:
-        client = LeanClient(url, {}, 10)
+    with answering(plain(b"1")) as server:
+        client = LeanClient(server.url, {}, 10)
         with pytest.raises(UnicodeError):
             client.post("/chat", body={"text": "\ud800"})
         assert client.post("/chat", body={}) == "1"
@@ -258,8 +277,8 @@ def test_a_text_that_cannot_be_sent() -> None:
 
 def test_calls_that_end_at_once_make_room() -> None:
     """All is in line before the thread looks, and nobody wakes it afterwards."""
-    with answering(plain(b"1")) as url:
-        client = LeanClient(url, {}, 10, concurrency=1)
+    with answering(plain(b"1")) as server:
+        client = LeanClient(server.url, {}, 10, concurrency=1)
         wrong = {"text": "\ud800"}
         for body in ({}, wrong, wrong):
             client.todo.put(client._steps("/chat", body))
@@ -295,10 +314,11 @@ def test_nobody_there() -> None:
 
 def test_long_bodies_both_ways() -> None:
     """Longer than any buffer on the way, so that sending stops for a while."""
-    with answering(plain(b"x" * 8_000_000), chunked(b"y" * 3_000_000, 70_000)) as url:
-        client = LeanClient(url, {}, 10)
+    with answering(plain(b"x" * 8_000_000), chunked(b"y" * 3_000_000, 70_000)) as server:
+        client = LeanClient(server.url, {}, 10)
         assert client.post("/chat", body={"text": "z" * 8_000_000}) == "x" * 8_000_000
         assert client.post("/chat", body={"text": "z" * 8_000_000}) == "y" * 3_000_000
+        assert server.accepted == 1
         client.close()
 
 
@@ -380,8 +400,8 @@ def test_a_mistake_in_the_loop_ends_every_call(monkeypatch: pytest.MonkeyPatch) 
     def broken(self: Loop) -> None:
         raise ZeroDivisionError("a bug")
 
-    with answering(plain(b"1")) as url:
-        client = LeanClient(url, {}, 10)
+    with answering(plain(b"1")) as server:
+        client = LeanClient(server.url, {}, 10)
         assert client.post("/chat", body={}) == "1"
         monkeypatch.setattr(Loop, "_give_up", broken)
         for _ in range(2):  # the second comes when it is all over
@@ -433,12 +453,14 @@ class HeldClock(Clock):
     """Sees news only when a test lets it."""
 
     def __init__(self) -> None:
-        self.go = threading.Event()
+        self.go, self.holds = threading.Event(), threading.Event()
         self.late = 0.0
 
     def watch(
         self, selector: selectors.BaseSelector, seconds: float | None, silence: float | None
     ) -> list[tuple[selectors.SelectorKey, int]]:
+        if not self.go.is_set():
+            self.holds.set()
         self.go.wait(20)
         if self.late:  # as after a process was stopped while it waited
             time.sleep(self.late)
@@ -463,6 +485,7 @@ def held(
             assert read_request(connection)
             clock.go.clear()
             client.loop.wake()
+            assert clock.holds.wait(20)
             yield client, clock, listening, connection
         client.close()
 
@@ -605,16 +628,15 @@ def test_an_interrupted_bell_rings_again() -> None:
         def send(self, data: bytes) -> None:
             raise KeyboardInterrupt
 
-    with answering(plain(b"1")) as url:
-        client = LeanClient(url, {}, 10)
-        assert client.post("/chat", body={}) == "1"
-        bell, client.loop._bell = client.loop._bell, cast(socket.socket, Interrupted())
-        while client.loop._rung:
-            time.sleep(0.001)
-        with pytest.raises(KeyboardInterrupt):
-            client.loop.wake()
-        client.loop._bell = bell
-        client.close()
+    client = LeanClient("http://127.0.0.1:9", {}, 10)
+    while client.loop._bell is None:
+        time.sleep(0.001)
+    bell, client.loop._bell = client.loop._bell, cast(socket.socket, Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        client.loop.wake()
+    assert not client.loop._rung
+    client.loop._bell = bell
+    client.close()
 
 
 @pytest.fixture
@@ -636,18 +658,19 @@ def wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wrap:
 def test_encrypted(wrapped: Wrap) -> None:
     body = bytes(range(32, 127)) * 30_000  # many records, of which one event may bring several
     answers = plain(b"1"), chunked(body, 50_000), plain(body), plain(b"4")
-    with answering(*answers, wrap=wrapped) as url:
-        client = LeanClient(url, {}, 10)
+    with answering(*answers, wrap=wrapped) as server:
+        client = LeanClient(server.url, {}, 10)
         assert client.post("/chat", body={}) == "1"
         for _ in range(2):
             assert client.post("/chat", body={"text": "z" * 4_000_000}) == body.decode()
         assert client.post("/chat", body={}) == "4"
+        assert server.accepted == 1
         client.close()
 
 
 def test_encrypted_and_cut_short(wrapped: Wrap) -> None:
-    with answering(plain(b"1234")[:-1], plain(b"5"), keep=False, wrap=wrapped) as url:
-        client = LeanClient(url, {}, 10)
+    with answering(plain(b"1234")[:-1], plain(b"5"), keep=False, wrap=wrapped) as server:
+        client = LeanClient(server.url, {}, 10)
         with pytest.raises(Unreachable, match="hung up"):
             client.post("/chat", body={})
         assert client.post("/chat", body={}) == "5"
