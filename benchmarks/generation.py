@@ -97,7 +97,8 @@ def time_bytes(calls: int, slots: int, latency: float) -> dict[str, float]:
         sent, come = slots, 0
         while come < calls:
             for key, _ in selector.select():
-                key.data.recv(65536)  # answers are short enough to come in one piece
+                answer = key.data.recv(65536)  # short enough to come in one piece
+                assert answer, "the server hung up"
                 come += 1
                 if sent < calls:
                     key.data.sendall(message)

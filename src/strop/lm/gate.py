@@ -86,7 +86,8 @@ class Gate:
         self._changed = threading.Condition()
         self._active = self._streak = 0
         self._closed_until = self._halved_at = float("-inf")
-        self._stopped = False
+        self.stopped = False
+        """Whether nothing is let through any more."""
 
     def enter(self, not_before: float) -> float:
         """Wait for a place and for the moment; return the time, which is for ``leave``."""
@@ -109,7 +110,7 @@ class Gate:
             return self._pause(not_before)
 
     def _pause(self, not_before: float, answered: int = 0) -> float | None:
-        if self._stopped:
+        if self.stopped:
             raise Stopped
         left = max(not_before, self._closed_until) - self.clock.now()
         if left > 0:
@@ -144,7 +145,7 @@ class Gate:
     def stop(self) -> None:
         """Let nothing through any more."""
         with self._changed:
-            self._stopped = True
+            self.stopped = True
             self._changed.notify_all()
 
 

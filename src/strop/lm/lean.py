@@ -201,6 +201,8 @@ class _Reader:
         return found
 
     def _exactly(self, count: int) -> Reading:
+        if count < 0:
+            raise ValueError(f"an answer of {count} bytes")
         parts, have = [self.rest], len(self.rest)
         while have < count:
             parts.append((yield from self._more()))
@@ -213,7 +215,8 @@ class _Reader:
         parts = []
         while size := int((yield from self._until(b"\r\n")).partition(b";")[0], 16):
             parts.append((yield from self._exactly(size)))
-            yield from self._until(b"\r\n")
+            if (yield from self._until(b"\r\n")):
+                raise ValueError("a piece of an answer is longer than it says")
         while (yield from self._until(b"\r\n")):  # headers behind the body
             pass
         return b"".join(parts)
@@ -248,5 +251,5 @@ def _head(head: bytes) -> tuple[int, dict[str, str]]:
 def _body(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or nested too deeply for any
         return text or None

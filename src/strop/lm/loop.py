@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from itertools import count
+from itertools import count, islice
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -24,6 +24,10 @@ from strop.lm.runner import Done, Task
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _HELPERS = 16
 """Connections made at a time; finding a host, reaching it and agreeing on a cipher takes time."""
+
+
+class Mistake(Exception):
+    """Something went wrong in the loop itself; no service has to do with it."""
 
 
 class Loop:
@@ -38,12 +42,15 @@ class Loop:
         self._busy: dict[Connection, tuple[Task, float]] = {}
         """Who waits for an answer, and since when nothing has come; the longest silence first."""
         self._idle: list[Connection] = []
-        self._just_read: Connection | None = None
         self._answers: deque[tuple[Task, str]] = deque()
         """What has come and is looked at when there is nothing more urgent: requests go first."""
-        self._unconnected: SimpleQueue[tuple[Task, bytes] | None] = SimpleQueue()
+        self._connecting: dict[int, tuple[Task, float, bytes]] = {}
+        """Who waits for a connection, since when, and what is to be sent; the longest first."""
+        self._unconnected: SimpleQueue[int | None] = SimpleQueue()
         self._helpers: list[threading.Thread] = []
-        self._made: SimpleQueue[tuple[Task, bytes, Connection | Exception]] = SimpleQueue()
+        self._made: SimpleQueue[tuple[int, Connection | Exception]] = SimpleQueue()
+        self._looked = 0.0
+        """All that had come by this moment has been read."""
         self._dismissed = self._over = False
         self._bell: socket.socket | None = None
         self._rung = False
@@ -55,9 +62,13 @@ class Loop:
     def wake(self) -> None:
         """Have the thread look at its queues; before it has begun it looks by itself."""
         if self._bell is not None and not self._rung:
-            self._rung = True
-            with suppress(OSError):  # it has ended meanwhile
-                self._bell.send(b".")
+            try:
+                self._rung = True
+                with suppress(OSError):  # it has ended meanwhile
+                    self._bell.send(b".")
+            except BaseException:  # an interrupt: whoever comes next is to ring
+                self._rung = False
+                raise
 
     def close(self) -> None:
         """Nothing: the thread cleans up after itself."""
@@ -81,26 +92,25 @@ class Loop:
 
     def _serve(self, heard: socket.socket) -> None:
         while True:
-            self._end_silence()
             pause = self._go_on()
             if self._dismissed and not self._begun:
                 return
             for key, _ in self._news(pause):
                 if key.data is not None:
-                    self._just_read = key.data
                     self._read(key.data)
                     self._go_on()
-                    self._just_read = None
                     continue
                 heard.recv(64)
                 self._rung = False  # before looking: whoever comes later rings again
                 with suppress(Empty):
                     while True:
                         self._connected(*self._made.get_nowait())
+            self._give_up()
             if self._answers:
                 self._advance(*self._answers.popleft())
 
     def _news(self, pause: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._looked = time.monotonic()
         if self._answers:
             return self._selector.select(0)
         return self._gate.clock.watch(self._selector, pause, self._patience())
@@ -170,18 +180,26 @@ class Loop:
 
     def _fail(self, error: Exception) -> None:
         """End all tasks, and those still to come, with an error."""
-        self._dismissed = True
+        mistake = Mistake(f"{type(error).__name__}: {error}")
+        mistake.__cause__ = error
+        self._gate.stop()
         for task in self._begun:
-            self._end(task, error)
-        while (coming := self._todo.get()) is not None:
+            self._end(task, mistake)
+        while not self._dismissed:
+            if (coming := self._todo.get()) is None:
+                return
             next(coming)
-            self._end(coming, error)
+            self._end(coming, mistake)
 
-    def _end(self, task: Task, error: Exception) -> None:
-        try:
-            task.throw(error)
-        except StopIteration as end:
-            self._done.put(end.value)
+    def _end(self, task: Task, mistake: Mistake) -> None:
+        """Have a task end; should it want to go on, it is told that all is over."""
+        for told in (mistake, Stopped()):
+            try:
+                task.throw(told)
+            except StopIteration as end:
+                self._done.put(end.value)
+                return
+        task.close()
 
     # -- connections ----------------------------------------------------------------------
 
@@ -190,33 +208,55 @@ class Loop:
 
         On one that was idle for longer the service may have hung up meanwhile.
         """
+        if self._gate.stopped:
+            raise Stopped
         message = self._site.message(path, body)
         while self._idle:
             connection = self._idle.pop()
-            if connection is self._just_read or connection.is_quiet():
+            if connection.is_quiet():
                 self._send(connection, task, message)
                 return
             self._drop(connection)
-        self._unconnected.put((task, message))
-        if len(self._helpers) < _HELPERS:
-            helper = threading.Thread(target=self._connect, name="strop-connect", daemon=True)
+        self._have_helper()
+        ticket = next(self._order)
+        self._connecting[ticket] = task, time.monotonic(), message
+        self._unconnected.put(ticket)
+
+    def _have_helper(self) -> None:
+        """Begin another helper, while there are few; one at least."""
+        if len(self._helpers) == _HELPERS:
+            return
+        helper = threading.Thread(target=self._connect, name="strop-connect", daemon=True)
+        try:
             helper.start()
+        except RuntimeError:  # the system has no more threads
+            if not self._helpers:
+                raise
+        else:
             self._helpers.append(helper)
 
     def _connect(self) -> None:
         """What each helper does: make connections until there is a None."""
-        while (wanted := self._unconnected.get()) is not None:
+        while (ticket := self._unconnected.get()) is not None:
+            if self._over or ticket not in self._connecting:
+                continue
             made: Connection | Exception
             try:
                 made = self._site.connect()
             except Exception as error:
                 made = error
-            self._made.put((*wanted, made))
+            self._made.put((ticket, made))
             self.wake()
             if self._over:
                 self._close_made()
 
-    def _connected(self, task: Task, message: bytes, made: Connection | Exception) -> None:
+    def _connected(self, ticket: int, made: Connection | Exception) -> None:
+        """A helper is done; meanwhile the call may have been given up."""
+        if self._gate.stopped or ticket not in self._connecting:
+            if isinstance(made, Connection):
+                made.close()
+            return
+        task, _, message = self._connecting.pop(ticket)
         try:
             if isinstance(made, Exception):
                 raise Unreachable.because(made)
@@ -238,7 +278,7 @@ class Loop:
         """Close what nobody waits for any more."""
         with suppress(Empty):
             while True:
-                if isinstance(made := self._made.get_nowait()[2], Connection):
+                if isinstance(made := self._made.get_nowait()[1], Connection):
                     made.close()
 
     def _send(self, connection: Connection, task: Task, message: bytes) -> None:
@@ -268,13 +308,15 @@ class Loop:
             self._drop(connection)
             self._advance(task, Unreachable.because(error))
         else:
-            self._watch(connection)
-            if text is not None:
+            if text is None:
+                self._watch(connection)
+            else:
                 self._release(connection)
                 self._answers.append((task, text))
 
     def _release(self, connection: Connection) -> None:
         if connection.kept:
+            self._watch(connection)
             del self._busy[connection]
             self._idle.append(connection)
         else:
@@ -290,15 +332,35 @@ class Loop:
         self._selector.unregister(connection.socket)
         connection.close()
 
-    def _end_silence(self) -> None:
-        """Give up calls that were silent for too long."""
-        while (left := self._patience()) is not None and left <= 0:
-            connection, (task, _) = next(iter(self._busy.items()))
+    def _give_up(self) -> None:
+        """End calls that were silent for too long, and what has no connection yet after a stop.
+
+        What had come before ``_looked`` is read by now, however long this process was stopped.
+        """
+        while (waits := next(iter(self._connecting.items()), None)) is not None:
+            ticket, (task, since, _) = waits
+            if not self._gate.stopped and not self._is_late(since):
+                break
+            del self._connecting[ticket]
+            self._advance(task, Stopped() if self._gate.stopped else _late())
+        while (silent := next(iter(self._busy.items()), None)) is not None:
+            connection, (task, since) = silent
+            if not self._is_late(since):
+                break
             self._drop(connection)
-            self._advance(task, Unreachable("timed out", timeout=True))
+            self._advance(task, _late())
+
+    def _is_late(self, since: float) -> bool:
+        return since + self._site.timeout <= self._looked
 
     def _patience(self) -> float | None:
         """Seconds until a call has been silent for too long."""
-        for _, since in self._busy.values():
-            return since + self._site.timeout - time.monotonic()
-        return None
+        longest = [since for _, since, _ in islice(self._connecting.values(), 1)]
+        longest += [since for _, since in islice(self._busy.values(), 1)]
+        if not longest:
+            return None
+        return max(min(longest) + self._site.timeout - time.monotonic(), 0.0)
+
+
+def _late() -> Unreachable:
+    return Unreachable("timed out", timeout=True)

@@ -24,9 +24,9 @@ from strop.lm.base import (
     differing,
     one_line,
 )
-from strop.lm.gate import LONGEST_WAIT, Clock, Policy, Steps
+from strop.lm.gate import LONGEST_WAIT, Clock, Policy, Steps, Stopped
 from strop.lm.lean import Refused, Site, Unreachable, goes_direct
-from strop.lm.loop import Loop
+from strop.lm.loop import Loop, Mistake
 from strop.lm.runner import Run, Threads, Workers
 
 LEAN_ABOVE = 32
@@ -42,8 +42,8 @@ class ServiceLM(BaseLM):
     ``concurrency`` calls at most are under way at a time; fewer while the service refuses some
     for crowding. Above 32 they go out by ``lean`` from one thread, unless through a proxy: the
     vendor's client takes too much time of the processor for so many. ``retries`` and ``backoff``
-    say how often and after how many seconds a call is repeated, ``timeout`` how many seconds one
-    may take.
+    say how often and after how many seconds a call is repeated, ``timeout`` after how many seconds
+    without any progress one is given up.
     ``extra`` holds further fields for the body of each call, such as {"reasoning_effort": "low"}.
     ``clock`` is for tests.
     """
@@ -160,7 +160,7 @@ class ServiceLM(BaseLM):
     def _parsed(self, text: str) -> Any:
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter if it is nested too deeply
             said = one_line(text) or "nothing"
             raise CallFailed(f"{self.host} sent no JSON but: {said}", garbled=True) from None
 
@@ -169,7 +169,7 @@ class ServiceLM(BaseLM):
 
         It is raised "from None": a client's errors hold the request, and may repeat the key.
         """
-        if isinstance(error, CallFailed | BadInput):
+        if isinstance(error, CallFailed | BadInput | Stopped | Mistake):
             return error
         if isinstance(error, Refused):
             return self.refused(error.status, error.body, error.headers)
