@@ -548,8 +548,8 @@ def test_no_money_ends_the_run(
 def test_what_is_on_its_way_comes_before_the_error(server: ScriptedServer) -> None:
     def one_bad(seen: Seen) -> Answer:
         if user_text(seen.body).endswith("k0"):
-            return Answer(401, {"error": {"message": "no"}})
-        return Answer(200, server.openai_reply(seen.body), delay=0.2)
+            return Answer(401, {"error": {"message": "no"}}, delay=0.3)  # all four are out by then
+        return Answer(200, server.openai_reply(seen.body), delay=0.6)
 
     server.act = one_bad
     results = model(server, concurrency=4).complete(requests(50))
