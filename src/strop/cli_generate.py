@@ -450,7 +450,10 @@ def _take_in(path: Path, style: str | None, file: str | None, n: int | None, as_
             *_, unknown = index.import_queries(
                 read_query_lists(file), style, n=n, progress=progress
             )
-        about = index.info()["sets"][style]
+        whole = index.info()
+        about = whole["sets"][style]
+    if whole["tuned"] and not whole["tuned"]["in_use"]:
+        warn(f"sharp was tuned for other sets and has its defaults again: strop tune {path}")
     if unknown:
         warn(
             f"{len(unknown):,} lists are for ids that are not in the index and were left out"

@@ -26,6 +26,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
+from strop.methods import settings_line
 from strop.types import Document, Progress
 
 if TYPE_CHECKING:  # what it shows, not what it needs
@@ -257,21 +258,6 @@ def print_choice(choice: Choice) -> None:
             f" {choice.high:+.2f} ({choice.asked:,} queries)"
         )
     out.print(plain(choice.why))
-
-
-def settings_line(settings: Mapping[str, Any]) -> str:
-    """Return settings as the command line takes them: sharp:alpha=2:temperature=0.1."""
-    given = dict(settings) | {"sets": "+".join(settings["sets"] or ())}
-    return ":".join(
-        [
-            "sharp",
-            *(
-                f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
-                for key, value in given.items()
-                if value
-            ),
-        ]
-    )
 
 
 def print_info(about: dict[str, Any]) -> None:

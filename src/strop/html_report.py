@@ -19,6 +19,7 @@ from strop.explain import Moved
 from strop.figures import draw_sets, draw_sweep, inline_svg
 from strop.files import atomic_write
 from strop.index import Index
+from strop.methods import settings_line
 from strop.scoring import MEASURES, Report, evaluate
 from strop.types import Dataset, Progress
 
@@ -51,6 +52,8 @@ class Move:
     before: int | None
     after: int | None
     why: tuple[Moved, ...]
+    words: float
+    """What its words added."""
 
 
 @dataclass(frozen=True)
@@ -155,12 +158,14 @@ def changes(
         for id_ in shown:
             document = index.get(id_)
             why: tuple[Moved, ...] = ()
-            if settled.weighting != "none":
-                why = tuple(index.explain(text, id_, settled).queries[:3])
+            words = 0.0
+            if settled.weighting != "none" or settled.words:
+                told = index.explain(text, id_, settled)
+                why, words = tuple(told.queries[:3]), told.words
             moves.append(
                 Move(
                     id_, document.content, grades.get(id_, 0) > 0, plain.get(id_), sharp.get(id_),
-                    why,
+                    why, words,
                 )
             )  # fmt: skip
         return Change(query, text, 100 * before[query], 100 * after[query], tuple(moves))
@@ -304,13 +309,15 @@ def _moved(move: Move) -> str:
         f"<p><strong>{_foreign(move.id)}</strong> ({kind}): place {before} → {after}<br>"
         f'<span class="faint">{_foreign(move.text)}</span></p>'
     )
-    if not move.why:
+    if not move.why and not move.words:
         return said
     rows = [
         [_signed(part.moved, 4), f"{part.weight:.2f}", f"{part.similarity:.3f}",
          _safe(part.set), _foreign(part.text)]
         for part in move.why
     ]  # fmt: skip
+    if move.words:
+        rows.insert(0, [_signed(move.words, 4), "", "", "words", "words it shares with the query"])
     head = ["moved", "weight", "similarity", "set", "stored query"]
     return said + _table(head, rows, range(3))
 
@@ -330,6 +337,8 @@ def _made_of(about: Mapping[str, Any]) -> str:
     if about["references"]:
         of = about["references"]
         rows.append(["references", f"of {of['documents']:,} documents, {of['neighbors']} near"])
+    if about["tuned"] and about["tuned"]["in_use"]:
+        rows.append(["sharp as tuned", _safe(settings_line(about["tuned"]["method"]))])
     rows.append(["size", f"{about['total_bytes'] / 1e6:.1f} MB, format {about['format']}"])
     return f"<h2>What the index is made of</h2>\n{_table(['part', 'what'], rows)}"
 
@@ -353,6 +362,8 @@ def _commands(about: Mapping[str, Any], command: str) -> str:
     for name, of in sets.items():
         if of["source"] in by_source:
             lines.append(by_source[of["source"]](name))
+    if about["tuned"] and about["tuned"]["in_use"]:
+        lines.append(f"strop tune {path}")
     if command:
         lines.append(command)
     shown = "\n".join(_safe(line) for line in lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from strop.errors import BadInput
 
@@ -145,3 +145,18 @@ def _fused(spec: str, hybrid: Method, name: str, known: Mapping[str, Method]) ->
         dense = ", ".join(other for other in known if known[other].bm25 == "no")
         raise BadInput(f"method {spec!r}: hybrid is no fusion of {name!r}: choose from {dense}")
     return replace(known[name], name=hybrid.name, words=0.0, bm25="fused")
+
+
+def settings_line(settings: Mapping[str, Any]) -> str:
+    """Return settings as the command line takes them: sharp:alpha=2:temperature=0.1."""
+    given = dict(settings) | {"sets": "+".join(settings["sets"] or ())}
+    return ":".join(
+        [
+            "sharp",
+            *(
+                f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+                for key, value in given.items()
+                if value
+            ),
+        ]
+    )

@@ -179,7 +179,7 @@ def _crossed(
     also = ("sentences",) if sentences else ()
     usual = _values(index, groups, _DEFAULT, also)
     if len(usual) < _FEWEST:
-        return Choice(_DEFAULT, False, f"{len(usual)} stored queries are too few to choose by")
+        return _unasked(len(index), f"{len(usual)} stored queries are too few to choose by")
     tried = settings_grid(written)
     values = np.empty((len(tried), len(usual)))
     for at, method in enumerate(tried):
@@ -215,7 +215,7 @@ def _by_sentences(index: Index, asking: str, queries: int, progress: Progress | 
     askers = [_Askers(*index.sample_queries(asking, queries), ("sentences",))]
     usual = _values(index, askers, _DEFAULT)
     if len(usual) < _FEWEST:
-        return Choice(_DEFAULT, False, f"{len(usual)} stored queries are too few to choose by")
+        return _unasked(len(index), f"{len(usual)} stored queries are too few to choose by")
     tried = [replace(_DEFAULT, whiten=WHITENINGS[-1])]
     if countable():
         tried += [replace(method, words=WORDS) for method in (_DEFAULT, *tried)]
@@ -227,11 +227,11 @@ def _by_sentences(index: Index, asking: str, queries: int, progress: Progress | 
     return _decided(values, usual, tried, asked_by)
 
 
-def _unasked(documents: int) -> Choice:
+def _unasked(documents: int, reason: str = "one query set cannot judge itself") -> Choice:
     """Take what needs no asking: words gained wherever they were tried (docs/log.md)."""
     alone = (
-        "one query set cannot judge itself: to choose more, import a second set written apart from"
-        " it, or give some labelled queries with --labels"
+        f"{reason}: to choose more, import a second set written apart from the first, or give some"
+        " labelled queries with --labels"
     )
     dense = "sharp:whiten=0.5:feedback=0.2 is worth a try with these"
     if not countable():
