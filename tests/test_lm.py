@@ -28,6 +28,8 @@ from strop.errors import BadInput, MissingExtra, ServiceError
 from strop.lm import Failure, Price, Replies, Reply, Request, Usage, count_tokens, load, price
 from strop.lm.base import CallFailed
 from strop.lm.gate import Clock, Gate, Policy, in_one
+from strop.lm.lean import Connection, Site
+from strop.lm.loop import Loop, Mistake
 from strop.lm.prices import PRICES
 from strop.lm.runner import Run, Threads
 from strop.lm.service import retry_after
@@ -336,6 +338,7 @@ def test_gives_up_in_the_end_and_says_what_came(server: ScriptedServer, family: 
 
 GARBLED = {
     "no JSON": b"<html>It works!</html>",
+    "nested too deeply": b"[" * 100_000,
     "cut JSON": b'{"choices": [{"message": {"cont',
     "nothing": b"",
     "a list": b"[]",
@@ -547,16 +550,18 @@ def test_no_money_ends_the_run(
 @needs_openai
 def test_what_is_on_its_way_comes_before_the_error(server: ScriptedServer) -> None:
     def one_bad(seen: Seen) -> Answer:
-        if user_text(seen.body).endswith("k0"):
-            return Answer(401, {"error": {"message": "no"}}, delay=0.3)  # all four are out by then
-        return Answer(200, server.openai_reply(seen.body), delay=0.6)
+        if len(server.seen) == 4:  # the others have been sent by now
+            return Answer(401, {"error": {"message": "no"}})
+        return Answer(200, server.openai_reply(seen.body), delay=0.2)
 
     server.act = one_bad
     results = model(server, concurrency=4).complete(requests(50))
     got: list[Reply | Failure] = []
     with pytest.raises(ServiceError, match="401"):
         got.extend(results)
-    assert sorted(result.key for result in got) == ["k1", "k2", "k3"]
+    sent = {user_text(seen.body).split()[-1] for seen in server.seen[:3]}
+    assert {result.key for result in got} == sent
+    assert len(server.seen) == 4
 
 
 @both
@@ -778,6 +783,48 @@ def test_closing_hands_over_what_was_on_its_way(server: ScriptedServer, family: 
 
 
 @needs_openai
+@pytest.mark.parametrize("server", ["lean"], indirect=True)
+def test_a_stop_while_connecting_leaves_requests_unanswered(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let, begun = threading.Event(), threading.Event()
+    waited: list[bool] = []
+
+    def slowly(self: Site) -> Connection:
+        begun.set()
+        waited.append(let.wait(20))
+        raise TimeoutError
+
+    monkeypatch.setattr(Site, "connect", slowly)
+    run = model(server, concurrency=20, timeout=60.0).complete(requests(50))
+    run.send_more()
+    assert begun.wait(20)
+    rest = run.close()
+    assert not waited
+    let.set()
+    assert {type(item) for item in rest} == {Failure}
+    assert {(item.error, item.final) for item in rest} == {
+        ("stopped before it was answered", False)
+    }
+    assert len(rest) == 20
+    assert not server.seen
+
+
+@needs_openai
+@pytest.mark.parametrize("server", ["lean"], indirect=True)
+def test_a_mistake_is_not_told_as_the_services(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def broken(self: Loop, connection: Connection) -> None:
+        raise ConnectionResetError("a bug that looks like an error of the service")
+
+    monkeypatch.setattr(Loop, "_read", broken)
+    with pytest.raises(Mistake, match="ConnectionResetError: a bug"):
+        list(model(server, concurrency=4).complete(requests(10)))
+
+
+@needs_openai
 def test_an_interrupt_loses_nothing(server: ScriptedServer) -> None:
     server.act = lambda seen: Answer(200, server.openai_reply(seen.body), delay=0.4)
     main = threading.get_ident()
@@ -904,6 +951,25 @@ def test_options_make_the_same_model_again(
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         load("openai:m", **options)
+
+
+@needs_openai
+def test_more_calls_at_a_time_than_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))
+    assert load("openai:m", concurrency=192).options["concurrency"] == 192
+    with pytest.raises(BadInput, match=r"is 193, .* have 256 .* at most 192, .*: ulimit -n 257"):
+        load("openai:m", concurrency=193)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (40, 40))
+    assert load("openai:m", concurrency=32).options["concurrency"] == 32, "few are always tried"
+    with pytest.raises(BadInput, match="at most 32, "):
+        load("openai:m", concurrency=33)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
+    assert load("openai:m", concurrency=2000).options["concurrency"] == 2000
+    monkeypatch.setattr(selectors, "DefaultSelector", selectors.SelectSelector)
+    assert load("openai:m", concurrency=500).options["concurrency"] == 500
+    with pytest.raises(BadInput, match="is 501; this system can watch at most 500"):
+        load("openai:m", concurrency=501)
 
 
 @pytest.mark.parametrize(

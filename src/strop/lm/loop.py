@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -17,13 +18,38 @@ from itertools import count, islice
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from strop.errors import BadInput
 from strop.lm.gate import Gate, Stopped
 from strop.lm.lean import Connection, Refused, Site, Unreachable
-from strop.lm.runner import Done, Task
+from strop.lm.runner import MANY, Done, Task
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _HELPERS = 16
 """Connections made at a time; finding a host, reaching it and agreeing on a cipher takes time."""
+
+
+_SELECTED = 500
+"""Connections that can be watched where the system has no better way than ``select``."""
+_SPARE = 64
+"""Files that a process needs open besides its connections."""
+
+
+def check_connections(concurrency: int) -> None:
+    """Refuse more calls at a time than this system has connections for."""
+    said = f"concurrency is {concurrency:,}"
+    if concurrency > _SELECTED and issubclass(selectors.DefaultSelector, selectors.SelectSelector):
+        raise BadInput(f"{said}; this system can watch at most {_SELECTED} connections at a time")
+    if sys.platform == "win32":
+        return
+    import resource
+
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY and concurrency + _SPARE > files:
+        raise BadInput(
+            f"{said}, but this process may have {files:,} files and connections open at a time, "
+            f"and needs {_SPARE} for others; take at most {max(files - _SPARE, MANY):,}, or raise "
+            f"the limit: ulimit -n {concurrency + _SPARE}"
+        )
 
 
 class Mistake(Exception):

@@ -17,7 +17,8 @@ from strop.errors import ServiceError
 from strop.lm.base import Answer, CallFailed, Failure, Reply, Request, one_line
 from strop.lm.gate import Gate, Policy, Post, Steps, Stopped, drive, no_post, persisting
 
-_MANY = 32
+MANY = 32
+"""Calls at a time, above which the time that they take of the processor counts."""
 _MOMENT = 0.004
 _LOOK_UP = 0.2
 """Seconds. With many calls at a time several replies come within it, and are handled together."""
@@ -107,7 +108,7 @@ class Run:
         self._gate = Gate(concurrency, policy.clock)
         self._task = partial(_task, answer=answer, gate=self._gate, policy=policy)
         # Many calls at a time leave no moment idle: some wait while replies are being handled.
-        self._ahead = concurrency // 2 if concurrency > _MANY else 0
+        self._ahead = concurrency // 2 if concurrency > MANY else 0
         self._todo: SimpleQueue[Task | None] = SimpleQueue()
         self._done: SimpleQueue[Done] = SimpleQueue()
         # Threads hold no reference to the run, so one that is dropped can be told to stop.

@@ -26,10 +26,10 @@ from strop.lm.base import (
 )
 from strop.lm.gate import LONGEST_WAIT, Clock, Policy, Steps, Stopped
 from strop.lm.lean import Refused, Site, Unreachable, goes_direct
-from strop.lm.loop import Loop, Mistake
-from strop.lm.runner import Run, Threads, Workers
+from strop.lm.loop import Loop, Mistake, check_connections
+from strop.lm.runner import MANY, Run, Threads, Workers
 
-LEAN_ABOVE = 32
+LEAN_ABOVE = MANY
 _DEFAULTS = {"concurrency": 16, "retries": 8, "timeout": 120.0, "backoff": 0.5}
 _PASSING = frozenset({408, 409, 429})
 _CROWDED = frozenset({429, 529})
@@ -72,6 +72,8 @@ class ServiceLM(BaseLM):
         """Check and keep what all services have."""
         check_whole(concurrency=(concurrency, 1), retries=(retries, 0))
         check_seconds(timeout=timeout, backoff=backoff)
+        if concurrency > MANY:
+            check_connections(concurrency)
         try:
             self.extra: dict[str, Any] = json.loads(json.dumps(dict(extra or {})))
         except (TypeError, ValueError):
