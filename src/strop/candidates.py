@@ -32,7 +32,7 @@ from strop.search import Layout, best_of
 from strop.sidecar import file_sum, read_arrays, write_arrays
 from strop.snapshot import CACHE, Snapshot
 from strop.threads import in_parts, pool
-from strop.types import Progress, Vectors
+from strop.types import Vectors
 
 TWO_STAGE_FROM = 20_000
 """Documents from which a search looks at candidates only; fewer are scanned in milliseconds."""
@@ -226,9 +226,7 @@ class CandidateCache:
         """Let go of the candidates."""
         self._held = None
 
-    def follow(
-        self, snapshot: Snapshot, layout: Layout, names: list[str], progress: Progress | None
-    ) -> None:
+    def follow(self, snapshot: Snapshot, layout: Layout, names: list[str]) -> None:
         """Make candidates, or add to them, where much of the index is not among them as it is."""
         older, made_from = self._catalog.meta("candidates"), _made_from(snapshot, names)
         made = None

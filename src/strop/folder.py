@@ -174,9 +174,9 @@ class IndexFolder:
     def _make_vectors(self, progress: Progress | None) -> None:
         """Make the vectors that are missing, and let what hangs on them follow."""
         self._pipeline.run(progress)
-        self._follow(progress)
+        self._follow()
 
-    def _follow(self, progress: Progress | None) -> None:
+    def _follow(self) -> None:
         """Bring up to date what is made from vectors; a folder alone has nothing of the kind."""
 
     # -- looking after it -----------------------------------------------------------------
@@ -213,7 +213,7 @@ class IndexFolder:
                 mend(self._catalog, self.path, self.dim, found)
                 sweep(self._catalog, self.path)
                 self._pipeline.run(progress)
-            self._follow(progress)
+            self._follow()
         return found.problems
 
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> int:
@@ -228,7 +228,7 @@ class IndexFolder:
         with self._writing():
             before = sizes(self._catalog, self.path, self.dim)["total"]
             compact(self._catalog, self.path, self.dim, query_vectors, progress)
-            self._follow(progress)
+            self._follow()
             keep_cache(self._catalog, self.path, self.dim)
             self._catalog.shrink()
         return int(before - sizes(self._catalog, self.path, self.dim)["total"])

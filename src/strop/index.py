@@ -103,7 +103,7 @@ class Index(IndexFolder):
         """Remove documents and all that hangs on them; with an unknown id, none."""
         with self._writing():
             self._catalog.remove(ids)
-            self._follow(None)
+            self._follow()
 
     def keep_only(self, ids: Iterable[str]) -> int:
         """Remove every document whose id is not among ``ids``; return how many went."""
@@ -114,7 +114,7 @@ class Index(IndexFolder):
             gone = [id_ for id_ in self.ids() if id_ not in kept]
             if gone:
                 self._catalog.remove(gone)
-                self._follow(None)
+                self._follow()
         return len(gone)
 
     def get(self, id_: str) -> Document:
@@ -327,14 +327,14 @@ class Index(IndexFolder):
             self._catalog.ensure_set(expanded_set(style), settings)
             self._pipeline.run(progress, expanded=style)
 
-    def _follow(self, progress: Progress | None) -> None:
+    def _follow(self) -> None:
         """Bring the candidates up to date where the index is large and much changed."""
         with self._catalog.reading():
             names = self._query_sets()
             if not names or len(self) < two_stage.TWO_STAGE_FROM:
                 return
             snapshot, layout = self._layout(METHODS["sharp"])
-        self._candidates.follow(snapshot, layout, names, progress)
+        self._candidates.follow(snapshot, layout, names)
 
     def finish(self, progress: Progress | None = None) -> None:
         """Go on with work that was interrupted; does nothing where none was."""
