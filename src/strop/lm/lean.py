@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import time
 from collections.abc import Generator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 _LONGEST_HEAD = 100_000
+_A_MOMENT = 1.0
 _AT_A_TIME = 65536
 _AS_JSON = json.JSONEncoder(ensure_ascii=False)
 _NOTHING_YET = (BlockingIOError, ssl.SSLWantReadError)
@@ -95,6 +97,8 @@ class Connection:
         """Whether there is something to send and no room for it."""
         self.kept = True
         """Whether it can be used again."""
+        self._requests = 0
+        self._begun = 0.0
         self._secure = isinstance(made, ssl.SSLSocket)
         self._unsent = memoryview(b"")
         self._reader = _Reader()
@@ -110,8 +114,14 @@ class Connection:
             pass
         return False
 
+    @property
+    def proven(self) -> bool:
+        """Whether it has been used again before, and this moment: then nobody need look at it."""
+        return self._requests > 1 and time.monotonic() - self._begun < _A_MOMENT
+
     def begin(self, message: bytes) -> None:
         """Send a request, or as much of it as there is room for."""
+        self._requests, self._begun = self._requests + 1, time.monotonic()
         self._unsent = memoryview(message)
         self._reading = self._reader.answer()
         next(self._reading)

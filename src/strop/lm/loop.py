@@ -239,7 +239,7 @@ class Loop:
         message = self._site.message(path, body)
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_quiet():
+            if connection.proven or connection.is_quiet():
                 self._send(connection, task, message)
                 return
             self._drop(connection)
