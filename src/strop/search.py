@@ -315,12 +315,11 @@ class Layout:
         )
         if at is not places:
             chosen = places[chosen]
-        if np.isnan(scores).any():
-            for doubtful in np.flatnonzero(np.isnan(scores)).tolist():
-                scores[doubtful] = kernels.cosine_with_sharpened(
-                    asked, self.document(chosen[doubtful]), self.queries(chosen[doubtful]),
-                    method.alpha, method.temperature,
-                )  # fmt: skip
+        for doubtful in np.flatnonzero(np.isnan(scores)).tolist():
+            scores[doubtful] = kernels.cosine_with_sharpened(
+                asked, self.document(chosen[doubtful]), self.queries(chosen[doubtful]),
+                method.alpha, method.temperature,
+            )  # fmt: skip
         return scores, chosen
 
     def rescore(self, asked: Vectors, places: Ints, method: Method) -> Floats:

@@ -7,8 +7,7 @@ from typing import Any
 
 from strop.errors import BadInput, StropError
 from strop.lm.base import Answer, BaseLM, CallFailed, Request, Usage, check_whole, one_line
-from strop.lm.gate import Policy, in_one
-from strop.lm.runner import Run, Threads
+from strop.lm.runner import Run, in_threads
 
 PREFIX = "callable:"
 
@@ -33,13 +32,7 @@ class CallableLM(BaseLM):
 
     def complete(self, requests: Iterable[Request]) -> Run:
         """Answer requests, ``threads`` at a time."""
-        return Run(
-            requests,
-            in_one(self._answer),
-            Threads(),
-            concurrency=self.concurrency,
-            policy=Policy(retries=0),
-        )
+        return in_threads(requests, self._answer, self.concurrency)
 
     def _answer(self, request: Request) -> Answer:
         try:

@@ -24,8 +24,7 @@ from strop.lm.base import (
     differing,
     one_line,
 )
-from strop.lm.gate import Policy, in_one
-from strop.lm.runner import Run, Threads
+from strop.lm.runner import Run, in_threads
 
 PREFIX = "llama:"
 SMOLLM2 = "smollm2"
@@ -101,13 +100,7 @@ class LlamaLM(BaseLM):
 
     def complete(self, requests: Iterable[Request]) -> Run:
         """Answer requests, ``parallel`` at a time."""
-        return Run(
-            requests,
-            in_one(self._answer),
-            Threads(),
-            concurrency=self.concurrency,
-            policy=Policy(retries=0),
-        )
+        return in_threads(requests, self._answer, self.concurrency)
 
     def _answer(self, request: Request) -> Answer:
         server = self._loaded()

@@ -15,7 +15,7 @@ from typing import Protocol
 from strop import interrupts
 from strop.errors import ServiceError
 from strop.lm.base import Answer, CallFailed, Failure, Reply, Request, one_line
-from strop.lm.gate import Gate, Policy, Post, Steps, Stopped, drive, no_post, persisting
+from strop.lm.gate import Gate, Policy, Post, Steps, Stopped, drive, in_one, no_post, persisting
 
 MANY = 32
 """Calls at a time, above which the time that they take of the processor counts."""
@@ -263,3 +263,12 @@ def _task(
     except Exception as error:  # of the whole run, or a mistake that must not pass unseen
         return _Broken(error, request, now() - start)
     return Reply(request.key, *got, now() - start)
+
+
+def in_threads(
+    requests: Iterable[Request], answer: Callable[[Request], Answer], concurrency: int
+) -> Run:
+    """Answer requests by a function that waits by itself, so many at a time, each tried once."""
+    return Run(
+        requests, in_one(answer), Threads(), concurrency=concurrency, policy=Policy(retries=0)
+    )
