@@ -28,7 +28,7 @@ import numpy as np
 from references import clustered
 
 from strop import Index
-from strop.candidates import mean_vectors
+from strop.candidates import taken_apart
 from strop.codes import as_bytes, largest, products_of_bytes
 from strop.kernels import unit_rows
 from strop.types import Vectors
@@ -150,13 +150,14 @@ def voyager_(kind: str) -> Callable[[Vectors, Path], Made]:
 
 def codes_(vectors: Vectors, file: Path) -> Made:
     codes, scales = as_bytes(vectors)
+    everyone = np.arange(len(scales))
     codes.tofile(file)
 
     def over(rows: Any) -> Callable[[Vectors], Any]:
         found, near = np.empty(WANTED, np.int64), np.empty(len(scales), np.float32)
 
         def search(asked: Vectors) -> Any:
-            products_of_bytes(rows, scales, asked, near, 0, len(near))
+            products_of_bytes(rows, scales, everyone, asked, near)
             return found[: largest(near, WANTED, found)]
 
         return search
@@ -241,7 +242,7 @@ def main() -> None:
     if given.index:
         with Index.open(given.index) as index:
             layout = index._layout(index.method("sharp"))[1]
-            parts = [mean_vectors(layout, block)[0] for block in range(len(layout.blocks))]
+            parts = [taken_apart(layout, block)[0] for block in range(len(layout.blocks))]
             vectors = np.concatenate(parts)
     else:
         vectors = clustered(given.documents, given.dim)

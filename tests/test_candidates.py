@@ -18,7 +18,16 @@ from test_kernels import Case, _case, _spans
 
 from strop import Index, candidates
 from strop.cli import main
-from strop.codes import as_bytes, largest
+from strop.codes import (
+    as_bytes,
+    as_signs,
+    in_planes,
+    largest,
+    leading,
+    products_of_bytes,
+    products_of_signs,
+    rough_scores,
+)
 from strop.kernels import cosine_with_sharpened, unit_rows
 from strop.methods import Method
 from strop.search import Layout
@@ -39,10 +48,17 @@ def documents(first: int, last: int) -> list[dict[str, str]]:
     ]
 
 
+def few(k: int, margins: Any = None, times: int = 1) -> candidates.Effort:
+    """As ``Effort.of``, for a small index."""
+    first, second, third, fourth = [np.inf] * 4 if margins is None else margins.tolist()
+    most = (times * 10 * k, times * 9 * k, times * 8 * k)
+    return candidates.Effort(k, most, (first, second, third, fourth))
+
+
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     monkeypatch.setattr(candidates, "TWO_STAGE_FROM", 50)
-    monkeypatch.setattr("strop.candidates.candidates_for", lambda k: 8 * k)
+    monkeypatch.setattr(candidates.Effort, "of", few)
     with create(tmp_path / "index") as index:
         index.sharpen()
         index.add(documents(0, 300))
@@ -61,23 +77,19 @@ def test_candidates_are_scored_by_the_formula(kind: str) -> None:
         case = _case(seed, (3, 12, 16, 2, 5), exact=seed % 2 == 0)
         kinds = ["int8", "float32"] if kind == "mixed" else [kind] * 2
         layout = stored_as(case, kinds)
-        vectors, means = candidates.mean_vectors(layout, 0)
         for alpha, temperature in ((1, 0.1), (2.5, 1), (-1, 0.3), (1, 0), (1e30, 1), (1, np.inf)):
             method = Method("m", alpha=alpha, temperature=temperature)
             places = np.array([11, 3, 4, 0, 7])
             for q in case.asked:
-                near = vectors[places] @ q
-                scores, chosen = layout.score_candidates(q, places, near, means[places], method, 3)
-                assert len(set(chosen.tolist()) & set(places.tolist())) == 3
-                for got, at in ((scores, chosen), (layout.rescore(q, places, method), places)):
-                    expected = [
-                        cosine_with_sharpened(
-                            q, case.documents[p], layout.queries(p), alpha, temperature
-                        )
-                        for p in at
-                    ]
-                    if temperature or seed % 2 == 0:  # else the last bit of a product is a choice
-                        np.testing.assert_allclose(got, expected, atol=1e-5)
+                expected = [
+                    cosine_with_sharpened(
+                        q, case.documents[p], layout.queries(p), alpha, temperature
+                    )
+                    for p in places
+                ]
+                if temperature or seed % 2 == 0:  # else the last bit of a product is a choice
+                    got = layout.rescore(q, places, method)
+                    np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
 def stored_as(case: Case, kinds: list[str]) -> Layout:
@@ -106,48 +118,140 @@ def test_the_largest_come_first(values: list[float], most: int) -> None:
         assert np.abs(picked - right).max() <= width
 
 
-def test_mean_vectors() -> None:
+def test_documents_are_taken_apart() -> None:
     case = _case(3, (1, 30, 16, 2, 5), exact=False)
-    expected, products = [], []
+    whole, products, apart = [], [], []
     for j, d in enumerate(case.documents):
         own = case.queries(j)
-        expected.append(d + own.mean(axis=0) if len(own) else d)
+        mean = own.mean(axis=0) if len(own) else np.zeros_like(d)
+        whole.append(d + mean)
+        apart += [(d - mean) / 2, *(own - mean)]
         gram = own @ own.T
         others = gram[~np.eye(len(own), dtype=bool)]
-        products.append([(own @ d).mean() if len(own) else 0, others.mean() if len(others) else 0])
-    vectors, means = candidates.mean_vectors(case.layout(), 0)
-    np.testing.assert_allclose(vectors, unit_rows(np.array(expected)), atol=1e-6)
-    np.testing.assert_allclose(means, products, atol=1e-5)
+        products.append([d @ mean, others.mean() if len(others) else 0])
+    found = candidates.taken_apart(case.layout(), 0)
+    np.testing.assert_allclose(found[0], unit_rows(np.array(whole)), atol=1e-6)
+    np.testing.assert_allclose(found[1], products, atol=1e-5)
+    np.testing.assert_allclose(found[2], apart, atol=1e-6)
 
 
-def test_threads_find_the_same_and_what_is_gone_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dim", [3, 64, 65, 256, 384, 1000])
+def test_products_with_signs(dim: int) -> None:
+    """They are what the rounded vectors say, and near to what the vectors say."""
+    rng = np.random.default_rng(dim)
+    rows = rng.standard_normal((51, dim)).astype(np.float32)
+    asked = unit_rows(rows[:8] + rng.standard_normal((8, dim)))
+    signs, about = as_signs(rows)
+    scaled = np.sign(rows) * ((rows**2).sum(axis=1) / np.abs(rows).sum(axis=1))[:, None]
+    for q in asked:
+        planes, factors = in_planes(q)
+        found = np.empty(41, np.float32)
+        products_of_signs(signs, about, planes, factors, 5, 45, found, 1)
+        step = 0.586 * np.sqrt((q**2).mean())
+        levels = np.clip(np.floor(q / step + 4), 0, 7) - 3.5
+        rounded = levels * (q @ q) / (q @ levels)
+        np.testing.assert_allclose(found[1:], scaled[5:45] @ rounded, atol=2e-4)
+        if dim > 200:
+            assert np.corrcoef(rows[5:45] @ q, found[1:])[0, 1] > 0.6
+    assert not in_planes(np.zeros(dim, np.float32))[1].any()
+
+
+def test_rough_scores_are_near_the_right_ones() -> None:
+    rng = np.random.default_rng(1)
+    documents = unit_rows(rng.standard_normal((300, 256)))
+    queries = unit_rows(np.repeat(documents, 6, axis=0) + 0.07 * rng.standard_normal((1800, 256)))
+    counts = np.full(300, 6)
+    counts[:20] = 0
+    layout = Layout(
+        Spans(documents, np.arange(300), np.ones(300, np.int64)),
+        [Spans(queries, np.arange(300) * 6, counts)],
+        None,
+    )
+    made = candidates.Candidates.make(layout, np.arange(300)[:, None], [])
+    asked = unit_rows(documents[:12] + 0.05 * rng.standard_normal((12, 256)))
+    everyone = np.arange(300)
+    for alpha, temperature in ((1, 0.1), (0.5, 0.1), (3, 1), (1, 0), (-0.5, 0.2)):
+        method = Method("m", alpha=alpha, temperature=temperature)
+        for q in asked:
+            near, rough = np.empty(300, np.float32), np.empty(300, np.float32)
+            products_of_bytes(made.codes, made.scales, everyone, q, near)
+            rough_scores(
+                *in_planes(q), everyone, near, made.means, made.apart, made.about_apart,
+                made.begin, alpha, temperature, rough,
+            )  # fmt: skip
+            right = layout.rescore(q, everyone, method)
+            assert np.abs(rough - right).max() < 0.2
+            assert np.abs(rough - right).mean() < 0.04
+            np.testing.assert_allclose(rough[:20], right[:20], atol=0.01)  # no queries: its vector
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(-2, 2, width=32), max_size=60),
+    st.integers(1, 12),
+    st.integers(12, 70),
+    st.floats(0, 3, width=32),
+)
+def test_the_leading_are_within_the_margin(
+    values: list[float], k: int, most: int, margin: float
+) -> None:
+    given_ = np.array(values, np.float32)
+    found = leading(given_, k, most, margin)
+    assert len(set(found.tolist())) == len(found) <= most
+    if len(values) < k:
+        assert len(found) == len(values)
+    else:
+        least = np.sort(given_)[-k] - np.float32(margin)
+        inside = int((given_ >= least).sum())
+        assert len(found) == min(inside, most)
+        if inside <= most:
+            assert (given_[found] >= least).all()
+
+
+@pytest.mark.parametrize("many", [10_000, 1000])
+def test_threads_find_the_same_and_what_is_gone_stays_away(
+    monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    """Above ``many`` rows there are cells, and most rows are left out by how many bits differ."""
+    monkeypatch.setattr(candidates, "_MANY", many)
+    monkeypatch.setattr(candidates.Effort, "of", few)
     rng = np.random.default_rng(0)
-    topics = rng.standard_normal((40, 24))
-    documents = unit_rows(topics[rng.integers(0, 40, 3000)] + 0.4 * rng.standard_normal((3000, 24)))
-    queries = unit_rows(np.repeat(documents, 3, axis=0) + 0.3 * rng.standard_normal((9000, 24)))
+    topics = rng.standard_normal((40, 64))
+    documents = unit_rows(topics[rng.integers(0, 40, 3000)] + 0.6 * rng.standard_normal((3000, 64)))
+    queries = unit_rows(np.repeat(documents, 3, axis=0) + 0.1 * rng.standard_normal((9000, 64)))
     layout = Layout(
         Spans(documents, np.arange(3000), np.ones(3000, np.int64)),
         [Spans(queries, np.arange(3000) * 3, np.full(3000, 3))],
         None,
     )
     numbers = np.arange(3000)[:, None]
-    asked = unit_rows(documents[::40] + 0.3 * rng.standard_normal((75, 24)))
+    asked = unit_rows(documents[::40] + 0.1 * rng.standard_normal((75, 64)))
     method = Method("m", temperature=0.1)
+
+    def shared(found: Any, right: Any) -> float:
+        return float(np.mean([np.isin(a, b).mean() for a, b in zip(right, found, strict=True)]))
+
     exact = layout.scan(asked, method, 10)[1]
-    made = candidates.Candidates.make(layout, numbers, [])
+    first = np.arange(2500)
+    made = candidates.Candidates.make(layout.only(first), numbers[first], [])
+    assert len(made.cells) == (1 if many == 10_000 else 100)
+    late = np.arange(2500, 3000)
+    made = made.and_more(candidates.Candidates.make(layout.only(late), numbers[late], [], made))
     two = candidates.TwoStage(made, layout, numbers)
     together = two.search(asked, method, 10)[1]
-    assert np.mean([np.isin(a, b).mean() for a, b in zip(exact, together, strict=True)]) > 0.98
-    monkeypatch.setattr(candidates, "_ALONE", 100)
+    assert shared(together, exact) > 0.97
+    read = [two.nearest(q, in_planes(q), few(10, made.margins), False)[0] for q in asked]
+    assert np.mean([len(rows) for rows in read]) < 101
     for q in range(0, 75, 10):
         np.testing.assert_array_equal(two.search(asked[q : q + 1], method, 10)[1][0], together[q])
+    cold = Method("m", temperature=0.02)  # for which nobody knows the margins
+    assert shared(two.search(asked, cold, 10)[1], layout.scan(asked, cold, 10)[1]) > 0.95
     gone = np.unique(exact[:, :5])
     left = np.setdiff1d(np.arange(3000), gone)
     two = candidates.TwoStage(made, layout.only(left), numbers[left])
     found = left[two.search(asked, method, 10)[1]]
     assert not np.isin(found, gone).any()
-    right = left[layout.only(left).scan(asked, method, 10)[1]]
-    assert np.mean([np.isin(a, b).mean() for a, b in zip(right, found, strict=True)]) > 0.97
+    assert shared(found, left[layout.only(left).scan(asked, method, 10)[1]]) > 0.96
 
 
 def test_it_finds_what_the_scan_finds(index: Index) -> None:
@@ -164,15 +268,16 @@ def test_it_finds_what_the_scan_finds(index: Index) -> None:
 
 def test_it_looks_at_candidates_only(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    score = Layout.score_candidates
+    score = Layout.rescore
 
-    def note(self: Layout, asked: Any, places: Any, *more: Any) -> Any:
+    def note(self: Layout, asked: Any, places: Any, method: Method) -> Any:
         seen.append(len(places))
-        return score(self, asked, places, *more)
+        return score(self, asked, places, method)
 
-    monkeypatch.setattr(Layout, "score_candidates", note)
+    monkeypatch.setattr(Layout, "rescore", note)
     index.search(ASKED, 5)
-    assert seen == [40, 40, 40]
+    assert len(seen) == 3
+    assert all(5 <= looked <= 40 for looked in seen)
     index.search(ASKED, 5, exact=True)
     index.search(ASKED, 5, "trad")
     index.search(ASKED, 5, "sharp", n=1)
@@ -208,7 +313,7 @@ def test_beside_a_set_without_vectors(index: Index) -> None:
 
 
 def test_they_are_made_anew_when_much_is_removed(index: Index) -> None:
-    index.remove([str(at) for at in range(130)])
+    index.remove([str(at) for at in range(95)])
     two = two_stage(index)
     assert two is not None
     assert (two.place_of >= 0).all()
@@ -296,11 +401,11 @@ def test_compaction_moves_rows_and_the_candidates_stay_good(index: Index) -> Non
 
 
 def test_compaction_counts_the_files_of_candidates(index: Index) -> None:
-    index.remove([str(at) for at in range(130)])
+    index.remove([str(at) for at in range(95)])
     index.compact()
     two = two_stage(index)
     assert two is not None
-    assert len(two.place_of) == 170
+    assert len(two.place_of) == 205
     files = list((index.path / "cache").iterdir())
     assert len(files) == 2
     assert index.info()["sizes"]["cache"] == sum(file.stat().st_size for file in files)
@@ -324,7 +429,7 @@ def test_vectors_made_again_are_not_trusted_to_the_candidates(index: Index) -> N
 def test_a_full_disk_leaves_the_older_candidates(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*args: Any) -> None:
+    def full(*args: Any, **more: Any) -> None:
         raise OSError(28, "No space left on device")
 
     before = index._catalog.meta("candidates")

@@ -19,8 +19,8 @@ LAYERS = [
     packed
     vectors
     kernels clustering data datasets ledger embed stdlib_docs lm prompts query_filters
-    codes document_catalog neighbors intake upgrade expand_prompts
-    catalog
+    codes cells document_catalog intake upgrade expand_prompts
+    catalog neighbors
     snapshot pipeline
     references maintenance leaks whitening
     reference_store reply_store

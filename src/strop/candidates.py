@@ -1,7 +1,9 @@
-"""Candidates for two-stage search: one vector for each document, a byte a value.
+"""Two-stage search: codes of each document tell who can be among the best, these are scored.
 
-The vector is ``d + mean of q_i``, the sharpened document at an infinite temperature. It only
-decides who is looked at; what it finds is then scored with all its queries.
+Twice the field is narrowed. First by the sign bits of ``d + mean of q_i``, the sharpened document
+at an infinite temperature; all of them are read, and they are small. Then by that vector in bytes
+and the sign bits of what sets each query apart from the mean, which together give a score that is
+right to a few hundredths. The likely best are scored with all their queries.
 
 The candidates are a cache. With them stands, for each document, which vectors they were made from
 (by ``Spans.made``, which compaction leaves as it is). A document that has others by now, or came
@@ -10,12 +12,10 @@ later, is not trusted to them, and is scanned instead.
 
 from __future__ import annotations
 
-import os
 import uuid
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,115 +23,224 @@ import numpy as np
 
 from strop import kernels
 from strop.catalog import Catalog
-from strop.codes import Bytes, as_bytes, largest, products_of_bytes
+from strop.cells import nearest_centres, rough_centres
+from strop.codes import (
+    Bytes,
+    Signs,
+    alike,
+    as_bytes,
+    as_signs,
+    differing,
+    in_planes,
+    leading,
+    likely_best,
+    parts_of_documents,
+    products_of_bytes,
+    products_of_signs,
+    rough_scores,
+    words_for,
+)
 from strop.errors import IndexDamaged
 from strop.kernels import Floats, Ints
 from strop.maintenance import CANDIDATES_FORMAT, CODES
-from strop.methods import Method
-from strop.search import Layout, best_of
-from strop.sidecar import file_sum, read_arrays, write_arrays
+from strop.methods import METHODS, Method
+from strop.search import Layout
+from strop.sidecar import read_arrays, write_arrays
 from strop.snapshot import CACHE, Snapshot
-from strop.threads import in_parts, pool
+from strop.threads import in_parts, one_blas_thread, pool
 from strop.types import Vectors
 
 TWO_STAGE_FROM = 20_000
 """Documents from which a search looks at candidates only; fewer are scanned in milliseconds."""
 _FOLLOW = 0.1
 """The candidates follow when this share of the documents is not among them as they are."""
-_ALONE = 100_000
-"""Rows that one thread reads sooner than others can be told to help."""
+_MANY = 200_000
+"""Rows from which they are sorted into cells."""
+_SAMPLED = 4096
+"""Rows by which it is found out in how few bits the nearest differ."""
+_CENTRE_FROM = 30_000
+"""Documents whose mean is taken for that of all."""
+_LARGE = ("codes", "signs", "apart", "about_apart")
+"""The arrays that are read from the disk as they are needed, and have a file of their own."""
 
 
-def candidates_for(k: int) -> int:
-    """Return how many candidates are looked at for the best k."""
-    return 300 + 20 * k
+_MARGINS_FROM = 512
+"""Stored queries by which it is found out how much must be looked at."""
+_MARGINS_FOR = METHODS["sharp"]
+_LOST = 0.002
+"""The share of the best that may be lost to each margin."""
 
 
-def scored_exactly_for(k: int) -> int:
-    """Return how many of them are scored exactly."""
-    return 3 * k + 18
+@dataclass(frozen=True)
+class Effort:
+    """How many are looked at for the best k: by their signs, by their bytes, exactly.
 
-
-def mean_vectors(layout: Layout, block: int) -> tuple[Vectors, Floats]:
-    """Return the direction of ``d + mean of q_i`` for a block's documents (n, dim), and means.
-
-    The means (n, 2) are those that ``Layout.score_candidates`` wants.
+    At most ``most``, and none that is further than its margin below the k-th. The first of the
+    ``margins`` is that of a cell below the best one.
     """
+
+    k: int
+    most: tuple[int, int, int]
+    margins: tuple[float, float, float, float]
+
+    @classmethod
+    def of(cls, k: int, margins: Floats | None = None, times: int = 1) -> Effort:
+        """Return the usual effort, or several times as much, with these margins or without."""
+        most = (times * (1400 + 20 * k), times * (600 + 20 * k), times * (34 + 3 * k))
+        first, second, third, fourth = (np.inf,) * 4 if margins is None else margins.tolist()
+        return cls(k, most, (first, second, third, fourth))
+
+
+def taken_apart(layout: Layout, block: int) -> tuple[Vectors, Floats, Vectors]:
+    """Return for a block's documents what ``codes.parts_of_documents`` writes."""
     first, last = layout.blocks[block]
-    vectors = np.empty((last - first, layout.dim), np.float32)
+    whole = np.empty((last - first, layout.dim), np.float32)
     means = np.empty((last - first, 2), np.float32)
-    kernels.sharpened_by_mean(*layout.block(block), vectors, means)
-    return vectors, means
+    rows = layout.offsets[last] - layout.offsets[first] + last - first
+    apart = np.empty((rows, layout.dim), np.float32)
+    parts_of_documents(*layout.block(block), whole, means, apart)
+    return whole, means, apart
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Documents' vectors as codes with their scales, and the means of their products.
+    """Documents in few bits, a row each.
 
+    ``d + mean of q_i`` as bytes with their scales and, less the ``centre`` of all, as signs;
+    ``apart[begin[row]:begin[row + 1]]``, the signs of what sets the document and its queries apart
+    from the mean; ``means`` of their products, as ``codes.rough_scores`` takes them; what is
+    ``about_`` signs is as ``codes.as_signs`` says. The signs are sorted by cell: ``order`` has
+    their rows, ``edges`` (parts, cells + 1) tells where in a part a cell begins and ends.
+    ``margins`` are how far below the k-th one of the best k can be, as ``Effort`` takes them.
     ``made_from`` (n, columns) says which document and which vectors of it a row is from.
     """
 
     codes: Bytes
     scales: Floats
+    signs: Signs
+    about_signs: Floats
+    order: Ints
+    edges: Ints
+    cells: Vectors
+    centre: Vectors
+    apart: Signs
+    about_apart: Floats
+    begin: Ints
     means: Floats
+    margins: Floats
     made_from: Ints
     sets: list[str]
 
     @classmethod
-    def make(cls, layout: Layout, made_from: Ints, sets: list[str]) -> Candidates:
-        """Make the candidates of all documents of a layout."""
-        codes = np.empty((layout.size, layout.dim), np.int8)
-        scales = np.empty(layout.size, np.float32)
-        means = np.empty((layout.size, 2), np.float32)
+    def make(
+        cls, layout: Layout, made_from: Ints, sets: list[str], like: Candidates | None = None
+    ) -> Candidates:
+        """Make the candidates of all documents of a layout, to stand behind others like them."""
+        size, words = layout.size, words_for(layout.dim)
+        begin = layout.offsets + np.arange(size + 1)
+        codes, scales = np.empty((size, layout.dim), np.int8), np.empty(size, np.float32)
+        signs, apart = (np.empty((rows, words), np.uint64) for rows in (size, begin[-1]))
+        about = [np.empty((rows, 2), np.float32) for rows in (size, begin[-1])]
+        means, cell_of = np.empty((size, 2), np.float32), np.empty(size, np.int64)
+        if like is not None:
+            centre, cells = like.centre, like.cells
+        else:
+            centre, cells = _centre_and_cells(layout)
 
         def fill(block: int) -> None:
             first, last = layout.blocks[block]
-            vectors, means[first:last] = mean_vectors(layout, block)
-            codes[first:last], scales[first:last] = as_bytes(vectors)
+            whole, means[first:last], differences = taken_apart(layout, block)
+            codes[first:last], scales[first:last] = as_bytes(whole)
+            signs[first:last], about[0][first:last] = as_signs(whole - centre)
+            cell_of[first:last] = nearest_centres(whole, cells)
+            part = slice(begin[first], begin[last])
+            apart[part], about[1][part] = as_signs(differences)
 
-        list(pool().map(fill, range(len(layout.blocks))))
-        return cls(codes, scales, means, made_from, sets)
+        with one_blas_thread():
+            list(pool().map(fill, range(len(layout.blocks))))
+        order = np.argsort(cell_of, kind="stable")
+        edges = np.searchsorted(cell_of[order], np.arange(len(cells) + 1))[None]
+        margins = np.full(4, np.inf, np.float32) if like is None else like.margins
+        made = cls(
+            codes, scales, signs[order], about[0][order], order, edges, cells, centre, apart,
+            about[1], begin, means, margins, made_from, sets,
+        )  # fmt: skip
+        return made if like is not None else replace(made, margins=made._measured(layout))
+
+    def _measured(self, layout: Layout, k: int = 10) -> Floats:
+        """Return margins: how far below the k-th the best k of stored queries were.
+
+        The document that a query is from does not count; it would be too easy to find.
+        """
+        asked, own = layout.sample_queries(_MARGINS_FROM)
+        if not len(asked) or layout.size < 4 * k:
+            return self.margins
+        two, effort = TwoStage(self, layout, self.made_from), Effort.of(k, times=4)
+        below = np.empty((4, len(asked), k), np.float32)
+        cell_of = np.empty(layout.size, np.int64)
+        cell_of[self.order] = np.repeat(np.arange(len(self.cells)), np.diff(self.edges[0]))
+
+        def work(first: int, last: int) -> None:
+            for q in range(first, last):
+                planes = in_planes(asked[q])
+                rows, by_signs = two.nearest(asked[q], planes, effort, False)
+                others = rows != own[q]
+                rows, by_signs = rows[others], by_signs[others]
+                near, rough = np.empty_like(by_signs), np.empty_like(by_signs)
+                products_of_bytes(self.codes, self.scales, rows, asked[q], near)
+                rough_scores(
+                    *planes, rows, near, self.means, self.apart, self.about_apart, self.begin,
+                    _MARGINS_FOR.alpha, _MARGINS_FOR.temperature, rough,
+                )  # fmt: skip
+                likely = np.argsort(-rough)[: effort.most[2]]
+                scores = layout.rescore(asked[q], rows[likely], _MARGINS_FOR)
+                best = likely[np.argsort(-scores)[:k]]
+                by_cell = self.cells @ asked[q]
+                below[0, q] = by_cell.max() - by_cell[cell_of[rows[best]]]
+                for stage, values in enumerate((by_signs, near, rough), 1):
+                    below[stage, q] = np.partition(values, -k)[-k] - values[best]
+
+        in_parts(len(asked), work)
+        return np.quantile(below, 1 - _LOST, axis=(1, 2)).astype(np.float32)
 
     def and_more(self, other: Candidates) -> Candidates:
-        """Return these and others behind them."""
-        return Candidates(
-            np.concatenate([self.codes, other.codes]),
-            np.concatenate([self.scales, other.scales]),
-            np.concatenate([self.means, other.means]),
-            np.concatenate([self.made_from, other.made_from]),
-            self.sets,
+        """Return these and others, made to stand behind them."""
+
+        def both(name: str, shift: int = 0) -> Any:
+            return np.concatenate([getattr(self, name), getattr(other, name) + shift])
+
+        size, begin = (
+            len(self.order),
+            np.concatenate([self.begin[:-1], self.begin[-1] + other.begin]),
         )
+        return replace(
+            self, codes=both("codes"), scales=both("scales"), signs=both("signs"),
+            about_signs=both("about_signs"), order=both("order", size), edges=both("edges", size),
+            apart=both("apart"), about_apart=both("about_apart"), begin=begin,
+            means=both("means"), made_from=both("made_from"),
+        )  # fmt: skip
 
     @classmethod
     def open(cls, path: Path) -> Candidates:
-        """Open what ``write`` wrote; the codes are read from the disk as they are needed."""
-        found = read_arrays(path)
+        """Open what ``write`` wrote; the large arrays are read as they are needed."""
+        small, large = read_arrays(path), read_arrays(_codes_file(path), trusted=True)
         try:
-            if found is None:
+            if small is None or large is None:
                 raise ValueError("it is missing or not what was written")
-            arrays, about = found
+            arrays, about = small
             if about["format"] != CANDIDATES_FORMAT:
                 raise ValueError(f"it has format {about['format']}, not {CANDIDATES_FORMAT}")
-            file, shape = _codes_file(path), (len(arrays["scales"]), about["dim"])
-            if file.stat().st_size != np.prod(shape):
-                raise ValueError(f"{file.name} has another size than it was written with")
-            codes = np.asarray(np.memmap(file, np.int8, "r", shape=shape))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            signs = np.array(large[0].pop("signs"))  # all of these are read, and from memory
+            return cls(**arrays, signs=signs, **large[0], sets=about["sets"])
+        except (ValueError, KeyError, TypeError) as error:
             raise IndexDamaged(f"the candidates {path} cannot be used: {error}") from error
-        return cls(codes, **arrays, sets=about["sets"])
 
     def write(self, path: Path) -> None:
-        """Write the codes and, beside them, all the rest to new files."""
-        file = _codes_file(path)
-        path.parent.mkdir(exist_ok=True)
-        with open(file, "xb") as codes:
-            np.ascontiguousarray(self.codes).tofile(codes)
-            codes.flush()
-            os.fsync(codes.fileno())
-        about: dict[str, Any] = {"format": CANDIDATES_FORMAT, "codes": file_sum(file)}
-        about |= {"dim": self.codes.shape[1], "sets": self.sets}
-        arrays = {name: getattr(self, name) for name in ("scales", "means", "made_from")}
-        write_arrays(path, arrays, about)
+        """Write the large arrays to one new file and the rest to another beside it."""
+        small = [part.name for part in fields(self) if part.name not in (*_LARGE, "sets")]
+        arrays = [{name: getattr(self, name) for name in names} for names in (_LARGE, small)]
+        write_arrays(_codes_file(path), arrays[0], {}, sync=True)
+        write_arrays(path, arrays[1], {"format": CANDIDATES_FORMAT, "sets": self.sets})
 
 
 class TwoStage:
@@ -151,8 +260,8 @@ class TwoStage:
         self.candidates, self.layout, self.place_of = candidates, layout, place_of
         self.tail = np.flatnonzero(~there)
         self._tail_layout = layout.only(self.tail)
-        # What is gone is near to nothing.
-        self._scales = np.where(place_of >= 0, candidates.scales, np.float32(0))
+        self._gone = (place_of < 0)[candidates.order]
+        self._any_gone = bool(self._gone.any())
 
     @property
     def behind(self) -> bool:
@@ -180,7 +289,9 @@ class TwoStage:
                 if len(scores) < k:  # too much of it is of no use
                     unanswered.append(q)
                 else:
-                    best[q], places[q] = best_of(scores, mine, k)
+                    # Of equal scores the earlier document comes first.
+                    order = np.lexsort((mine, -scores))[:k]
+                    best[q], places[q] = scores[order], mine[order]
 
         if len(asked) == 1:  # the threads share it
             work(0, 1)
@@ -192,22 +303,77 @@ class TwoStage:
         return best, places
 
     def _score(self, asked: Vectors, method: Method, k: int, alone: bool) -> tuple[Floats, Ints]:
-        """Score the candidates for one asked vector (dim,); return the likely best of them."""
+        """Return the scores of the likely best for one asked vector (dim,), and their places."""
         of = self.candidates
-        products = np.empty(len(of.scales), np.float32)
-        multiply = partial(products_of_bytes, of.codes, self._scales, asked, products)
-        if alone and len(products) > _ALONE:
-            in_parts(len(products), multiply)
-        else:
-            multiply(0, len(products))
-        rows = np.empty(min(candidates_for(k), len(products)), np.int64)
-        rows = rows[: largest(products, len(rows), rows)]
-        places = self.place_of[rows]
-        if (places < 0).any():
-            rows, places = rows[places >= 0], places[places >= 0]
-        return self.layout.score_candidates(
-            asked, places, products[rows], of.means[rows], method, scored_exactly_for(k)
+        # The colder and the more there is to add, the further from the mean are the best.
+        known = (
+            method.temperature >= _MARGINS_FOR.temperature and method.alpha <= _MARGINS_FOR.alpha
         )
+        effort = Effort.of(k, of.margins if known else None)
+        planes = in_planes(asked)
+        rows, _ = self.nearest(asked, planes, effort, alone)
+        chosen = likely_best(
+            asked, *planes, rows, of.codes, of.scales, of.means, of.apart, of.about_apart,
+            of.begin, method.alpha, method.temperature, k, effort.most, effort.margins,
+        )  # fmt: skip
+        places = self.place_of[chosen]
+        return self.layout.rescore(asked, places, method), places
+
+    def nearest(
+        self, asked: Vectors, planes: tuple[Signs, Floats], effort: Effort, alone: bool
+    ) -> tuple[Ints, Floats]:
+        """Return the rows whose signs are nearest to an asked vector (dim,), and how near."""
+        of = self.candidates
+        if len(of.cells) == 1:
+            at = None
+            near = np.empty(len(of.signs), np.float32)
+            products_of_signs(of.signs, of.about_signs, *planes, 0, len(near), near, 0)
+        else:
+            at, near = self._alike(asked, planes, effort, alone)
+        if self._any_gone:
+            near[self._gone if at is None else self._gone[at]] = -np.inf
+        chosen = leading(near, effort.k, effort.most[0], effort.margins[1])
+        return of.order[chosen if at is None else at[chosen]], near[chosen]
+
+    def _alike(
+        self, asked: Vectors, planes: tuple[Signs, Floats], effort: Effort, alone: bool
+    ) -> tuple[Ints, Floats]:
+        """Return where in near cells signs differ least from the asked vector's, and how near."""
+        of = self.candidates
+        by_cell = np.empty((len(of.cells), 1), np.float32)
+        kernels.products_of_few(of.cells, asked[None], by_cell)  # BLAS would wake its threads
+        cells = np.flatnonzero(by_cell[:, 0] >= by_cell.max() - effort.margins[0])
+        firsts, lasts = of.edges[:, cells].ravel(), of.edges[:, cells + 1].ravel()
+        ends = np.cumsum(lasts - firsts)
+        total = int(ends[-1])
+        most = max(effort.most[0], min(10 * effort.most[0], total // 20))
+        mine = as_signs(asked[None])[0][0]
+        few = np.float32(np.inf)
+        if total > most:
+            picked = np.arange(0, total, max(1, total // _SAMPLED))
+            cell = np.searchsorted(ends, picked, "right")
+            bits = np.empty(len(picked), np.float32)
+            differing(of.signs, mine, lasts[cell] - ends[cell] + picked, bits)
+            few = np.sort(bits)[len(bits) * most // total]
+        found: list[tuple[Ints, Floats]] = []
+
+        def work(first: int, last: int) -> None:
+            room = min(2 * most, total)
+            rows, near = np.empty(room, np.int64), np.empty(room, np.float32)
+            begin = np.searchsorted(ends, first, "right")
+            end = np.searchsorted(ends, last, "right") if last < total else len(ends)
+            part = slice(begin, end)
+            count = alike(
+                of.signs, of.about_signs, mine, few, *planes, firsts[part], lasts[part], rows, near
+            )
+            found.append((rows[:count], near[:count]))
+
+        if alone and total > _MANY:
+            in_parts(total, work)
+        else:
+            work(0, total)
+        rows, near = zip(*found, strict=True)
+        return np.concatenate(rows), np.concatenate(near)
 
 
 class CandidateCache:
@@ -236,8 +402,9 @@ class CandidateCache:
                 if two.candidates.sets == names and not two.worn:
                     if not two.behind:
                         return
-                    more = Candidates.make(layout.only(two.tail), made_from[two.tail], names)
-                    made = two.candidates.and_more(more)
+                    of = two.candidates
+                    late = layout.only(two.tail)
+                    made = of.and_more(Candidates.make(late, made_from[two.tail], names, of))
         made = made or Candidates.make(layout, made_from, names)
         name = f"candidates-{uuid.uuid4().hex}"
         try:
@@ -283,10 +450,20 @@ class CandidateCache:
         return Candidates.open(self._index / CACHE / name)
 
 
+def _centre_and_cells(layout: Layout) -> tuple[Vectors, Vectors]:
+    """Return the mean of documents' vectors, and centres of cells: one if there are not many."""
+    cells = 2 * int(np.sqrt(layout.size)) if layout.size > _MANY else 1
+    wanted = max(_CENTRE_FROM, 20 * cells)
+    some = range(0, len(layout.blocks), max(1, layout.size // wanted))
+    wholes = np.concatenate([taken_apart(layout, block)[0] for block in some])
+    centre = np.mean(wholes, axis=0)
+    return centre, rough_centres(wholes, cells) if cells > 1 else centre[None]
+
+
 def two_stage_suits(method: Method, documents: int, k: int) -> bool:
     """Tell whether the candidates are the ones a method would find."""
     return (
-        documents >= max(TWO_STAGE_FROM, 4 * candidates_for(k))
+        documents >= max(TWO_STAGE_FROM, 4 * Effort.of(k).most[0])
         and method.weighting == "softmax"
         and method.alpha > 0
         and method.n is None

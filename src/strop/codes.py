@@ -1,18 +1,29 @@
-"""Vectors at a byte a value: which are nearest, roughly, by reading them all quickly."""
+"""Vectors in few bits: who can be near, found by reading little.
+
+Two codes. One has a byte for each value. The other has a bit, its sign, and knows how long the
+vector is: a product with it is right to a few hundredths, which is enough to leave out most.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.compiled import compiled
-from strop.kernels import Floats, Ints
+from strop.compiled import bits_set, compiled, read_soon
+from strop.kernels import HARD_MAX, NEARLY_ZERO, Floats, Ints, exp_of, unit_floats
 from strop.types import Vectors
 from strop.vectors import stored_rows
 
 Bytes = NDArray[np.int8]
+Signs = NDArray[np.uint64]
+"""A bit for each value, 64 a word."""
 
 _BINS = 512
+_STEP = np.float32(0.586)
+"""An asked vector's values are rounded to eight levels: three bits, each of which is a plane. This
+step between them, a share of the values' spread, loses least where they are spread normally."""
 
 
 def as_bytes(vectors: Vectors) -> tuple[Bytes, Floats]:
@@ -23,17 +34,322 @@ def as_bytes(vectors: Vectors) -> tuple[Bytes, Floats]:
     return codes, scales
 
 
+def words_for(dim: int) -> int:
+    """Return how many words the signs of a vector take."""
+    return -(-dim // 64)
+
+
+def as_signs(vectors: Vectors) -> tuple[Signs, Floats]:
+    """Return the signs of vectors (n, dim), of any length, and what products with them need.
+
+    That is (n, 2) a factor and how many bits are set.
+    """
+    signs = np.zeros((len(vectors), words_for(vectors.shape[1])), np.uint64)
+    about = np.empty((len(vectors), 2), np.float32)
+    _write_signs(vectors, signs, about)
+    return signs, about
+
+
+@compiled()
+def _write_signs(vectors: Vectors, signs: Signs, about: Floats) -> None:
+    for r in range(len(vectors)):
+        square = np.float32(0.0)
+        total = np.float32(0.0)
+        count = 0
+        for c in range(vectors.shape[1]):
+            value = vectors[r, c]
+            square += value * value
+            total += abs(value)
+            if value > 0:
+                signs[r, c // 64] |= np.uint64(1) << np.uint64(c % 64)
+                count += 1
+        # With s the signs of v, q.v = q.s v.v / s.v but for what of q and s is aslant to v.
+        about[r, 0] = square / total if total > 0 else np.float32(0.0)
+        about[r, 1] = count
+
+
+def in_planes(asked: Vectors) -> tuple[Signs, Floats]:
+    """Return an asked vector (dim,) as products with signs take it: planes of bits, and factors."""
+    planes = np.zeros((words_for(len(asked)), 3), np.uint64)
+    factors = np.zeros(3, np.float32)
+    _write_planes(asked, planes, factors)
+    return planes, factors
+
+
+@compiled()
+def _write_planes(asked: Vectors, planes: Signs, factors: Floats) -> None:
+    dim = len(asked)
+    square = np.float32(0.0)
+    for value in asked:
+        square += value * value
+    step = max(_STEP * np.sqrt(square / np.float32(dim)), np.float32(1e-30))
+    total = 0
+    along = np.float32(0.0)
+    for c in range(dim):
+        level = min(max(int(asked[c] / step + np.float32(4.0)), 0), 7)
+        along += asked[c] * (np.float32(level) - np.float32(3.5))
+        total += level
+        for p in range(3):
+            planes[c // 64, p] |= np.uint64((level >> p) & 1) << np.uint64(c % 64)
+    # What is left of the vector along itself, made up for.
+    step = square / along if along > 0 else np.float32(0.0)
+    # A sum of +q and -q by sign is twice that of the values whose bit is set, less all.
+    factors[0] = np.float32(2.0) * step
+    factors[1] = np.float32(-7.0) * step
+    factors[2] = (np.float32(3.5 * dim) - np.float32(total)) * step
+
+
+@compiled()
+def products_of_signs(
+    signs: Signs, about: Floats, planes: Signs, factors: Floats, first: int, last: int,
+    products: Floats, at: int,
+) -> None:  # fmt: skip
+    """Write about the products of the rows ``first:last`` with the asked vector, from ``at`` on."""
+    for row in range(first, last, 2):
+        other = min(row + 1, last - 1)  # two at a time: the planes are read once for both
+        # A sum of floats in this order: sums of integers would be turned into vectors of them,
+        # for which counting bits is no single instruction.
+        levels = also = np.float32(0.0)
+        for w in range(len(planes)):
+            low, middle, high = planes[w, 0], planes[w, 1], planes[w, 2]
+            word = signs[row, w]
+            count = bits_set(word & middle) + (bits_set(word & high) << np.uint64(1))
+            levels += np.float32(np.int32(bits_set(word & low) + (count << np.uint64(1))))
+            word = signs[other, w]
+            count = bits_set(word & middle) + (bits_set(word & high) << np.uint64(1))
+            also += np.float32(np.int32(bits_set(word & low) + (count << np.uint64(1))))
+        for r, level in ((row, levels), (other, also)):
+            total = factors[0] * level + factors[1] * about[r, 1] + factors[2]
+            products[at + r - first] = about[r, 0] * total
+
+
+@compiled(inline=True)
+def _differing(signs: Signs, row: int, asked: Signs) -> Any:
+    words = len(asked)
+    whole = words - words % 4
+    bits = np.float32(0.0)  # a float: see above
+    for w in range(0, whole, 4):
+        some = bits_set(signs[row, w] ^ asked[w]) + bits_set(signs[row, w + 1] ^ asked[w + 1])
+        some += bits_set(signs[row, w + 2] ^ asked[w + 2])
+        some += bits_set(signs[row, w + 3] ^ asked[w + 3])
+        bits += np.float32(np.int32(some))
+    for w in range(whole, words):
+        bits += np.float32(np.int32(bits_set(signs[row, w] ^ asked[w])))
+    return bits
+
+
+@compiled()
+def differing(signs: Signs, asked: Signs, rows: Ints, bits: Floats) -> None:
+    """Write in how many bits some rows differ from the asked signs (words,)."""
+    for x in range(len(rows)):
+        bits[x] = _differing(signs, rows[x], asked)
+
+
+@compiled()
+def alike(
+    signs: Signs, about: Floats, asked: Signs, few: float, planes: Signs, factors: Floats,
+    firsts: Ints, lasts: Ints, rows: Ints, products: Floats,
+) -> int:  # fmt: skip
+    """Write which rows of some ranges differ from the asked signs in few bits, and their products.
+
+    Returns how many there are, at most as many as ``rows`` has room for.
+    """
+    found = 0
+    for r in range(len(firsts)):
+        for row in range(firsts[r], lasts[r]):
+            if _differing(signs, row, asked) <= few and found < len(rows):
+                read_soon(about, row, row + 1)
+                levels = np.float32(0.0)
+                for w in range(len(planes)):
+                    word = signs[row, w]
+                    count = bits_set(word & planes[w, 1])
+                    count += bits_set(word & planes[w, 2]) << np.uint64(1)
+                    count = (count << np.uint64(1)) + bits_set(word & planes[w, 0])
+                    levels += np.float32(np.int32(count))
+                rows[found] = row
+                products[found] = levels
+                found += 1
+    for x in range(found):
+        later = rows[min(x + 16, found - 1)]
+        read_soon(about, later, later + 1)
+        total = factors[0] * products[x] + factors[1] * about[rows[x], 1] + factors[2]
+        products[x] = about[rows[x], 0] * total
+    return found
+
+
+@compiled()
+def _offer(best: Floats, value: float) -> None:
+    """Put a value in its place among the best, largest first; the least goes."""
+    at = len(best) - 1
+    while at > 0 and best[at - 1] < value:
+        best[at] = best[at - 1]
+        at -= 1
+    best[at] = value
+
+
+@compiled()
+def leading(values: Floats, k: int, most: int, margin: float) -> Ints:
+    """Return where the values within ``margin`` of the k-th are, or about the largest ``most``.
+
+    Those of -inf never are.
+    """
+    best = np.full(k, -np.inf, np.float32)
+    for value in values:
+        if value > best[k - 1]:
+            _offer(best, value)
+    least = best[k - 1] - np.float32(margin)
+    order = np.empty(len(values), np.int64)
+    found = 0
+    for i in range(len(values)):
+        order[found] = i
+        found += values[i] >= least and values[i] > -np.inf
+    if found <= most:
+        return order[:found]
+    chosen = np.empty(most, np.int64)
+    return order[chosen[: largest(values[order[:found]], most, chosen)]]
+
+
+@compiled(reorder=True)
+def parts_of_documents(
+    rows: Vectors, own: Ints, starts: Ints, counts: Ints, whole: Vectors, means: Floats,
+    apart: Vectors,
+) -> None:  # fmt: skip
+    """Take documents apart: d + mean of q_i, and how d and each q_i differ from their means.
+
+    As in ``kernels.gram_of_documents``. Writes ``whole`` (n, dim) as unit rows, ``means`` (n, 2) of
+    d.q_i and of q_i.q_j for i != j (zeros where there are none), and into ``apart`` for each
+    document first (d - mean of q_i) / 2, then each q_i less that mean.
+    """
+    dim = rows.shape[1]
+    mean = np.empty(dim, np.float32)
+    at = 0
+    for j in range(len(own)):
+        n = counts[:, j].sum()
+        mean[:] = 0
+        squares = np.float32(0.0)
+        for m in range(len(starts)):
+            for i in range(starts[m, j], starts[m, j] + counts[m, j]):
+                for c in range(dim):
+                    mean[c] += rows[i, c]
+                    squares += rows[i, c] * rows[i, c]
+        share = np.float32(1.0) / np.float32(max(1, n))
+        along = np.float32(0.0)
+        square = np.float32(0.0)
+        for c in range(dim):
+            square += mean[c] * mean[c]
+            mean[c] *= share
+            along += rows[own[j], c] * mean[c]
+            whole[j, c] = rows[own[j], c] + mean[c]
+            apart[at, c] = np.float32(0.5) * (rows[own[j], c] - mean[c])
+        at += 1
+        for m in range(len(starts)):
+            for i in range(starts[m, j], starts[m, j] + counts[m, j]):
+                for c in range(dim):
+                    apart[at, c] = rows[i, c] - mean[c]
+                at += 1
+        means[j, 0] = along
+        means[j, 1] = (square - squares) / max(1, n * (n - 1))
+    unit_floats(whole, whole)
+
+
 @compiled(reorder=True)
 def products_of_bytes(
-    codes: Bytes, scales: Floats, asked: Vectors, products: Floats, first: int, last: int
+    codes: Bytes, scales: Floats, rows: Ints, asked: Vectors, products: Floats
 ) -> None:
-    """Write the products of the rows ``first:last`` with one asked vector (dim,)."""
-    for r in range(first, last):
-        row = codes[r]
+    """Write the cosines of some rows with one asked vector (dim,)."""
+    for x in range(len(rows)):
+        later = rows[min(x + 8, len(rows) - 1)]
+        read_soon(codes, later, later + 1)
+        row = codes[rows[x]]
         total = np.float32(0.0)
         for c in range(len(asked)):
             total += np.float32(row[c]) * asked[c]
-        products[r] = total * scales[r]
+        products[x] = total * scales[rows[x]]
+
+
+@compiled(reorder=True)
+def rough_scores(
+    planes: Signs, factors: Floats, rows: Ints, near: Floats, means: Floats, apart: Signs,
+    about: Floats, begin: Ints, alpha: float, temperature: float, rough: Floats,
+) -> None:  # fmt: skip
+    """Write about the cosine of the asked vector and d* for the documents of ``rows``.
+
+    ``near`` are its cosines with c = d + mean of q_i. Where alpha is 1, q.d* = q.c + sum of
+    w_i q.(q_i - mean), and the softmax does not mind that the mean is taken off: signs of the
+    differences are enough. The length of d* follows to a percent from the means of d.q_i and
+    q_i.q_j.
+    """
+    size = len(rows)
+    total = 0
+    for x in range(size):
+        total += begin[rows[x] + 1] - begin[rows[x]]
+    sims = np.empty(total, np.float32)
+    at = 0
+    for x in range(size):
+        later = rows[min(x + 4, size - 1)]
+        read_soon(apart, begin[later], begin[later + 1])
+        read_soon(about, begin[later], begin[later + 1])
+        first, last = begin[rows[x]], begin[rows[x] + 1]
+        products_of_signs(apart, about, planes, factors, first, last, sims, at)
+        at += last - first
+    # One peak for all documents, not one for each: all weights are made together, several at a
+    # time. None is too small for float32 unless the temperature is a hundredth or less.
+    hard = temperature < HARD_MAX
+    cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
+    peak = np.float32(-np.inf)
+    for i in range(total):
+        peak = max(peak, sims[i])
+    weights = np.empty(total, np.float32)
+    for i in range(total):
+        weights[i] = exp_of((sims[i] - peak) * cooling)
+    keep = np.float32(1.0 / max(1.0, abs(alpha)))
+    add = np.float32(alpha / max(1.0, abs(alpha)))
+    at = 0
+    for x in range(size):
+        n = begin[rows[x] + 1] - begin[rows[x]] - 1
+        own = sims[at]
+        at += 1
+        if n == 0:
+            rough[x] = near[x]
+            continue
+        whole = pull = squares = np.float32(0.0)
+        for i in range(at, at + n):
+            w = weights[i]
+            whole += w
+            pull += w * sims[i]
+            squares += w * w
+        if hard:
+            pull, whole, squares = sims[at : at + n].max(), np.float32(1.0), np.float32(1.0)
+        at += n
+        squares /= whole * whole
+        along, beside = means[rows[x], 0], means[rows[x], 1]
+        square = np.float32(1.0) + np.float32(2.0) * along
+        square += (np.float32(1.0) + np.float32(n - 1) * beside) / np.float32(n)
+        half = np.float32(0.5) * near[x] * np.sqrt(max(square, np.float32(0.0)))
+        over = (keep + add) * half + (keep - add) * own + add * pull / whole
+        under = keep * keep + np.float32(2.0) * keep * add * along
+        under += add * add * (squares + (np.float32(1.0) - squares) * beside)
+        rough[x] = over / np.sqrt(max(under, np.float32(NEARLY_ZERO)))
+
+
+@compiled()
+def likely_best(
+    asked: Vectors, planes: Signs, factors: Floats, rows: Ints, codes: Bytes, scales: Floats,
+    means: Floats, apart: Signs, about: Floats, begin: Ints, alpha: float, temperature: float,
+    k: int, most: tuple[int, int, int], margins: tuple[float, float, float, float],
+) -> Ints:  # fmt: skip
+    """Return those of ``rows`` that are likely among the best k.
+
+    First the nearest by their bytes are chosen, then of these the best by ``rough_scores``; how
+    many is said by ``candidates.Effort``.
+    """
+    near = np.empty(len(rows), np.float32)
+    products_of_bytes(codes, scales, rows, asked, near)
+    chosen = leading(near, k, most[1], margins[2])
+    rows, near = rows[chosen], near[chosen]
+    rough = np.empty(len(rows), np.float32)
+    rough_scores(planes, factors, rows, near, means, apart, about, begin, alpha, temperature, rough)
+    return rows[leading(rough, k, most[2], margins[3])]
 
 
 @compiled()

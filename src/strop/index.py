@@ -454,7 +454,7 @@ class Index(IndexFolder):
         method = replace(self.method("sharp"), words=0.0)
         with self._catalog.reading():
             snapshot, layout = self._layout(method)
-            rows = layout.sample_queries(n)
+            rows, _ = layout.sample_queries(n)
             used = self._two(snapshot, layout, method, k) is not None
         quick, exact = (self.search(rows, k, method, exact=one) for one in (False, True))
         shared = [

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.compiled import compiled
+from strop.compiled import compiled, read_soon
 from strop.packed import is_packed, unpack
 from strop.types import Vectors
 
@@ -26,9 +26,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 # Below this squared length d* nearly vanishes, and the Gram form has too few digits left.
-_NEARLY_ZERO = 0.05
+NEARLY_ZERO = 0.05
 # No two float32 cosines differ by so little: below, softmax is the maximum.
-_HARD_MAX = 1e-12
+HARD_MAX = 1e-12
 
 
 def unit_rows(vectors: NDArray[np.floating]) -> Vectors:
@@ -157,7 +157,7 @@ def gram_of_documents(
 
 
 @compiled(reorder=True)
-def _exp(x: float) -> float:
+def exp_of(x: float) -> float:
     """Return exp(x) of a float32 x <= 0 to 3e-7 of its value; several run at a time.
 
     e^x = 2^n e^r with r small: a polynomial (Cephes' coefficients) and n put into the exponent.
@@ -223,7 +223,7 @@ def sharpened_block(
     # Scaled so that neither alpha nor its square can overflow.
     keep = np.float32(1.0 / max(1.0, abs(alpha)))
     add = np.float32(alpha / max(1.0, abs(alpha)))
-    hard = temperature < _HARD_MAX
+    hard = temperature < HARD_MAX
     cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
     at, place, doubtful = 0, 0, 0
     for j in range(len(own)):
@@ -248,7 +248,7 @@ def sharpened_block(
                     weights[i, q] = 1.0 if sims[i, q] == peak[q] else 0.0
             else:
                 for q in range(width):
-                    weights[i, q] = _exp((sims[i, q] - peak[q]) * cooling)
+                    weights[i, q] = exp_of((sims[i, q] - peak[q]) * cooling)
             inner[:] = 0
             for other in range(i):
                 g = grams[place + other]
@@ -273,7 +273,7 @@ def sharpened_block(
                 under = keep * keep * self_dots[j] + np.float32(2.0) * keep * add * z * along[q]
                 under += add * add * z * z * square[q]
                 top = keep * plain[q] + add * z * pull[q]
-                clear = under > np.float32(_NEARLY_ZERO)
+                clear = under > np.float32(NEARLY_ZERO)
                 scores[q] = top / np.sqrt(under) if clear else np.float32(np.nan)
         for q in range(n_asked):
             if scores[q] > best[q, last]:
@@ -296,7 +296,7 @@ def sharpened_block_for_one(
     weights = np.empty(widest, np.float32)
     keep = np.float32(1.0 / max(1.0, abs(alpha)))
     add = np.float32(alpha / max(1.0, abs(alpha)))
-    hard = temperature < _HARD_MAX
+    hard = temperature < HARD_MAX
     cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
     at, place, doubtful = 0, 0, 0
     for j in range(len(own)):
@@ -316,7 +316,7 @@ def sharpened_block_for_one(
             for i in range(n, -(-n // 8) * 8):
                 sims[i] = peak
             for i in range(-(-n // 8) * 8):
-                weights[i] = _exp((sims[i] - peak) * cooling)
+                weights[i] = exp_of((sims[i] - peak) * cooling)
             if hard:
                 for i in range(n):
                     weights[i] = np.float32(1.0) if sims[i] == peak else np.float32(0.0)
@@ -340,7 +340,7 @@ def sharpened_block_for_one(
             z = np.float32(1.0) / total
             under = keep * keep * self_dots[j] + np.float32(2.0) * keep * add * z * along
             under += add * add * z * z * square
-            clear = under > np.float32(_NEARLY_ZERO)
+            clear = under > np.float32(NEARLY_ZERO)
             score = np.float32(np.nan)
             if clear:
                 score = (keep * plain + add * z * pull) / np.sqrt(under)
@@ -380,54 +380,19 @@ def plain_block(products: Floats, own: Ints, shift: int, best: Floats, places: I
 
 
 @compiled(reorder=True)
-def sharpened_by_mean(
-    rows: Vectors, own: Ints, starts: Ints, counts: Ints, built: Vectors, means: Floats
-) -> None:
-    """Write ``built`` (n, dim): unit rows along d + mean of q_i. As in ``gram_of_documents``.
-
-    Also ``means`` (n, 2): of d.q_i, and of q_i.q_j for i != j; zeros where there are none.
-    """
-    dim = rows.shape[1]
-    total = np.empty(dim, np.float32)
-    for j in range(len(own)):
-        n = counts[:, j].sum()
-        total[:] = 0
-        squares = np.float32(0.0)
-        for m in range(len(starts)):
-            for i in range(starts[m, j], starts[m, j] + counts[m, j]):
-                for c in range(dim):
-                    total[c] += rows[i, c]
-                    squares += rows[i, c] * rows[i, c]
-        along = np.float32(0.0)
-        square = np.float32(0.0)
-        for c in range(dim):
-            along += rows[own[j], c] * total[c]
-            square += total[c] * total[c]
-            built[j, c] = rows[own[j], c] * max(1, n) + total[c]
-        means[j, 0] = along / max(1, n)
-        means[j, 1] = (square - squares) / max(1, n * (n - 1))
-    unit_floats(built, built)
-
-
-@compiled(reorder=True)
-def sharpened_candidates(
-    asked: Vectors, places: Ints, near: Floats, means: Floats, documents: Vectors, own: Ints,
-    rows: tuple[NDArray[Any], ...], starts: tuple[Ints, ...], counts: tuple[Ints, ...],
-    as_stored: bool, alpha: float, temperature: float, chosen: Ints, scores: Floats,
+def sharpened_at(
+    asked: Vectors, places: Ints, documents: Vectors, own: Ints, rows: tuple[NDArray[Any], ...],
+    starts: tuple[Ints, ...], counts: tuple[Ints, ...], as_stored: bool, alpha: float,
+    temperature: float, scores: Floats,
 ) -> None:  # fmt: skip
-    """Score the documents at ``places`` for one asked vector (dim,), the best of them exactly.
+    """Score the documents at ``places`` for one asked vector (dim,) by building their d*.
 
     ``documents[own[p]]`` is a document's vector, ``rows[m][starts[m][p]:][:counts[m][p]]`` are its
-    query vectors of set m: unit rows, or ``as_stored`` in bytes of any length. Reading them is what
-    takes long. The length of d* would need another reading, but is known to a percent from
-    ``means`` (of d.q_i, and of q_i.q_j for i != j), and so is q.d with ``near``, the cosine of the
-    asked vector and d + mean of q_i. That tells who can be among the best: for as many as
-    ``chosen`` has room (at most as many as there are) d* is built. Written are their places, in the
-    same order if there is room for all, and scores, NaN where d* nearly vanishes.
+    query vectors of set m: unit rows, or ``as_stored`` in bytes of any length. Scores are NaN where
+    d* nearly vanishes. Set after set, as taking its arrays out of their tuples is not free.
     """
     size, dim = len(places), len(asked)
     begin = np.zeros(size + 1, np.int64)
-    # A set's arrays are taken out of their tuples once: doing so is not free.
     for m in range(len(rows)):
         of = counts[m]
         for x in range(size):
@@ -440,6 +405,9 @@ def sharpened_candidates(
     for m in range(len(rows)):
         stored, start, of = rows[m], starts[m], counts[m]
         for x in range(size):
+            later = places[min(x + 2, size - 1)]
+            read_soon(stored, start[later], start[later] + of[later])
+            read_soon(documents, own[later], own[later] + 1)
             first = start[places[x]]
             for i in range(first, first + of[places[x]]):
                 total = np.float32(0.0)
@@ -459,84 +427,46 @@ def sharpened_candidates(
                 at_row[x] += 1
     keep = np.float32(1.0 / max(1.0, abs(alpha)))
     add = np.float32(alpha / max(1.0, abs(alpha)))
-    hard = temperature < _HARD_MAX
+    hard = temperature < HARD_MAX
     cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
-    rough = np.empty(size, np.float32)
+    built = np.empty((size, dim), np.float32)
     for x in range(size):
         n = begin[x + 1] - begin[x]
-        if n == 0:
-            rough[x] = near[x]
-            continue
-        sims = weights[begin[x] : begin[x + 1]]
-        peak = sims[0]
-        mean = np.float32(0.0)
-        for i in range(n):
-            peak = max(peak, sims[i])
-            mean += sims[i] / np.float32(n)
-        whole = np.float32(0.0)
-        pull = np.float32(0.0)
-        squares = np.float32(0.0)
-        for i in range(n):
-            s = sims[i]
-            if hard:
-                w = np.float32(1.0) if s == peak else np.float32(0.0)
-            else:
-                w = np.float32(_exp((s - peak) * cooling))
-            sims[i] = w
-            whole += w
-            pull += w * s
-            squares += w * w
-        squares /= whole * whole
-        for i in range(n):
-            sims[i] /= whole
-        along, beside = means[x, 0], means[x, 1]
-        square = np.float32(1.0) + np.float32(2.0) * along
-        square += (np.float32(1.0) + np.float32(n - 1) * beside) / np.float32(n)
-        plain = near[x] * np.sqrt(max(square, np.float32(0.0))) - mean
-        under = keep * keep + np.float32(2.0) * keep * add * along
-        under += add * add * (squares + (np.float32(1.0) - squares) * beside)
-        under = max(under, np.float32(_NEARLY_ZERO))
-        rough[x] = (keep * plain + add * pull / whole) / np.sqrt(under)
-    found = 0
-    for x in range(size):
-        if len(chosen) == size:  # no choice; then the order stays, too
-            chosen[x] = x
-            continue
-        if found == len(chosen) and rough[chosen[found - 1]] >= rough[x]:
-            continue
-        at = min(found, len(chosen) - 1)
-        while at > 0 and rough[chosen[at - 1]] < rough[x]:
-            chosen[at] = chosen[at - 1]
-            at -= 1
-        chosen[at] = x
-        found = min(found + 1, len(chosen))
-    built = np.empty((len(chosen), dim), np.float32)
-    for at in range(len(chosen)):
-        x = chosen[at]
-        share = keep if begin[x + 1] > begin[x] else np.float32(1.0)
+        share = keep if n else np.float32(1.0)
         row = own[places[x]]
         for c in range(dim):
-            built[at, c] = share * documents[row, c]
+            built[x, c] = share * documents[row, c]
+        sims = weights[begin[x] : begin[x + 1]]
+        peak = np.float32(-np.inf)
+        for i in range(n):
+            peak = max(peak, sims[i])
+        whole = np.float32(0.0)
+        for i in range(n):
+            if hard:
+                sims[i] = np.float32(1.0) if sims[i] == peak else np.float32(0.0)
+            else:
+                sims[i] = exp_of((sims[i] - peak) * cooling)
+            whole += sims[i]
+        for i in range(n):
+            sims[i] *= add / whole
     at_row = begin[:size].copy()
     for m in range(len(rows)):
         stored, start, of = rows[m], starts[m], counts[m]
-        for at in range(len(chosen)):
-            x = chosen[at]
+        for x in range(size):
             first = start[places[x]]
             for i in range(first, first + of[places[x]]):
-                share = add * weights[at_row[x]] * scales[at_row[x]]
+                share = weights[at_row[x]] * scales[at_row[x]]
                 at_row[x] += 1
                 for c in range(dim):
-                    built[at, c] += share * np.float32(stored[i, c])
-    for at in range(len(chosen)):
+                    built[x, c] += share * np.float32(stored[i, c])
+    for x in range(size):
         square = np.float32(0.0)
         along = np.float32(0.0)
         for c in range(dim):
-            square += built[at, c] * built[at, c]
-            along += built[at, c] * asked[c]
+            square += built[x, c] * built[x, c]
+            along += built[x, c] * asked[c]
         clear = square > np.float32(1e-3)
-        scores[at] = along / np.sqrt(square) if clear else np.float32(np.nan)
-        chosen[at] = places[chosen[at]]
+        scores[x] = along / np.sqrt(square) if clear else np.float32(np.nan)
 
 
 def cosine_with_sharpened(
@@ -558,7 +488,7 @@ def softmax(sims: NDArray[np.floating], temperature: float) -> NDArray[np.float6
     """Return softmax(sims / temperature); temperature 0 shares the weight among the largest."""
     values = np.asarray(sims, dtype=np.float64)
     weights: NDArray[np.float64]
-    if temperature < _HARD_MAX:  # largest as float32 sees it, like the kernel
+    if temperature < HARD_MAX:  # largest as float32 sees it, like the kernel
         single = values.astype(np.float32)
         weights = (single == single.max()).astype(np.float64)
     else:

@@ -16,7 +16,7 @@ from strop.catalog import Catalog
 from strop.errors import IndexDamaged
 from strop.kernels import Ints, as_floats, ranges
 from strop.ledger import DOCUMENTS, VectorFile, recount
-from strop.sidecar import file_sum, read_arrays
+from strop.sidecar import read_arrays
 from strop.snapshot import CACHE, cache_is_true
 from strop.types import Progress
 from strop.vectors import (
@@ -34,7 +34,7 @@ from strop.vectors import (
 )
 
 _COPIED_AT_ONCE = 64_000_000
-CODES, CANDIDATES_FORMAT = ".codes", 2
+CODES, CANDIDATES_FORMAT = ".codes", 3
 """Candidates (candidates.py) are two files of the cache, one with this ending."""
 
 
@@ -191,7 +191,7 @@ def _candidates_are_whole(catalog: Catalog, folder: Path) -> bool:
     found = read_arrays(folder / CACHE / name)
     if found is None or found[1]["format"] != CANDIDATES_FORMAT:
         return False
-    return bool(file_sum(folder / CACHE / f"{name}{CODES}") == found[1]["codes"])
+    return read_arrays(folder / CACHE / f"{name}{CODES}") is not None
 
 
 def mend(catalog: Catalog, folder: Path, dim: int, found: Findings) -> None:

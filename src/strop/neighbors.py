@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from strop.cells import nearest_centres, rough_centres
 from strop.compiled import compiled
 from strop.errors import BadInput
 from strop.kernels import Floats, Ints
@@ -143,8 +144,8 @@ def _propose_from_cells(
 ) -> None:
     """Compare each row with those of the nearest cells of a rough clustering."""
     cells = max(1, int(np.sqrt(len(points))))
-    centres = _rough_centres(points, cells)
-    cell_of = _nearest_centres(points, centres)
+    centres = rough_centres(points, cells)
+    cell_of = nearest_centres(points, centres)
     members = np.argsort(cell_of, kind="stable").astype(np.int64)
     edges = np.searchsorted(cell_of[members], np.arange(cells + 1))
     near = np.argsort(-(centres @ centres.T), axis=1, kind="stable")[:, :probes]
@@ -161,36 +162,6 @@ def _propose_from_cells(
             in_parts(len(mine), partial(_keep_rows, products, usable, mine, part, mine, best, rows))
         if progress is not None:
             progress("finding neighbours", cell + 1, cells)
-
-
-def _rough_centres(points: Vectors, cells: int) -> Vectors:
-    """Return unit centres (cells, dim) from a few rounds of KMeans on an even sample."""
-    every = max(1, len(points) // (cells * 40))
-    sample = np.ascontiguousarray(points[::every])
-    centres = sample[np.linspace(0, len(sample) - 1, cells).astype(np.int64)].copy()
-    for _ in range(8):
-        nearest = _nearest_centres(sample, centres)
-        sums = np.zeros_like(centres)
-        _add_rows(sample, nearest, sums)
-        lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-        centres = np.where(lengths > 0, sums / np.maximum(lengths, 1e-12), centres)
-    return np.asarray(centres, np.float32)
-
-
-def _nearest_centres(points: Vectors, centres: Vectors) -> Ints:
-    """Return for each point which centre has the largest product with it."""
-    nearest = np.empty(len(points), np.int64)
-    for at in range(0, len(points), 8192):
-        nearest[at : at + 8192] = np.argmax(points[at : at + 8192] @ centres.T, axis=1)
-    return nearest
-
-
-@compiled()
-def _add_rows(points: Vectors, which: Ints, sums: Vectors) -> None:
-    """Add each point to row ``which`` of the sums."""
-    for r in range(len(points)):
-        for c in range(points.shape[1]):
-            sums[which[r], c] += points[r, c]
 
 
 def decide(

@@ -73,7 +73,7 @@ class Layout:
         per_document = np.zeros(self.size, np.int64)
         for some in counts:
             per_document += some
-        self._offsets = _starts(per_document)
+        self.offsets = _starts(per_document)
         self._gram_offsets = _starts(per_document * (per_document + 1) // 2)
         self.blocks = self._cut(per_document)
         self._block_rows = np.zeros(len(self.blocks), np.int64)
@@ -132,7 +132,7 @@ class Layout:
     @property
     def rows(self) -> int:
         """How many query vectors its documents have."""
-        return int(self._offsets[-1])
+        return int(self.offsets[-1])
 
     def block(self, block: int) -> tuple[Vectors, Ints, Ints, Ints]:
         """Return a block's rows as floats, and where each document's own and its lists stand.
@@ -147,7 +147,7 @@ class Layout:
         """Return d.d of each document, d.q_i of each query, and the packed Gram triangles."""
         if self._fixed is None:
             self_dots = np.empty(self.size, np.float32)
-            doc_dots = np.empty(self._offsets[-1], np.float32)
+            doc_dots = np.empty(self.offsets[-1], np.float32)
             grams = np.empty(self._gram_offsets[-1], np.float32)
 
             def fill(block: int) -> None:
@@ -155,7 +155,7 @@ class Layout:
                 kernels.gram_of_documents(
                     *self.block(block),
                     self_dots[first:last],
-                    doc_dots[self._offsets[first] : self._offsets[last]],
+                    doc_dots[self.offsets[first] : self.offsets[last]],
                     grams[self._gram_offsets[first] : self._gram_offsets[last]],
                 )
 
@@ -187,7 +187,7 @@ class Layout:
         source[fresh] = np.arange(len(fresh))
         room = (
             np.empty(self.size, np.float32),
-            np.empty(self._offsets[-1], np.float32),
+            np.empty(self.offsets[-1], np.float32),
             np.empty(self._gram_offsets[-1], np.float32),
         )
         # Documents that stood together and do so still are copied as one.
@@ -199,7 +199,7 @@ class Layout:
             end = begin + last - first
             room[0][first:last] = parts[0][begin:end]
             for which, mine_at, their_at in (
-                (1, self._offsets, layout._offsets),
+                (1, self.offsets, layout.offsets),
                 (2, self._gram_offsets, layout._gram_offsets),
             ):
                 part = parts[which][their_at[begin] : their_at[end]]
@@ -276,7 +276,7 @@ class Layout:
             merge = kernels.sharpened_block_for_one if one else kernels.sharpened_block
             doubtful = merge(
                 products, own, local, counts, self_dots[first:last],
-                doc_dots[self._offsets[first] : self._offsets[last]],
+                doc_dots[self.offsets[first] : self.offsets[last]],
                 grams[self._gram_offsets[first] : self._gram_offsets[last]],
                 method.alpha, method.temperature, first, best, places,
             )  # fmt: skip
@@ -288,15 +288,10 @@ class Layout:
                     )  # fmt: skip
                     kernels.offer(best, places, q, np.float32(score), first + j)
 
-    def score_candidates(
-        self, asked: Vectors, places: Ints, near: Floats, means: Floats, method: Method,
-        exactly: int,
-    ) -> tuple[Floats, Ints]:  # fmt: skip
-        """Return the scores and places of the likely best of the documents at ``places``.
+    def rescore(self, asked: Vectors, places: Ints, method: Method) -> Floats:
+        """Return the exact scores of the documents at ``places`` for one asked vector (dim,).
 
-        asked (dim,); near (n,) its cosines with d + mean of q_i; means (n, 2) of d.q_i and of
-        q_i.q_j. Of those documents ``exactly`` are scored to the end. Needs nothing of what
-        is fixed for documents, and reads only theirs.
+        Needs nothing of what is fixed for documents, and reads only theirs.
         """
         at, direct = places, self._direct
         if direct is None:  # mixed kinds of rows, or one that kernels do not read
@@ -308,28 +303,18 @@ class Layout:
             starts = [np.cumsum(count) - count for count in counts]
             direct = _as_kernels_take(rows, starts, counts)
             at = np.arange(len(places))
-        chosen = np.empty(min(len(places), exactly), np.int64)
-        scores = np.empty(len(chosen), np.float32)
-        kernels.sharpened_candidates(
-            asked, at, near, means, *direct, method.alpha, method.temperature, chosen, scores
-        )
-        if at is not places:
-            chosen = places[chosen]
+        scores = np.empty(len(places), np.float32)
+        kernels.sharpened_at(asked, at, *direct, method.alpha, method.temperature, scores)
         for doubtful in np.flatnonzero(np.isnan(scores)).tolist():
+            place = places[doubtful]
             scores[doubtful] = kernels.cosine_with_sharpened(
-                asked, self.document(chosen[doubtful]), self.queries(chosen[doubtful]),
-                method.alpha, method.temperature,
-            )  # fmt: skip
-        return scores, chosen
-
-    def rescore(self, asked: Vectors, places: Ints, method: Method) -> Floats:
-        """Return the exact scores of the documents at ``places`` for one asked vector (dim,)."""
-        unknown = np.zeros(len(places), np.float32), np.zeros((len(places), 2), np.float32)
-        return self.score_candidates(asked, places, *unknown, method, len(places))[0]
+                asked, self.document(place), self.queries(place), method.alpha, method.temperature
+            )
+        return scores
 
     @cached_property
     def _direct(self) -> _Direct | None:
-        """Return the files as ``kernels.sharpened_candidates`` takes them, None if it cannot."""
+        """Return the files as ``kernels.sharpened_at`` takes them, None if it cannot."""
         kinds = {file.vectors.dtype for file in self._files[1:]}
         if self._files[0].vectors.dtype != np.float32 or len(kinds) != 1:
             return None
@@ -341,12 +326,12 @@ class Layout:
             [file.count for file in self._files],
         )
 
-    def sample_queries(self, n: int) -> Vectors:
-        """Return up to n of the documents' query vectors, the same every time."""
-        having = np.flatnonzero(np.diff(self._offsets))
-        picked = np.random.default_rng(0).permutation(having)[:n].tolist()
-        rows = [self.queries(place)[0] for place in picked]
-        return np.array(rows, np.float32).reshape(-1, self.dim)
+    def sample_queries(self, n: int) -> tuple[Vectors, Ints]:
+        """Return a query vector of each of up to n documents, the same every time, and places."""
+        rng = np.random.default_rng(0)
+        places = rng.permutation(np.flatnonzero(np.diff(self.offsets)))[:n]
+        rows = [rng.choice(self.queries(place)) for place in places.tolist()]
+        return np.array(rows, np.float32).reshape(-1, self.dim), places
 
     def only(self, places: Ints) -> Layout:
         """Return a layout of some of the documents."""
