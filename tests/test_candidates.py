@@ -234,7 +234,7 @@ def test_threads_find_the_same_and_what_is_gone_stays_away(
     exact = layout.scan(asked, method, 10)[1]
     first = np.arange(2500)
     made = candidates.Candidates.make(layout.only(first), numbers[first], [])
-    assert len(made.cells) == (1 if many == 10_000 else 100)
+    assert len(made.cells) == (1 if many == 10_000 else 150)
     late = np.arange(2500, 3000)
     made = made.and_more(candidates.Candidates.make(layout.only(late), numbers[late], [], made))
     two = candidates.TwoStage(made, layout, numbers)
@@ -258,7 +258,7 @@ def test_it_finds_what_the_scan_finds(index: Index) -> None:
     assert two_stage(index) is not None
     quick, exact = (index.search(ASKED, 5, exact=one) for one in (False, True))
     shared = [len(set(a) & set(b)) for a, b in zip(quick.ids, exact.ids, strict=True)]
-    assert sum(shared) >= 14
+    assert sum(shared) >= 12  # sixteen signs do not tell much
     for ids, scores, right, best in zip(*quick, *exact, strict=True):
         known = dict(zip(right.tolist(), best.tolist(), strict=True))
         for id_, score in zip(ids.tolist(), scores.tolist(), strict=True):
@@ -309,7 +309,7 @@ def test_beside_a_set_without_vectors(index: Index) -> None:
     quick, exact = (index.search(ASKED, 5, exact=one) for one in (False, True))
     assert two_stage(index) is not None
     shared = [len(set(a) & set(b)) for a, b in zip(quick.ids, exact.ids, strict=True)]
-    assert sum(shared) >= 14
+    assert sum(shared) >= 12  # sixteen signs do not tell much
 
 
 def test_they_are_made_anew_when_much_is_removed(index: Index) -> None:
@@ -476,7 +476,7 @@ def test_a_writer_stopped_while_it_makes_candidates(
         assert (index._catalog.meta("candidates") == before) == (step != "committed")
         two = two_stage(index)
         assert two is not None
-        assert len(two.tail) == (0 if step == "committed" else 100)
+        assert len(two.tail) == (0 if step == "committed" else 150)
         assert not index.check()
         index.finish()
         two = two_stage(index)

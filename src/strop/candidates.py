@@ -67,8 +67,8 @@ _LARGE = ("codes", "signs", "apart", "about_apart")
 _MARGINS_FROM = 512
 """Stored queries by which it is found out how much must be looked at."""
 _MARGINS_FOR = METHODS["sharp"]
-_LOST = 0.002
-"""The share of the best that may be lost to each margin."""
+_LOST = (0.0005, 0.002, 0.002, 0.002)
+"""The shares of the best that may be lost to the margins."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class Candidates:
                     below[stage, q] = np.partition(values, -k)[-k] - values[best]
 
         in_parts(len(asked), work)
-        return np.quantile(below, 1 - _LOST, axis=(1, 2)).astype(np.float32)
+        return np.array([np.quantile(one, 1 - lost) for one, lost in zip(below, _LOST)], np.float32)
 
     def and_more(self, other: Candidates) -> Candidates:
         """Return these and others, made to stand behind them."""
@@ -346,15 +346,15 @@ class TwoStage:
         firsts, lasts = of.edges[:, cells].ravel(), of.edges[:, cells + 1].ravel()
         ends = np.cumsum(lasts - firsts)
         total = int(ends[-1])
-        most = max(effort.most[0], min(10 * effort.most[0], total // 20))
+        most = max(effort.most[0], min(10 * effort.most[0], total // 4))
         mine = as_signs(asked[None])[0][0]
-        few = np.float32(np.inf)
+        few = of.signs.shape[1] * 64
         if total > most:
             picked = np.arange(0, total, max(1, total // _SAMPLED))
             cell = np.searchsorted(ends, picked, "right")
             bits = np.empty(len(picked), np.float32)
             differing(of.signs, mine, lasts[cell] - ends[cell] + picked, bits)
-            few = np.sort(bits)[len(bits) * most // total]
+            few = int(np.sort(bits)[len(bits) * most // total])
         found: list[tuple[Ints, Floats]] = []
 
         def work(first: int, last: int) -> None:
@@ -452,7 +452,7 @@ class CandidateCache:
 
 def _centre_and_cells(layout: Layout) -> tuple[Vectors, Vectors]:
     """Return the mean of documents' vectors, and centres of cells: one if there are not many."""
-    cells = 2 * int(np.sqrt(layout.size)) if layout.size > _MANY else 1
+    cells = 3 * int(np.sqrt(layout.size)) if layout.size > _MANY else 1
     wanted = max(_CENTRE_FROM, 20 * cells)
     some = range(0, len(layout.blocks), max(1, layout.size // wanted))
     wholes = np.concatenate([taken_apart(layout, block)[0] for block in some])

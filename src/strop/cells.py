@@ -14,7 +14,7 @@ def rough_centres(points: Vectors, cells: int) -> Vectors:
     every = max(1, len(points) // (cells * 20))
     sample = np.ascontiguousarray(points[::every])
     centres = sample[np.linspace(0, len(sample) - 1, cells).astype(np.int64)].copy()
-    for _ in range(5):
+    for _ in range(6):
         nearest = nearest_centres(sample, centres)
         sums = np.zeros_like(centres)
         _add_rows(sample, nearest, sums)

@@ -35,8 +35,8 @@ def as_bytes(vectors: Vectors) -> tuple[Bytes, Floats]:
 
 
 def words_for(dim: int) -> int:
-    """Return how many words the signs of a vector take."""
-    return -(-dim // 64)
+    """Return how many words the signs of a vector take: four at least."""
+    return max(4, -(-dim // 64))
 
 
 def as_signs(vectors: Vectors) -> tuple[Signs, Floats]:
@@ -124,56 +124,55 @@ def products_of_signs(
 
 
 @compiled(inline=True)
-def _differing(signs: Signs, row: int, asked: Signs) -> Any:
-    words = len(asked)
-    whole = words - words % 4
-    bits = np.float32(0.0)  # a float: see above
-    for w in range(0, whole, 4):
-        some = bits_set(signs[row, w] ^ asked[w]) + bits_set(signs[row, w + 1] ^ asked[w + 1])
-        some += bits_set(signs[row, w + 2] ^ asked[w + 2])
-        some += bits_set(signs[row, w + 3] ^ asked[w + 3])
-        bits += np.float32(np.int32(some))
-    for w in range(whole, words):
-        bits += np.float32(np.int32(bits_set(signs[row, w] ^ asked[w])))
+def _differing(signs: Signs, row: Any, asked: Signs, first: Any) -> Any:
+    """Return in how many bits a row (uint64) differs; ``first`` are four of the asked words."""
+    bits = bits_set(signs[row, 0] ^ first[0]) + bits_set(signs[row, 1] ^ first[1])
+    bits += bits_set(signs[row, 2] ^ first[2]) + bits_set(signs[row, 3] ^ first[3])
+    for w in range(4, len(asked)):
+        bits += bits_set(signs[row, w] ^ asked[w])
     return bits
 
 
 @compiled()
 def differing(signs: Signs, asked: Signs, rows: Ints, bits: Floats) -> None:
     """Write in how many bits some rows differ from the asked signs (words,)."""
+    first = asked[0], asked[1], asked[2], asked[3]  # there are four at least
     for x in range(len(rows)):
-        bits[x] = _differing(signs, rows[x], asked)
+        bits[x] = _differing(signs, np.uint64(rows[x]), asked, first)
 
 
 @compiled()
 def alike(
-    signs: Signs, about: Floats, asked: Signs, few: float, planes: Signs, factors: Floats,
+    signs: Signs, about: Floats, asked: Signs, few: int, planes: Signs, factors: Floats,
     firsts: Ints, lasts: Ints, rows: Ints, products: Floats,
 ) -> int:  # fmt: skip
     """Write which rows of some ranges differ from the asked signs in few bits, and their products.
 
     Returns how many there are, at most as many as ``rows`` has room for.
     """
+    # Read once, and before anything is written that might be the same memory.
+    first = asked[0], asked[1], asked[2], asked[3]
+    limit = np.uint64(few)
     found = 0
     for r in range(len(firsts)):
-        for row in range(firsts[r], lasts[r]):
-            if _differing(signs, row, asked) <= few and found < len(rows):
-                read_soon(about, row, row + 1)
-                levels = np.float32(0.0)
-                for w in range(len(planes)):
-                    word = signs[row, w]
-                    count = bits_set(word & planes[w, 1])
-                    count += bits_set(word & planes[w, 2]) << np.uint64(1)
-                    count = (count << np.uint64(1)) + bits_set(word & planes[w, 0])
-                    levels += np.float32(np.int32(count))
+        # An index without a sign: one that may be below zero is looked at twice.
+        for row in range(np.uint64(firsts[r]), np.uint64(lasts[r])):
+            if _differing(signs, row, asked, first) <= limit and found < len(rows):
                 rows[found] = row
-                products[found] = levels
                 found += 1
     for x in range(found):
-        later = rows[min(x + 16, found - 1)]
+        later = rows[min(x + 24, found - 1)]
+        read_soon(signs, later, later + 1)
         read_soon(about, later, later + 1)
-        total = factors[0] * products[x] + factors[1] * about[rows[x], 1] + factors[2]
-        products[x] = about[rows[x], 0] * total
+        row = np.uint64(rows[x])
+        levels = np.float32(0.0)
+        for w in range(len(planes)):
+            count = bits_set(signs[row, w] & planes[w, 1])
+            count += bits_set(signs[row, w] & planes[w, 2]) << np.uint64(1)
+            count = (count << np.uint64(1)) + bits_set(signs[row, w] & planes[w, 0])
+            levels += np.float32(np.int32(count))
+        total = factors[0] * levels + factors[1] * about[row, 1] + factors[2]
+        products[x] = about[row, 0] * total
     return found
 
 
