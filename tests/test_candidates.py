@@ -48,9 +48,9 @@ def documents(first: int, last: int) -> list[dict[str, str]]:
     ]
 
 
-def few(k: int, margins: Any = None, times: int = 1) -> candidates.Effort:
+def few(k: int, measured: Any = None, times: int = 1) -> candidates.Effort:
     """As ``Effort.of``, for a small index."""
-    first, second, third, fourth = [np.inf] * 4 if margins is None else margins.tolist()
+    first, second, third, fourth = [np.inf] * 4 if measured is None else measured.tolist()[:4]
     most = (times * 10 * k, times * 9 * k, times * 8 * k)
     return candidates.Effort(k, most, (first, second, third, fourth))
 
@@ -240,7 +240,7 @@ def test_threads_find_the_same_and_what_is_gone_stays_away(
     two = candidates.TwoStage(made, layout, numbers)
     together = two.search(asked, method, 10)[1]
     assert shared(together, exact) > 0.97
-    read = [two.nearest(q, in_planes(q), few(10, made.margins), False)[0] for q in asked]
+    read = [two.nearest(q, in_planes(q), few(10, made.measured), False)[0] for q in asked]
     assert np.mean([len(rows) for rows in read]) < 101
     for q in range(0, 75, 10):
         np.testing.assert_array_equal(two.search(asked[q : q + 1], method, 10)[1][0], together[q])

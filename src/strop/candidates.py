@@ -34,9 +34,9 @@ from strop.codes import (
     in_planes,
     leading,
     likely_best,
+    nearest_of_all,
     parts_of_documents,
     products_of_bytes,
-    products_of_signs,
     rough_scores,
     words_for,
 )
@@ -56,6 +56,8 @@ _FOLLOW = 0.1
 """The candidates follow when this share of the documents is not among them as they are."""
 _MANY = 200_000
 """Rows from which they are sorted into cells."""
+_ALIKE = 14_000
+"""Rows of them that are kept for how few bits differ, and 200 for each of the best k."""
 _SAMPLED = 4096
 """Rows by which it is found out in how few bits the nearest differ."""
 _CENTRE_FROM = 30_000
@@ -84,11 +86,17 @@ class Effort:
     margins: tuple[float, float, float, float]
 
     @classmethod
-    def of(cls, k: int, margins: Floats | None = None, times: int = 1) -> Effort:
-        """Return the usual effort, or several times as much, with these margins or without."""
-        most = (times * (1400 + 20 * k), times * (600 + 20 * k), times * (34 + 3 * k))
-        first, second, third, fourth = (np.inf,) * 4 if margins is None else margins.tolist()
-        return cls(k, most, (first, second, third, fourth))
+    def of(cls, k: int, measured: Floats | None = None, times: int = 1) -> Effort:
+        """Return the usual effort, several times as much, or what was ``measured`` to be enough.
+
+        That is four margins and three shares of what is usual.
+        """
+        usual = (1400 + 20 * k, 600 + 20 * k, 34 + 3 * k)
+        known = [np.inf] * 4 + [times] * 3 if measured is None else measured.tolist()
+        a, b, c = (
+            max(2 * k, int(share * most)) for share, most in zip(known[4:], usual, strict=True)
+        )
+        return cls(k, (a, b, c), (known[0], known[1], known[2], known[3]))
 
 
 def taken_apart(layout: Layout, block: int) -> tuple[Vectors, Floats, Vectors]:
@@ -111,7 +119,7 @@ class Candidates:
     from the mean; ``means`` of their products, as ``codes.rough_scores`` takes them; what is
     ``about_`` signs is as ``codes.as_signs`` says. The signs are sorted by cell: ``order`` has
     their rows, ``edges`` (parts, cells + 1) tells where in a part a cell begins and ends.
-    ``margins`` are how far below the k-th one of the best k can be, as ``Effort`` takes them.
+    ``measured`` is what effort is enough, as ``Effort.of`` takes it.
     ``made_from`` (n, columns) says which document and which vectors of it a row is from.
     """
 
@@ -127,7 +135,7 @@ class Candidates:
     about_apart: Floats
     begin: Ints
     means: Floats
-    margins: Floats
+    measured: Floats
     made_from: Ints
     sets: list[str]
 
@@ -160,23 +168,23 @@ class Candidates:
             list(pool().map(fill, range(len(layout.blocks))))
         order = np.argsort(cell_of, kind="stable")
         edges = np.searchsorted(cell_of[order], np.arange(len(cells) + 1))[None]
-        margins = np.full(4, np.inf, np.float32) if like is None else like.margins
+        measured = np.array([np.inf] * 4 + [1] * 3, np.float32) if like is None else like.measured
         made = cls(
             codes, scales, signs[order], about[0][order], order, edges, cells, centre, apart,
-            about[1], begin, means, margins, made_from, sets,
+            about[1], begin, means, measured, made_from, sets,
         )  # fmt: skip
-        return made if like is not None else replace(made, margins=made._measured(layout))
+        return made if like is not None else replace(made, measured=made._measure(layout))
 
-    def _measured(self, layout: Layout, k: int = 10) -> Floats:
-        """Return margins: how far below the k-th the best k of stored queries were.
+    def _measure(self, layout: Layout, k: int = 10) -> Floats:
+        """Return what effort finds the best k of stored queries.
 
         The document that a query is from does not count; it would be too easy to find.
         """
         asked, own = layout.sample_queries(_MARGINS_FROM)
         if not len(asked) or layout.size < 4 * k:
-            return self.margins
+            return self.measured
         two, effort = TwoStage(self, layout, self.made_from), Effort.of(k, times=4)
-        below = np.empty((4, len(asked), k), np.float32)
+        below, rank = np.empty((4, len(asked), k)), np.empty((3, len(asked), k))
         cell_of = np.empty(layout.size, np.int64)
         cell_of[self.order] = np.repeat(np.arange(len(self.cells)), np.diff(self.edges[0]))
 
@@ -197,11 +205,16 @@ class Candidates:
                 best = likely[np.argsort(-scores)[:k]]
                 by_cell = self.cells @ asked[q]
                 below[0, q] = by_cell.max() - by_cell[cell_of[rows[best]]]
-                for stage, values in enumerate((by_signs, near, rough), 1):
-                    below[stage, q] = np.partition(values, -k)[-k] - values[best]
+                for stage, values in enumerate((by_signs, near, rough)):
+                    ordered = np.sort(values)
+                    below[stage + 1, q] = ordered[-k] - values[best]
+                    rank[stage, q] = len(ordered) - np.searchsorted(ordered, values[best])
 
         in_parts(len(asked), work)
-        return np.array([np.quantile(one, 1 - lost) for one, lost in zip(below, _LOST)], np.float32)
+        margins = [np.quantile(one, 1 - lost) for one, lost in zip(below, _LOST, strict=True)]
+        ranks = [np.quantile(one, 1 - lost) for one, lost in zip(rank, _LOST[1:], strict=True)]
+        shares = [min(1, last / most) for last, most in zip(ranks, Effort.of(k).most, strict=True)]
+        return np.array(margins + shares, np.float32)
 
     def and_more(self, other: Candidates) -> Candidates:
         """Return these and others, made to stand behind them."""
@@ -260,8 +273,9 @@ class TwoStage:
         self.candidates, self.layout, self.place_of = candidates, layout, place_of
         self.tail = np.flatnonzero(~there)
         self._tail_layout = layout.only(self.tail)
-        self._gone = (place_of < 0)[candidates.order]
-        self._any_gone = bool(self._gone.any())
+        gone = (place_of < 0)[candidates.order]
+        self._gone = gone if gone.any() else gone[:0]
+        self._efforts: dict[tuple[int, bool], Effort] = {}
 
     @property
     def behind(self) -> bool:
@@ -309,7 +323,9 @@ class TwoStage:
         known = (
             method.temperature >= _MARGINS_FOR.temperature and method.alpha <= _MARGINS_FOR.alpha
         )
-        effort = Effort.of(k, of.margins if known else None)
+        effort = self._efforts.get((k, known))
+        if effort is None:
+            effort = self._efforts[k, known] = Effort.of(k, of.measured if known else None)
         planes = in_planes(asked)
         rows, _ = self.nearest(asked, planes, effort, alone)
         chosen = likely_best(
@@ -324,16 +340,16 @@ class TwoStage:
     ) -> tuple[Ints, Floats]:
         """Return the rows whose signs are nearest to an asked vector (dim,), and how near."""
         of = self.candidates
-        if len(of.cells) == 1:
-            at = None
-            near = np.empty(len(of.signs), np.float32)
-            products_of_signs(of.signs, of.about_signs, *planes, 0, len(near), near, 0)
-        else:
-            at, near = self._alike(asked, planes, effort, alone)
-        if self._any_gone:
-            near[self._gone if at is None else self._gone[at]] = -np.inf
+        if len(of.cells) == 1:  # and they are in order
+            return nearest_of_all(
+                of.signs, of.about_signs, *planes, self._gone, effort.k, effort.most[0],
+                effort.margins[1],
+            )  # fmt: skip
+        at, near = self._alike(asked, planes, effort, alone)
+        if len(self._gone):
+            near[self._gone[at]] = -np.inf
         chosen = leading(near, effort.k, effort.most[0], effort.margins[1])
-        return of.order[chosen if at is None else at[chosen]], near[chosen]
+        return of.order[at[chosen]], near[chosen]
 
     def _alike(
         self, asked: Vectors, planes: tuple[Signs, Floats], effort: Effort, alone: bool
@@ -346,7 +362,7 @@ class TwoStage:
         firsts, lasts = of.edges[:, cells].ravel(), of.edges[:, cells + 1].ravel()
         ends = np.cumsum(lasts - firsts)
         total = int(ends[-1])
-        most = max(effort.most[0], min(10 * effort.most[0], total // 4))
+        most = max(effort.most[0], min(_ALIKE + 200 * effort.k, total // 4))
         mine = as_signs(asked[None])[0][0]
         few = of.signs.shape[1] * 64
         if total > most:

@@ -177,6 +177,21 @@ def alike(
 
 
 @compiled()
+def nearest_of_all(
+    signs: Signs, about: Floats, planes: Signs, factors: Floats, gone: NDArray[np.bool_], k: int,
+    most: int, margin: float,
+) -> tuple[Ints, Floats]:  # fmt: skip
+    """Return the rows that lead by about their products, and these; ``gone`` may be empty."""
+    products = np.empty(len(signs), np.float32)
+    products_of_signs(signs, about, planes, factors, 0, len(signs), products, 0)
+    for row in range(len(gone)):
+        if gone[row]:
+            products[row] = -np.inf
+    chosen = leading(products, k, most, margin)
+    return chosen, products[chosen]
+
+
+@compiled()
 def _offer(best: Floats, value: float) -> None:
     """Put a value in its place among the best, largest first; the least goes."""
     at = len(best) - 1
