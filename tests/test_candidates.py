@@ -328,6 +328,17 @@ def test_it_follows_when_much_is_new(index: Index) -> None:
     assert index.recall(40)["overlap"] > 0.9
 
 
+def test_it_is_measured_anew_when_the_documents_have_doubled(index: Index) -> None:
+    for first in range(300, 700, 100):
+        index.add(documents(first, first + 100))
+        two = two_stage(index)
+        assert two is not None
+        parts = two.candidates.edges
+        assert len(parts) == (1 if first == 600 else 1 + (first - 200) // 100)
+        assert parts[-1, -1] == first + 100
+    assert index.recall(40)["overlap"] > 0.9
+
+
 def test_another_reader_uses_it_and_another_set_makes_it_anew(index: Index) -> None:
     with reopen(index.path) as reader:
         assert two_stage(reader) is not None

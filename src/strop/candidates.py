@@ -55,22 +55,20 @@ TWO_STAGE_FROM = 20_000
 _FOLLOW = 0.1
 """The candidates follow when this share of the documents is not among them as they are."""
 _MANY = 200_000
-"""Rows from which they are sorted into cells."""
+"""Documents from which their signs are sorted into cells; rows that are worth a second thread."""
 _ALIKE = 14_000
-"""Rows of them that are kept for how few bits differ, and 200 for each of the best k."""
+"""Rows of near cells that are kept for how few bits differ, and 200 more for each of the best k."""
 _SAMPLED = 4096
-"""Rows by which it is found out in how few bits the nearest differ."""
+"""Rows by which it is found out how few that is."""
 _CENTRE_FROM = 30_000
 """Documents whose mean is taken for that of all."""
 _LARGE = ("codes", "signs", "apart", "about_apart")
-"""The arrays that are read from the disk as they are needed, and have a file of their own."""
-
-
-_MARGINS_FROM = 512
+"""The arrays that have a file of their own, and are read as they are needed."""
+_MEASURED_WITH = 512
 """Stored queries by which it is found out how much must be looked at."""
-_MARGINS_FOR = METHODS["sharp"]
+_MEASURED_FOR = METHODS["sharp"]
 _LOST = (0.0005, 0.002, 0.002, 0.002)
-"""The shares of the best that may be lost to the margins."""
+"""Shares of the best that may be lost: to cells, to signs, to bytes, to the estimate."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +178,7 @@ class Candidates:
 
         The document that a query is from does not count; it would be too easy to find.
         """
-        asked, own = layout.sample_queries(_MARGINS_FROM)
+        asked, own = layout.sample_queries(_MEASURED_WITH)
         if not len(asked) or layout.size < 4 * k:
             return self.measured
         two, effort = TwoStage(self, layout, self.made_from), Effort.of(k, times=4)
@@ -198,10 +196,10 @@ class Candidates:
                 products_of_bytes(self.codes, self.scales, rows, asked[q], near)
                 rough_scores(
                     *planes, rows, near, self.means, self.apart, self.about_apart, self.begin,
-                    _MARGINS_FOR.alpha, _MARGINS_FOR.temperature, rough,
+                    _MEASURED_FOR.alpha, _MEASURED_FOR.temperature, rough,
                 )  # fmt: skip
                 likely = np.argsort(-rough)[: effort.most[2]]
-                scores = layout.rescore(asked[q], rows[likely], _MARGINS_FOR)
+                scores = layout.rescore(asked[q], rows[likely], _MEASURED_FOR)
                 best = likely[np.argsort(-scores)[:k]]
                 by_cell = self.cells @ asked[q]
                 below[0, q] = by_cell.max() - by_cell[cell_of[rows[best]]]
@@ -287,6 +285,11 @@ class TwoStage:
         """Whether so much of the candidates is of no use that they should be made anew."""
         return int((self.place_of < 0).sum()) > 0.3 * len(self.place_of)
 
+    @property
+    def outgrown(self) -> bool:
+        """Whether there are twice the documents that it was measured with."""
+        return self.layout.size > 2 * self.candidates.edges[0, -1]
+
     def search(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each asked vector: scores and places, (n, k)."""
         best = np.empty((len(asked), k), np.float32)
@@ -321,7 +324,7 @@ class TwoStage:
         of = self.candidates
         # The colder and the more there is to add, the further from the mean are the best.
         known = (
-            method.temperature >= _MARGINS_FOR.temperature and method.alpha <= _MARGINS_FOR.alpha
+            method.temperature >= _MEASURED_FOR.temperature and method.alpha <= _MEASURED_FOR.alpha
         )
         effort = self._efforts.get((k, known))
         if effort is None:
@@ -374,7 +377,7 @@ class TwoStage:
         found: list[tuple[Ints, Floats]] = []
 
         def work(first: int, last: int) -> None:
-            room = min(2 * most, total)
+            room = min(8 * most, total)  # where many differ in as few bits, more are kept
             rows, near = np.empty(room, np.int64), np.empty(room, np.float32)
             begin = np.searchsorted(ends, first, "right")
             end = np.searchsorted(ends, last, "right") if last < total else len(ends)
@@ -415,7 +418,7 @@ class CandidateCache:
         if older is not None:
             with suppress(IndexDamaged):  # then they are made anew
                 two = TwoStage(Candidates.open(self._index / CACHE / older), layout, made_from)
-                if two.candidates.sets == names and not two.worn:
+                if two.candidates.sets == names and not (two.worn or two.outgrown):
                     if not two.behind:
                         return
                     of = two.candidates

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from itertools import pairwise
 
 from threadpoolctl import ThreadpoolController
 
@@ -39,7 +40,10 @@ def in_parts(size: int, work: Callable[[int, int], None]) -> None:
         work(0, size)
         return
     edges = [size * part // parts for part in range(parts + 1)]
-    list(pool().map(work, edges[:-1], edges[1:]))
+    with _waiting() as others:  # this thread takes a part, too: waking one takes a while
+        for first, last in pairwise(edges[1:]):
+            others.append(pool().submit(work, first, last))
+        work(0, edges[1])
 
 
 def on_each_thread(work: Callable[[], None], most: int) -> None:
@@ -48,8 +52,22 @@ def on_each_thread(work: Callable[[], None], most: int) -> None:
     if parts <= 1:
         work()
         return
-    for done in [pool().submit(work) for _ in range(parts)]:
-        done.result()
+    with _waiting() as others:
+        for _ in range(parts - 1):
+            others.append(pool().submit(work))
+        work()
+
+
+@contextmanager
+def _waiting() -> Iterator[list[Future[None]]]:
+    """Wait in the end for what was handed to the pool, also if something failed here or there."""
+    others: list[Future[None]] = []
+    try:
+        yield others
+    finally:
+        wait(others)
+    for other in others:
+        other.result()
 
 
 class _Blas:
