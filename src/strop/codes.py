@@ -294,20 +294,23 @@ def rough_scores(
     q_i.q_j.
     """
     size = len(rows)
+    keep = np.float32(1.0 / max(1.0, abs(alpha)))
+    add = np.float32(alpha / max(1.0, abs(alpha)))
+    skip = 1 if keep == add else 0  # what sets the document itself apart is not needed
     total = 0
     for x in range(size):
-        total += begin[rows[x] + 1] - begin[rows[x]]
+        total += begin[rows[x] + 1] - begin[rows[x]] - skip
     sims = np.empty(total, np.float32)
     at = 0
     for x in range(size):
         later = rows[min(x + 4, size - 1)]
         read_soon(apart, begin[later], begin[later + 1])
         read_soon(about, begin[later], begin[later + 1])
-        first, last = begin[rows[x]], begin[rows[x] + 1]
+        first, last = begin[rows[x]] + skip, begin[rows[x] + 1]
         products_of_signs(apart, about, planes, factors, first, last, sims, at)
         at += last - first
     # One peak for all documents, not one for each: all weights are made together, several at a
-    # time. None is too small for float32 unless the temperature is a hundredth or less.
+    # time. Where it is very cold, those far below the peak are too small for float32.
     hard = temperature < HARD_MAX
     cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
     peak = np.float32(-np.inf)
@@ -316,13 +319,11 @@ def rough_scores(
     weights = np.empty(total, np.float32)
     for i in range(total):
         weights[i] = exp_of((sims[i] - peak) * cooling)
-    keep = np.float32(1.0 / max(1.0, abs(alpha)))
-    add = np.float32(alpha / max(1.0, abs(alpha)))
     at = 0
     for x in range(size):
         n = begin[rows[x] + 1] - begin[rows[x]] - 1
-        own = sims[at]
-        at += 1
+        own = np.float32(0.0) if skip else sims[at]
+        at += 1 - skip
         if n == 0:
             rough[x] = near[x]
             continue
@@ -334,6 +335,14 @@ def rough_scores(
             squares += w * w
         if hard:
             pull, whole, squares = sims[at : at + n].max(), np.float32(1.0), np.float32(1.0)
+        elif whole < np.float32(1e-12):
+            own_peak = sims[at : at + n].max()
+            whole = pull = squares = np.float32(0.0)
+            for i in range(at, at + n):
+                w = np.float32(exp_of((sims[i] - own_peak) * cooling))
+                whole += w
+                pull += w * sims[i]
+                squares += w * w
         at += n
         squares /= whole * whole
         along, beside = means[rows[x], 0], means[rows[x], 1]
