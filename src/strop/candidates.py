@@ -288,7 +288,7 @@ class TwoStage:
     @property
     def outgrown(self) -> bool:
         """Whether there are twice the documents that it was measured with."""
-        return self.layout.size > 2 * self.candidates.edges[0, -1]
+        return self.layout.size > 2 * int(self.candidates.edges[0, -1])
 
     def search(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each asked vector: scores and places, (n, k)."""
