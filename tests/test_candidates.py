@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fakes import create, reopen
+from fakes import Bag, Failure, create, reopen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_kernels import Case, _case, _spans
@@ -48,10 +48,12 @@ def documents(first: int, last: int) -> list[dict[str, str]]:
     ]
 
 
-def few(k: int, measured: Any = None, times: int = 1) -> candidates.Effort:
+def few(k: int, measured: Any, known: bool = True) -> candidates.Effort:
     """As ``Effort.of``, for a small index."""
-    first, second, third, fourth = [np.inf] * 4 if measured is None else measured.tolist()[:4]
-    most = (times * 10 * k, times * 9 * k, times * 8 * k)
+    first, second, third, fourth = measured.tolist()[:4]
+    most = 40 * k, 10 * k, 9 * k, 8 * k
+    if measured[4] == 4:  # much, to measure with
+        most = 400 * k, 40 * k, 36 * k, 32 * k
     return candidates.Effort(k, most, (first, second, third, fourth))
 
 
@@ -214,7 +216,16 @@ def test_threads_find_the_same_and_what_is_gone_stays_away(
 ) -> None:
     """Above ``many`` rows there are cells, and most rows are left out by how many bits differ."""
     monkeypatch.setattr(candidates, "_MANY", many)
+    monkeypatch.setattr(candidates, "_SHARED", 0)
     monkeypatch.setattr(candidates.Effort, "of", few)
+    parts = []
+
+    def noted(size: int, work: Callable[[int, int], None]) -> None:
+        parts.append(size)
+        for edge in (size // 3, 0):  # in the other order
+            work(edge, size if edge else size // 3)
+
+    monkeypatch.setattr(candidates, "in_parts", noted)
     rng = np.random.default_rng(0)
     topics = rng.standard_normal((40, 64))
     documents = unit_rows(topics[rng.integers(0, 40, 3000)] + 0.6 * rng.standard_normal((3000, 64)))
@@ -240,10 +251,10 @@ def test_threads_find_the_same_and_what_is_gone_stays_away(
     two = candidates.TwoStage(made, layout, numbers)
     together = two.search(asked, method, 10)[1]
     assert shared(together, exact) > 0.97
-    read = [two.nearest(q, in_planes(q), few(10, made.measured), False)[0] for q in asked]
-    assert np.mean([len(rows) for rows in read]) < 101
+    parts.clear()
     for q in range(0, 75, 10):
         np.testing.assert_array_equal(two.search(asked[q : q + 1], method, 10)[1][0], together[q])
+    assert bool(parts) == (many == 1000)
     cold = Method("m", temperature=0.02)  # for which nobody knows the margins
     assert shared(two.search(asked, cold, 10)[1], layout.scan(asked, cold, 10)[1]) > 0.95
     gone = np.unique(exact[:, :5])
@@ -254,11 +265,64 @@ def test_threads_find_the_same_and_what_is_gone_stays_away(
     assert shared(found, left[layout.only(left).scan(asked, method, 10)[1]]) > 0.96
 
 
+def many_documents(near: float) -> Layout:
+    """Return a layout of 4,000 documents, each with four queries about as far from it."""
+    rng = np.random.default_rng(0)
+    documents = unit_rows(rng.standard_normal((4000, 128)))
+    queries = np.repeat(documents, 4, axis=0) + near * unit_rows(rng.standard_normal((16000, 128)))
+    return Layout(
+        Spans(documents, np.arange(4000), np.ones(4000, np.int64)),
+        [Spans(unit_rows(queries), np.arange(4000) * 4, np.full(4000, 4))],
+        None,
+    )
+
+
+def test_the_effort_is_what_stored_queries_need() -> None:
+    numbers = np.arange(4000)[:, None]
+    easy, hard = (
+        candidates.Candidates.make(many_documents(near), numbers, []).measured
+        for near in (0.1, 2.0)
+    )
+    assert (easy >= 0).all()
+    assert easy[2] < hard[2] / 2  # the margin by bytes: near queries are as good as their mean
+    assert easy[6] < hard[6]
+    effort = candidates.Effort.of(10, easy)
+    assert effort.margins == tuple(easy[:4].tolist())
+    assert candidates.Effort.of(3, easy) == effort
+    for more in (candidates.Effort.of(100, easy), candidates.Effort.of(10, easy, known=False)):
+        assert more.margins == (np.inf,) * 4
+        assert more.most[1] >= 1400 + 20 * more.k
+
+
+def test_few_stored_queries_tell_nothing() -> None:
+    layout = many_documents(1.0)
+    counts = np.zeros(4000, np.int64)
+    counts[:3] = 4
+    spans = [Spans(file.vectors, file.start, file.count) for file in layout._files]
+    layout = Layout(spans[0], [Spans(spans[1].vectors, spans[1].start, counts)], None)
+    made = candidates.Candidates.make(layout, np.arange(4000)[:, None], [])
+    assert made.measured.tolist() == [np.inf] * 4 + [1] * 4
+
+
+def test_documents_without_vectors_have_no_candidates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "TWO_STAGE_FROM", 50)
+    bag = Bag()
+    with create(tmp_path / "index", bag) as index:
+        index.sharpen()
+        bag.fail_after = 0
+        with pytest.raises(Failure):
+            index.add(documents(0, 100))
+        index.remove(["7"])
+        assert index._catalog.meta("candidates") is None
+
+
 def test_it_finds_what_the_scan_finds(index: Index) -> None:
     assert two_stage(index) is not None
     quick, exact = (index.search(ASKED, 5, exact=one) for one in (False, True))
     shared = [len(set(a) & set(b)) for a, b in zip(quick.ids, exact.ids, strict=True)]
-    assert sum(shared) >= 12  # sixteen signs do not tell much
+    assert sum(shared) >= 12  # thirty-two signs do not tell much
     for ids, scores, right, best in zip(*quick, *exact, strict=True):
         known = dict(zip(right.tolist(), best.tolist(), strict=True))
         for id_, score in zip(ids.tolist(), scores.tolist(), strict=True):
@@ -309,7 +373,7 @@ def test_beside_a_set_without_vectors(index: Index) -> None:
     quick, exact = (index.search(ASKED, 5, exact=one) for one in (False, True))
     assert two_stage(index) is not None
     shared = [len(set(a) & set(b)) for a, b in zip(quick.ids, exact.ids, strict=True)]
-    assert sum(shared) >= 12  # sixteen signs do not tell much
+    assert sum(shared) >= 12  # thirty-two signs do not tell much
 
 
 def test_they_are_made_anew_when_much_is_removed(index: Index) -> None:
@@ -486,7 +550,7 @@ def test_a_writer_stopped_while_it_makes_candidates(
         assert (index._catalog.meta("candidates") == before) == (step != "committed")
         two = two_stage(index)
         assert two is not None
-        assert len(two.tail) == (0 if step == "committed" else 150)
+        assert len(two.tail) == (0 if step == "committed" else 100)
         assert not index.check()
         index.finish()
         two = two_stage(index)

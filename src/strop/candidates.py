@@ -1,9 +1,9 @@
 """Two-stage search: codes of each document tell who can be among the best, these are scored.
 
-Twice the field is narrowed. First by the sign bits of ``d + mean of q_i``, the sharpened document
-at an infinite temperature; all of them are read, and they are small. Then by that vector in bytes
-and the sign bits of what sets each query apart from the mean, which together give a score that is
-right to a few hundredths. The likely best are scored with all their queries.
+The field is narrowed step by step. First by the sign bits of ``d + mean of q_i``, the sharpened
+document at an infinite temperature, which are few and read in order. Then by that vector in bytes.
+Then with the sign bits of what sets each query apart from the mean, which give a score right to a
+few hundredths. The likely best are scored with all their queries.
 
 The candidates are a cache. With them stands, for each document, which vectors they were made from
 (by ``Spans.made``, which compaction leaves as it is). A document that has others by now, or came
@@ -55,46 +55,60 @@ TWO_STAGE_FROM = 20_000
 _FOLLOW = 0.1
 """The candidates follow when this share of the documents is not among them as they are."""
 _MANY = 200_000
-"""Documents from which their signs are sorted into cells; rows that are worth a second thread."""
-_ALIKE = 14_000
-"""Rows of near cells that are kept for how few bits differ, and 200 more for each of the best k."""
+"""Documents above which their signs are sorted into cells."""
+_SHARED = 200_000
+"""Rows above which all threads read them; fewer are read before others wake up."""
 _SAMPLED = 4096
 """Rows by which it is found out how few that is."""
 _CENTRE_FROM = 30_000
 """Documents whose mean is taken for that of all."""
+_EACH, _ROUNDS = 20, 6
+"""Documents by which a cell is found, and rounds."""
 _LARGE = ("codes", "signs", "apart", "about_apart")
 """The arrays that have a file of their own, and are read as they are needed."""
 _MEASURED_WITH = 512
 """Stored queries by which it is found out how much must be looked at."""
+_TOO_FEW = 100
+"""Stored queries that tell nothing of the few in a thousand that are hard to find."""
 _MEASURED_FOR = METHODS["sharp"]
-_LOST = (0.0005, 0.002, 0.002, 0.002)
-"""Shares of the best that may be lost: to cells, to signs, to bytes, to the estimate."""
+_MEASURED_K = 10
+_LOST = ((0.0005, 0.003, 0.003, 0.002), (0.001, 0.003, 0.003, 0.002))
+"""Shares of the best that may be lost to each margin, and to each number, of ``Effort``."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How many are looked at for the best k: by their signs, by their bytes, exactly.
+    """How many are looked at to find the best k.
 
-    At most ``most``, and none that is further than its margin below the k-th. The first of the
-    ``margins`` is that of a cell below the best one.
+    Read are cells within the first margin of the best one, and of their rows those that differ
+    least, ``most[0]``. The other numbers and ``margins`` (below the k-th) are by signs, by bytes
+    and by the estimate; both hold.
     """
 
     k: int
-    most: tuple[int, int, int]
+    most: tuple[int, int, int, int]
     margins: tuple[float, float, float, float]
 
     @classmethod
-    def of(cls, k: int, measured: Floats | None = None, times: int = 1) -> Effort:
-        """Return the usual effort, several times as much, or what was ``measured`` to be enough.
+    def of(cls, k: int, measured: Floats, known: bool = True) -> Effort:
+        """Return the effort for the best k.
 
-        That is four margins and three shares of what is usual.
+        ``measured`` are four margins, and what to multiply the usual numbers by. They were found
+        out for the best ten of one method. Where it is not known that they hold, only more than
+        the usual numbers is taken from them.
         """
-        usual = (1400 + 20 * k, 600 + 20 * k, 34 + 3 * k)
-        known = [np.inf] * 4 + [times] * 3 if measured is None else measured.tolist()
-        a, b, c = (
-            max(2 * k, int(share * most)) for share, most in zip(known[4:], usual, strict=True)
-        )
-        return cls(k, (a, b, c), (known[0], known[1], known[2], known[3]))
+        margins, times = measured[:4], measured[4:]
+        if not known or k > _MEASURED_K:
+            margins, times = _USUAL[:4], np.maximum(times, 1)
+        k = max(k, _MEASURED_K)  # margins below the first are no margins below the tenth
+        usual = 14_000 + 200 * k, 1400 + 20 * k, 600 + 20 * k, 34 + 3 * k
+        a, b, c, d = (times * usual).astype(np.int64).tolist()
+        first, second, third, fourth = margins.tolist()
+        return cls(k, (a, b, c, d), (first, second, third, fourth))
+
+
+_USUAL = np.array([np.inf] * 4 + [1] * 4, np.float32)
+_MUCH = np.array([np.inf] * 4 + [4] * 4, np.float32)
 
 
 def taken_apart(layout: Layout, block: int) -> tuple[Vectors, Floats, Vectors]:
@@ -166,28 +180,30 @@ class Candidates:
             list(pool().map(fill, range(len(layout.blocks))))
         order = np.argsort(cell_of, kind="stable")
         edges = np.searchsorted(cell_of[order], np.arange(len(cells) + 1))[None]
-        measured = np.array([np.inf] * 4 + [1] * 3, np.float32) if like is None else like.measured
+        measured = _USUAL if like is None else like.measured
         made = cls(
             codes, scales, signs[order], about[0][order], order, edges, cells, centre, apart,
             about[1], begin, means, measured, made_from, sets,
         )  # fmt: skip
         return made if like is not None else replace(made, measured=made._measure(layout))
 
-    def _measure(self, layout: Layout, k: int = 10) -> Floats:
-        """Return what effort finds the best k of stored queries.
+    def _measure(self, layout: Layout) -> Floats:
+        """Return what effort finds the best of stored queries, as ``Effort.of`` takes it.
 
         The document that a query is from does not count; it would be too easy to find.
         """
         asked, own = layout.sample_queries(_MEASURED_WITH)
-        if not len(asked) or layout.size < 4 * k:
-            return self.measured
-        two, effort = TwoStage(self, layout, self.made_from), Effort.of(k, times=4)
-        below, rank = np.empty((4, len(asked), k)), np.empty((3, len(asked), k))
-        cell_of = np.empty(layout.size, np.int64)
-        cell_of[self.order] = np.repeat(np.arange(len(self.cells)), np.diff(self.edges[0]))
+        if len(asked) < _TOO_FEW:
+            return _USUAL
+        k = _MEASURED_K
+        two, effort = TwoStage(self, layout, self.made_from), Effort.of(k, _MUCH)
+        below, last = np.empty((4, len(asked), k)), np.ones((4, len(asked), k))
+        everyone, at = np.arange(layout.size), np.empty(layout.size, np.int64)
+        at[self.order] = everyone
+        cell_of = np.repeat(np.arange(len(self.cells)), np.diff(self.edges[0]))[at]
 
-        def work(first: int, last: int) -> None:
-            for q in range(first, last):
+        def work(first: int, end: int) -> None:
+            for q in range(first, end):
                 planes = in_planes(asked[q])
                 rows, by_signs = two.nearest(asked[q], planes, effort, False)
                 others = rows != own[q]
@@ -198,32 +214,39 @@ class Candidates:
                     *planes, rows, near, self.means, self.apart, self.about_apart, self.begin,
                     _MEASURED_FOR.alpha, _MEASURED_FOR.temperature, rough,
                 )  # fmt: skip
-                likely = np.argsort(-rough)[: effort.most[2]]
+                likely = np.argsort(-rough)[: effort.most[3]]
                 scores = layout.rescore(asked[q], rows[likely], _MEASURED_FOR)
                 best = likely[np.argsort(-scores)[:k]]
                 by_cell = self.cells @ asked[q]
                 below[0, q] = by_cell.max() - by_cell[cell_of[rows[best]]]
-                for stage, values in enumerate((by_signs, near, rough)):
+                if len(self.cells) > 1:
+                    bits = np.empty(layout.size, np.float32)
+                    differing(self.signs, as_signs(asked[q : q + 1])[0][0], everyone, bits)
+                    up_to = np.cumsum(np.bincount(bits.astype(np.int64)))
+                    last[0, q] = up_to[bits[at[rows[best]]].astype(np.int64)]
+                for stage, values in enumerate((by_signs, near, rough), 1):
                     ordered = np.sort(values)
-                    below[stage + 1, q] = ordered[-k] - values[best]
-                    rank[stage, q] = len(ordered) - np.searchsorted(ordered, values[best])
+                    below[stage, q] = ordered[-k] - values[best]
+                    last[stage, q] = len(ordered) - np.searchsorted(ordered, values[best])
 
-        in_parts(len(asked), work)
-        margins = [np.quantile(one, 1 - lost) for one, lost in zip(below, _LOST, strict=True)]
-        ranks = [np.quantile(one, 1 - lost) for one, lost in zip(rank, _LOST[1:], strict=True)]
-        shares = [min(1, last / most) for last, most in zip(ranks, Effort.of(k).most, strict=True)]
-        return np.array(margins + shares, np.float32)
+        with one_blas_thread():
+            in_parts(len(asked), work)
+        margins, numbers = (
+            [np.quantile(one, 1 - lost, method="higher") for one, lost in zip(*pair, strict=True)]
+            for pair in zip((below, last), _LOST, strict=True)
+        )
+        times = np.minimum(np.array(numbers) / Effort.of(k, _USUAL).most, 4)
+        return np.concatenate([np.maximum(margins, 0), times]).astype(np.float32)
 
     def and_more(self, other: Candidates) -> Candidates:
         """Return these and others, made to stand behind them."""
 
         def both(name: str, shift: int = 0) -> Any:
-            return np.concatenate([getattr(self, name), getattr(other, name) + shift])
+            theirs = getattr(other, name)
+            return np.concatenate([getattr(self, name), theirs + shift if shift else theirs])
 
-        size, begin = (
-            len(self.order),
-            np.concatenate([self.begin[:-1], self.begin[-1] + other.begin]),
-        )
+        size = len(self.order)
+        begin = np.concatenate([self.begin[:-1], self.begin[-1] + other.begin])
         return replace(
             self, codes=both("codes"), scales=both("scales"), signs=both("signs"),
             about_signs=both("about_signs"), order=both("order", size), edges=both("edges", size),
@@ -234,13 +257,16 @@ class Candidates:
     @classmethod
     def open(cls, path: Path) -> Candidates:
         """Open what ``write`` wrote; the large arrays are read as they are needed."""
-        small, large = read_arrays(path), read_arrays(_codes_file(path), trusted=True)
+        found = read_arrays(path)
         try:
-            if small is None or large is None:
+            if found is None:
                 raise ValueError("it is missing or not what was written")
-            arrays, about = small
+            arrays, about = found
             if about["format"] != CANDIDATES_FORMAT:
                 raise ValueError(f"it has format {about['format']}, not {CANDIDATES_FORMAT}")
+            large = read_arrays(_codes_file(path), trusted=True)
+            if large is None:
+                raise ValueError("its codes are missing or not what was written")
             signs = np.array(large[0].pop("signs"))  # all of these are read, and from memory
             return cls(**arrays, signs=signs, **large[0], sets=about["sets"])
         except (ValueError, KeyError, TypeError) as error:
@@ -322,18 +348,18 @@ class TwoStage:
     def _score(self, asked: Vectors, method: Method, k: int, alone: bool) -> tuple[Floats, Ints]:
         """Return the scores of the likely best for one asked vector (dim,), and their places."""
         of = self.candidates
-        # The colder and the more there is to add, the further from the mean are the best.
-        known = (
-            method.temperature >= _MEASURED_FOR.temperature and method.alpha <= _MEASURED_FOR.alpha
-        )
+        # The colder, and the more there is to add, the further from d + mean are the best; where
+        # there is little to add, d is.
+        known = method.temperature >= _MEASURED_FOR.temperature
+        known &= _MEASURED_FOR.alpha / 2 <= method.alpha <= _MEASURED_FOR.alpha
         effort = self._efforts.get((k, known))
         if effort is None:
-            effort = self._efforts[k, known] = Effort.of(k, of.measured if known else None)
+            effort = self._efforts[k, known] = Effort.of(k, of.measured, known)
         planes = in_planes(asked)
         rows, _ = self.nearest(asked, planes, effort, alone)
         chosen = likely_best(
             asked, *planes, rows, of.codes, of.scales, of.means, of.apart, of.about_apart,
-            of.begin, method.alpha, method.temperature, k, effort.most, effort.margins,
+            of.begin, method.alpha, method.temperature, effort.k, effort.most, effort.margins,
         )  # fmt: skip
         places = self.place_of[chosen]
         return self.layout.rescore(asked, places, method), places
@@ -345,13 +371,13 @@ class TwoStage:
         of = self.candidates
         if len(of.cells) == 1:  # and they are in order
             return nearest_of_all(
-                of.signs, of.about_signs, *planes, self._gone, effort.k, effort.most[0],
+                of.signs, of.about_signs, *planes, self._gone, effort.k, effort.most[1],
                 effort.margins[1],
             )  # fmt: skip
         at, near = self._alike(asked, planes, effort, alone)
         if len(self._gone):
             near[self._gone[at]] = -np.inf
-        chosen = leading(near, effort.k, effort.most[0], effort.margins[1])
+        chosen = leading(near, effort.k, effort.most[1], effort.margins[1])
         return of.order[at[chosen]], near[chosen]
 
     def _alike(
@@ -365,7 +391,7 @@ class TwoStage:
         firsts, lasts = of.edges[:, cells].ravel(), of.edges[:, cells + 1].ravel()
         ends = np.cumsum(lasts - firsts)
         total = int(ends[-1])
-        most = max(effort.most[0], min(_ALIKE + 200 * effort.k, total // 4))
+        most = max(effort.most[1], min(effort.most[0], total // 4))
         mine = as_signs(asked[None])[0][0]
         few = of.signs.shape[1] * 64
         if total > most:
@@ -374,7 +400,7 @@ class TwoStage:
             bits = np.empty(len(picked), np.float32)
             differing(of.signs, mine, lasts[cell] - ends[cell] + picked, bits)
             few = int(np.sort(bits)[len(bits) * most // total])
-        found: list[tuple[Ints, Floats]] = []
+        found: dict[int, tuple[Ints, Floats]] = {}
 
         def work(first: int, last: int) -> None:
             room = min(8 * most, total)  # where many differ in as few bits, more are kept
@@ -385,13 +411,13 @@ class TwoStage:
             count = alike(
                 of.signs, of.about_signs, mine, few, *planes, firsts[part], lasts[part], rows, near
             )
-            found.append((rows[:count], near[:count]))
+            found[first] = rows[:count], near[:count]
 
-        if alone and total > _MANY:
+        if alone and total > _SHARED:
             in_parts(total, work)
         else:
             work(0, total)
-        rows, near = zip(*found, strict=True)
+        rows, near = zip(*(found[first] for first in sorted(found)), strict=True)
         return np.concatenate(rows), np.concatenate(near)
 
 
@@ -472,17 +498,17 @@ class CandidateCache:
 def _centre_and_cells(layout: Layout) -> tuple[Vectors, Vectors]:
     """Return the mean of documents' vectors, and centres of cells: one if there are not many."""
     cells = 3 * int(np.sqrt(layout.size)) if layout.size > _MANY else 1
-    wanted = max(_CENTRE_FROM, 20 * cells)
+    wanted = max(_CENTRE_FROM, _EACH * cells)
     some = range(0, len(layout.blocks), max(1, layout.size // wanted))
     wholes = np.concatenate([taken_apart(layout, block)[0] for block in some])
     centre = np.mean(wholes, axis=0)
-    return centre, rough_centres(wholes, cells) if cells > 1 else centre[None]
+    return centre, rough_centres(wholes, cells, _EACH, _ROUNDS) if cells > 1 else centre[None]
 
 
 def two_stage_suits(method: Method, documents: int, k: int) -> bool:
     """Tell whether the candidates are the ones a method would find."""
     return (
-        documents >= max(TWO_STAGE_FROM, 4 * Effort.of(k).most[0])
+        documents >= max(TWO_STAGE_FROM, 4 * Effort.of(k, _USUAL).most[1])
         and method.weighting == "softmax"
         and method.alpha > 0
         and method.n is None

@@ -9,12 +9,12 @@ from strop.kernels import Ints
 from strop.types import Vectors
 
 
-def rough_centres(points: Vectors, cells: int) -> Vectors:
-    """Return unit centres (cells, dim) from a few rounds of KMeans on an even sample."""
-    every = max(1, len(points) // (cells * 20))
+def rough_centres(points: Vectors, cells: int, each: int = 40, rounds: int = 8) -> Vectors:
+    """Return unit centres (cells, dim) from a few rounds of KMeans, on so many points for each."""
+    every = max(1, len(points) // (cells * each))
     sample = np.ascontiguousarray(points[::every])
     centres = sample[np.linspace(0, len(sample) - 1, cells).astype(np.int64)].copy()
-    for _ in range(6):
+    for _ in range(rounds):
         nearest = nearest_centres(sample, centres)
         sums = np.zeros_like(centres)
         _add_rows(sample, nearest, sums)

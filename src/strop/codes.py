@@ -359,7 +359,7 @@ def rough_scores(
 def likely_best(
     asked: Vectors, planes: Signs, factors: Floats, rows: Ints, codes: Bytes, scales: Floats,
     means: Floats, apart: Signs, about: Floats, begin: Ints, alpha: float, temperature: float,
-    k: int, most: tuple[int, int, int], margins: tuple[float, float, float, float],
+    k: int, most: tuple[int, int, int, int], margins: tuple[float, float, float, float],
 ) -> Ints:  # fmt: skip
     """Return those of ``rows`` that are likely among the best k.
 
@@ -368,11 +368,11 @@ def likely_best(
     """
     near = np.empty(len(rows), np.float32)
     products_of_bytes(codes, scales, rows, asked, near)
-    chosen = leading(near, k, most[1], margins[2])
+    chosen = leading(near, k, most[2], margins[2])
     rows, near = rows[chosen], near[chosen]
     rough = np.empty(len(rows), np.float32)
     rough_scores(planes, factors, rows, near, means, apart, about, begin, alpha, temperature, rough)
-    return rows[leading(rough, k, most[2], margins[3])]
+    return rows[leading(rough, k, most[3], margins[3])]
 
 
 @compiled()

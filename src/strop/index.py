@@ -334,7 +334,8 @@ class Index(IndexFolder):
             if not names or len(self) < two_stage.TWO_STAGE_FROM:
                 return
             snapshot, layout = self._layout(METHODS["sharp"])
-        self._candidates.follow(snapshot, layout, names)
+        if layout.size >= two_stage.TWO_STAGE_FROM:  # not all of them may have vectors yet
+            self._candidates.follow(snapshot, layout, names)
 
     def finish(self, progress: Progress | None = None) -> None:
         """Go on with work that was interrupted; does nothing where none was."""
@@ -454,7 +455,7 @@ class Index(IndexFolder):
         method = replace(self.method("sharp"), words=0.0)
         with self._catalog.reading():
             snapshot, layout = self._layout(method)
-            rows, _ = layout.sample_queries(n)
+            rows, _ = layout.sample_queries(n, seed=1)  # others than those the effort is from
             used = self._two(snapshot, layout, method, k) is not None
         quick, exact = (self.search(rows, k, method, exact=one) for one in (False, True))
         shared = [

@@ -326,9 +326,9 @@ class Layout:
             [file.count for file in self._files],
         )
 
-    def sample_queries(self, n: int) -> tuple[Vectors, Ints]:
-        """Return a query vector of each of up to n documents, the same every time, and places."""
-        rng = np.random.default_rng(0)
+    def sample_queries(self, n: int, seed: int = 0) -> tuple[Vectors, Ints]:
+        """Return a query vector of each of up to n documents, by seed, and their places."""
+        rng = np.random.default_rng(seed)
         places = rng.permutation(np.flatnonzero(np.diff(self.offsets)))[:n]
         rows = [rng.choice(self.queries(place)) for place in places.tolist()]
         return np.array(rows, np.float32).reshape(-1, self.dim), places

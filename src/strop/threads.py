@@ -47,7 +47,7 @@ def in_parts(size: int, work: Callable[[int, int], None]) -> None:
 
 
 def on_each_thread(work: Callable[[], None], most: int) -> None:
-    """Call ``work`` on every thread of the pool, but on no more than ``most``."""
+    """Call ``work`` on this thread and others of the pool, as many as there are or ``most``."""
     parts = min(thread_count(), most)
     if parts <= 1:
         work()
