@@ -99,28 +99,32 @@ def _write_planes(asked: Vectors, planes: Signs, factors: Floats) -> None:
     factors[2] = (np.float32(3.5 * dim) - np.float32(total)) * step
 
 
-@compiled()
+@compiled(inline=True)
 def products_of_signs(
     signs: Signs, about: Floats, planes: Signs, factors: Floats, first: int, last: int,
     products: Floats, at: int,
 ) -> None:  # fmt: skip
     """Write about the products of the rows ``first:last`` with the asked vector, from ``at`` on."""
-    for row in range(first, last, 2):
-        other = min(row + 1, last - 1)  # two at a time: the planes are read once for both
+    # Indexes without a sign: one that may be below zero is looked at twice.
+    begin, end, one = np.uint64(first), np.uint64(last), np.uint64(1)
+    for row in range(begin, end, np.uint64(2)):
+        other = min(row + one, end - one)  # two at a time: the planes are read once for both
         # A sum of floats in this order: sums of integers would be turned into vectors of them,
         # for which counting bits is no single instruction.
         levels = also = np.float32(0.0)
         for w in range(len(planes)):
             low, middle, high = planes[w, 0], planes[w, 1], planes[w, 2]
             word = signs[row, w]
-            count = bits_set(word & middle) + (bits_set(word & high) << np.uint64(1))
-            levels += np.float32(np.int32(bits_set(word & low) + (count << np.uint64(1))))
+            count = bits_set(word & middle) + (bits_set(word & high) << one)
+            levels += np.float32(np.int32(bits_set(word & low) + (count << one)))
             word = signs[other, w]
-            count = bits_set(word & middle) + (bits_set(word & high) << np.uint64(1))
-            also += np.float32(np.int32(bits_set(word & low) + (count << np.uint64(1))))
-        for r, level in ((row, levels), (other, also)):
-            total = factors[0] * level + factors[1] * about[r, 1] + factors[2]
-            products[at + r - first] = about[r, 0] * total
+            count = bits_set(word & middle) + (bits_set(word & high) << one)
+            also += np.float32(np.int32(bits_set(word & low) + (count << one)))
+        to = np.uint64(at) + row - begin
+        total = factors[0] * levels + factors[1] * about[row, 1] + factors[2]
+        products[to] = about[row, 0] * total
+        total = factors[0] * also + factors[1] * about[other, 1] + factors[2]
+        products[to + other - row] = about[other, 0] * total
 
 
 @compiled(inline=True)
