@@ -72,7 +72,7 @@ _TOO_FEW = 100
 """Stored queries that tell nothing of the few in a thousand that are hard to find."""
 _MEASURED_FOR = METHODS["sharp"]
 _MEASURED_K = 10
-_LOST = ((0.0005, 0.003, 0.003, 0.002), (0.003, 0.003, 0.003, 0.002))
+_LOST = ((0.0005, 0.002, 0.002, 0.001), (0.003, 0.003, 0.004, 0.003))
 """Shares of the best that may be lost to each margin, and to each number, of ``Effort``."""
 
 
