@@ -94,12 +94,12 @@ class Effort:
         """Return the effort for the best k.
 
         ``measured`` are four margins, and what to multiply the usual numbers by. They were found
-        out for the best ten of one method. Where it is not known that they hold, only more than
-        the usual numbers is taken from them.
+        out for the best ten of one method. For more, margins are left open; where it is not known
+        that they hold, twice as much is looked at.
         """
         margins, times = measured[:4], measured[4:]
         if not known or k > _MEASURED_K:
-            margins, times = _USUAL[:4], np.maximum(times, 1)
+            margins, times = _USUAL[:4], np.maximum(times, 1) * (1 if known else 2)
         k = max(k, _MEASURED_K)  # margins below the first are no margins below the tenth
         usual = 14_000 + 200 * k, 1400 + 20 * k, 600 + 20 * k, 34 + 3 * k
         a, b, c, d = (times * usual).astype(np.int64).tolist()
