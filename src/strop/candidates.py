@@ -59,7 +59,7 @@ _MANY = 200_000
 _SHARED = 200_000
 """Rows above which all threads read them; fewer are read before others wake up."""
 _SAMPLED = 4096
-"""Rows by which it is found out how few that is."""
+"""Rows by which it is found out in how few bits the nearest of near cells differ."""
 _CENTRE_FROM = 30_000
 """Documents whose mean is taken for that of all."""
 _EACH, _ROUNDS = 20, 6

@@ -100,6 +100,18 @@ def _write_planes(asked: Vectors, planes: Signs, factors: Floats) -> None:
 
 
 @compiled(inline=True)
+def _levels(word: Any, low: Any, middle: Any, high: Any) -> Any:
+    """Return the sum of an asked vector's levels where a word has its bits set, by planes.
+
+    A float: sums of integers would be turned into vectors of them, for which counting bits is no
+    single instruction.
+    """
+    one = np.uint64(1)
+    count = bits_set(word & middle) + (bits_set(word & high) << one)
+    return np.float32(np.int32(bits_set(word & low) + (count << one)))
+
+
+@compiled(inline=True)
 def products_of_signs(
     signs: Signs, about: Floats, planes: Signs, factors: Floats, first: int, last: int,
     products: Floats, at: int,
@@ -109,17 +121,11 @@ def products_of_signs(
     begin, end, one = np.uint64(first), np.uint64(last), np.uint64(1)
     for row in range(begin, end, np.uint64(2)):
         other = min(row + one, end - one)  # two at a time: the planes are read once for both
-        # A sum of floats in this order: sums of integers would be turned into vectors of them,
-        # for which counting bits is no single instruction.
         levels = also = np.float32(0.0)
         for w in range(len(planes)):
             low, middle, high = planes[w, 0], planes[w, 1], planes[w, 2]
-            word = signs[row, w]
-            count = bits_set(word & middle) + (bits_set(word & high) << one)
-            levels += np.float32(np.int32(bits_set(word & low) + (count << one)))
-            word = signs[other, w]
-            count = bits_set(word & middle) + (bits_set(word & high) << one)
-            also += np.float32(np.int32(bits_set(word & low) + (count << one)))
+            levels += _levels(signs[row, w], low, middle, high)
+            also += _levels(signs[other, w], low, middle, high)
         to = np.uint64(at) + row - begin
         total = factors[0] * levels + factors[1] * about[row, 1] + factors[2]
         products[to] = about[row, 0] * total
@@ -171,10 +177,7 @@ def alike(
         row = np.uint64(rows[x])
         levels = np.float32(0.0)
         for w in range(len(planes)):
-            count = bits_set(signs[row, w] & planes[w, 1])
-            count += bits_set(signs[row, w] & planes[w, 2]) << np.uint64(1)
-            count = (count << np.uint64(1)) + bits_set(signs[row, w] & planes[w, 0])
-            levels += np.float32(np.int32(count))
+            levels += _levels(signs[row, w], planes[w, 0], planes[w, 1], planes[w, 2])
         total = factors[0] * levels + factors[1] * about[row, 1] + factors[2]
         products[x] = about[row, 0] * total
     return found
