@@ -29,7 +29,7 @@ from references import clustered
 
 from strop import Index
 from strop.candidates import taken_apart
-from strop.codes import as_bytes, largest, products_of_bytes
+from strop.codes import as_bytes, leading, products_of_bytes
 from strop.kernels import unit_rows
 from strop.types import Vectors
 
@@ -154,11 +154,11 @@ def codes_(vectors: Vectors, file: Path) -> Made:
     codes.tofile(file)
 
     def over(rows: Any) -> Callable[[Vectors], Any]:
-        found, near = np.empty(WANTED, np.int64), np.empty(len(scales), np.float32)
+        near = np.empty(len(scales), np.float32)
 
         def search(asked: Vectors) -> Any:
             products_of_bytes(rows, scales, everyone, asked, near)
-            return found[: largest(near, WANTED, found)]
+            return leading(near, 1, WANTED, np.inf)
 
         return search
 

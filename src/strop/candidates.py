@@ -16,6 +16,7 @@ import uuid
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from strop.methods import METHODS, Method
 from strop.search import Layout
 from strop.sidecar import read_arrays, write_arrays
 from strop.snapshot import CACHE, Snapshot
-from strop.threads import in_parts, one_blas_thread, pool
+from strop.threads import in_parts, on_each_thread, one_blas_thread, pool
 from strop.types import Vectors
 
 TWO_STAGE_FROM = 20_000
@@ -56,8 +57,9 @@ _FOLLOW = 0.1
 """The candidates follow when this share of the documents is not among them as they are."""
 _MANY = 200_000
 """Documents above which their signs are sorted into cells."""
-_SHARED = 200_000
-"""Rows above which all threads read them; fewer are read before others wake up."""
+_PIECE = 100_000
+"""Rows that a thread reads at a time; fewer than two of these are read before others wake up."""
+_NONE = np.empty(0, np.int64), np.empty(0, np.float32)
 _SAMPLED = 4096
 """Rows by which it is found out in how few bits the nearest of near cells differ."""
 _CENTRE_FROM = 30_000
@@ -72,43 +74,44 @@ _TOO_FEW = 100
 """Stored queries that tell nothing of the few in a thousand that are hard to find."""
 _MEASURED_FOR = METHODS["sharp"]
 _MEASURED_K = 10
-_LOST = ((0.0005, 0.002, 0.002, 0.001), (0.003, 0.003, 0.004, 0.003))
-"""Shares of the best that may be lost to each margin, and to each number, of ``Effort``."""
+_LOST = ((0.0005, 0.002, 0.002, 0.001), (0.003, 0.003, 0.004, 0.003), (0.001,))
+"""Shares of the best that may be lost to each margin, to each number, and to ``Effort.cells``."""
 
 
 @dataclass(frozen=True)
 class Effort:
     """How many are looked at to find the best k.
 
-    Read are cells within the first margin of the best one, and of their rows those that differ
-    least, ``most[0]``. The other numbers and ``margins`` (below the k-th) are by signs, by bytes
-    and by the estimate; both hold.
+    Read are cells within the first margin of the best one, at most the share ``cells`` of all, and
+    of their rows those that differ least, ``most[0]``. The other numbers and ``margins`` (below the
+    k-th) are by signs, by bytes and by the estimate; both hold.
     """
 
     k: int
     most: tuple[int, int, int, int]
     margins: tuple[float, float, float, float]
+    cells: float
 
     @classmethod
     def of(cls, k: int, measured: Floats, known: bool = True) -> Effort:
         """Return the effort for the best k.
 
-        ``measured`` are four margins, and what to multiply the usual numbers by. They were found
-        out for the best ten of one method. For more, margins are left open; where it is not known
-        that they hold, twice as much is looked at.
+        ``measured`` are four margins, what to multiply the usual numbers by, and the share of the
+        cells. They were found out for the best ten of one method. For more, margins are left open
+        and all cells are read; where it is not known that they hold, twice as much is looked at.
         """
-        margins, times = measured[:4], measured[4:]
+        margins, times, cells = measured[:4], measured[4:8], float(measured[8])
         if not known or k > _MEASURED_K:
-            margins, times = _USUAL[:4], np.maximum(times, 1) * (1 if known else 2)
+            margins, times, cells = _USUAL[:4], np.maximum(times, 1) * (1 if known else 2), 1.0
         k = max(k, _MEASURED_K)  # margins below the first are no margins below the tenth
         usual = 14_000 + 200 * k, 1400 + 20 * k, 600 + 20 * k, 34 + 3 * k
         a, b, c, d = (times * usual).astype(np.int64).tolist()
         first, second, third, fourth = margins.tolist()
-        return cls(k, (a, b, c, d), (first, second, third, fourth))
+        return cls(k, (a, b, c, d), (first, second, third, fourth), cells)
 
 
-_USUAL = np.array([np.inf] * 4 + [1] * 4, np.float32)
-_MUCH = np.array([np.inf] * 4 + [4] * 4, np.float32)
+_USUAL = np.array([np.inf] * 4 + [1] * 5, np.float32)
+_MUCH = np.array([np.inf] * 4 + [4] * 4 + [1], np.float32)
 
 
 def taken_apart(layout: Layout, block: int) -> tuple[Vectors, Floats, Vectors]:
@@ -198,6 +201,7 @@ class Candidates:
         k = _MEASURED_K
         two, effort = TwoStage(self, layout, self.made_from), Effort.of(k, _MUCH)
         below, last = np.empty((4, len(asked), k)), np.ones((4, len(asked), k))
+        cells = np.empty((1, len(asked), k))
         everyone, at = np.arange(layout.size), np.empty(layout.size, np.int64)
         at[self.order] = everyone
         cell_of = np.repeat(np.arange(len(self.cells)), np.diff(self.edges[0]))[at]
@@ -218,7 +222,9 @@ class Candidates:
                 scores = layout.rescore(asked[q], rows[likely], _MEASURED_FOR)
                 best = likely[np.argsort(-scores)[:k]]
                 by_cell = self.cells @ asked[q]
-                below[0, q] = by_cell.max() - by_cell[cell_of[rows[best]]]
+                theirs = by_cell[cell_of[rows[best]]]
+                below[0, q] = by_cell.max() - theirs
+                cells[0, q] = np.mean(by_cell >= theirs[:, None], axis=1)
                 if len(self.cells) > 1:
                     bits = np.empty(layout.size, np.float32)
                     differing(self.signs, as_signs(asked[q : q + 1])[0][0], everyone, bits)
@@ -231,12 +237,12 @@ class Candidates:
 
         with one_blas_thread():
             in_parts(len(asked), work)
-        margins, numbers = (
+        margins, numbers, share = (
             [np.quantile(one, 1 - lost, method="higher") for one, lost in zip(*pair, strict=True)]
-            for pair in zip((below, last), _LOST, strict=True)
+            for pair in zip((below, last, cells), _LOST, strict=True)
         )
         times = np.minimum(np.array(numbers) / Effort.of(k, _USUAL).most, 4)
-        return np.concatenate([np.maximum(margins, 0), times]).astype(np.float32)
+        return np.concatenate([np.maximum(margins, 0), times, share]).astype(np.float32)
 
     def and_more(self, other: Candidates) -> Candidates:
         """Return these and others, made to stand behind them."""
@@ -387,7 +393,11 @@ class TwoStage:
         of = self.candidates
         by_cell = np.empty((len(of.cells), 1), np.float32)
         kernels.products_of_few(of.cells, asked[None], by_cell)  # BLAS would wake its threads
-        cells = np.flatnonzero(by_cell[:, 0] >= by_cell.max() - effort.margins[0])
+        least = by_cell.max() - effort.margins[0]
+        if effort.cells < 1:
+            first = min(round(len(of.cells) * (1 - effort.cells)), len(of.cells) - 1)
+            least = max(least, np.partition(by_cell[:, 0], first)[first])
+        cells = np.flatnonzero(by_cell[:, 0] >= least)
         firsts, lasts = of.edges[:, cells].ravel(), of.edges[:, cells + 1].ravel()
         ends = np.cumsum(lasts - firsts)
         total = int(ends[-1])
@@ -400,25 +410,26 @@ class TwoStage:
             bits = np.empty(len(picked), np.float32)
             differing(of.signs, mine, lasts[cell] - ends[cell] + picked, bits)
             few = int(np.sort(bits)[len(bits) * most // total])
-        found: dict[int, tuple[Ints, Floats]] = {}
+        pieces = max(1, total // _PIECE) if alone else 1
+        bounds = np.searchsorted(ends, [total * piece // pieces for piece in range(pieces)])
+        bounds = np.append(bounds, len(ends))
+        found: list[tuple[Ints, Floats]] = [_NONE] * pieces
+        left = count()  # threads take the next piece from it
 
-        def work(first: int, last: int) -> None:
-            room = min(8 * most, total)  # where many differ in as few bits, more are kept
-            rows, near = np.empty(room, np.int64), np.empty(room, np.float32)
-            begin = np.searchsorted(ends, first, "right")
-            end = np.searchsorted(ends, last, "right") if last < total else len(ends)
-            part = slice(begin, end)
-            count = alike(
-                of.signs, of.about_signs, mine, few, *planes, firsts[part], lasts[part], rows, near
-            )
-            found[first] = rows[:count], near[:count]
+        def work() -> None:
+            while (piece := next(left)) < pieces:
+                part = slice(bounds[piece], bounds[piece + 1])
+                room = min(8 * most, total)  # where many differ in as few bits, more are kept
+                rows, near = np.empty(room, np.int64), np.empty(room, np.float32)
+                kept = alike(
+                    of.signs, of.about_signs, mine, few, *planes, firsts[part], lasts[part],
+                    rows, near,
+                )  # fmt: skip
+                found[piece] = rows[:kept], near[:kept]
 
-        if alone and total > _SHARED:
-            in_parts(total, work)
-        else:
-            work(0, total)
-        rows, near = zip(*(found[first] for first in sorted(found)), strict=True)
-        return np.concatenate(rows), np.concatenate(near)
+        on_each_thread(work, pieces)
+        rows, nears = zip(*found, strict=True)
+        return np.concatenate(rows), np.concatenate(nears)
 
 
 class CandidateCache:

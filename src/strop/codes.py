@@ -21,6 +21,7 @@ Signs = NDArray[np.uint64]
 """A bit for each value, 64 a word."""
 
 _BINS = 512
+_LOWEST = np.finfo(np.float32).min
 _STEP = np.float32(0.586)
 """An asked vector's values are rounded to eight levels: three bits, each of which is a plane. This
 step between them, a share of the values' spread, loses least where they are spread normally."""
@@ -148,6 +149,8 @@ def differing(signs: Signs, asked: Signs, rows: Ints, bits: Floats) -> None:
     """Write in how many bits some rows differ from the asked signs (words,)."""
     first = asked[0], asked[1], asked[2], asked[3]  # there are four at least
     for x in range(len(rows)):
+        later = rows[min(x + 24, len(rows) - 1)]
+        read_soon(signs, later, later + 1)
         bits[x] = _differing(signs, np.uint64(rows[x]), asked, first)
 
 
@@ -212,22 +215,44 @@ def _offer(best: Floats, value: float) -> None:
 def leading(values: Floats, k: int, most: int, margin: float) -> Ints:
     """Return where the values within ``margin`` of the k-th are, or about the largest ``most``.
 
-    Those of -inf never are.
+    In order, as what stands there is best read. Those of -inf never are.
     """
+    # Nobody can tell which values lead, and a processor that guesses loses more than it gains:
+    # every place is written, and kept or written over.
     best = np.full(k, -np.inf, np.float32)
     for value in values:
         if value > best[k - 1]:
             _offer(best, value)
-    least = best[k - 1] - np.float32(margin)
-    order = np.empty(len(values), np.int64)
-    found = 0
-    for i in range(len(values)):
-        order[found] = i
-        found += values[i] >= least and values[i] > -np.inf
-    if found <= most:
-        return order[:found]
-    chosen = np.empty(most, np.int64)
-    return order[chosen[: largest(values[order[:found]], most, chosen)]]
+    least = max(best[k - 1] - np.float32(margin), _LOWEST)
+    places = np.empty(len(values), np.int64)
+    found = np.uint64(0)  # an index without a sign: one that may be below zero is looked at twice
+    for at in range(np.uint64(len(values))):
+        places[found] = at
+        found += np.uint64(values[at] >= least)
+    if found <= np.uint64(most):
+        return places[:found]
+    # Count how many fall where, from the highest down, instead of comparing them.
+    below = np.empty(found, np.float32)
+    for i in range(found):
+        below[i] = best[0] - values[np.uint64(places[i])]
+    scale = np.float32(_BINS - 1) / max(below.max(), np.float32(1e-12))
+    steps = np.empty(found, np.int32)
+    for i in range(found):
+        steps[i] = np.int32(below[i] * scale)
+    there = np.zeros(_BINS, np.int64)
+    for i in range(found):
+        there[np.uint64(steps[i])] += 1
+    last, room = 0, most
+    while there[last] <= room:
+        room -= there[last]
+        last += 1
+    kept = np.uint64(0)
+    for i in range(found):
+        places[kept] = places[i]
+        fits = (steps[i] == last) & (room > 0)
+        room -= fits
+        kept += np.uint64((steps[i] < last) | fits)
+    return places[:kept]
 
 
 @compiled(reorder=True)
@@ -380,32 +405,3 @@ def likely_best(
     rough = np.empty(len(rows), np.float32)
     rough_scores(planes, factors, rows, near, means, apart, about, begin, alpha, temperature, rough)
     return rows[leading(rough, k, most[3], margins[3])]
-
-
-@compiled()
-def largest(values: Floats, most: int, order: Ints) -> int:
-    """Write the places of the ``most`` largest values, largest first up to 1/512 of their range.
-
-    Counts how many fall where instead of comparing them. Returns how many were written.
-    """
-    if not len(values):
-        return 0
-    low = high = values[0]
-    for i in range(len(values)):
-        low = min(low, values[i])
-        high = max(high, values[i])
-    scale = np.float32(_BINS - 1) / max(high - low, np.float32(1e-12))
-    begin = np.zeros(_BINS, np.int64)
-    for i in range(len(values)):
-        begin[int((high - values[i]) * scale)] += 1
-    total = 0
-    for at in range(_BINS):
-        there = begin[at]
-        begin[at] = total
-        total += there
-    for i in range(len(values)):
-        at = int((high - values[i]) * scale)
-        if begin[at] < most:
-            order[begin[at]] = i
-            begin[at] += 1
-    return min(most, len(values))

@@ -34,7 +34,7 @@ from strop.vectors import (
 )
 
 _COPIED_AT_ONCE = 64_000_000
-CODES, CANDIDATES_FORMAT = ".codes", 3
+CODES, CANDIDATES_FORMAT = ".codes", 4
 """Candidates (candidates.py) are two files of the cache, one with this ending."""
 
 

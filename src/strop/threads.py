@@ -47,7 +47,10 @@ def in_parts(size: int, work: Callable[[int, int], None]) -> None:
 
 
 def on_each_thread(work: Callable[[], None], most: int) -> None:
-    """Call ``work`` on this thread and others of the pool, as many as there are or ``most``."""
+    """Call ``work`` on this thread and others of the pool, as many as there are or ``most``.
+
+    It is to do what is left to be done, until nothing is: who comes after that is not waited for.
+    """
     parts = min(thread_count(), most)
     if parts <= 1:
         work()
@@ -56,6 +59,7 @@ def on_each_thread(work: Callable[[], None], most: int) -> None:
         for _ in range(parts - 1):
             others.append(pool().submit(work))
         work()
+        others[:] = [other for other in others if not other.cancel()]
 
 
 @contextmanager
