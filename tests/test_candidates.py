@@ -588,7 +588,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     run = CliRunner().invoke
     assert run(main, ["build", str(corpus), "-o", path]).exit_code == 0
     assert run(main, ["search", path, "word7", "--exact"]).exit_code == 0
-    told = run(main, ["check", path, "--recall", "20", "--json"])
+    told = run(main, ["check", path, "--recall", "--sample", "20", "--json"])
     assert told.exit_code == 0
     recall = json.loads(told.stdout)["recall"]
     assert recall == {"queries": 20, "k": 10, "two_stage": False, "overlap": 1.0}

@@ -492,9 +492,10 @@ class CandidateCache:
                 if of.sets == names:
                     two = TwoStage(of, layout, _made_from(snapshot, names))
             except IndexDamaged as error:
+                remedy = "finish {}" if name is None else "check {} --repair"
                 warnings.warn(
                     f"searching all {layout.size:,} documents, not candidates only: {error}. "
-                    f"To make them: strop check {self._index} --repair",
+                    f"To make them: strop {remedy.format(self._index)}",
                     stacklevel=4,
                 )
             held = self._held = name, layout, two

@@ -42,6 +42,7 @@ from strop.display import (
     print_report,
     progress_bars,
     say,
+    waiting_for_vectors,
     warn,
 )
 from strop.errors import BadInput, IndexBusy, StropError
@@ -113,7 +114,8 @@ def main() -> None:
 @click.option(
     "--query-vectors",
     type=click.Choice(STORED),
-    help=f"How a new index stores the vectors of its query sets.  [{DEFAULT_STORED}]",
+    help="How a new index stores the vectors of its query sets; compact has the documents' in "
+    f"float16, too.  [{DEFAULT_STORED}]",
 )
 @corpus_options
 @AS_JSON
@@ -147,8 +149,12 @@ def build(
     held = None if not path.exists() else any(path.iterdir()) if path.is_dir() else True
     if exists:
         if query_vectors is not None:
-            raise click.UsageError(f"{path} is there already and keeps how it stores its vectors")
+            raise click.UsageError(
+                f"{path} is there already and keeps how it stores its vectors; to change that: "
+                f"strop compact {shlex.quote(str(path))} --query-vectors {query_vectors}"
+            )
         index = Index.open(path, embedder, **given)
+        say(f"{path} is there already: what is new or changed is added to it")
     else:
         stored = query_vectors or DEFAULT_STORED
         index = Index.create(path, embedder or "wordllama", query_vectors=stored, **given)
@@ -527,32 +533,35 @@ def finish(path: Path, as_json: bool) -> None:
 @main.command()
 @click.argument("path", metavar="INDEX", type=Path)
 @click.option("--repair", is_flag=True, help="Make damaged vectors anew from the catalog.")
+@click.option("--recall", is_flag=True, help="Also compare searches with exact ones.")
 @click.option(
-    "--recall",
-    is_flag=False,
-    flag_value=100,
+    "--sample",
     type=click.IntRange(1),
-    metavar="[N]",
-    help="Also compare searches for N stored queries with exact ones.  [100]",
+    default=100,
+    show_default=True,
+    help="How many stored queries --recall asks.",
 )
 @AS_JSON
-def check(path: Path, repair: bool, recall: int | None, as_json: bool) -> None:
+def check(path: Path, repair: bool, recall: bool, sample: int, as_json: bool) -> None:
     """Read every file of INDEX and say what is damaged; ends with 1 if anything is.
 
     Vectors are compared with their checksums, the catalog is examined by SQLite.
     """
     with open_index(path) as index, progress_bars() as progress:
         problems = index.check(repair, progress)
-        found = index.recall(recall) if recall and (repair or not problems) else None
+        found = index.recall(sample) if recall and (repair or not problems) else None
+        waiting = waiting_for_vectors(index.info())
     mended = bool(problems) and repair
     if as_json:
-        told = {"problems": problems, "repaired": mended}
+        told = {"problems": problems, "repaired": mended, "waiting": waiting}
         print_json(told | ({"recall": found} if found else {}))
     else:
         for problem in problems:
             click.echo(problem)
         mend = f"damaged; to mend it: strop check {shlex.quote(str(path))} --repair"
         click.echo("repaired" if mended else mend if problems else "whole")
+        if waiting:
+            click.echo(f"not finished: {waiting:,} to embed: strop finish {shlex.quote(str(path))}")
         if found:
             how = "candidates" if found["two_stage"] else "every document (so it is exact)"
             click.echo(
@@ -584,7 +593,8 @@ def compact(path: Path, query_vectors: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"freed_bytes": freed, "sizes": sizes})
     else:
-        click.echo(f"{human_bytes(max(0, freed))} given back, {human_bytes(sizes['total'])} left")
+        change = "given back" if freed >= 0 else "more than before"
+        click.echo(f"{human_bytes(abs(freed))} {change}, {human_bytes(sizes['total'])} in all")
 
 
 @main.command()

@@ -331,6 +331,6 @@ def explained(path: Path) -> Iterator[None]:
         if "not a database" in said or "malformed" in said or "no such table" in said:
             raise IndexDamaged(
                 f"{path} is not a catalog strop can read ({said}). Restore it from a backup, or "
-                "build the index again"
+                "build the index again in another folder"
             ) from error
         raise BadIndex(f"{path}: {said}") from error

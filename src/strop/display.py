@@ -44,6 +44,7 @@ _CONTROLS[13] = ""
 _WIDE = 10_000
 _MUCH_WASTE, _LITTLE_WASTE = 0.2, 1_000_000
 """A share of an index that is too much to waste, and bytes that never are."""
+_COMPACT = {"levels15": "compact (15 levels)", "levels5": "compact (5 levels)"}
 
 
 def say(message: str, label: str = "", style: str = "") -> None:
@@ -273,11 +274,9 @@ def print_info(about: dict[str, Any]) -> None:
         shown.add_row(
             plain(f"set {name}"),
             f"{of['queries']:,} texts for {of['documents']:,} documents"
-            + f", {of['vectors']}"
+            + f", {_COMPACT.get(of['vectors'], of['vectors'])}"
             + _aside(older_than_their_text=old),
         )
-    # Expanded text is embedded when a method asks for it, not by finish.
-    sets = [of for of in about["sets"].values() if of["source"] != "expanded"]
     if about["references"]:
         of = about["references"]
         shown.add_row(
@@ -288,13 +287,20 @@ def print_info(about: dict[str, Any]) -> None:
     if about["tuned"]:
         unused = "" if about["tuned"]["in_use"] else " (not in use: the query sets are others now)"
         shown.add_row("tuned", plain(settings_line(about["tuned"]["method"]) + unused))
-    waiting = about["waiting"] + sum(of["waiting"] for of in sets)
+    waiting = waiting_for_vectors(about)
     if waiting:
         finish = f"strop finish {shlex.quote(about['path'])}"
         shown.add_row("waiting", plain(f"{waiting:,} to embed: {finish}"))
     for label, said in _size_rows(about["sizes"], about["path"]):
         shown.add_row(plain(label), plain(said))
     standard_output().print(shown)
+
+
+def waiting_for_vectors(about: dict[str, Any]) -> int:
+    """Return how many documents and lists of queries ``strop finish`` would embed."""
+    # Expanded text is embedded when a method asks for it, not by finish.
+    sets = [of for of in about["sets"].values() if of["source"] != "expanded"]
+    return int(about["waiting"] + sum(of["waiting"] for of in sets))
 
 
 def _size_rows(sizes: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:

@@ -93,8 +93,14 @@ class IndexFolder:
         """Open an index. Its embedder is loaded when first needed, unless one is given."""
         folder = Path(path)
         if not (folder / CATALOG).exists():
-            what = "is not an index" if folder.exists() else "does not exist"
-            raise BadIndex(f"{folder} {what}. Make one: strop build CORPUS -o {folder}")
+            if not folder.exists():
+                raise BadIndex(f"{folder} does not exist. Make it: strop build CORPUS -o {folder}")
+            if (folder / "vectors").is_dir() and not is_left_over(folder):
+                raise BadIndex(
+                    f"{folder} is not an index any more: {CATALOG} is gone. Restore it from a "
+                    "backup, or build the index again in another folder"
+                )
+            raise BadIndex(f"{folder} is not an index: name the folder that strop build made")
         try:
             index = cls(folder, Catalog(folder / CATALOG), None)
         except OldFormat:

@@ -84,19 +84,19 @@ class Ledger(Database):
             return np.frombuffer(b"".join(blob for (blob,) in found), "<u4")
 
     def free_bytes(self) -> int:
-        """Return how much of the catalog's file is in no use."""
+        """Return how much of the catalog's file ``shrink`` would give back: 0 if little is free."""
         with self.reading() as connection:
-            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-            (size,) = connection.execute("PRAGMA page_size").fetchone()
-        return int(free) * int(size)
+            free, pages, size = (
+                int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+                for name in ("freelist_count", "page_count", "page_size")
+            )
+        return free * size if free > _WORTH_A_VACUUM * pages else 0
 
     def shrink(self) -> None:
         """Give the file's free pages back to the system, if they are worth it, and its log."""
-        with self.reading() as connection:
-            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        worth_it = self.free_bytes() > 0
         with self.outside_transactions() as connection:
-            if free > _WORTH_A_VACUUM * pages:
+            if worth_it:
                 connection.execute("VACUUM")
             # A reader in the middle of a search may need the log: then it shrinks another time.
             (waits,) = connection.execute("PRAGMA busy_timeout").fetchone()
