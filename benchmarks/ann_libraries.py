@@ -8,9 +8,9 @@ a time on one thread, at the width at which it was asked. Reported: processor ti
 of the file, resident memory that building took, share of the exact best 100 among the 500, median
 and 99th percentile of a query's time, milliseconds until the saved file has answered a first query
 in the way it is opened (mapped or read), and, where documents can be removed, microseconds for each
-and the share of the exact best 100 of those left after a tenth was. ``all, in bytes`` is
-what strop uses (codes.py). Needs them all (pip install usearch faiss-cpu hnswlib voyager). The last
-line is JSON.
+and the share of the exact best 100 of those left after a tenth was. ``all, in bytes`` reads
+them all (codes.py; strop reads signs first). Needs the libraries (pip install usearch faiss-cpu
+hnswlib voyager). The last line is JSON.
 """
 
 from __future__ import annotations

@@ -502,10 +502,14 @@ def test_check_and_repair_report_to_people_and_machines(index: Path) -> None:
     assert first == "vectors/documents.f32 holds 10 of 60 vectors"
     assert f"strop check {index} --repair" in last
     ran = strop("check", index, "--json")
-    assert (ran.code, json.loads(ran.stdout)) == (1, {"problems": [first], "repaired": False})
+    assert (ran.code, json.loads(ran.stdout)) == (
+        1,
+        {"problems": [first], "repaired": False, "waiting": 0},
+    )
     assert strop("check", index, "--repair", "--json").json == {
         "problems": [first],
         "repaired": True,
+        "waiting": 0,
     }
     assert strop("check", index).stdout == "whole\n"
 

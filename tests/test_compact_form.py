@@ -262,7 +262,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     line = ["build", str(corpus), "-o", path, "--query-vectors", "compact"]
     assert CliRunner().invoke(main, line).exit_code == 0
     said = CliRunner().invoke(main, ["info", path]).output
-    assert "levels15" in said
+    assert "compact (15 levels)" in said
     assert "times a plain float32 index" in said
     assert CliRunner().invoke(main, ["compact", path, "--query-vectors", "int8"]).exit_code == 0
     assert (tmp_path / "index" / "vectors" / "queries-1.2.i8").exists()

@@ -26,7 +26,7 @@ LAYERS = [
     reference_store reply_store
     search asking batch_store folder
     generate explain refining candidates words
-    contrast batch_generation triplets expand
+    candidate_cache contrast batch_generation triplets expand
     index
     scoring
     perplexity paper benchmark_data adapters grid tune

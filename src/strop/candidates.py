@@ -12,18 +12,16 @@ later, is not trusted to them, and is scanned instead.
 
 from __future__ import annotations
 
-import uuid
-import warnings
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strop import kernels
-from strop.catalog import Catalog
 from strop.cells import nearest_centres, rough_centres
 from strop.codes import (
     Bytes,
@@ -42,12 +40,11 @@ from strop.codes import (
     words_for,
 )
 from strop.errors import IndexDamaged
-from strop.kernels import Floats, Ints
+from strop.kernels import Floats, Ints, ranges
 from strop.maintenance import CANDIDATES_FORMAT, CODES
 from strop.methods import METHODS, Method
 from strop.search import Layout
 from strop.sidecar import read_arrays, write_arrays
-from strop.snapshot import CACHE, Snapshot
 from strop.threads import in_parts, on_each_thread, one_blas_thread, pool
 from strop.types import Vectors
 
@@ -68,50 +65,56 @@ _EACH, _ROUNDS = 20, 6
 """Documents by which a cell is found, and rounds."""
 _LARGE = ("codes", "signs", "apart", "about_apart")
 """The arrays that have a file of their own, and are read as they are needed."""
-_MEASURED_WITH = 512
+MEASURED_WITH = 512
 """Stored queries by which it is found out how much must be looked at."""
 _TOO_FEW = 100
 """Stored queries that tell nothing of the few in a thousand that are hard to find."""
 _MEASURED_FOR = METHODS["sharp"]
 _MEASURED_K = 10
-_LOST = ((0.0005, 0.002, 0.002, 0.001), (0.003, 0.003, 0.004, 0.003), (0.001,))
-"""Shares of the best that may be lost to each margin, to each number, and to ``Effort.cells``."""
+_LOST = ((0.0005, 0.002, 0.002, 0.001), (0.003, 0.003, 0.004, 0.003), (0.001, 0.001))
+"""Shares of the best that may be lost to each margin, each number, and each share of ``Effort``."""
+_LEAST_SHARE = 0.5
+"""No share is below this: users may ask for what no stored query is like."""
+_MOST = 4
+"""How many times the usual numbers are looked at to find out how many must be."""
 
 
 @dataclass(frozen=True)
 class Effort:
     """How many are looked at to find the best k.
 
-    Read are cells within the first margin of the best one, at most the share ``cells`` of all, and
-    of their rows those that differ least, ``most[0]``. The other numbers and ``margins`` (below the
-    k-th) are by signs, by bytes and by the estimate; both hold.
+    Read are cells within the first margin of the best one, at most the first share of all, and of
+    their rows those that differ least, ``most[0]``, at most the second share. The other numbers
+    and ``margins`` (below the k-th) are by signs, by bytes and by the estimate; both hold.
     """
 
     k: int
-    most: tuple[int, int, int, int]
     margins: tuple[float, float, float, float]
-    cells: float
+    most: tuple[int, int, int, int]
+    shares: tuple[float, float]
 
     @classmethod
     def of(cls, k: int, measured: Floats, known: bool = True) -> Effort:
         """Return the effort for the best k.
 
-        ``measured`` are four margins, what to multiply the usual numbers by, and the share of the
-        cells. They were found out for the best ten of one method. For more, margins are left open
-        and all cells are read; where it is not known that they hold, twice as much is looked at.
+        ``measured`` are four margins, what to multiply the usual numbers by, and two shares. They
+        were found out for the best ten of one method. For more, only the numbers hold, if they are
+        not below the usual ones; where it is not known that they do, twice as much is looked at.
         """
-        margins, times, cells = measured[:4], measured[4:8], float(measured[8])
+        margins, times, shares = measured[:4], measured[4:8], measured[8:]
         if not known or k > _MEASURED_K:
-            margins, times, cells = _USUAL[:4], np.maximum(times, 1) * (1 if known else 2), 1.0
+            times = np.maximum(times, 1) * (1 if known else 2)
+            margins, shares = _USUAL[:4], _USUAL[8:]
         k = max(k, _MEASURED_K)  # margins below the first are no margins below the tenth
         usual = 14_000 + 200 * k, 1400 + 20 * k, 600 + 20 * k, 34 + 3 * k
-        a, b, c, d = (times * usual).astype(np.int64).tolist()
         first, second, third, fourth = margins.tolist()
-        return cls(k, (a, b, c, d), (first, second, third, fourth), cells)
+        a, b, c, d = np.rint(times * usual).astype(np.int64).tolist()
+        cells, rows = shares.tolist()
+        return cls(k, (first, second, third, fourth), (a, b, c, d), (cells, rows))
 
 
-_USUAL = np.array([np.inf] * 4 + [1] * 5, np.float32)
-_MUCH = np.array([np.inf] * 4 + [4] * 4 + [1], np.float32)
+_USUAL = np.array([np.inf] * 4 + [1] * 6, np.float32)
+_MUCH = np.array([np.inf] * 4 + [_MOST] * 4 + [1] * 2, np.float32)
 
 
 def taken_apart(layout: Layout, block: int) -> tuple[Vectors, Floats, Vectors]:
@@ -195,18 +198,16 @@ class Candidates:
 
         The document that a query is from does not count; it would be too easy to find.
         """
-        asked, own = layout.sample_queries(_MEASURED_WITH)
+        asked, own = layout.sample_queries(MEASURED_WITH)
         if len(asked) < _TOO_FEW:
             return _USUAL
-        k = _MEASURED_K
+        k, shape = _MEASURED_K, (len(asked), _MEASURED_K)
         two, effort = TwoStage(self, layout, self.made_from), Effort.of(k, _MUCH)
-        below, last = np.empty((4, len(asked), k)), np.ones((4, len(asked), k))
-        cells = np.empty((1, len(asked), k))
-        everyone, at = np.arange(layout.size), np.empty(layout.size, np.int64)
-        at[self.order] = everyone
-        cell_of = np.repeat(np.arange(len(self.cells)), np.diff(self.edges[0]))[at]
+        # Of each of the best: how far below, how far down, how far down as a share.
+        below, last, share = np.empty((4, *shape)), np.ones((4, *shape)), np.ones((2, *shape))
+        found = np.empty(shape, np.int64)
 
-        def work(first: int, end: int) -> None:
+        def narrow_down(first: int, end: int) -> None:
             for q in range(first, end):
                 planes = in_planes(asked[q])
                 rows, by_signs = two.nearest(asked[q], planes, effort, False)
@@ -221,28 +222,34 @@ class Candidates:
                 likely = np.argsort(-rough)[: effort.most[3]]
                 scores = layout.rescore(asked[q], rows[likely], _MEASURED_FOR)
                 best = likely[np.argsort(-scores)[:k]]
-                by_cell = self.cells @ asked[q]
-                theirs = by_cell[cell_of[rows[best]]]
-                below[0, q] = by_cell.max() - theirs
-                cells[0, q] = np.mean(by_cell >= theirs[:, None], axis=1)
-                if len(self.cells) > 1:
-                    bits = np.empty(layout.size, np.float32)
-                    differing(self.signs, as_signs(asked[q : q + 1])[0][0], everyone, bits)
-                    up_to = np.cumsum(np.bincount(bits.astype(np.int64)))
-                    last[0, q] = up_to[bits[at[rows[best]]].astype(np.int64)]
+                found[q] = rows[best]
                 for stage, values in enumerate((by_signs, near, rough), 1):
                     ordered = np.sort(values)
                     below[stage, q] = ordered[-k] - values[best]
                     last[stage, q] = len(ordered) - np.searchsorted(ordered, values[best])
+                below[0, q], share[0, q] = two.how_near_cells_are(asked[q], found[q])
+
+        def enough(of: NDArray[Any], lost: tuple[float, ...]) -> Floats:
+            each = zip(of, lost, strict=True)
+            return np.array([np.quantile(one, 1 - less, method="higher") for one, less in each])
+
+        def count_bits(first: int, end: int) -> None:
+            for q in range(first, end):
+                last[0, q], read = two.how_few_bits_differ(asked[q], found[q], cells)
+                share[1, q] = last[0, q] / read
 
         with one_blas_thread():
-            in_parts(len(asked), work)
-        margins, numbers, share = (
-            [np.quantile(one, 1 - lost, method="higher") for one, lost in zip(*pair, strict=True)]
-            for pair in zip((below, last, cells), _LOST, strict=True)
-        )
-        times = np.minimum(np.array(numbers) / Effort.of(k, _USUAL).most, 4)
-        return np.concatenate([np.maximum(margins, 0), times, share]).astype(np.float32)
+            in_parts(len(asked), narrow_down)
+            margins = np.maximum(enough(below, _LOST[0]), 0)
+            if two.many_cells:
+                of_cells = float(enough(share[:1], _LOST[2][:1])[0])
+                cells = float(margins[0]), max(of_cells, _LEAST_SHARE)
+                in_parts(len(asked), count_bits)
+        times = enough(last, _LOST[1]) / Effort.of(k, _USUAL).most
+        # Where that is all that was looked at, nobody knows how far down they can be.
+        margins[1:][times[1:] >= _MOST] = np.inf
+        shares = np.maximum(enough(share, _LOST[2]), _LEAST_SHARE)
+        return np.concatenate([margins, times, shares]).astype(np.float32)
 
     def and_more(self, other: Candidates) -> Candidates:
         """Return these and others, made to stand behind them."""
@@ -270,7 +277,7 @@ class Candidates:
             arrays, about = found
             if about["format"] != CANDIDATES_FORMAT:
                 raise ValueError(f"it has format {about['format']}, not {CANDIDATES_FORMAT}")
-            large = read_arrays(_codes_file(path), trusted=True)
+            large = read_arrays(codes_file(path), trusted=True)
             if large is None:
                 raise ValueError("its codes are missing or not what was written")
             signs = np.array(large[0].pop("signs"))  # all of these are read, and from memory
@@ -282,7 +289,7 @@ class Candidates:
         """Write the large arrays to one new file and the rest to another beside it."""
         small = [part.name for part in fields(self) if part.name not in (*_LARGE, "sets")]
         arrays = [{name: getattr(self, name) for name in names} for names in (_LARGE, small)]
-        write_arrays(_codes_file(path), arrays[0], {}, sync=True)
+        write_arrays(codes_file(path), arrays[0], {}, sync=True)
         write_arrays(path, arrays[1], {"format": CANDIDATES_FORMAT, "sets": self.sets})
 
 
@@ -303,9 +310,18 @@ class TwoStage:
         self.candidates, self.layout, self.place_of = candidates, layout, place_of
         self.tail = np.flatnonzero(~there)
         self._tail_layout = layout.only(self.tail)
-        gone = (place_of < 0)[candidates.order]
-        self._gone = gone if gone.any() else gone[:0]
         self._efforts: dict[tuple[int, bool], Effort] = {}
+        of, edges = candidates, candidates.edges
+        self._signs, self._about, self._order = of.signs, of.about_signs, of.order
+        here = place_of[of.order] >= 0
+        if not here.all():  # who is gone must not stand in for those who are here
+            self._signs, self._about = of.signs[here], of.about_signs[here]
+            self._order = of.order[here]
+            edges = np.concatenate([[0], np.cumsum(here)])[edges]
+        # Cells of copies, or of those who are gone, may have nobody.
+        full = (edges[:, 1:] > edges[:, :-1]).any(axis=0)
+        self._firsts, self._lasts = edges[:, :-1][:, full], edges[:, 1:][:, full]
+        self._cells = np.ascontiguousarray(of.cells[full])
 
     @property
     def behind(self) -> bool:
@@ -322,25 +338,31 @@ class TwoStage:
         """Whether there are twice the documents that it was measured with."""
         return self.layout.size > 2 * int(self.candidates.edges[0, -1])
 
+    @property
+    def many_cells(self) -> bool:
+        """Whether the signs are sorted into cells."""
+        return len(self.candidates.cells) > 1
+
     def search(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each asked vector: scores and places, (n, k)."""
         best = np.empty((len(asked), k), np.float32)
         places = np.empty((len(asked), k), np.int64)
         late = self._tail_layout.scan(asked, method, k) if len(self.tail) else None
+        wanted = min(k, self.layout.size - len(self.tail))
         unanswered: list[int] = []
 
         def work(first: int, last: int) -> None:
             for q in range(first, last):
                 scores, mine = self._score(asked[q], method, k, len(asked) == 1)
+                if len(scores) < wanted:
+                    unanswered.append(q)
+                    continue
                 if late is not None:
                     scores = np.concatenate([scores, late[0][q]])
                     mine = np.concatenate([mine, self.tail[late[1][q]]])
-                if len(scores) < k:  # too much of it is of no use
-                    unanswered.append(q)
-                else:
-                    # Of equal scores the earlier document comes first.
-                    order = np.lexsort((mine, -scores))[:k]
-                    best[q], places[q] = scores[order], mine[order]
+                # Of equal scores the earlier document comes first.
+                order = np.lexsort((mine, -scores))[:k]
+                best[q], places[q] = scores[order], mine[order]
 
         if len(asked) == 1:  # the threads share it
             work(0, 1)
@@ -374,41 +396,83 @@ class TwoStage:
         self, asked: Vectors, planes: tuple[Signs, Floats], effort: Effort, alone: bool
     ) -> tuple[Ints, Floats]:
         """Return the rows whose signs are nearest to an asked vector (dim,), and how near."""
-        of = self.candidates
-        if len(of.cells) == 1:  # and they are in order
-            return nearest_of_all(
-                of.signs, of.about_signs, *planes, self._gone, effort.k, effort.most[1],
-                effort.margins[1],
-            )  # fmt: skip
+        if not self.many_cells:
+            at, near = nearest_of_all(
+                self._signs, self._about, *planes, effort.k, effort.most[1], effort.margins[1]
+            )
+            return self._order[at], near
+        if not len(self._cells):
+            return _NONE
         at, near = self._alike(asked, planes, effort, alone)
-        if len(self._gone):
-            near[self._gone[at]] = -np.inf
         chosen = leading(near, effort.k, effort.most[1], effort.margins[1])
-        return of.order[at[chosen]], near[chosen]
+        return self._order[at[chosen]], near[chosen]
+
+    def how_near_cells_are(self, asked: Vectors, rows: Ints) -> tuple[Floats, Floats]:
+        """Return for the cells of rows how far below the best one they are, and how far down."""
+        by_cell = self._by_cell(asked)
+        theirs = by_cell[self._cell_of[rows]]
+        return by_cell.max() - theirs, np.mean(by_cell >= theirs[:, None], axis=1)
+
+    def how_few_bits_differ(
+        self, asked: Vectors, rows: Ints, cells: tuple[float, float]
+    ) -> tuple[Ints, int]:
+        """Return how many of the rows that are read differ in no more bits than some rows do.
+
+        Also returns how many are read; ``cells`` are a margin and a share.
+        """
+        firsts, lasts = self._ranges(asked, *cells)
+        mine, read = as_signs(asked[None])[0][0], ranges(firsts, lasts - firsts)
+        bits, theirs = np.empty(len(read), np.float32), np.empty(len(rows), np.float32)
+        differing(self._signs, mine, read, bits)
+        differing(self._signs, mine, self._at[rows], theirs)
+        up_to = np.cumsum(np.bincount(bits.astype(np.int64), minlength=64 * len(mine) + 1))
+        return up_to[theirs.astype(np.int64)], len(read)
+
+    @cached_property
+    def _at(self) -> Ints:
+        """Where among the signs a row stands."""
+        at = np.full(len(self.place_of), -1, np.int64)
+        at[self._order] = np.arange(len(self._order))
+        return at
+
+    @cached_property
+    def _cell_of(self) -> Ints:
+        cell_of = np.full(len(self.place_of), -1, np.int64)
+        sizes = self._lasts - self._firsts
+        cells = np.tile(np.arange(len(self._cells)), len(sizes))
+        cell_of[self._order] = np.repeat(cells, sizes.ravel())
+        return cell_of
+
+    def _by_cell(self, asked: Vectors) -> Floats:
+        by_cell = np.empty((len(self._cells), 1), np.float32)
+        kernels.products_of_few(self._cells, asked[None], by_cell)  # BLAS would wake its threads
+        return by_cell[:, 0]
+
+    def _ranges(self, asked: Vectors, margin: float, share: float) -> tuple[Ints, Ints]:
+        """Return where the signs of near cells begin and end."""
+        by_cell = self._by_cell(asked)
+        least = by_cell.max() - margin
+        if share < 1:
+            first = min(round(len(by_cell) * (1 - share)), len(by_cell) - 1)
+            least = max(least, np.partition(by_cell, first)[first])
+        cells = np.flatnonzero(by_cell >= least)
+        return self._firsts[:, cells].ravel(), self._lasts[:, cells].ravel()
 
     def _alike(
         self, asked: Vectors, planes: tuple[Signs, Floats], effort: Effort, alone: bool
     ) -> tuple[Ints, Floats]:
         """Return where in near cells signs differ least from the asked vector's, and how near."""
-        of = self.candidates
-        by_cell = np.empty((len(of.cells), 1), np.float32)
-        kernels.products_of_few(of.cells, asked[None], by_cell)  # BLAS would wake its threads
-        least = by_cell.max() - effort.margins[0]
-        if effort.cells < 1:
-            first = min(round(len(of.cells) * (1 - effort.cells)), len(of.cells) - 1)
-            least = max(least, np.partition(by_cell[:, 0], first)[first])
-        cells = np.flatnonzero(by_cell[:, 0] >= least)
-        firsts, lasts = of.edges[:, cells].ravel(), of.edges[:, cells + 1].ravel()
+        firsts, lasts = self._ranges(asked, effort.margins[0], effort.shares[0])
         ends = np.cumsum(lasts - firsts)
         total = int(ends[-1])
-        most = max(effort.most[1], min(effort.most[0], total // 4))
+        most = max(effort.most[1], min(effort.most[0], int(total * effort.shares[1])))
         mine = as_signs(asked[None])[0][0]
-        few = of.signs.shape[1] * 64
+        few = self._signs.shape[1] * 64
         if total > most:
             picked = np.arange(0, total, max(1, total // _SAMPLED))
             cell = np.searchsorted(ends, picked, "right")
             bits = np.empty(len(picked), np.float32)
-            differing(of.signs, mine, lasts[cell] - ends[cell] + picked, bits)
+            differing(self._signs, mine, lasts[cell] - ends[cell] + picked, bits)
             few = int(np.sort(bits)[len(bits) * most // total])
         pieces = max(1, total // _PIECE) if alone else 1
         bounds = np.searchsorted(ends, [total * piece // pieces for piece in range(pieces)])
@@ -419,92 +483,17 @@ class TwoStage:
         def work() -> None:
             while (piece := next(left)) < pieces:
                 part = slice(bounds[piece], bounds[piece + 1])
-                room = min(8 * most, total)  # where many differ in as few bits, more are kept
-                rows, near = np.empty(room, np.int64), np.empty(room, np.float32)
-                kept = alike(
-                    of.signs, of.about_signs, mine, few, *planes, firsts[part], lasts[part],
-                    rows, near,
-                )  # fmt: skip
+                read = self._signs, self._about, mine, few, *planes, firsts[part], lasts[part]
+                rows, near = np.empty(4 * most, np.int64), np.empty(4 * most, np.float32)
+                kept = alike(*read, rows, near)
+                if kept > len(rows):  # copies, all of which differ in as few bits
+                    rows, near = np.empty(kept, np.int64), np.empty(kept, np.float32)
+                    alike(*read, rows, near)
                 found[piece] = rows[:kept], near[:kept]
 
         on_each_thread(work, pieces)
         rows, nears = zip(*found, strict=True)
         return np.concatenate(rows), np.concatenate(nears)
-
-
-class CandidateCache:
-    """The candidates of an index: brought up to date by its writer, set beside what a search sees.
-
-    The catalog says which count, and without any searches are exact.
-    """
-
-    def __init__(self, catalog: Catalog, index: Path) -> None:
-        self._catalog = catalog
-        self._index = index
-        # Replaced together, as threads may look at different versions at the same time.
-        self._held: tuple[str | None, Layout, TwoStage | None] | None = None
-
-    def close(self) -> None:
-        """Let go of the candidates."""
-        self._held = None
-
-    def follow(self, snapshot: Snapshot, layout: Layout, names: list[str]) -> None:
-        """Make candidates, or add to them, where much of the index is not among them as it is."""
-        older, made_from = self._catalog.meta("candidates"), _made_from(snapshot, names)
-        made = None
-        if older is not None:
-            with suppress(IndexDamaged):  # then they are made anew
-                two = TwoStage(Candidates.open(self._index / CACHE / older), layout, made_from)
-                if two.candidates.sets == names and not (two.worn or two.outgrown):
-                    if not two.behind:
-                        return
-                    of = two.candidates
-                    late = layout.only(two.tail)
-                    made = of.and_more(Candidates.make(late, made_from[two.tail], names, of))
-        made = made or Candidates.make(layout, made_from, names)
-        name = f"candidates-{uuid.uuid4().hex}"
-        try:
-            made.write(self._index / CACHE / name)
-        except OSError:  # a full disk: the older ones still serve
-            self._delete(name)
-            return
-        with self._catalog.writing(searchable=False) as connection:
-            self._catalog.set_meta(connection, candidates=name)
-        if older is not None:
-            self._delete(older)
-
-    def _delete(self, name: str) -> None:
-        path = self._index / CACHE / name
-        for file in (path, _codes_file(path)):
-            with suppress(OSError):
-                file.unlink()
-
-    def beside(self, snapshot: Snapshot, layout: Layout, names: list[str]) -> TwoStage | None:
-        """Return candidates matched with a layout; None, with a warning, if there are none."""
-        name, held = self._catalog.meta("candidates"), self._held
-        if held is None or held[0] != name or held[1] is not layout:
-            two = None
-            try:
-                if held is not None and held[0] == name and held[2] is not None:
-                    of = held[2].candidates
-                else:
-                    of = self._open(name)
-                if of.sets == names:
-                    two = TwoStage(of, layout, _made_from(snapshot, names))
-            except IndexDamaged as error:
-                remedy = "finish {}" if name is None else "check {} --repair"
-                warnings.warn(
-                    f"searching all {layout.size:,} documents, not candidates only: {error}. "
-                    f"To make them: strop {remedy.format(self._index)}",
-                    stacklevel=4,
-                )
-            held = self._held = name, layout, two
-        return held[2]
-
-    def _open(self, name: str | None) -> Candidates:
-        if name is None:
-            raise IndexDamaged(f"{self._index} has no candidates yet")
-        return Candidates.open(self._index / CACHE / name)
 
 
 def _centre_and_cells(layout: Layout) -> tuple[Vectors, Vectors]:
@@ -532,12 +521,6 @@ def two_stage_suits(method: Method, documents: int, k: int) -> bool:
     )
 
 
-def _made_from(snapshot: Snapshot, names: list[str]) -> Ints:
-    """Return for each document its number and which vectors it has: (n, columns)."""
-    sets = [snapshot.sets[name] for name in names]
-    columns = [snapshot.numbers, snapshot.documents.made]
-    return np.stack(columns + [part for of in sets for part in (of.made, of.count)], axis=1)
-
-
-def _codes_file(path: Path) -> Path:
+def codes_file(path: Path) -> Path:
+    """Return where the large arrays stand beside a file of candidates."""
     return path.with_name(path.name + CODES)

@@ -154,7 +154,6 @@ def build(
                 f"strop compact {shlex.quote(str(path))} --query-vectors {query_vectors}"
             )
         index = Index.open(path, embedder, **given)
-        say(f"{path} is there already: what is new or changed is added to it")
     else:
         stored = query_vectors or DEFAULT_STORED
         index = Index.create(path, embedder or "wordllama", query_vectors=stored, **given)
@@ -174,6 +173,8 @@ def build(
                 index.close()
                 clear_away(path, folder_too=held is None)
             raise
+        if exists:
+            say(f"{path} was there already: what is new or changed came to it, nothing went")
         report_changes(index, asdict(changes), as_json)
 
 

@@ -113,6 +113,13 @@ def _levels(word: Any, low: Any, middle: Any, high: Any) -> Any:
 
 
 @compiled(inline=True)
+def _product(levels: Any, about: Floats, row: Any, factors: Floats) -> Any:
+    """Return about the product of a row and an asked vector, by the sum of its levels."""
+    total = factors[0] * levels + factors[1] * about[row, 1] + factors[2]
+    return about[row, 0] * total
+
+
+@compiled(inline=True)
 def products_of_signs(
     signs: Signs, about: Floats, planes: Signs, factors: Floats, first: int, last: int,
     products: Floats, at: int,
@@ -128,10 +135,8 @@ def products_of_signs(
             levels += _levels(signs[row, w], low, middle, high)
             also += _levels(signs[other, w], low, middle, high)
         to = np.uint64(at) + row - begin
-        total = factors[0] * levels + factors[1] * about[row, 1] + factors[2]
-        products[to] = about[row, 0] * total
-        total = factors[0] * also + factors[1] * about[other, 1] + factors[2]
-        products[to + other - row] = about[other, 0] * total
+        products[to] = _product(levels, about, row, factors)
+        products[to + other - row] = _product(also, about, other, factors)
 
 
 @compiled(inline=True)
@@ -161,7 +166,7 @@ def alike(
 ) -> int:  # fmt: skip
     """Write which rows of some ranges differ from the asked signs in few bits, and their products.
 
-    Returns how many there are, at most as many as ``rows`` has room for.
+    Returns how many there are. If that is more than ``rows`` has room for, nothing is to be used.
     """
     # Read once, and before anything is written that might be the same memory.
     first = asked[0], asked[1], asked[2], asked[3]
@@ -170,9 +175,12 @@ def alike(
     for r in range(len(firsts)):
         # An index without a sign: one that may be below zero is looked at twice.
         for row in range(np.uint64(firsts[r]), np.uint64(lasts[r])):
-            if _differing(signs, row, asked, first) <= limit and found < len(rows):
-                rows[found] = row
+            if _differing(signs, row, asked, first) <= limit:
+                if found < len(rows):
+                    rows[found] = row
                 found += 1
+    if found > len(rows):
+        return found
     for x in range(found):
         later = rows[min(x + 24, found - 1)]
         read_soon(signs, later, later + 1)
@@ -181,22 +189,17 @@ def alike(
         levels = np.float32(0.0)
         for w in range(len(planes)):
             levels += _levels(signs[row, w], planes[w, 0], planes[w, 1], planes[w, 2])
-        total = factors[0] * levels + factors[1] * about[row, 1] + factors[2]
-        products[x] = about[row, 0] * total
+        products[x] = _product(levels, about, row, factors)
     return found
 
 
 @compiled()
 def nearest_of_all(
-    signs: Signs, about: Floats, planes: Signs, factors: Floats, gone: NDArray[np.bool_], k: int,
-    most: int, margin: float,
+    signs: Signs, about: Floats, planes: Signs, factors: Floats, k: int, most: int, margin: float
 ) -> tuple[Ints, Floats]:  # fmt: skip
-    """Return the rows that lead by about their products, and these; ``gone`` may be empty."""
+    """Return the rows that lead by about their products, and these."""
     products = np.empty(len(signs), np.float32)
     products_of_signs(signs, about, planes, factors, 0, len(signs), products, 0)
-    for row in range(len(gone)):
-        if gone[row]:
-            products[row] = -np.inf
     chosen = leading(products, k, most, margin)
     return chosen, products[chosen]
 

@@ -19,7 +19,8 @@ from strop import candidates as two_stage
 from strop.asking import Spent
 from strop.batch_generation import BatchGeneration, read_reply_file, write_request_file
 from strop.batch_store import refuse_cut_off
-from strop.candidates import CandidateCache, TwoStage, two_stage_suits
+from strop.candidate_cache import CandidateCache
+from strop.candidates import TwoStage, two_stage_suits
 from strop.catalog import Catalog, QuerySet, expanded_set
 from strop.contrast import Contrast
 from strop.embed import Embedder
@@ -329,10 +330,12 @@ class Index(IndexFolder):
 
     def _follow(self) -> None:
         """Bring the candidates up to date where the index is large and much changed."""
+        names = self._query_sets()
+        if not names or len(self) < two_stage.TWO_STAGE_FROM // 2:  # not at each step to and fro
+            self._candidates.drop()
+        if not names or len(self) < two_stage.TWO_STAGE_FROM:
+            return
         with self._catalog.reading():
-            names = self._query_sets()
-            if not names or len(self) < two_stage.TWO_STAGE_FROM:
-                return
             snapshot, layout = self._layout(METHODS["sharp"])
         if layout.size >= two_stage.TWO_STAGE_FROM:  # not all of them may have vectors yet
             self._candidates.follow(snapshot, layout, names)
@@ -455,7 +458,7 @@ class Index(IndexFolder):
         method = replace(self.method("sharp"), words=0.0)
         with self._catalog.reading():
             snapshot, layout = self._layout(method)
-            rows, _ = layout.sample_queries(n, seed=1)  # others than those the effort is from
+            rows, _ = layout.sample_queries(n, after=two_stage.MEASURED_WITH)
             used = self._two(snapshot, layout, method, k) is not None
         quick, exact = (self.search(rows, k, method, exact=one) for one in (False, True))
         shared = [

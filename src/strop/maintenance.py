@@ -84,8 +84,9 @@ def check(catalog: Catalog, folder: Path, dim: int, progress: Progress | None = 
         if not cache_is_true(catalog, folder):
             found.problems.append("the cache of spans differs from the catalog")
             found.cache = True
-        if not _candidates_are_whole(catalog, folder):
-            found.problems.append("the candidates are not what was written")
+        wrong = _wrong_with_candidates(catalog, folder)
+        if wrong:
+            found.problems.append(wrong)
             found.candidates = True
     return found
 
@@ -184,14 +185,19 @@ def _check_waiting(found: Findings, catalog: Catalog, connection: Any) -> None:
             found.lost += [(set_id, number) for (number,) in lost]
 
 
-def _candidates_are_whole(catalog: Catalog, folder: Path) -> bool:
+def _wrong_with_candidates(catalog: Catalog, folder: Path) -> str | None:
     name = catalog.meta("candidates")
     if name is None:
-        return True
+        return None
     found = read_arrays(folder / CACHE / name)
-    if found is None or found[1]["format"] != CANDIDATES_FORMAT:
-        return False
-    return read_arrays(folder / CACHE / f"{name}{CODES}") is not None
+    if found is None or read_arrays(folder / CACHE / f"{name}{CODES}") is None:
+        return f"the candidates {CACHE}/{name} are not what was written"
+    if found[1]["format"] != CANDIDATES_FORMAT:
+        return (
+            f"the candidates {CACHE}/{name} are of another version of strop (format "
+            f"{found[1]['format']}, not {CANDIDATES_FORMAT}): searches do without them"
+        )
+    return None
 
 
 def mend(catalog: Catalog, folder: Path, dim: int, found: Findings) -> None:
@@ -203,7 +209,7 @@ def mend(catalog: Catalog, folder: Path, dim: int, found: Findings) -> None:
             if said != ["ok"]:
                 raise IndexDamaged(
                     f"{catalog.path} is damaged ({'; '.join(said)}) and cannot be rebuilt: restore "
-                    "it from a backup, or build the index again"
+                    "it from a backup, or build the index again in another folder"
                 )
     for set_id, numbers in found.rewrite.items():
         file = catalog.files()[set_id]

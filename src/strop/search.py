@@ -326,10 +326,14 @@ class Layout:
             [file.count for file in self._files],
         )
 
-    def sample_queries(self, n: int, seed: int = 0) -> tuple[Vectors, Ints]:
-        """Return a query vector of each of up to n documents, by seed, and their places."""
-        rng = np.random.default_rng(seed)
-        places = rng.permutation(np.flatnonzero(np.diff(self.offsets)))[:n]
+    def sample_queries(self, n: int, after: int = 0) -> tuple[Vectors, Ints]:
+        """Return a query vector of each of up to n documents, drawn at random, and their places.
+
+        Others than the first ``after`` that are drawn, as far as there are others.
+        """
+        rng = np.random.default_rng(0)
+        drawn = rng.permutation(np.flatnonzero(np.diff(self.offsets)))
+        places = np.roll(drawn, -after)[:n]
         rows = [rng.choice(self.queries(place)) for place in places.tolist()]
         return np.array(rows, np.float32).reshape(-1, self.dim), places
 

@@ -12,6 +12,8 @@ from itertools import pairwise
 
 from threadpoolctl import ThreadpoolController
 
+from strop.errors import BadInput
+
 
 @cache
 def pool() -> ThreadPoolExecutor:
@@ -22,9 +24,11 @@ def pool() -> ThreadPoolExecutor:
 @cache
 def thread_count() -> int:
     """Return how many threads to use: STROP_THREADS, else the cores this process may use."""
-    said = os.environ.get("STROP_THREADS", "")
-    if said.isdigit():
-        return max(1, int(said))
+    said = os.environ.get("STROP_THREADS")
+    if said:
+        if not said.isdecimal() or int(said) < 1:
+            raise BadInput(f"STROP_THREADS={said}: it takes a number of threads, 1 or more")
+        return int(said)
     usable = getattr(os, "sched_getaffinity", None)  # not on every system
     return len(usable(0)) if usable else os.cpu_count() or 1
 
@@ -68,6 +72,9 @@ def _waiting() -> Iterator[list[Future[None]]]:
     others: list[Future[None]] = []
     try:
         yield others
+    except BaseException:
+        others = [other for other in others if not other.cancel()]
+        raise
     finally:
         wait(others)
     for other in others:
