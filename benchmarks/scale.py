@@ -9,9 +9,10 @@ it: ``Index.add`` and ``Index.import_queries``, each a commit on disk. ``open`` 
 (after its imports) that opens the index and explains one document, for which it must know where
 all vectors stand but need not read them; ``open_cpu`` is the processor's share of that. Each size
 runs in a process of its own; the page cache is as warm as memory allows, as it is for an index in
-use. A search is the median of 9 (exact, plain) or 25. Peak memory counts mapped pages of vector files, which the system may drop.
-Per-document figures should grow at most 1.3-fold from one size to ten times that; the time for
-changing a fixed number of documents should not grow with the index. The last line is JSON.
+use. A search is the median of 9 (exact, plain) or 25. Peak memory counts mapped pages of vector
+files, which the system may drop. Per-document figures should grow at most 1.3-fold from one size to
+ten times that; the time for changing a fixed number of documents should not grow with the index.
+The last line is JSON.
 """
 
 from __future__ import annotations
