@@ -390,6 +390,25 @@ def test_an_index_that_is_a_file_or_missing(verb: str, corpus: Path, tmp_path: P
     assert not missing.exists()
 
 
+def test_an_index_whose_catalog_is_gone(index: Path, corpus: Path) -> None:
+    (index / "catalog.sqlite").unlink()
+    before = sorted(index.rglob("*"))
+    for verb in ("info", "check", "finish"):
+        failed(strop(verb, index), index, "catalog.sqlite is gone", "in another folder")
+    failed(strop("build", corpus, "-o", index), "another folder")
+    assert sorted(index.rglob("*")) == before
+
+
+def test_a_folder_of_collections(index: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "all" / name).mkdir(parents=True)
+        (tmp_path / "all" / name / "corpus.jsonl").write_text('{"_id": "1", "text": "x"}\n')
+    (tmp_path / "all" / "README.md").write_text("# What this is")
+    with unharmed(index):
+        said = "one, two", str(tmp_path / "all" / "one")
+        failed(strop("add", index, tmp_path / "all"), *said)
+
+
 def test_an_output_that_is_something_else(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

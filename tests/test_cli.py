@@ -22,6 +22,7 @@ from filelock import FileLock
 from strop import Index, __version__
 from strop.cli import main
 from strop.datasets import read_qrels, read_queries, read_run
+from strop.pipeline import Pipeline
 from strop.types import Document
 
 SETTINGS = "sharp:alpha=2:temperature=0.1:sets=simple+sentences:n=5"
@@ -511,6 +512,22 @@ def test_check_and_repair_report_to_people_and_machines(index: Path) -> None:
         "repaired": True,
         "waiting": 0,
     }
+    assert strop("check", index).stdout == "whole\n"
+
+
+def test_check_says_what_waits(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "run", stop)
+        line = json.dumps({"id": "new", "text": "What came last."})
+        assert strop("add", index, "-", stdin=line).code != 0
+    assert strop("check", index, "--json").json["waiting"] > 0
+    whole, waits = strop("check", index).stdout.splitlines()
+    assert whole == "whole"
+    assert f"strop finish {index}" in waits
+    strop("finish", index)
     assert strop("check", index).stdout == "whole\n"
 
 

@@ -264,6 +264,8 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     said = CliRunner().invoke(main, ["info", path]).output
     assert "compact (15 levels)" in said
     assert "times a plain float32 index" in said
-    assert CliRunner().invoke(main, ["compact", path, "--query-vectors", "int8"]).exit_code == 0
+    grown = CliRunner().invoke(main, ["compact", path, "--query-vectors", "int8"])
+    assert grown.exit_code == 0
+    assert "more than before" in grown.output
     assert (tmp_path / "index" / "vectors" / "queries-1.2.i8").exists()
     assert (tmp_path / "index" / "vectors" / "documents.2.f32").exists()
