@@ -98,11 +98,7 @@ def opened(path: Path, dim: int) -> dict[str, float]:
     index = Index.open(path, embedder, name="synthetic", dim=dim)
     index.explain(asked, "document-0")
     ready, busy = time.perf_counter() - began, time.process_time() - busy
-    took = []
-    for _ in range(10):
-        began = time.perf_counter()
-        index.search(asked, method="trad")
-        took.append(time.perf_counter() - began)
+    took = [_timed(partial(index.search, asked, method="trad")) for _ in range(10)]
     return {"open": ready, "open_cpu": busy, "plain_search": float(np.median(took[1:]))}
 
 

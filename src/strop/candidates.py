@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -293,6 +293,17 @@ class Candidates:
         write_arrays(path, arrays[1], {"format": CANDIDATES_FORMAT, "sets": self.sets})
 
 
+class _Rows(NamedTuple):
+    """Signs and what is about them, whose they are, and cells with where theirs begin and end."""
+
+    signs: Signs
+    about: Floats
+    order: Ints
+    cells: Vectors
+    firsts: Ints
+    lasts: Ints
+
+
 class TwoStage:
     """Candidates beside the layout they serve: who of it is there as they are, who is not."""
 
@@ -311,17 +322,20 @@ class TwoStage:
         self.tail = np.flatnonzero(~there)
         self._tail_layout = layout.only(self.tail)
         self._efforts: dict[tuple[int, bool], Effort] = {}
-        of, edges = candidates, candidates.edges
-        self._signs, self._about, self._order = of.signs, of.about_signs, of.order
-        here = place_of[of.order] >= 0
-        if not here.all():  # who is gone must not stand in for those who are here
-            self._signs, self._about = of.signs[here], of.about_signs[here]
-            self._order = of.order[here]
+
+    @cached_property
+    def _here(self) -> _Rows:
+        """The signs of documents that are here as they are: who is gone stands in for nobody."""
+        of, edges = self.candidates, self.candidates.edges
+        signs, about, order = of.signs, of.about_signs, of.order
+        here = self.place_of[order] >= 0
+        if not here.all():
+            signs, about, order = signs[here], about[here], order[here]
             edges = np.concatenate([[0], np.cumsum(here)])[edges]
         # Cells of copies, or of those who are gone, may have nobody.
         full = (edges[:, 1:] > edges[:, :-1]).any(axis=0)
-        self._firsts, self._lasts = edges[:, :-1][:, full], edges[:, 1:][:, full]
-        self._cells = np.ascontiguousarray(of.cells[full])
+        cells = np.ascontiguousarray(of.cells[full])
+        return _Rows(signs, about, order, cells, edges[:, :-1][:, full], edges[:, 1:][:, full])
 
     @property
     def behind(self) -> bool:
@@ -396,16 +410,15 @@ class TwoStage:
         self, asked: Vectors, planes: tuple[Signs, Floats], effort: Effort, alone: bool
     ) -> tuple[Ints, Floats]:
         """Return the rows whose signs are nearest to an asked vector (dim,), and how near."""
+        here, k, most, margin = self._here, effort.k, effort.most[1], effort.margins[1]
         if not self.many_cells:
-            at, near = nearest_of_all(
-                self._signs, self._about, *planes, effort.k, effort.most[1], effort.margins[1]
-            )
-            return self._order[at], near
-        if not len(self._cells):
+            at, near = nearest_of_all(here.signs, here.about, *planes, k, most, margin)
+            return here.order[at], near
+        if not len(here.cells):
             return _NONE
         at, near = self._alike(asked, planes, effort, alone)
-        chosen = leading(near, effort.k, effort.most[1], effort.margins[1])
-        return self._order[at[chosen]], near[chosen]
+        chosen = leading(near, k, most, margin)
+        return here.order[at[chosen]], near[chosen]
 
     def how_near_cells_are(self, asked: Vectors, rows: Ints) -> tuple[Floats, Floats]:
         """Return for the cells of rows how far below the best one they are, and how far down."""
@@ -423,8 +436,8 @@ class TwoStage:
         firsts, lasts = self._ranges(asked, *cells)
         mine, read = as_signs(asked[None])[0][0], ranges(firsts, lasts - firsts)
         bits, theirs = np.empty(len(read), np.float32), np.empty(len(rows), np.float32)
-        differing(self._signs, mine, read, bits)
-        differing(self._signs, mine, self._at[rows], theirs)
+        differing(self._here.signs, mine, read, bits)
+        differing(self._here.signs, mine, self._at[rows], theirs)
         up_to = np.cumsum(np.bincount(bits.astype(np.int64), minlength=64 * len(mine) + 1))
         return up_to[theirs.astype(np.int64)], len(read)
 
@@ -432,20 +445,21 @@ class TwoStage:
     def _at(self) -> Ints:
         """Where among the signs a row stands."""
         at = np.full(len(self.place_of), -1, np.int64)
-        at[self._order] = np.arange(len(self._order))
+        at[self._here.order] = np.arange(len(self._here.order))
         return at
 
     @cached_property
     def _cell_of(self) -> Ints:
         cell_of = np.full(len(self.place_of), -1, np.int64)
-        sizes = self._lasts - self._firsts
-        cells = np.tile(np.arange(len(self._cells)), len(sizes))
-        cell_of[self._order] = np.repeat(cells, sizes.ravel())
+        sizes = self._here.lasts - self._here.firsts
+        cells = np.tile(np.arange(len(self._here.cells)), len(sizes))
+        cell_of[self._here.order] = np.repeat(cells, sizes.ravel())
         return cell_of
 
     def _by_cell(self, asked: Vectors) -> Floats:
-        by_cell = np.empty((len(self._cells), 1), np.float32)
-        kernels.products_of_few(self._cells, asked[None], by_cell)  # BLAS would wake its threads
+        cells = self._here.cells
+        by_cell = np.empty((len(cells), 1), np.float32)
+        kernels.products_of_few(cells, asked[None], by_cell)  # BLAS would wake its threads
         return by_cell[:, 0]
 
     def _ranges(self, asked: Vectors, margin: float, share: float) -> tuple[Ints, Ints]:
@@ -456,23 +470,24 @@ class TwoStage:
             first = min(round(len(by_cell) * (1 - share)), len(by_cell) - 1)
             least = max(least, np.partition(by_cell, first)[first])
         cells = np.flatnonzero(by_cell >= least)
-        return self._firsts[:, cells].ravel(), self._lasts[:, cells].ravel()
+        return self._here.firsts[:, cells].ravel(), self._here.lasts[:, cells].ravel()
 
     def _alike(
         self, asked: Vectors, planes: tuple[Signs, Floats], effort: Effort, alone: bool
     ) -> tuple[Ints, Floats]:
         """Return where in near cells signs differ least from the asked vector's, and how near."""
+        signs, about = self._here.signs, self._here.about
         firsts, lasts = self._ranges(asked, effort.margins[0], effort.shares[0])
         ends = np.cumsum(lasts - firsts)
         total = int(ends[-1])
         most = max(effort.most[1], min(effort.most[0], int(total * effort.shares[1])))
         mine = as_signs(asked[None])[0][0]
-        few = self._signs.shape[1] * 64
+        few = signs.shape[1] * 64
         if total > most:
             picked = np.arange(0, total, max(1, total // _SAMPLED))
             cell = np.searchsorted(ends, picked, "right")
             bits = np.empty(len(picked), np.float32)
-            differing(self._signs, mine, lasts[cell] - ends[cell] + picked, bits)
+            differing(signs, mine, lasts[cell] - ends[cell] + picked, bits)
             few = int(np.sort(bits)[len(bits) * most // total])
         pieces = max(1, total // _PIECE) if alone else 1
         bounds = np.searchsorted(ends, [total * piece // pieces for piece in range(pieces)])
@@ -483,7 +498,7 @@ class TwoStage:
         def work() -> None:
             while (piece := next(left)) < pieces:
                 part = slice(bounds[piece], bounds[piece + 1])
-                read = self._signs, self._about, mine, few, *planes, firsts[part], lasts[part]
+                read = signs, about, mine, few, *planes, firsts[part], lasts[part]
                 rows, near = np.empty(4 * most, np.int64), np.empty(4 * most, np.float32)
                 kept = alike(*read, rows, near)
                 if kept > len(rows):  # copies, all of which differ in as few bits

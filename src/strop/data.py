@@ -115,13 +115,15 @@ def _find_corpus(path: str, format: str | None) -> tuple[str, str]:
         format = format or ("beir" if os.path.exists(corpus) else "text")
         if format not in ("beir", "text"):
             raise BadInput(f"{path}: is a folder, and --format {format} needs a file")
+        if format == "beir":
+            return format, corpus
         inside = sorted(one.parent for one in Path(path).glob("*/corpus.jsonl*"))
-        if format == "text" and inside:
+        if inside:
             raise BadInput(
                 f"{path}: holds BEIR folders ({', '.join(one.name for one in inside[:5])}"
                 f"{', …' if len(inside) > 5 else ''}): name one of them, such as {inside[0]}"
             )
-        return format, corpus if format == "beir" else path
+        return format, path
     if format in ("beir", "text"):
         raise BadInput(f"{path}: is a file, and --format {format} needs a folder")
     format = format or _FORMAT_OF.get(suffix(path))
