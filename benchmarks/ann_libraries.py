@@ -28,9 +28,9 @@ import numpy as np
 from references import clustered
 
 from strop import Index
-from strop.candidates import taken_apart
-from strop.codes import as_bytes, leading, products_of_bytes
-from strop.kernels import unit_rows
+from strop.common.arrays import unit_rows
+from strop.search.candidates import taken_apart
+from strop.search.codes import as_bytes, leading, products_of_bytes
 from strop.types import Vectors
 
 WANTED, COUNTED = 500, 100

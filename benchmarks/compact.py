@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from strop import Index, evaluate
-from strop.data import read_corpus
-from strop.datasets import read_query_lists
+from strop.io.corpora import read_corpus
+from strop.io.datasets import read_query_lists
 
 SHOWN = ("1", "3", "9", "11", "12")
 CASES = [

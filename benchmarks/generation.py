@@ -32,11 +32,11 @@ import numpy as np
 
 import strop.lm.service
 from strop import Index
-from strop.data import read_corpus
-from strop.generate import GenerationSettings
-from strop.prompts import PromptSettings
+from strop.generate.generation import GenerationSettings
+from strop.generate.prompts import PromptSettings
+from strop.io.corpora import read_corpus
 
-SERVER = Path(__file__).parent.parent / "tests" / "scripted_server.py"
+SERVER = Path(__file__).parent.parent / "tests" / "helpers" / "scripted_server.py"
 SIMPLE = GenerationSettings(PromptSettings(style="simple"))
 TEXT = "The boundary layer on a flat plate in shear flow. " * 10
 

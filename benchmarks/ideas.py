@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop import Index
-from strop.datasets import read_dataset
-from strop.kernels import unit_rows
+from strop.common.arrays import unit_rows
+from strop.io.datasets import read_dataset
+from strop.search.whitening import Whitening
 from strop.types import Vectors
-from strop.whitening import Whitening
 
 Doubles = NDArray[np.float64]
 SHOWN = {"1", "3", "9", "11", "12"}

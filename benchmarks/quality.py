@@ -27,10 +27,10 @@ import numpy as np
 from scipy.stats import ttest_rel
 
 from strop import METHODS, Index, Method, Report, evaluate
-from strop.data import read_corpus
-from strop.datasets import read_query_lists
-from strop.scoring import holm
-from strop.tune import WORDS, Choice, tune
+from strop.evaluation.scoring import holm
+from strop.evaluation.tune import WORDS, Choice, tune
+from strop.io.corpora import read_corpus
+from strop.io.datasets import read_query_lists
 
 SHOWN = ("1", "3", "9", "11", "12")
 GATE = 0.9

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from strop import Index
-from strop.data import read_corpus
-from strop.datasets import read_dataset
-from strop.kernels import unit_rows
-from strop.search import Layout
+from strop.common.arrays import unit_rows
+from strop.io.corpora import read_corpus
+from strop.io.datasets import read_dataset
+from strop.search.layout import Layout
 from strop.types import Vectors
 
 DEPTHS = 32, 64, 100, 200, 300, 400, 500, 1000

@@ -24,10 +24,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from strop import Index, select_references, threads
-from strop.kernels import unit_rows
-from strop.neighbors import nearest_neighbors
-from strop.references import ReferenceSettings, choose_references
+from strop import Index, select_references
+from strop.common import threads
+from strop.common.arrays import unit_rows
+from strop.references.neighbors import nearest_neighbors
+from strop.references.selection import ReferenceSettings, choose_references
 from strop.types import Vectors
 
 

@@ -34,8 +34,8 @@ from typing import Any
 import numpy as np
 
 from strop import Document, Index
+from strop.storage.vectors import DEFAULT_STORED, STORED
 from strop.types import Vectors
-from strop.vectors import DEFAULT_STORED, STORED
 
 _FILLING = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor " * 4
 _POOL = 4093, 4099  # primes: their sums repeat after 16 million texts

@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from strop.kernels import unit_rows
+from strop.common.arrays import unit_rows
+from strop.common.threads import thread_count
 from strop.methods import METHODS
-from strop.search import Layout
-from strop.snapshot import Spans
-from strop.threads import thread_count
+from strop.search.layout import Layout
+from strop.storage.snapshot import Spans
 from strop.types import Vectors
 
 

@@ -29,14 +29,14 @@ from references import clustered
 from usearch.index import Index as Graph
 
 from strop import Index
-from strop.candidates import Candidates, TwoStage
-from strop.data import read_corpus
-from strop.datasets import read_dataset
-from strop.kernels import unit_rows
+from strop.common.arrays import unit_rows
+from strop.common.threads import thread_count
+from strop.io.corpora import read_corpus
+from strop.io.datasets import read_dataset
 from strop.methods import METHODS
-from strop.search import Layout
-from strop.snapshot import Spans
-from strop.threads import thread_count
+from strop.search.candidates import Candidates, TwoStage
+from strop.search.layout import Layout
+from strop.storage.snapshot import Spans
 from strop.types import Vectors
 
 K = 10

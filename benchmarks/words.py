@@ -20,11 +20,11 @@ from ideas import DISCOUNT, SHOWN
 from numpy.typing import NDArray
 
 from strop import Index
-from strop.data import read_corpus
-from strop.datasets import read_dataset
-from strop.demo import read_questions
-from strop.stdlib_docs import read_stdlib
-from strop.words import Words, fuse
+from strop.cli.demo import read_questions
+from strop.io.corpora import read_corpus
+from strop.io.datasets import read_dataset
+from strop.io.stdlib_docs import read_stdlib
+from strop.search.words import Words, fuse
 
 Doubles = NDArray[np.float64]
 CASES = [f"{e}-{c}" for e in ("wordllama", "minilm") for c in ("scifact", "nfcorpus", "cranfield")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from strop.cli import main
+from strop.cli.main import main
 
 
 def render() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from strop.cli import main
+from strop.cli.main import main
 from strop.embed import PRESETS
 
 ROOT = Path(__file__).parent.parent

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from fakes import (
+from helpers.fakes import (
     DIM,
     Bag,
     Doubles,

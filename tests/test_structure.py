@@ -1,54 +1,27 @@
-"""The house plan: which module may import which, and what importing strop costs."""
+"""The house plan: which package may import which, where SQL may stand, what importing costs."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "src" / "strop"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "strop"
 
-# A module may import those above it. Names within a line do not import each other,
-# except within the embed family.
-LAYERS = [
-    line.split()
-    for line in """
-    errors types
-    compiled threads interrupts files sentences methods batches database sidecar
-    packed
-    vectors
-    kernels clustering data datasets ledger embed stdlib_docs lm prompts query_filters
-    codes cells document_catalog intake upgrade expand_prompts
-    catalog neighbors
-    snapshot pipeline
-    references maintenance leaks whitening
-    reference_store reply_store
-    search asking batch_store folder
-    generate explain refining candidates words
-    candidate_cache contrast batch_generation triplets expand
-    index
-    scoring
-    perplexity paper benchmark_data adapters grid tune
-    analyse reproduce_plan
-    figures reproduce
-    html_report
-    demo
-    display
-    cli_common
-    cli_generate cli_research
-    cli_expand
-    cli
-    __main__
-    """.split("\n")
-    if line.split()
-]
+# A package, or a module beside them, imports only what stands above it.
+ORDER = """
+    errors types methods common io embed lm storage references generate search expand index
+    evaluation research adapters cli __main__
+""".split()
 
 
-def _imported(path: Path) -> set[str]:
-    """Return the strop modules a file imports, at any depth, those for typing alone aside."""
-    found = set()
-    tree = ast.parse(path.read_text())
+def _imports(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (module, name) of each import from strop, at any depth, those for typing aside."""
+    tree = ast.parse(path.read_text("utf-8"))
     typing_only = {
         id(child)
         for node in ast.walk(tree)
@@ -58,31 +31,51 @@ def _imported(path: Path) -> set[str]:
     for node in ast.walk(tree):
         if id(node) in typing_only:
             continue
-        if isinstance(node, ast.ImportFrom) and node.module:
-            parts = node.module.split(".")
-            if parts[0] == "strop":
-                found |= {parts[1]} if len(parts) > 1 else {name.name for name in node.names}
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "strop":
+            for name in node.names:
+                yield node.module or "", name.name
         elif isinstance(node, ast.Import):
-            assert not any(name.name.startswith("strop.") for name in node.names)
-    return {name for name in found if not name.startswith("__")}
+            for name in node.names:
+                if name.name.startswith("strop."):
+                    yield name.name, ""
 
 
-def test_modules_import_only_what_stands_above_them() -> None:
-    level = {name: at for at, names in enumerate(LAYERS) for name in names}
-    for path in SOURCE.rglob("*.py"):
+def _package(module: str, name: str) -> str:
+    parts = [*module.split("."), name]
+    return parts[1]
+
+
+def _sources() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def test_packages_import_only_what_stands_above_them() -> None:
+    level = {name: at for at, name in enumerate(ORDER)}
+    for path in _sources():
         relative = path.relative_to(SOURCE)
-        name = relative.parts[0].removesuffix(".py")
-        if name == "__init__":
+        own = relative.parts[0].removesuffix(".py")
+        if own == "__init__":
             continue
-        assert name in level, f"say where {name} stands in the plan"
-        for other in _imported(path):
-            inside = other == name and len(relative.parts) > 1
-            assert inside or level[other] < level[name], f"{relative} must not import {other}"
+        assert own in level, f"say where {own} stands in the plan"
+        for module, name in _imports(path):
+            other = _package(module, name)
+            if other == own or other.startswith("__"):
+                continue
+            assert level[other] < level[own], f"{relative} must not import {module} ({name})"
+
+
+def test_every_package_says_what_lives_there() -> None:
+    for package in SOURCE.iterdir():
+        if (package / "__init__.py").exists():
+            text = ast.get_docstring(ast.parse((package / "__init__.py").read_text("utf-8")))
+            assert text, package
+            assert len(text.splitlines()) >= 3, f"{package}: what lives here, what may change it"
+    assert sum(not path.name.startswith("__pycache__") for path in SOURCE.iterdir()) <= 24
 
 
 def test_importing_strop_loads_nothing_heavy() -> None:
     heavy = {"torch", "numba", "scipy", "sentence_transformers", "httpx", "pyarrow", "ir_measures"}
-    code = "import sys, strop, strop.cli, strop.embed; print(*sys.modules)"
+    code = "import sys, strop, strop.cli.main, strop.embed; print(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not heavy & set(out.stdout.split())
 
@@ -92,3 +85,11 @@ def test_public_names_are_there() -> None:
 
     for name in strop.__all__:
         assert getattr(strop, name) is not None
+
+
+def test_a_test_imports_no_other_test_file() -> None:
+    for path in (ROOT / "tests").rglob("*.py"):
+        found = re.findall(
+            r"^\s*(?:from|import) (test_\w+|conftest)\b", path.read_text("utf-8"), re.M
+        )
+        assert not found, f"{path} imports {found[0]}: move what they share to tests/helpers"

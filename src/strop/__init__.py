@@ -15,12 +15,12 @@ from strop.errors import StropError
 from strop.types import Dataset, Document, Hits
 
 if TYPE_CHECKING:
-    from strop.expand import HyDE, LameR, Query2Doc, ReDERF
-    from strop.explain import Explanation
+    from strop.evaluation.scoring import Report, evaluate
+    from strop.expand.methods import HyDE, LameR, Query2Doc, ReDERF
     from strop.index import Changes, Index
     from strop.methods import METHODS, Method
-    from strop.references import ReferenceSettings, select_references
-    from strop.scoring import Report, evaluate
+    from strop.references.selection import ReferenceSettings, select_references
+    from strop.search.explain import Explanation
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,10 +30,11 @@ __all__ = [
 ]  # fmt: skip
 
 _HOME = {
-    "Changes": "index", "Explanation": "explain", "HyDE": "expand", "LameR": "expand",
-    "Query2Doc": "expand", "ReDERF": "expand", "Index": "index", "METHODS": "methods",
-    "Method": "methods", "ReferenceSettings": "references", "select_references": "references",
-    "Report": "scoring", "evaluate": "scoring",
+    "Changes": "index", "Explanation": "search.explain", "HyDE": "expand.methods",
+    "Index": "index", "LameR": "expand.methods", "METHODS": "methods", "Method": "methods",
+    "Query2Doc": "expand.methods", "ReDERF": "expand.methods",
+    "ReferenceSettings": "references.selection", "Report": "evaluation.scoring",
+    "evaluate": "evaluation.scoring", "select_references": "references.selection",
 }  # fmt: skip
 
 

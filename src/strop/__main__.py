@@ -1,5 +1,5 @@
 """``python -m strop`` is the ``strop`` command."""
 
-from strop.cli import main
+from strop.cli.main import main
 
 main(prog_name="strop")

@@ -15,36 +15,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop import candidates as two_stage
-from strop.asking import Spent
-from strop.batch_generation import BatchGeneration, read_reply_file, write_request_file
-from strop.batch_store import refuse_cut_off
-from strop.candidate_cache import CandidateCache
-from strop.candidates import TwoStage, two_stage_suits
-from strop.catalog import Catalog, QuerySet, expanded_set
-from strop.contrast import Contrast
+from strop.common.arrays import Ints, as_floats, unit_rows
 from strop.embed import Embedder
 from strop.errors import BadIndex, BadInput, ServiceError
-from strop.expand import QueryMethod
-from strop.explain import Explanation, explain
-from strop.folder import IndexFolder
-from strop.generate import Generation, GenerationSettings, Summary
-from strop.intake import check_style, placed
-from strop.kernels import Ints, as_floats, unit_rows
-from strop.leaks import drop_leaks
+from strop.expand.methods import QueryMethod
+from strop.expand.refining import Candidate, Refined
+from strop.generate.asking import Spent
+from strop.generate.batches import BatchGeneration, read_reply_file, write_request_file
+from strop.generate.generation import Generation, GenerationSettings, Summary
+from strop.generate.triplets import Triplet, triplets
+from strop.io.sentences import MOST
 from strop.lm import LM
 from strop.lm import load as load_lm
 from strop.lm.prices import Price
 from strop.methods import METHODS, Method, parse_method
-from strop.reference_store import Selected, references_of, update_references
-from strop.references import ReferenceSettings
-from strop.refining import Candidate, Refined
-from strop.search import Layout
-from strop.sentences import MOST
-from strop.snapshot import Snapshot, load_snapshot
-from strop.triplets import Triplet, triplets
+from strop.references.selection import ReferenceSettings
+from strop.references.store import Selected, references_of, update_references
+from strop.search import candidates as two_stage
+from strop.search.candidate_cache import CandidateCache
+from strop.search.candidates import TwoStage, two_stage_suits
+from strop.search.contrast import Contrast
+from strop.search.explain import Explanation, explain
+from strop.search.layout import Layout
+from strop.search.leaks import drop_leaks
+from strop.search.words import DEPTH, Words, best_with_words, fuse
+from strop.storage.batches import refuse_cut_off
+from strop.storage.catalog import Catalog, QuerySet, expanded_set
+from strop.storage.folder import IndexFolder
+from strop.storage.intake import check_style, placed
+from strop.storage.snapshot import Snapshot, load_snapshot
 from strop.types import Document, Hits, Progress, Vectors
-from strop.words import DEPTH, Words, best_with_words, fuse
 
 
 @dataclass(frozen=True)
@@ -522,7 +522,7 @@ class Index(IndexFolder):
     ) -> Method:
         """Settle a method for this index; the other values override its defaults.
 
-        The defaults of ``sharp`` are those ``strop.tune`` chose for this index, if it did.
+        The defaults of ``sharp`` are those ``strop tune`` chose for this index, if it did.
         """
         if isinstance(sets, str):
             sets = sets.split("+")

@@ -1,1 +1,4 @@
-"""strop inside other people's programs; each module needs that program's package."""
+"""strop inside other programs, one file for each; each needs the package of that program.
+
+A new framework is one more file here, over the public names of strop. No logic of its own.
+"""

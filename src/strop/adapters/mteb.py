@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strop.datasets import read_query_lists
 from strop.errors import BadInput, MissingExtra
 from strop.index import Index
+from strop.io.datasets import read_query_lists
 from strop.types import Document
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from functools import partial
 from typing import IO, Any, TypeVar
 
 from strop.errors import BadInput, ServiceError
-from strop.files import Record, short
+from strop.io.files import Record, short
 from strop.lm.anthropic import AnthropicLM
 from strop.lm.base import LM, CallFailed, Failure, Reply, Request, one_line
 from strop.lm.gate import Gate, persist

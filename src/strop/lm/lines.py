@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 from strop.errors import BadInput
-from strop.files import Record, atomic_write, field_names, json_records, short
+from strop.io.files import Record, atomic_write, field_names, json_records, short
 from strop.lm import forms
 from strop.lm.base import Answer, CallFailed, Failure, Reply, Request, one_line
 

@@ -12,7 +12,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from strop import interrupts
+from strop.common import interrupts
 from strop.errors import ServiceError
 from strop.lm.base import Answer, CallFailed, Failure, Reply, Request, one_line
 from strop.lm.gate import Gate, Policy, Post, Steps, Stopped, drive, in_one, no_post, persisting

@@ -1,0 +1,4 @@
+"""The command line: one file for each family of verbs, tables, progress bars.
+
+A new verb or option is made here, thin. Nothing here computes what a Python user would miss.
+"""

@@ -1,0 +1,151 @@
+"""``strop demo``: plain against sharpened search on the Python documentation of this machine."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import platform
+import re
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from strop.errors import BadInput
+from strop.evaluation.scoring import Report, evaluate
+from strop.index import Index
+from strop.io.stdlib_docs import read_stdlib
+from strop.search.explain import Moved
+from strop.types import Dataset, Progress
+
+_MEASURES = ("nDCG@10", "Success@1", "R@50")
+_COMPARE = {">=": operator.ge, "<": operator.lt}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A question whose answer changed its place; a place of None is beyond the first 50.
+
+    ``moved`` is the document whose move explains it: the answer that rose, or else the document
+    that is first now.
+    """
+
+    question: str
+    answer: str
+    before: int | None
+    after: int | None
+    moved: str
+    why: list[Moved]
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo found."""
+
+    version: str
+    documents: int
+    report: Report
+    changes: list[Change]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "python": self.version,
+            "documents": self.documents,
+            **self.report.to_json(),
+            "changes": [asdict(change) for change in self.changes],
+        }
+
+
+def read_questions(version: tuple[int, int] | None = None) -> Dataset:
+    """Return the questions that can be answered in a version of Python (this one)."""
+    version = version or sys.version_info[:2]
+    queries, qrels = {}, {}
+    text = resources.files("strop.cli").joinpath("demo_questions.jsonl").read_text("utf-8")
+    for line in text.splitlines():
+        entry = json.loads(line)
+        if _admits(entry.get("versions", ""), version):
+            queries[entry["id"]] = entry["question"]
+            qrels[entry["id"]] = dict.fromkeys(entry["answers"], 1)
+    return Dataset("python docs", queries, qrels)
+
+
+def _admits(versions: str, version: tuple[int, int]) -> bool:
+    """Tell whether a version fits a marker such as ``>=3.11`` or ``<3.13`` ("" fits all)."""
+    if not versions:
+        return True
+    sign, major, minor = re.fullmatch(r"(>=|<)(\d+)\.(\d+)", versions).groups()  # type: ignore[union-attr]
+    return bool(_COMPARE[sign](version, (int(major), int(minor))))
+
+
+def run_demo(path: Path, embedder: str, progress: Progress | None = None) -> DemoResult:
+    """Index the standard library's documentation at ``path`` (or bring it up to date) and score."""
+    if progress is not None:
+        progress("reading documentation", 0, 1)
+    documents = read_stdlib()
+    if progress is not None:
+        progress("reading documentation", 1, 1)
+    with _open(path, embedder) as index:
+        _refuse_other_documents(index)
+        index.sharpen("sentences")
+        index.add(documents, progress)
+        index.keep_only(document.id for document in documents)
+        questions = read_questions()
+        report = evaluate(index, questions, ("trad", "sharp"), measures=_MEASURES)
+        changes = _changes(index, questions, report)
+    return DemoResult(platform.python_version(), len(documents), report, changes)
+
+
+def _open(path: Path, embedder: str) -> Index:
+    if (path / "catalog.sqlite").exists():
+        return Index.open(path, embedder)
+    return Index.create(path, embedder)
+
+
+def _refuse_other_documents(index: Index) -> None:
+    """The demo removes what is not of this Python's library; that must not be somebody's."""
+    kinds = ("module", "class", "function")
+    for id_ in index.ids():
+        if index.get(id_).metadata.get("kind") not in kinds:
+            raise BadInput(
+                f"{index.path} is not an index of the demo (it holds {id_!r}): name another folder "
+                "with -o"
+            )
+
+
+def _changes(index: Index, questions: Dataset, report: Report) -> list[Change]:
+    """Return the two questions that gained most and the one that lost most."""
+    gains = []
+    for query, answers in questions.qrels.items():
+        plain = [id_ for id_, _ in report.runs["trad"][query]]
+        sharp = [id_ for id_, _ in report.runs["sharp"][query]]
+        before, after = _best(plain, answers), _best(sharp, answers)
+        gain = 1 / (after or 1000) - 1 / (before or 1000)
+        place = after if gain >= 0 else before
+        if gain and place is not None:
+            answer = (sharp if gain >= 0 else plain)[place - 1]
+            gains.append((gain, query, answer, before, after))
+    gains.sort()
+    changes = []
+    for gain, query, answer, before, after in [*gains[:-3:-1], *gains[:1]]:
+        moved = answer if gain > 0 else report.runs["sharp"][query][0][0]
+        question = questions.queries[query]
+        why = index.explain(question, moved, "sharp").queries[:2]
+        changes.append(Change(question, answer, before, after, moved, why))
+    return changes
+
+
+def _best(ranking: list[str], answers: Any) -> int | None:
+    return next((place for place, id_ in enumerate(ranking, 1) if id_ in answers), None)
+
+
+def command() -> str:
+    """Return how this strop is called from here: by name, or by the path of its script."""
+    script = Path(sys.argv[0])
+    found = shutil.which("strop")
+    if found and script.name == "strop" and Path(found).resolve() == script.resolve():
+        return "strop"
+    return os.path.relpath(script) if script.name == "strop" else f"{sys.executable} -m strop"

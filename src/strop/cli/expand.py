@@ -1,0 +1,153 @@
+"""The options of the verbs that can have a language model refine the queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from strop.cli.common import F, split_list
+from strop.cli.display import say, warn
+from strop.cli.generate import model_options, options_of_model, profile_of
+
+if TYPE_CHECKING:  # loaded where a model is asked, so that --help is quick
+    from strop.expand.methods import QueryMethod
+    from strop.expand.refining import Refined
+
+_ALL = "hyde, query2doc, lamer, rede-rf"
+# An option of the command, and the setting of the methods that it is.
+_SETTINGS = {
+    "task": "task",
+    "profile": "profile",
+    "samples": "samples",
+    "passage_tokens": "max_tokens",
+    "sampling_temperature": "temperature",
+    "candidates": "candidates",
+    "candidate_chars": "candidate_chars",
+    "first_pass": "first_pass",
+    "fallback": "fallback",
+}
+
+
+def expansion_options(several: bool) -> Callable[[F], F]:
+    """Add the options of query methods; ``several`` of them may be named."""
+    whole = click.IntRange(1)
+    which = f"Any of none, {_ALL}" if several else f"One of {_ALL}"
+    options = [
+        click.option("--expand", help=f"Have a language model refine the queries. {which}."),
+        click.option(
+            "--task",
+            help="What queries and documents are: web, science, scifact, nfcorpus, fiqa,"
+            " trec-covid, scidocs, arguana, bright, miracl.  [web]",
+        ),
+        click.option(
+            "--profile", type=click.Choice(["instruct", "small"]),
+            help="How to ask; small for models that follow no instructions.  [instruct]",
+        ),
+        click.option(
+            "--samples", type=whole, help="Passages to write.  [hyde, rede-rf 8, lamer 5]"
+        ),
+        click.option(
+            "--passage-tokens", type=whole,
+            help="The longest passage.  [hyde, rede-rf 512, query2doc, lamer 128]",
+        ),
+        click.option(
+            "--sampling-temperature", metavar="NUMBER",
+            help="Of the model; none leaves it to the model.  [0.7; query2doc, lamer 1]",
+        ),
+        click.option(
+            "--candidates", type=whole, help="Documents to show.  [lamer 10, rede-rf 20]"
+        ),
+        click.option("--candidate-chars", type=whole, help="Cut them to so much.  [600]"),
+        click.option("--first-pass", metavar="METHOD", help="What finds them.  [trad]"),
+        click.option(
+            "--fallback", type=click.Choice(["hyde-prf", "hyde", "query"]),
+            help="What rede-rf does where no candidate is relevant.  [hyde-prf]",
+        ),
+    ]  # fmt: skip
+
+    def add(command: F) -> F:
+        command = model_options(command)
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def chosen_steps(given: dict[str, Any]) -> dict[str, QueryMethod | None]:
+    """Return the query methods named, with their settings; None stands for ``none``."""
+    names = split_list(given["expand"]) or ["none"]
+    values = {key: given[key] for key in _SETTINGS if given[key] is not None}
+    if names == ["none"]:
+        for key in ("lm", "base_url", "concurrency", "budget", "price", *values):
+            if given[key] is not None:
+                raise click.UsageError(f"--{key.replace('_', '-')} is of use with --expand only")
+        return {"none": None}
+    from strop.errors import BadInput
+    from strop.expand.methods import QUERY_METHODS
+    from strop.lm import load
+
+    if unknown := [name for name in names if name != "none" and name not in QUERY_METHODS]:
+        raise BadInput(f"no query method {unknown[0]!r}: choose from none, {_ALL}")
+    if given["lm"] is None:
+        raise click.UsageError("--expand needs a language model: --lm SPEC")
+    values["profile"] = profile = profile_of(given)
+    if "sampling_temperature" in values:
+        values["sampling_temperature"] = _temperature(values["sampling_temperature"])
+    lm = load(given["lm"], **options_of_model(given, profile))
+    steps: dict[str, QueryMethod | None] = {}
+    used: set[str] = set()
+    for name in dict.fromkeys(names):
+        kind = QUERY_METHODS.get(name)
+        if kind is None:
+            steps[name] = None
+            continue
+        own = {field.name for field in fields(kind)}
+        settings = {_SETTINGS[key]: values[key] for key in values if _SETTINGS[key] in own}
+        used |= settings.keys()
+        steps[name] = kind(lm, **settings)
+    for key in values:
+        if _SETTINGS[key] not in used:
+            option = key.replace("_", "-")
+            raise click.UsageError(f"--{option} means nothing to {', '.join(steps)}")
+    return steps
+
+
+def limits(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what refining may cost, as ``Index.refine`` takes it."""
+    from strop.lm.prices import Price
+
+    price = given["price"]
+    return {"budget": given["budget"], "price": Price.parse(price) if price else None}
+
+
+def _temperature(text: str) -> float | None:
+    try:
+        return None if text == "none" else float(text)
+    except ValueError:
+        raise click.UsageError(
+            f"--sampling-temperature takes a number or none, not {text!r}"
+        ) from None
+
+
+def report_expansion(name: str, refined: Refined) -> None:
+    """Say what refining cost, and how many queries it failed for."""
+    if refined.failed:
+        warn(f"{name}: {refined.told()}")
+    if refined.spent.stopped:
+        warn(f"{name}: {refined.spent.stopped}")
+    told = refined.to_json()
+    seconds = told["seconds_per_query"]
+    alone, now = seconds["stored_as_they_took"], seconds["stored_as_nothing"]
+    cost = "" if told["cost"] is None else f", {told['cost']:.4f} USD"
+    none = told["no_relevant_candidate"]
+    say(
+        f"{name}: {told['replies_now']:,} replies, {told['replies_stored']:,} stored earlier, "
+        f"{told['input_tokens']:,} + {told['output_tokens']:,} tokens{cost}; seconds a query: "
+        f"mean {alone['mean']:.2f}, p95 {alone['p95']:.2f} (stored replies as long as they took), "
+        f"mean {now['mean']:.2f}, p95 {now['p95']:.2f} (stored ones as nothing)"
+        + (f"; no candidate was relevant for {none:,}" if none else "")
+    )

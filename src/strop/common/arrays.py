@@ -1,0 +1,71 @@
+"""Arrays of vectors and row numbers: types, unit length, stored rows as floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.common.compiled import compiled
+from strop.common.packed import is_packed, unpack
+from strop.types import Vectors
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+def unit_rows(vectors: NDArray[np.floating]) -> Vectors:
+    """Return ``vectors`` (n, dim) as float32 with rows of length one; zero rows stay zero."""
+    rows = np.ascontiguousarray(vectors, dtype=np.float32)
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, None]
+    unit: Vectors = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+    return unit
+
+
+@compiled(reorder=True)
+def unit_floats(stored: NDArray[Any], rows: Vectors) -> None:
+    """Write ``rows`` (n, dim): what is stored (int8, float32) with unit length, or zero."""
+    for r in range(len(stored)):
+        square = np.float32(0.0)
+        for c in range(stored.shape[1]):
+            x = np.float32(stored[r, c])
+            rows[r, c] = x
+            square += x * x
+        scale = np.float32(1.0) / np.sqrt(square) if square > 0 else np.float32(0.0)
+        for c in range(stored.shape[1]):
+            rows[r, c] *= scale
+
+
+@compiled(reorder=True)
+def floats_of_halves(bits: NDArray[np.int16], rows: Vectors) -> None:
+    """Write ``rows`` (n, dim): the values of float16 whose bits are given."""
+    for r in range(len(bits)):
+        for c in range(bits.shape[1]):
+            x = np.int32(bits[r, c])
+            size = np.int32((x & np.int32(0x7FFF)) << np.int32(13)).view(np.float32)
+            size = size * np.float32(2.0**112)  # the exponents count from different zeros
+            rows[r, c] = -size if x < 0 else size
+
+
+def as_floats(stored: NDArray[Any]) -> Vectors:
+    """Return stored rows as float32 (n, dim); those of fewer bytes brought to unit length."""
+    if stored.dtype == np.float32:
+        return stored
+    if is_packed(stored):
+        return unpack(stored)
+    rows = np.empty(stored.shape, np.float32)
+    if stored.dtype == np.float16:
+        floats_of_halves(stored.view(np.int16), rows)
+        unit_floats(rows, rows)
+    else:
+        unit_floats(stored, rows)
+    return rows
+
+
+def ranges(start: Ints, count: Ints) -> Ints:
+    """Return ``start[0], start[0]+1, … (count[0] of them), start[1], …``."""
+    ends = np.cumsum(count)
+    total = int(ends[-1]) if len(ends) else 0
+    rows: Ints = np.arange(total) + np.repeat(start - (ends - count), count)
+    return rows

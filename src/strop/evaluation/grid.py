@@ -1,0 +1,123 @@
+"""The grid: ways to refine queries by ways to score documents, on one dataset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strop.errors import BadInput
+from strop.evaluation.scoring import Report, evaluate, select_queries, significance
+from strop.expand.methods import QueryMethod
+from strop.expand.refining import Refined
+from strop.index import Index
+from strop.io.datasets import read_dataset
+from strop.lm.prices import Price
+from strop.methods import Method
+from strop.types import Dataset, Progress
+
+NONE = "none"
+"""The name of queries as they are."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What ``evaluate_grid`` measured, by query method and scoring method.
+
+    ``reports`` has the scoring methods side by side for each query method, tested against each
+    other; ``p_values[query method][scoring method][measure]`` tests a query method against
+    ``none`` under the same scoring method, corrected by Holm's method over the query methods. It
+    is empty where ``none`` was not measured.
+    """
+
+    reports: Mapping[str, Report]
+    steps: Mapping[str, QueryMethod | None]
+    refined: Mapping[str, Refined]
+    p_values: Mapping[str, Mapping[str, Mapping[str, float]]]
+
+    @property
+    def first(self) -> Report:
+        """Any of the reports, for what all have in common."""
+        return next(iter(self.reports.values()))
+
+    def to_json(self, per_query: bool = False) -> dict[str, Any]:
+        """Return the figures as JSON values, without the runs."""
+        whole = self.first.to_json()
+        return {
+            **{name: whole[name] for name in ("dataset", "queries", "baseline", "settings")},
+            "judged_documents_missing": self.first.missing,
+            "query_methods": {name: self._row(name, per_query) for name in self.reports},
+        }
+
+    def _row(self, name: str, per_query: bool) -> dict[str, Any]:
+        report, step = self.reports[name], self.steps[name]
+        row: dict[str, Any] = {"results": report.results, "p_values": report.p_values}
+        if name in self.p_values:
+            row["p_values_against_none"] = self.p_values[name]
+        if step is not None:
+            row["lm"] = {"name": step.model.name, "options": dict(step.model.options)}
+            row["settings"] = step.to_json()
+            row["expansion"] = self.refined[name].to_json()
+        return {**row, **({"per_query": report.per_query} if per_query else {})}
+
+
+def evaluate_grid(
+    index: Index,
+    dataset: Dataset | str | os.PathLike[str],
+    methods: Sequence[str | Method],
+    expand: Mapping[str, QueryMethod | None],
+    *,
+    exclude: Sequence[str] = (),
+    limit: int | None = None,
+    ignore_same_id: bool = False,
+    budget: float | None = None,
+    price: Price | None = None,
+    progress: Progress | None = None,
+    **how: Any,
+) -> Grid:
+    """Score every method with every way to refine the queries; None leaves them as they are.
+
+    ``budget`` (USD) is for all of them together. ``how`` is passed to ``evaluate``.
+    """
+    if not expand:
+        raise BadInput("no query method to evaluate was given")
+    if not isinstance(dataset, Dataset):
+        dataset = read_dataset(dataset)
+    dataset = select_queries(dataset, exclude, limit)
+    if any(expand.values()):  # what is wrong comes to light before anything is paid for
+        evaluate(index, dataset, methods, limit=1, progress=progress, **how)
+        for step in expand.values():
+            if step is not None and hasattr(step, "first_pass"):
+                index.method(step.first_pass)
+    ids, texts = list(dataset.queries), list(dataset.queries.values())
+    refined: dict[str, Refined] = {}
+    reports: dict[str, Report] = {}
+    for name, step in expand.items():
+        asked = None
+        if step is not None:
+            refined[name] = index.refine(
+                texts, step, leave_out=ids if ignore_same_id else None, budget=budget,
+                price=price, progress=progress,
+            )  # fmt: skip
+            asked = refined[name].vectors
+            if budget is not None:
+                budget -= refined[name].spent.cost or 0.0
+        reports[name] = evaluate(
+            index, dataset, methods, ignore_same_id=ignore_same_id, asked=asked,
+            progress=progress, **how,
+        )  # fmt: skip
+    return Grid(reports, dict(expand), refined, _against_none(reports))
+
+
+def _against_none(
+    reports: Mapping[str, Report],
+) -> dict[str, dict[str, dict[str, float]]]:
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    if NONE not in reports:
+        return found
+    for method in reports[NONE].results:
+        values = {name: report.per_query[method] for name, report in reports.items()}
+        for name, tested in significance(values, NONE).items():
+            found.setdefault(name, {})[method] = tested
+    return found

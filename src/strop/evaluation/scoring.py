@@ -1,0 +1,292 @@
+"""Scoring: several methods side by side on one dataset, with significance."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from strop.errors import BadInput
+from strop.index import Index
+from strop.io.datasets import read_dataset
+from strop.methods import Method
+from strop.types import Dataset, Progress, Vectors
+
+MEASURES = ("nDCG@10", "R@50", "AP@50")
+_DEEPEST = 1000
+"""How deep to search for a measure that has no cut-off."""
+
+Run = Mapping[str, Sequence[tuple[str, float]]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What ``evaluate`` measured; values are between 0 and 1.
+
+    ``p_values`` are of two-sided paired t-tests against ``baseline``, corrected by Holm's
+    method over the methods compared in the same measure. ``gated`` is the same without the
+    generated queries at ``leak_gate`` or more to a test query; ``left_out`` counts these by set.
+    """
+
+    dataset: str
+    queries: int
+    measures: tuple[str, ...]
+    baseline: str
+    results: Mapping[str, Mapping[str, float]]
+    per_query: Mapping[str, Mapping[str, Mapping[str, float]]]
+    p_values: Mapping[str, Mapping[str, float]]
+    runs: Mapping[str, Run]
+    seconds: Mapping[str, float]
+    settings: Mapping[str, Method]
+    missing: int
+    leak_gate: float | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    gated: Report | None = None
+
+    def to_json(self, per_query: bool = False) -> dict[str, Any]:
+        """Return the figures as JSON values, without the runs."""
+        return {
+            "dataset": self.dataset,
+            "queries": self.queries,
+            "results": self.results,
+            "baseline": self.baseline,
+            "p_values": self.p_values,
+            "seconds": self.seconds,
+            "settings": {name: _settings(method) for name, method in self.settings.items()},
+            "judged_documents_missing": self.missing,
+            **({"per_query": self.per_query} if per_query else {}),
+            **self._gated(per_query),
+        }
+
+    def _gated(self, per_query: bool) -> dict[str, Any]:
+        if self.gated is None:
+            return {}
+        told = self.gated.to_json(per_query)
+        shown = ("results", "p_values", *(["per_query"] if per_query else []))
+        return {
+            "leak_gate": {
+                "cosine": self.leak_gate,
+                "left_out": self.left_out,
+                **{key: told[key] for key in shown},
+            }
+        }
+
+
+def evaluate(
+    index: Index,
+    dataset: Dataset | str | os.PathLike[str],
+    methods: Sequence[str | Method] = ("trad", "sharp"),
+    *,
+    measures: Sequence[str] = MEASURES,
+    exclude: Sequence[str] = (),
+    limit: int | None = None,
+    ignore_same_id: bool = False,
+    asked: Vectors | None = None,
+    baseline: str | None = None,
+    alpha: float | None = None,
+    temperature: float | None = None,
+    sets: Sequence[str] | None = None,
+    n: int | None = None,
+    leak_gate: float | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Score methods on a dataset (or the folder of one); the first is the baseline unless named.
+
+    ``exclude`` drops queries by id, ``limit`` keeps the first of the others. ``ignore_same_id``
+    leaves out a document whose id equals the query's, as in ArguAna, where each query is itself a
+    document. ``asked`` are vectors (n, dim) to use for the queries instead of their own.
+    ``alpha`` and the others stand in for what a method's own spec leaves out. With a
+    ``leak_gate`` everything is scored once more, without each generated query whose cosine to any
+    of the test queries is that or more.
+    """
+    if leak_gate is not None and not 0 < leak_gate <= 1:
+        raise BadInput(f"the leak gate is a cosine above 0 and up to 1, not {leak_gate}")
+    if not isinstance(dataset, Dataset):
+        dataset = read_dataset(dataset)
+    dataset = select_queries(dataset, exclude, limit)
+    parsed = _parsed(measures)
+    depth = max(measure.params.get("cutoff") or _DEEPEST for measure in parsed.values())
+    chosen = {}
+    for spec in methods:
+        if isinstance(spec, Method):
+            chosen[spec.name] = index.method(spec)
+        else:
+            chosen[spec] = index.method(spec, alpha=alpha, temperature=temperature, sets=sets, n=n)
+    if not chosen:
+        raise BadInput("no method to evaluate was given")
+    if len(chosen) < len(methods):
+        raise BadInput("two methods have the same name: give each its own")
+    baseline = baseline or next(iter(chosen))
+    if baseline not in chosen:
+        raise BadInput(f"baseline {baseline!r} is none of the methods: {', '.join(chosen)}")
+    missing = _judged_but_missing(index, dataset)
+    for method in chosen.values():
+        if method.expanded is not None:
+            index.expand(method.expanded, progress)
+    ids, texts = list(dataset.queries), list(dataset.queries.values())
+    vectors = index.embed_queries(texts) if asked is None else asked
+    hidden = {query: {*dataset.excluded.get(query, ())} for query in ids}
+    if ignore_same_id:
+        hidden = {query: {*ids_, query} for query, ids_ in hidden.items()}
+    deeper = depth + max(map(len, hidden.values()))
+
+    def score(view: Index, note: str) -> Report:
+        runs: dict[str, Run] = {}
+        seconds: dict[str, float] = {}
+        for at, (name, method) in enumerate(chosen.items(), 1):
+            began = time.perf_counter()
+            hits = view.search(texts, deeper, method, vectors=vectors, exact=True)
+            seconds[name] = time.perf_counter() - began
+            runs[name] = {
+                query: _ranked(found, scores, hidden[query], depth)
+                for query, found, scores in zip(ids, hits.ids, hits.scores, strict=True)
+            }
+            if progress is not None:
+                progress(f"scoring methods{note}", at, len(chosen))
+        per_query = {name: _values(parsed, dataset, run) for name, run in runs.items()}
+        results = {
+            name: {measure: float(np.mean(list(of.values()))) for measure, of in values.items()}
+            for name, values in per_query.items()
+        }
+        return Report(
+            dataset.name, len(dataset.queries), tuple(parsed), baseline, results, per_query,
+            significance(per_query, baseline), runs, seconds, chosen, missing,
+        )  # fmt: skip
+
+    report = score(index, "")
+    if leak_gate is None:
+        return report
+    view, left_out = index.without_leaks(vectors, leak_gate)
+    gated = score(view, " without leaks")
+    return replace(report, leak_gate=leak_gate, left_out=left_out, gated=gated)
+
+
+def select_queries(
+    dataset: Dataset, exclude: Sequence[str] = (), limit: int | None = None
+) -> Dataset:
+    """Return a dataset without the queries named, and with the first ``limit`` of the others."""
+    if limit is not None and limit < 1:
+        raise BadInput(f"limit must be 1 or more, not {limit}")
+    unknown = [id_ for id_ in exclude if id_ not in dataset.queries]
+    if unknown:
+        raise BadInput(f"query {unknown[0]!r} cannot be excluded: {dataset.name} has no such query")
+    kept = [id_ for id_ in dataset.queries if id_ not in set(exclude)][:limit]
+    queries = {id_: dataset.queries[id_] for id_ in kept}
+    if not queries:
+        raise BadInput(f"{dataset.name} has no test queries left to score")
+    return replace(dataset, queries=queries)
+
+
+def _parsed(names: Sequence[str]) -> dict[str, Any]:
+    import ir_measures
+
+    parsed = {}
+    for name in names:
+        try:
+            measure = ir_measures.parse_measure(name)
+        except (ValueError, NameError, SyntaxError, TypeError, KeyError) as error:
+            raise BadInput(
+                f"no measure {name!r}: write them like {', '.join(MEASURES)}, P@5, RR@10, Success@1"
+            ) from error
+        if measure.params.get("cutoff", 1) < 1:  # trec_eval would end the process
+            raise BadInput(f"measure {name!r} looks at no document: its cut-off must be 1 or more")
+        parsed[name] = measure
+    if not parsed:
+        raise BadInput("no measure was given")
+    return parsed
+
+
+def _judged_but_missing(index: Index, dataset: Dataset) -> int:
+    relevant = {
+        id_
+        for query in dataset.queries
+        for id_, grade in dataset.qrels.get(query, {}).items()
+        if grade > 0
+    }
+    missing = index.unknown(relevant)
+    if relevant and len(missing) == len(relevant):
+        raise BadInput(
+            f"none of the {len(relevant):,} relevant documents of {dataset.name} is in "
+            f"{index.path} (first: {min(missing)!r}): is it the index of another corpus?"
+        )
+    return len(missing)
+
+
+def _ranked(
+    ids: Sequence[str], scores: Sequence[float], left_out: Set[str], depth: int
+) -> list[tuple[str, float]]:
+    pairs = [(id_, float(s)) for id_, s in zip(ids, scores, strict=True) if id_ not in left_out]
+    return pairs[:depth]
+
+
+def _values(parsed: Mapping[str, Any], dataset: Dataset, run: Run) -> dict[str, dict[str, float]]:
+    """Return {measure: {query: value}}; a query the measure says nothing of scores zero."""
+    import ir_measures
+
+    names: dict[str, list[str]] = {}
+    for name, measure in parsed.items():  # AP@50 and MAP@50 are one measure
+        names.setdefault(str(measure), []).append(name)
+    values = {name: dict.fromkeys(dataset.queries, 0.0) for name in parsed}
+    qrels = {query: dict(dataset.qrels.get(query, {})) for query in dataset.queries}
+    # Our order is the ranking: trec_eval would break ties of the score in its own way.
+    ranked = {
+        query: {id_: -float(rank) for rank, (id_, _) in enumerate(pairs)}
+        for query, pairs in run.items()
+    }
+    try:
+        for found in ir_measures.iter_calc(list(parsed.values()), qrels, ranked):
+            for name in names[str(found.measure)]:
+                values[name][found.query_id] = float(found.value)
+    except Exception as error:  # a measure whose own tool is not installed
+        raise BadInput(f"cannot compute {', '.join(parsed)}: {error}") from error
+    return values
+
+
+def significance(
+    per_query: Mapping[str, Mapping[str, Mapping[str, float]]], baseline: str
+) -> dict[str, dict[str, float]]:
+    """Test what is in ``per_query[name][measure][query]`` against one of the names."""
+    from scipy.stats import ttest_rel
+
+    others = [name for name in per_query if name != baseline]
+    p_values: dict[str, dict[str, float]] = {name: {} for name in others}
+    for measure, base in per_query[baseline].items():
+        raw = {}
+        for name in others:
+            pairs = np.array([(per_query[name][measure][query], base[query]) for query in base])
+            if len(pairs) < 2 or np.ptp(pairs[:, 0] - pairs[:, 1]) == 0:
+                raw[name] = 1.0  # no spread, no test
+            else:
+                raw[name] = float(ttest_rel(pairs[:, 0], pairs[:, 1]).pvalue)
+        for name, p_value in holm(raw).items():
+            p_values[name][measure] = p_value
+    return p_values
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Correct p-values for having made several comparisons (Holm's step-down method)."""
+    corrected, largest = {}, 0.0
+    for at, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        largest = max(largest, min(1.0, (len(p_values) - at) * p_values[name]))
+        corrected[name] = largest
+    return {name: corrected[name] for name in p_values}
+
+
+def _settings(method: Method) -> dict[str, Any]:
+    """Return a method's settings as JSON, which has no infinity."""
+    also: dict[str, Any] = {"bm25": method.bm25} if method.bm25 != "no" else {}
+    also |= {"words": method.words} if method.words else {}
+    if method.weighting == "none":
+        return also | ({"expanded": method.expanded} if method.expanded else {})
+    cold = "inf" if math.isinf(method.temperature) else method.temperature
+    return also | {
+        "sets": method.sets or "all",
+        "n": method.n,
+        **{key: of for key in ("whiten", "feedback") if (of := getattr(method, key))},
+        **({"alpha": method.alpha, "temperature": cold} if method.weighting == "softmax" else {}),
+    }

@@ -1,0 +1,288 @@
+"""Corpora in: BEIR folders, JSONL, CSV, TSV, Parquet, folders of text.
+
+Files are read line by line (Parquet by small batches of rows), so memory does not grow with a
+corpus.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from strop.errors import BadInput, MissingExtra
+from strop.io.files import (
+    PathLike,
+    Record,
+    cannot_read,
+    checked_id,
+    checked_string,
+    field_name,
+    field_names,
+    is_gzip,
+    json_records,
+    number_as_string,
+    numbered_lines,
+    one_line,
+    plain_or_gzip,
+    short,
+    shown_name,
+    suffix,
+)
+from strop.types import Document
+
+FORMATS = ("beir", "jsonl", "csv", "tsv", "parquet", "text")
+_FORMAT_OF = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv"}
+_FORMAT_OF[".parquet"] = "parquet"
+_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#*)?[ \t]*$")
+_csv_limit = threading.Lock()
+
+
+class Sourced(NamedTuple):
+    """A document and the place it came from: ``corpus.jsonl line 17``, or a text file's path."""
+
+    document: Document
+    where: str
+
+
+def read_corpus(
+    source: PathLike,
+    *,
+    id_field: str | None = None,
+    text_field: str | None = None,
+    title_field: str | None = None,
+    format: str | None = None,
+) -> Iterator[Document]:
+    """Yield the documents of a corpus, in its order, without holding more than a few of them.
+
+    ``source`` is a BEIR folder (it holds ``corpus.jsonl``), a JSONL, CSV, TSV or Parquet file,
+    a folder of ``.txt`` and ``.md`` files, or ``-`` for JSON lines on standard input; all but
+    Parquet may be gzipped. ``format`` (one of ``FORMATS``) overrules the suffix.
+
+    The fields are ``_id`` or ``id``, ``text`` and, if there, ``title``; one named by the caller
+    must be in every record. Other fields become metadata; an object in the field ``metadata``
+    is merged into it, and a field beside it wins over one inside. In a folder of texts the ids
+    are relative paths; files come before subfolders, each sorted by name; hidden names are
+    skipped and links to folders not followed. Ids may repeat: who stores them finds that out.
+    """
+    sourced = read_corpus_with_places(
+        source, id_field=id_field, text_field=text_field, title_field=title_field, format=format
+    )
+    return (item.document for item in sourced)
+
+
+def read_corpus_with_places(
+    source: PathLike,
+    *,
+    id_field: str | None = None,
+    text_field: str | None = None,
+    title_field: str | None = None,
+    format: str | None = None,
+) -> Iterator[Sourced]:
+    """Do as ``read_corpus``, and say where each document came from."""
+    found, path = _find_corpus(os.fspath(source), format)
+    if found == "text":
+        return _text_files(path)
+    if found == "parquet":
+        records = _parquet_records(path)
+    elif found in ("csv", "tsv"):
+        records = _csv_records(path, "," if found == "csv" else "\t")
+    else:
+        records = json_records(path)
+    fields = (id_field, text_field, title_field)
+    return (Sourced(_document(record, where, *fields), where) for where, record in records)
+
+
+def _find_corpus(path: str, format: str | None) -> tuple[str, str]:
+    """Return the format of a corpus and the path of the file or folder to read."""
+    if format is not None and format not in FORMATS:
+        raise BadInput(f"unknown format {short(format)}; known are {', '.join(FORMATS)}")
+    if path == "-":
+        if format in ("beir", "text", "parquet"):
+            raise BadInput(f"standard input cannot be read as {format}; give a path")
+        return format or "jsonl", path
+    try:
+        os.stat(path)
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    if os.path.isdir(path):
+        corpus = plain_or_gzip(path, "corpus.jsonl")
+        format = format or ("beir" if os.path.exists(corpus) else "text")
+        if format not in ("beir", "text"):
+            raise BadInput(f"{path}: is a folder, and --format {format} needs a file")
+        if format == "beir":
+            return format, corpus
+        inside = sorted(one.parent for one in Path(path).glob("*/corpus.jsonl*"))
+        if inside:
+            raise BadInput(
+                f"{path}: holds BEIR folders ({', '.join(one.name for one in inside[:5])}"
+                f"{', …' if len(inside) > 5 else ''}): name one of them, such as {inside[0]}"
+            )
+        return format, path
+    if format in ("beir", "text"):
+        raise BadInput(f"{path}: is a file, and --format {format} needs a folder")
+    format = format or _FORMAT_OF.get(suffix(path))
+    if format is None:
+        raise BadInput(
+            f"{path}: the name does not tell the format; known are .jsonl, .ndjson, .json, .csv, "
+            ".tsv (each also .gz), .parquet, BEIR folders and folders of .txt or .md files; or say "
+            f"--format {' | '.join(FORMATS)}"
+        )
+    return format, path
+
+
+def _text_files(folder: str) -> Iterator[Sourced]:
+    def fail(error: OSError) -> None:  # os.walk would pass over a closed folder in silence
+        raise cannot_read(str(error.filename), error) from error
+
+    found = False
+    for parent, subfolders, names in os.walk(folder, onerror=fail):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        for name in sorted(names):
+            if name.startswith(".") or suffix(name) not in (".txt", ".md"):
+                continue
+            found = True
+            path = os.path.join(parent, name)
+            id = Path(path[:-3] if is_gzip(path) else path).relative_to(folder).as_posix()
+            text = "".join(line for _, line in numbered_lines(path))
+            title = _first_heading(text) if suffix(name) == ".md" else ""
+            yield Sourced(Document(checked_id(id, path), text, title), path)
+    if not found:
+        raise BadInput(
+            f"{folder}: nothing to read; it needs corpus.jsonl (BEIR), .txt or .md files"
+        )
+
+
+def _first_heading(markdown: str) -> str:
+    fenced = False
+    for line in markdown.splitlines():
+        if line.lstrip().startswith(("```", "~~~")):
+            fenced = not fenced  # a comment in a block of code looks like a heading
+        elif not fenced and (heading := _HEADING.match(line)) and heading[1]:
+            return heading[1]
+    return ""
+
+
+def _parquet_records(path: str) -> Iterator[tuple[str, Record]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra("Reading Parquet", "parquet") from None
+    if is_gzip(path):
+        raise BadInput(f"{path}: Parquet cannot be read through gzip; unpack it: gunzip {path}")
+    row = 0
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = _distinct(file.schema_arrow.names, path)
+            for batch in file.iter_batches(batch_size=256):
+                columns = [
+                    # Python's times know neither nanoseconds nor every time zone; strings do.
+                    column.cast("string") if pyarrow.types.is_timestamp(column.type) else column
+                    for column in batch.columns
+                ]
+                for values in zip(*(column.to_pylist() for column in columns), strict=True):
+                    row += 1
+                    yield f"{path} row {row}", dict(zip(names, values, strict=True))
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
+        what = f"cannot be read as Parquet after row {row}: {one_line(error)}"
+        raise BadInput(f"{path}: {what}; if it is damaged or cut short, copy it again") from error
+
+
+def _csv_records(path: str, delimiter: str) -> Iterator[tuple[str, Record]]:
+    rows = _csv_rows(path, delimiter)
+    where, header = next(rows, (f"{shown_name(path)} line 1", []))
+    if not any(cell.strip() for cell in header):
+        raise BadInput(f"{where}: the header is empty; name the columns there, as in id,title,text")
+    # A column may lack a name: pandas writes row numbers so.
+    columns = [cell.strip() or f"column_{number}" for number, cell in enumerate(header, 1)]
+    _distinct(columns, where)
+    for where, row in rows:
+        if len(row) > len(columns):
+            extra = short(row[len(columns)])
+            what = f"{len(row)} fields, the header has {len(columns)}, {extra} is beyond it"
+            raise BadInput(f"{where}: {what}; put fields that hold {delimiter!r} in double quotes")
+        yield where, dict(zip(columns, row, strict=False))
+
+
+def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the line where each row starts and its cells; a quoted cell may span lines."""
+    # Strict, for else a quote never closed would swallow the rest of the file without a word.
+    reader = csv.reader(
+        (line for _, line in numbered_lines(path)), delimiter=delimiter, strict=True
+    )
+    row: list[str] | None = []
+    while row is not None:
+        where = f"{shown_name(path)} line {reader.line_num + 1}"
+        # The limit of 128 KB a cell belongs to the whole process: lift it for this row alone.
+        with _csv_limit:
+            limit = csv.field_size_limit(2**31 - 1)
+            try:
+                row = next(reader, None)
+            except csv.Error as error:
+                remedy = "put fields with quotes or line breaks in quotes, inner quotes doubled"
+                raise BadInput(f"{where}: not a valid row: {error}; {remedy}") from error
+            finally:
+                csv.field_size_limit(limit)
+        if row:
+            yield where, row
+
+
+def _distinct(columns: list[str], where: str) -> list[str]:
+    for column in columns:
+        if columns.count(column) > 1:
+            raise BadInput(f"{where}: two columns are named {short(column)}; rename one")
+    return columns
+
+
+def _document(
+    record: Record,
+    where: str,
+    id_field: str | None,
+    text_field: str | None,
+    title_field: str | None,
+) -> Document:
+    id_key = field_name(record, where, (id_field,) if id_field else ("_id", "id"), "--id-field")
+    text_key = field_name(record, where, (text_field or "text",), "--text-field")
+    title_key = (
+        field_name(record, where, (title_field,), "--title-field") if title_field else "title"
+    )
+    title = number_as_string(record.get(title_key))
+    rest = {key: record[key] for key in record if key not in (id_key, text_key, title_key)}
+    if isinstance(nested := rest.get("metadata"), dict):
+        del rest["metadata"]
+        rest = nested | rest
+    try:
+        metadata = _jsonable(rest, where)
+    except RecursionError:
+        raise BadInput(f"{where}: values nested too deeply to be stored; flatten them") from None
+    return Document(
+        checked_id(record[id_key], where),
+        checked_string(
+            record[text_key], text_key, where, f"--text-field can name {field_names(record)}"
+        ),
+        ""
+        if title is None
+        else checked_string(title, title_key, where, "--title-field names another"),
+        metadata,
+    )
+
+
+def _jsonable(value: object, where: str) -> Any:
+    """Return the value as JSON can hold it: NaN is null; dates, decimals and bytes are strings."""
+    if isinstance(value, dict):
+        return {_jsonable(str(key), where): _jsonable(item, where) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item, where) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if value is None or isinstance(value, bool | int):
+        return value
+    return checked_string(str(value), "metadata", where, "")

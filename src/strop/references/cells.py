@@ -1,0 +1,39 @@
+"""Rough cells of unit vectors: which of a few centres each is nearest to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strop.common.arrays import Ints
+from strop.common.compiled import compiled
+from strop.types import Vectors
+
+
+def rough_centres(points: Vectors, cells: int, each: int = 40, rounds: int = 8) -> Vectors:
+    """Return unit centres (cells, dim) from a few rounds of KMeans, on so many points for each."""
+    every = max(1, len(points) // (cells * each))
+    sample = np.ascontiguousarray(points[::every])
+    centres = sample[np.linspace(0, len(sample) - 1, cells).astype(np.int64)].copy()
+    for _ in range(rounds):
+        nearest = nearest_centres(sample, centres)
+        sums = np.zeros_like(centres)
+        _add_rows(sample, nearest, sums)
+        lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+        centres = np.where(lengths > 0, sums / np.maximum(lengths, 1e-12), centres)
+    return np.asarray(centres, np.float32)
+
+
+def nearest_centres(points: Vectors, centres: Vectors) -> Ints:
+    """Return for each point which centre has the largest product with it."""
+    nearest = np.empty(len(points), np.int64)
+    for at in range(0, len(points), 8192):
+        nearest[at : at + 8192] = np.argmax(points[at : at + 8192] @ centres.T, axis=1)
+    return nearest
+
+
+@compiled()
+def _add_rows(points: Vectors, which: Ints, sums: Vectors) -> None:
+    """Add each point to row ``which`` of the sums."""
+    for r in range(len(points)):
+        for c in range(points.shape[1]):
+            sums[which[r], c] += points[r, c]

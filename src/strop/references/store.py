@@ -1,0 +1,348 @@
+"""Keeps every document's neighbours and references in the catalog, and up to date.
+
+``neighbors`` has a row for each document whose vector is known here (``made`` says which vector)
+with its list, or none while that is still to be made. After documents came, changed or went,
+only lists that this touches are made again, and only for these are references chosen anew; the
+result is that of a fresh run. All work is committed in parts, and goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.common.arrays import Floats, Ints, as_floats
+from strop.common.threads import in_parts
+from strop.references import neighbors
+from strop.references.neighbors import (
+    ROUNDING,
+    decide,
+    filled_rows,
+    keep_columns,
+    nearest_neighbors,
+    neighbors_of,
+)
+from strop.references.selection import ReferenceSettings, choose_references
+from strop.storage.catalog import Catalog
+from strop.storage.snapshot import Spans
+from strop.types import Progress, Vectors
+
+_PART = 4096
+_AT_ONCE = 50_000
+"""Up to here all lists are made in one go, each pair compared once; beyond, part by part."""
+_AFRESH = 0.3
+"""If more of the corpus than this is new, making all lists again is the shorter way."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A document to tell another apart from: how similar, and how many neighbours like it."""
+
+    id: str
+    similarity: float
+    cluster_size: int
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A document's references and the mean silhouette of the clusters they stand for."""
+
+    references: list[Reference]
+    silhouette: float
+
+
+def references_of(catalog: Catalog, number: int) -> Selected | None:
+    """Return a document's references, those still in the index; None if none were chosen."""
+    with catalog.reading() as connection:
+        found = connection.execute(
+            "SELECT others, similarities, sizes, silhouette FROM selections WHERE number = ?",
+            (number,),
+        ).fetchone()
+        if found is None:
+            return None
+        others, sizes = np.frombuffer(found[0], "<i4"), np.frombuffer(found[2], "<i4")
+        similarities = np.frombuffer(found[1], "<f4")
+        ids = catalog.ids(others.tolist())
+    return Selected(
+        [
+            Reference(ids[other], float(similarity), size)
+            for other, similarity, size in zip(
+                others.tolist(), similarities, sizes.tolist(), strict=True
+            )
+            if other in ids
+        ],
+        found[3],
+    )
+
+
+def update_references(
+    catalog: Catalog,
+    numbers: Ints,
+    documents: Spans,
+    settings: ReferenceSettings,
+    *,
+    method: str = "auto",
+    memory: int = 500_000_000,
+    progress: Progress | None = None,
+) -> int:
+    """Choose the references of every document where they are missing or out of date.
+
+    ``numbers`` and ``documents`` are a snapshot's. Returns for how many they were chosen.
+    """
+    vectors = _gathered(documents)
+    if method == "auto":
+        method = "cells" if len(numbers) > neighbors.APPROXIMATE_ABOVE else "exact"
+    work = _Work(catalog, numbers, documents.made, vectors, progress)
+    width = work.settle(settings, method)
+    work.follow_changes(width)
+    work.fill_lists(width, method, memory)
+    return work.choose(settings)
+
+
+class _Work:
+    """One run of ``update_references``; positions count the documents that have a vector."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        numbers: Ints,
+        made: Ints,
+        vectors: Vectors,
+        progress: Progress | None,
+    ) -> None:
+        self._catalog = catalog
+        self._numbers = numbers
+        self._made = made
+        self._vectors = vectors
+        self._usable = filled_rows(vectors)
+        self._progress = progress
+
+    def settle(self, settings: ReferenceSettings, method: str) -> int:
+        """Write the settings down, drop what other ones made; return the length of lists kept.
+
+        Lists of more neighbours than wanted serve as they are.
+        """
+        wanted: dict[str, Any] = {**asdict(settings), "method": method}
+        before = self._catalog.meta("references") or {}
+        width = max(settings.neighbors, int(before.get("width", 0)))
+        if before == {**wanted, "width": width}:
+            return width
+        with self._catalog.writing() as connection:
+            if before.get("width", width) < settings.neighbors or before.get("method") != method:
+                connection.execute("DELETE FROM neighbors")
+                connection.execute("DELETE FROM selections")
+                width = settings.neighbors
+            elif {key: before.get(key) for key in wanted} != wanted:
+                connection.execute("DELETE FROM selections")
+            connection.execute(
+                "INSERT OR REPLACE INTO meta VALUES ('references', ?)",
+                (json.dumps({**wanted, "width": width}),),
+            )
+        return width
+
+    def follow_changes(self, width: int) -> None:
+        """Take in new, changed and removed documents; lists they touch are mended or emptied."""
+        with self._catalog.reading() as connection:
+            stored = connection.execute(
+                "SELECT number, made, others IS NOT NULL FROM neighbors ORDER BY number"
+            ).fetchall()
+        known, made, listed = np.array(stored, np.int64).reshape(-1, 3).T
+        at = np.searchsorted(self._numbers, known)
+        at[at == len(self._numbers)] = 0
+        kept = np.zeros(len(known), bool)
+        if len(self._numbers):
+            kept = (self._numbers[at] == known) & (self._made[at] == made)
+        fresh = np.setdiff1d(np.arange(len(self._numbers)), at[kept])
+        gone = known[~kept]
+        if not len(fresh) and not len(gone):
+            return
+        have = at[kept & (listed > 0)]
+        if len(fresh) > _AFRESH * len(self._numbers):
+            have = have[:0]
+        others, similarities = self._lists(have, width)
+        # What a newcomer must reach; anything will do where a list is not full.
+        worst = np.where(others[:, -1] >= 0, similarities[:, -1], np.float32(-np.inf))
+        stale = np.isin(others, gone).any(axis=1) if len(gone) else np.zeros(len(have), bool)
+        changed, lists, unsure = self._merged(have[~stale], others[~stale], worst[~stale], fresh)
+        emptied = np.setdiff1d(at[kept], np.setdiff1d(have[~stale], unsure))
+        with self._catalog.writing() as connection:
+            connection.executemany(
+                "DELETE FROM neighbors WHERE number = ?", [(int(number),) for number in gone]
+            )
+            connection.executemany(
+                "INSERT INTO neighbors VALUES (?, ?, NULL, NULL)",
+                zip(self._numbers[fresh].tolist(), self._made[fresh].tolist(), strict=True),
+            )
+            connection.executemany(
+                "UPDATE neighbors SET others = NULL, similarities = NULL WHERE number = ?",
+                [(number,) for number in self._numbers[emptied].tolist()],
+            )
+            self._write_lists(connection, changed, *lists)
+            touched = np.concatenate([gone, self._numbers[emptied], self._numbers[fresh]])
+            self._drop_selections(connection, touched)
+
+    def _merged(
+        self, have: Ints, others: NDArray[np.int32], worst: Floats, fresh: Ints
+    ) -> tuple[Ints, tuple[Ints, Floats], Ints]:
+        """Merge new documents into lists: positions whose list changed, these lists, and
+        positions where too many new documents are equally near to be sure."""
+        width = others.shape[1]
+        none = (np.empty((0, width), np.int64), np.empty((0, width), np.float32))
+        fresh = fresh[self._usable[fresh]]
+        if not len(have) or not len(fresh):
+            return have[:0], none, have[:0]
+        spare = min(len(fresh), width + 16)
+        best = np.full((len(have), spare), -np.inf, np.float32)
+        found = np.full((len(have), spare), -1, np.int32)
+        for first in range(0, len(fresh), 1024):
+            part = fresh[first : first + 1024]
+            for begin in range(0, len(have), 8192):
+                end = min(begin + 8192, len(have))
+                products = self._vectors[part] @ self._vectors[have[begin:end]].T
+                in_parts(
+                    end - begin,
+                    partial(
+                        keep_columns,
+                        products,
+                        self._usable[part],
+                        self._usable[have[begin:end]],
+                        first,
+                        best[begin:end],
+                        found[begin:end],
+                    ),
+                )
+        old = self._positions(others)
+        reached = np.flatnonzero(best[:, 0] > worst - ROUNDING)
+        new = np.where(found[reached] >= 0, fresh[found[reached]], -1)
+        unsure = (new[:, -1] >= 0) & (best[reached, -1] > worst[reached] - ROUNDING)
+        unsure &= spare < len(fresh)
+        candidates = np.concatenate([old[reached], new], axis=1).astype(np.int32)
+        scores = np.zeros(candidates.shape, np.float32)
+        lists = decide(
+            self._vectors, self._usable, have[reached], scores, candidates, width, exact=False
+        )
+        now = np.where(lists.rows >= 0, self._numbers[lists.rows], -1)
+        differs = (now != others[reached]).any(axis=1) & ~unsure
+        return (
+            have[reached[differs]],
+            (now[differs], lists.similarities[differs]),
+            have[reached[unsure]],
+        )
+
+    def fill_lists(self, width: int, method: str, memory: int) -> None:
+        """Make the lists that are missing."""
+        with self._catalog.reading() as connection:
+            missing = connection.execute(
+                "SELECT number FROM neighbors WHERE others IS NULL ORDER BY number"
+            ).fetchall()
+        todo = np.searchsorted(self._numbers, np.array(missing, np.int64).ravel())
+        n = len(self._numbers)
+        if not len(todo):
+            return
+        many = len(todo) > _AFRESH * n
+        if (method == "cells" and many) or (len(todo) == n and n <= _AT_ONCE):
+            lists = nearest_neighbors(
+                self._vectors, width, method=method, memory=memory, progress=self._progress
+            )
+            self._commit_lists(todo, lists.rows[todo], lists.similarities[todo])
+            return
+        for first in range(0, len(todo), _PART):
+            part = todo[first : first + _PART]
+            lists = neighbors_of(self._vectors, self._usable, part, width)
+            self._commit_lists(part, lists.rows, lists.similarities)
+            if self._progress is not None:
+                self._progress("finding neighbours", first + len(part), len(todo))
+
+    def choose(self, settings: ReferenceSettings) -> int:
+        """Choose references where they are missing."""
+        with self._catalog.reading() as connection:
+            missing = connection.execute(
+                "SELECT number FROM neighbors LEFT JOIN selections USING (number)"
+                " WHERE silhouette IS NULL ORDER BY number"
+            ).fetchall()
+        todo = np.searchsorted(self._numbers, np.array(missing, np.int64).ravel())
+        for first in range(0, len(todo), _PART):
+            part = todo[first : first + _PART]
+            others, similarities = self._lists(part, settings.neighbors)
+            chosen = choose_references(
+                self._vectors, self._positions(others), similarities, settings
+            )
+            rows = []
+            for at, position in enumerate(part):
+                count = int((chosen.rows[at] >= 0).sum())
+                rows.append(
+                    (
+                        int(self._numbers[position]),
+                        self._numbers[chosen.rows[at, :count]].astype("<i4").tobytes(),
+                        chosen.similarities[at, :count].astype("<f4").tobytes(),
+                        chosen.cluster_sizes[at, :count].astype("<i4").tobytes(),
+                        float(chosen.silhouettes[at]),
+                    )
+                )
+            with self._catalog.writing() as connection:
+                connection.executemany("INSERT INTO selections VALUES (?, ?, ?, ?, ?)", rows)
+            if self._progress is not None:
+                self._progress("choosing references", first + len(part), len(todo))
+        return len(todo)
+
+    # -- lists in the catalog --------------------------------------------------------------
+
+    def _lists(self, positions: Ints, width: int) -> tuple[NDArray[np.int32], Floats]:
+        """Read the first ``width`` of each list: document numbers, -1 for none; similarities."""
+        others = np.full((len(positions), width), -1, np.int32)
+        similarities = np.zeros((len(positions), width), np.float32)
+        with self._catalog.reading() as connection:
+            for at, number in enumerate(self._numbers[positions].tolist()):
+                blobs = connection.execute(
+                    "SELECT others, similarities FROM neighbors WHERE number = ?", (number,)
+                ).fetchone()
+                found = np.frombuffer(blobs[0], "<i4")[:width]
+                others[at, : len(found)] = found
+                similarities[at, : len(found)] = np.frombuffer(blobs[1], "<f4")[:width]
+        return others, similarities
+
+    def _positions(self, others: NDArray[np.int32]) -> Ints:
+        found: Ints = np.searchsorted(self._numbers, others)
+        found[others < 0] = -1
+        return found
+
+    def _commit_lists(self, positions: Ints, rows: Ints, similarities: Floats) -> None:
+        numbers = np.where(rows >= 0, self._numbers[rows], -1)
+        with self._catalog.writing() as connection:
+            self._write_lists(connection, positions, numbers, similarities)
+
+    def _write_lists(
+        self, connection: Any, positions: Ints, numbers: Ints, similarities: Floats
+    ) -> None:
+        counts = (numbers >= 0).sum(axis=1)
+        connection.executemany(
+            "UPDATE neighbors SET others = ?, similarities = ? WHERE number = ?",
+            [
+                (
+                    numbers[at, :count].astype("<i4").tobytes(),
+                    similarities[at, :count].astype("<f4").tobytes(),
+                    int(self._numbers[position]),
+                )
+                for at, (position, count) in enumerate(zip(positions, counts, strict=True))
+            ],
+        )
+        self._drop_selections(connection, self._numbers[positions])
+
+    @staticmethod
+    def _drop_selections(connection: Any, numbers: Ints) -> None:
+        connection.executemany(
+            "DELETE FROM selections WHERE number = ?", [(number,) for number in numbers.tolist()]
+        )
+
+
+def _gathered(documents: Spans) -> Vectors:
+    """Return the documents' vectors in order, without a copy where they stand so."""
+    start = documents.start
+    if len(start) and (start == np.arange(start[0], start[0] + len(start))).all():
+        return as_floats(documents.vectors[start[0] : start[0] + len(start)])
+    return as_floats(np.ascontiguousarray(documents.vectors[start]))

@@ -1,0 +1,329 @@
+"""What a setting does: sweeps, query sets side by side, boost against perplexity."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.errors import BadInput
+from strop.evaluation.scoring import evaluate
+from strop.index import Index
+from strop.io.files import atomic_write
+from strop.methods import METHODS, Method
+from strop.research.perplexity import PerplexitySettings, perplexities
+from strop.types import Dataset, Progress
+
+Doubles = NDArray[np.float64]
+What = Literal["alpha", "temperature", "n"]
+
+ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
+TEMPERATURES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+NUMBERS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50)
+_TOP = 100
+_RESAMPLES = 1000
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Point:
+    """A setting's mean over queries, its change against plain search and 95% limits of that.
+
+    All in percent.
+    """
+
+    x: float
+    value: float
+    change: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: what is held fixed, and its points."""
+
+    label: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One setting varied; ``plain`` is what plain search reaches."""
+
+    what: What
+    measure: str
+    dataset: str
+    queries: int
+    sets: tuple[str, ...]
+    plain: float
+    lines: tuple[Line, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the points as rows of a table."""
+        return [
+            {"held": line.label, self.what: point.x, **_without_x(point)}
+            for line in self.lines
+            for point in line.points
+        ]
+
+
+def sweep(
+    index: Index,
+    dataset: Dataset,
+    what: What,
+    *,
+    sets: Sequence[str] = (),
+    measure: str = "nDCG@10",
+    ignore_same_id: bool = False,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Vary alpha, temperature or n, at the paper's temperature or alpha and at strop's."""
+    mixed = tuple(sets) or tuple(_sets(index))
+    base = index.method(replace(METHODS["sharp"], sets=mixed))
+    held, values = _grid(what, _longest(index, mixed))
+    methods: dict[str, Method] = {"trad": METHODS["trad"]}
+    for label, fixed in held.items():
+        for x in values:
+            settings = {**fixed, what: x}
+            methods[f"{label} {x}"] = replace(base, name=f"{label} {x}", **settings)
+    report = evaluate(
+        index, dataset, list(methods.values()), measures=[measure],
+        ignore_same_id=ignore_same_id, progress=progress,
+    )  # fmt: skip
+    per_query = {
+        name: np.array(list(of[measure].values())) for name, of in report.per_query.items()
+    }
+    lines = tuple(
+        Line(
+            label,
+            tuple(_point(x, per_query[f"{label} {x}"], per_query["trad"]) for x in values),
+        )
+        for label in held
+    )
+    plain = 100 * report.results["trad"][measure]
+    return Sweep(what, measure, report.dataset, report.queries, mixed, plain, lines)
+
+
+def _grid(what: What, longest: int) -> tuple[dict[str, dict[str, Any]], Sequence[float]]:
+    """Return what is held fixed for each curve, and the values of the setting."""
+    if what == "alpha":
+        return {"T = 1": {"temperature": 1.0}, "T = 0.1": {"temperature": 0.1}}, ALPHAS
+    if what == "temperature":
+        return {"α = 1": {"alpha": 1.0}, "α = 2": {"alpha": 2.0}}, TEMPERATURES
+    if what == "n":
+        numbers = [*(n for n in NUMBERS if n < longest), longest]
+        return {"T = 1": {"temperature": 1.0}, "T = 0.1": {"temperature": 0.1}}, numbers
+    raise BadInput(f"{what!r} cannot be swept: choose from alpha, temperature, n")
+
+
+def _sets(index: Index) -> list[str]:
+    sets = index.info()["sets"]
+    return [name for name, of in sets.items() if of["source"] != "expanded"]
+
+
+def _longest(index: Index, sets: Sequence[str]) -> int:
+    return max(
+        (len(texts) for id_ in index.ids() for name, texts in index.queries_of(id_).items()
+         if name in sets),
+        default=1,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One query set used alone: how many queries it has, and what it brings."""
+
+    set: str
+    queries: int
+    documents: int
+    temperature: float
+    point: Point
+
+    def row(self) -> dict[str, Any]:
+        """Return it as a row of a table."""
+        about = {"set": self.set, "queries": self.queries, "documents": self.documents}
+        return {**about, "temperature": self.temperature, **_without_x(self.point)}
+
+
+def compare_sets(
+    index: Index,
+    dataset: Dataset,
+    *,
+    sets: Sequence[str] = (),
+    temperatures: Sequence[float] = (1.0, 0.1),
+    measure: str = "nDCG@10",
+    ignore_same_id: bool = False,
+    progress: Progress | None = None,
+) -> tuple[float, list[Compared]]:
+    """Use each query set of an index alone; return plain search's value and theirs.
+
+    To compare generators, import each one's file as a set of its own.
+    """
+    chosen = list(sets) or _sets(index)
+    alone = [Method(f"{name} {t}", sets=(name,), temperature=t)
+             for name in chosen for t in temperatures]  # fmt: skip
+    report = evaluate(
+        index, dataset, [METHODS["trad"], *alone], measures=[measure],
+        ignore_same_id=ignore_same_id, progress=progress,
+    )  # fmt: skip
+    plain = np.array(list(report.per_query["trad"][measure].values()))
+    about = index.info()["sets"]
+    found = []
+    for name in chosen:
+        for t in temperatures:
+            values = np.array(list(report.per_query[f"{name} {t}"][measure].values()))
+            of = about[name]
+            found.append(
+                Compared(name, of["queries"], of["documents"], t, _point(t, values, plain))
+            )
+    return 100 * float(plain.mean()), found
+
+
+# -- boost against perplexity -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """How perplexity and boost go together, over pairs of a query and a document it retrieves.
+
+    ``pearson`` is over all pairs; ``low`` and ``high`` are its 95% limits, by drawing documents
+    anew. ``log_pearson`` takes the logarithm of the perplexity, which a few broken texts do not
+    rule. ``per_query`` is the mean of the correlations within each query.
+    """
+
+    pearson: float
+    low: float
+    high: float
+    log_pearson: float
+    per_query: float
+    pairs: int
+    queries: int
+    documents: int
+    of_documents: int
+    lm: str
+    max_tokens: int
+    perplexity: tuple[float, ...]
+    boost: tuple[float, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values, without the pairs."""
+        values = asdict(self)
+        del values["perplexity"], values["boost"]
+        return values
+
+    def rows(self) -> list[dict[str, float]]:
+        """Return the pairs as rows of a table."""
+        return [
+            {"perplexity": x, "boost": y} for x, y in zip(self.perplexity, self.boost, strict=True)
+        ]
+
+
+def boost_against_perplexity(
+    index: Index,
+    dataset: Dataset,
+    method: str | Method,
+    settings: PerplexitySettings,
+    *,
+    top: int = _TOP,
+    progress: Progress | None = None,
+) -> Correlation:
+    """Correlate, over each query's ``top`` documents, perplexity and cosine(q,d*) - cosine(q,d).
+
+    The documents are those of plain search. A sample of ``settings.documents`` of them is read
+    by the model; pairs with other documents are left out.
+    """
+    chosen = index.method(method)
+    if chosen.weighting != "softmax":
+        raise BadInput(f"{chosen.name} has no d*: boost needs a method such as consharp or sharp")
+    asked = index.embed_queries(list(dataset.queries.values()))
+    hits = index.search(asked, min(top, len(index)), "trad")
+    seen = sorted(set(hits.ids.ravel().tolist()))
+    if settings.documents is not None and settings.documents < len(seen):
+        drawn = np.random.default_rng(settings.seed).choice(
+            len(seen), settings.documents, replace=False
+        )
+        sample = [seen[at] for at in sorted(drawn)]
+    else:
+        sample = seen
+    read = perplexities([index.get(id_).content for id_ in sample], settings, progress)
+    number = {id_: at for at, (id_, value) in enumerate(zip(sample, read, strict=True))
+              if math.isfinite(value)}  # fmt: skip
+    who, doc, boost = [], [], []
+    for query, (ids, scores) in enumerate(zip(hits.ids, hits.scores, strict=True)):
+        if query % _AT_ONCE == 0:  # every document's score for a few queries at a time
+            sharp = index.search(asked[query : query + _AT_ONCE], len(index), chosen)
+        row = query % _AT_ONCE
+        after = dict(zip(sharp.ids[row], sharp.scores[row].tolist(), strict=True))
+        for id_, score in zip(ids, scores.tolist(), strict=True):
+            if id_ in number:
+                who.append(query)
+                doc.append(number[id_])
+                boost.append(after[id_] - score)
+    values = np.array(read)[doc] if doc else np.empty(0)
+    boosts, queries = np.array(boost), np.array(who)
+    if len(values) < 3 or np.ptp(values) == 0 or np.ptp(boosts) == 0:
+        raise BadInput("too few documents to correlate: take a larger sample")
+    low, high = _limits(values, boosts, np.array(doc), settings.seed)
+    within = [
+        _pearson(values[queries == q], boosts[queries == q])
+        for q in range(len(asked))
+        if (queries == q).sum() > 2
+    ]
+    return Correlation(
+        _pearson(values, boosts), low, high, _pearson(np.log(values), boosts),
+        float(np.nanmean(within)) if within else math.nan, len(values), len(asked), len(sample),
+        len(seen), settings.lm, settings.max_tokens, tuple(values.tolist()), tuple(boosts.tolist()),
+    )  # fmt: skip
+
+
+def _pearson(x: Doubles, y: Doubles, weights: Doubles | None = None) -> float:
+    """Return the (weighted) correlation; NaN where one of them does not vary."""
+    w = np.ones(len(x)) if weights is None else weights
+    w = w / w.sum()
+    a, b = x - w @ x, y - w @ y
+    spread = math.sqrt(float(w @ a**2) * float(w @ b**2))
+    return float(w @ (a * b)) / spread if spread else math.nan
+
+
+def _limits(x: Doubles, y: Doubles, document: NDArray[Any], seed: int) -> tuple[float, float]:
+    """Return 95% limits of a correlation by resampling documents, with all pairs of each."""
+    rng, count = np.random.default_rng(seed), int(document.max()) + 1
+    present = np.unique(document)
+    drawn = []
+    for _ in range(_RESAMPLES):
+        times = np.bincount(rng.choice(present, len(present)), minlength=count)
+        drawn.append(_pearson(x, y, times[document].astype(np.float64)))
+    low, high = np.nanpercentile(drawn, [2.5, 97.5])
+    return float(low), float(high)
+
+
+# -- tables -----------------------------------------------------------------------------------
+
+
+def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows, whose keys are the columns; the file appears whole or not at all."""
+    rows = list(rows)
+    with atomic_write(path) as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _point(x: float, values: Doubles, plain: Doubles) -> Point:
+    change = 100 * (values - plain)
+    mean = float(change.mean())
+    error = float(change.std(ddof=1)) / math.sqrt(len(change)) if len(change) > 1 else 0.0
+    return Point(
+        float(x), 100 * float(values.mean()), mean, mean - 1.96 * error, mean + 1.96 * error
+    )
+
+
+def _without_x(point: Point) -> dict[str, float]:
+    return {key: round(value, 4) for key, value in asdict(point).items() if key != "x"}

@@ -1,0 +1,110 @@
+"""The figures of the paper's tables, as data: what was run, and what came out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from strop.errors import BadInput
+from strop.methods import METHODS
+
+PEARSON = "pearson"
+"""The measure of the table on perplexity: a correlation in percent."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: how documents were scored, and the figure for each dataset.
+
+    ``embedder`` is a spec, ``method`` a name of ``METHODS``, ``query_side`` what refined the
+    queries ("" for nothing), ``generator`` who wrote queries or passages ("" where nobody did).
+    ``quoted`` figures were taken by the paper from others. All figures are percent.
+    """
+
+    label: str
+    embedder: str
+    method: str
+    figures: Mapping[str, float] = field(hash=False)
+    alpha: float | None = None
+    temperature: float | None = None
+    generator: str = ""
+    query_side: str = ""
+    quoted: bool = False
+    average: float | None = None
+
+    @property
+    def style(self) -> str:
+        """The set of generated queries its method needs, "" for none."""
+        method = METHODS[self.method]
+        return method.expanded or (method.sets[0] if method.sets else "")
+
+    def spec(self, sets: str = "") -> str:
+        """Return the method with its settings, as ``strop eval`` takes it."""
+        softmax = METHODS[self.method].weighting == "softmax"
+        known = {"alpha": self.alpha, "temperature": self.temperature, "sets": sets or None}
+        parts = [
+            f"{key}={_shown(value)}"
+            for key, value in known.items()
+            if value is not None and (softmax or key == "sets")
+        ]
+        return ":".join([self.method, *parts])
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the paper; ``measure`` is written as ir_measures does, or ``pearson``."""
+
+    name: str
+    title: str
+    measure: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of one row: what is expected of a dataset."""
+
+    table: Table
+    row: Row
+    dataset: str
+    expected: float
+
+
+def read_tables() -> list[Table]:
+    """Return every table."""
+    text = resources.files("strop.research").joinpath("paper_tables.json").read_text("utf-8")
+    return [_table(value) for value in json.loads(text)["tables"]]
+
+
+def chosen_tables(names: Sequence[str]) -> list[Table]:
+    """Return the tables of these names, all without one."""
+    tables = read_tables()
+    known = {table.name for table in tables}
+    for name in names:
+        if name not in known:
+            have = ", ".join(table.name for table in tables)
+            raise BadInput(f"the paper has no table {name!r} here: choose from {have}")
+    return [table for table in tables if not names or table.name in names]
+
+
+def figures_of(tables: Sequence[Table]) -> Iterator[Figure]:
+    """Yield every figure of some tables, averages aside."""
+    for table in tables:
+        for row in table.rows:
+            for dataset, expected in row.figures.items():
+                yield Figure(table, row, dataset, expected)
+
+
+def _table(value: Mapping[str, Any]) -> Table:
+    rows = tuple(Row(**row) for row in value["rows"])
+    return Table(value["name"], value["title"], value["measure"], rows)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float) and math.isfinite(value) and value == int(value):
+        return str(int(value))
+    return str(value)

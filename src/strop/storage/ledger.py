@@ -1,0 +1,279 @@
+"""The catalog's ledger: where vectors stand, their checksums, and a log of what changed.
+
+A *span* says which rows of a file are a document's: its own vector (set 0) or its list in a query
+set. ``made`` is the version at which these vectors were committed. It names them wherever they
+stand: compaction moves rows and leaves ``made`` as it is.
+
+``changes`` lists which document numbers had spans come, change or go at each version, so that a
+reader brings what it knows up to date by reading these alone. It reaches back to ``log_from``.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.storage.database import Database
+from strop.storage.vectors import Sums, file_name
+
+DOCUMENTS = 0
+"""The set that stands for the documents' own vectors."""
+SUMS_TOGETHER = 1024
+"""Checksums kept in one entry of the catalog."""
+_WORTH_A_VACUUM = 0.05
+
+
+@dataclass(frozen=True)
+class VectorFile:
+    """A file of vectors: how many rows count, how many are referred to, by how many documents."""
+
+    set_id: int
+    name: str
+    dtype: str
+    rows: int
+    live: int
+    lists: int
+
+    def renamed(self, dtype: str) -> str:
+        """Return a name for the file of rows of a type that is to take this one's place."""
+        stem, *middle, _ = self.name.split(".")
+        end = file_name(self.set_id, dtype).rpartition(".")[2]
+        return f"{stem}.{int(middle[0]) + 1 if middle else 2}.{end}"
+
+
+class Ledger(Database):
+    """The part of a catalog that knows where vectors stand."""
+
+    def meta(self, key: str) -> Any:
+        """Return one stored value, None if there is none."""
+        with self.reading() as connection:
+            found = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if found is None else json.loads(found[0])
+
+    @staticmethod
+    def set_meta(connection: sqlite3.Connection, **values: Any) -> None:
+        """Store values."""
+        connection.executemany(
+            "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+            [(key, json.dumps(value)) for key, value in values.items()],
+        )
+
+    # -- files ----------------------------------------------------------------------------
+
+    def files(self) -> dict[int, VectorFile]:
+        """Return every file by the set whose vectors it holds."""
+        with self.reading() as connection:
+            found = connection.execute(
+                "SELECT set_id, name, dtype, rows, live, lists FROM files ORDER BY set_id"
+            ).fetchall()
+        return {values[0]: VectorFile(*values) for values in found}
+
+    def checksums(self, set_id: int) -> Sums:
+        """Return the checksum of each row of a set's file."""
+        with self.reading() as connection:
+            found = connection.execute(
+                "SELECT sums FROM checksums WHERE set_id = ? ORDER BY block", (set_id,)
+            )
+            return np.frombuffer(b"".join(blob for (blob,) in found), "<u4")
+
+    def free_bytes(self) -> int:
+        """Return how much of the catalog's file ``shrink`` would give back: 0 if little is free."""
+        with self.reading() as connection:
+            free, pages, size = (
+                int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+                for name in ("freelist_count", "page_count", "page_size")
+            )
+        return free * size if free > _WORTH_A_VACUUM * pages else 0
+
+    def shrink(self) -> None:
+        """Give the file's free pages back to the system, if they are worth it, and its log."""
+        worth_it = self.free_bytes() > 0
+        with self.outside_transactions() as connection:
+            if worth_it:
+                connection.execute("VACUUM")
+            # A reader in the middle of a search may need the log: then it shrinks another time.
+            (waits,) = connection.execute("PRAGMA busy_timeout").fetchone()
+            connection.execute("PRAGMA busy_timeout=0")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.execute(f"PRAGMA busy_timeout={waits}")
+
+    # -- spans ----------------------------------------------------------------------------
+
+    def place(
+        self,
+        file: VectorFile,
+        lists: Sequence[tuple[int, int, bytes]],
+        sums: Sums,
+    ) -> None:
+        """Record that the next rows of a file are the vectors of ``lists``, in order.
+
+        A list is (document number, how many rows, digest of the text they were made for);
+        ``sums`` are the checksums of the rows.
+        """
+        with self.writing() as connection:
+            self.unplace(connection, file.set_id, [number for number, _, _ in lists])
+            (version,) = connection.execute(
+                "SELECT CAST(value AS INTEGER) + 1 FROM meta WHERE key = 'version'"
+            ).fetchone()
+            row, values = file.rows, []
+            for number, count, digest in lists:
+                values.append((file.set_id, number, row, count, version, digest, digest, number))
+                row += count
+            connection.executemany(
+                "INSERT INTO spans VALUES (?, ?, ?, ?, ?, ?,"
+                " ? IS NOT (SELECT digest FROM documents WHERE number = ?))",
+                values,
+            )
+            connection.execute(
+                "UPDATE files SET rows = ?, live = live + ?, lists = lists + ? WHERE set_id = ?",
+                (row, row - file.rows, sum(count > 0 for _, count, _ in lists), file.set_id),
+            )
+            self.add_sums(connection, file.set_id, file.rows, sums)
+
+    def unplace(self, connection: sqlite3.Connection, set_id: int, numbers: Sequence[int]) -> None:
+        """Within a transaction: documents' vectors of a set are not theirs any more."""
+        rows = lists = 0
+        for number in numbers:
+            found = connection.execute(
+                "SELECT count FROM spans WHERE set_id = ? AND number = ?", (set_id, number)
+            ).fetchone()
+            if found is not None:
+                rows += found[0]
+                lists += found[0] > 0
+        connection.executemany(
+            "DELETE FROM spans WHERE set_id = ? AND number = ?",
+            [(set_id, number) for number in numbers],
+        )
+        connection.execute(
+            "UPDATE files SET live = live - ?, lists = lists - ? WHERE set_id = ?",
+            (rows, lists, set_id),
+        )
+        self.log(connection, numbers)
+
+    def move(
+        self,
+        file: VectorFile,
+        name: str,
+        dtype: str,
+        rows: int,
+        spans: NDArray[np.int64],
+        sums: Sums,
+    ) -> None:
+        """Let a file ``name`` with ``rows`` rows of type ``dtype`` take the place of another.
+
+        ``spans`` has a line (number, start, …) for each list that the new file holds.
+        """
+        with self.writing() as connection:
+            connection.executemany(
+                "UPDATE spans SET start = ? WHERE set_id = ? AND number = ?",
+                ((start, file.set_id, number) for number, start in spans[:, :2].tolist()),
+            )
+            connection.execute(
+                "UPDATE files SET name = ?, dtype = ?, rows = ? WHERE set_id = ?",
+                (name, dtype, rows, file.set_id),
+            )
+            connection.execute("DELETE FROM checksums WHERE set_id = ?", (file.set_id,))
+            self.add_sums(connection, file.set_id, 0, sums)
+            if len(spans):
+                self._log_range(connection, int(spans[0, 0]), int(spans[-1, 0]))
+
+    @staticmethod
+    def add_sums(connection: sqlite3.Connection, set_id: int, rows: int, sums: Sums) -> None:
+        """Write down the checksums of rows behind the first ``rows``, in blocks."""
+        data = sums.astype("<u4").tobytes()
+        block, filled = divmod(rows, SUMS_TOGETHER)
+        if filled:
+            (before,) = connection.execute(
+                "SELECT sums FROM checksums WHERE set_id = ? AND block = ?", (set_id, block)
+            ).fetchone()
+            data = before + data
+        size = 4 * SUMS_TOGETHER
+        connection.executemany(
+            "INSERT OR REPLACE INTO checksums VALUES (?, ?, ?)",
+            [
+                (set_id, block + at // size, data[at : at + size])
+                for at in range(0, len(data), size)
+            ],
+        )
+
+    def spans(self, set_id: int) -> NDArray[np.int64]:
+        """Return where a set's vectors stand: lines (number, start, count, made), by number."""
+        return self._spans("SELECT number, start, count, made FROM spans WHERE set_id = ?", set_id)
+
+    def changed_spans(self, set_id: int, since: int) -> NDArray[np.int64]:
+        """Return the spans there now of documents that changed after a version, as ``spans``."""
+        found = self._spans(
+            "SELECT s.number, start, count, made FROM changes CROSS JOIN spans s"
+            " ON s.set_id = ? AND s.number BETWEEN first AND last WHERE version > ?",
+            set_id, since,
+        )  # fmt: skip
+        return found[np.unique(found[:, 0], return_index=True)[1]]
+
+    def _spans(self, sql: str, *values: int) -> NDArray[np.int64]:
+        with self.reading() as connection:
+            cells = chain.from_iterable(connection.execute(sql, values))
+            return np.fromiter(cells, np.int64).reshape(-1, 4)
+
+    # -- the log --------------------------------------------------------------------------
+
+    def log(self, connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
+        """Within a transaction: note that spans of documents came, changed or went."""
+        first = last = None
+        for number in sorted(set(numbers)):
+            if last is not None and first is not None and number != last + 1:
+                self._log_range(connection, first, last)
+                first = None
+            first, last = number if first is None else first, number
+        if first is not None and last is not None:
+            self._log_range(connection, first, last)
+
+    @staticmethod
+    def _log_range(connection: sqlite3.Connection, first: int, last: int) -> None:
+        connection.execute(
+            "INSERT INTO changes SELECT CAST(value AS INTEGER) + 1, ?, ? FROM meta"
+            " WHERE key = 'version'"
+            " ON CONFLICT DO UPDATE SET last = max(last, excluded.last)",
+            (first, last),
+        )
+
+    def changes(self, since: int) -> NDArray[np.int64] | None:
+        """Return what changed after a version: ranges (first, last) of document numbers.
+
+        None if the log does not reach back so far, or the version is still to come.
+        """
+        with self.reading() as connection:
+            if not self.meta("log_from") <= since <= self.meta("version"):
+                return None
+            found = connection.execute(
+                "SELECT first, last FROM changes WHERE version > ?", (since,)
+            ).fetchall()
+        return np.array(found, np.int64).reshape(-1, 2)
+
+    def logged(self) -> int:
+        """Return how many changes the log holds."""
+        with self.reading() as connection:
+            (count,) = connection.execute("SELECT sum(last - first + 1) FROM changes").fetchone()
+        return int(count or 0)
+
+    def cut_log(self, version: int, cache: str) -> None:
+        """Forget changes up to ``version``: the file ``cache`` holds what they led to."""
+        with self.writing(searchable=False) as connection:
+            connection.execute("DELETE FROM changes WHERE version <= ?", (version,))
+            self.set_meta(connection, log_from=version, cache=cache)
+
+
+def recount(connection: sqlite3.Connection) -> None:
+    """Within a transaction: count documents and rows in use anew."""
+    connection.execute(
+        "UPDATE files SET"
+        " live = (SELECT coalesce(sum(count), 0) FROM spans s WHERE s.set_id = files.set_id),"
+        " lists = (SELECT count(*) FROM spans s WHERE s.set_id = files.set_id AND count > 0)"
+    )
+    connection.execute("INSERT OR REPLACE INTO meta SELECT 'documents', count(*) FROM documents")

@@ -1,0 +1,235 @@
+"""What a reader sees of an index at one moment, and how it follows the catalog.
+
+A snapshot is brought up to date by what changed since: from the one at hand, else from a cache
+file in the index folder, else from the catalog's table of spans. Vectors themselves are mapped.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.common.arrays import Ints
+from strop.errors import BadIndex, IndexDamaged
+from strop.storage.catalog import Catalog
+from strop.storage.ledger import DOCUMENTS, VectorFile
+from strop.storage.sidecar import read_arrays, write_arrays
+from strop.storage.vectors import Rows, map_rows, row_type
+
+CACHE = "cache"
+_LOG_SHARE = 0.02
+_LOG_LEAST = 4096
+"""The cache is written anew when the log has more changes than this, or that share of all."""
+
+
+def _nothing() -> Ints:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Where each document's vectors stand in a file: rows ``start[j] : start[j] + count[j]``.
+
+    ``vectors`` are as they are stored, of any type: ``arrays.as_floats`` reads them.
+
+    ``made`` names the vectors wherever they stand: a document whose ``made`` is the same in two
+    snapshots has the same vectors in both, also when compaction has moved them.
+    """
+
+    vectors: Rows
+    start: Ints
+    count: Ints
+    made: Ints = field(default_factory=_nothing)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a reader sees: the documents that have vectors, in order, and their query lists."""
+
+    version: int
+    numbers: Ints
+    documents: Spans
+    sets: Mapping[str, Spans]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The numbers behind a snapshot; ``columns[set_id]`` is (3, documents): start, count, made."""
+
+    version: int
+    numbers: Ints
+    columns: Mapping[int, Ints]
+
+
+def load_snapshot(
+    catalog: Catalog, folder: Path, dim: int, before: Snapshot | None = None
+) -> Snapshot:
+    """Return what the catalog says now; ``before`` is followed if it can be.
+
+    Where nothing changed since ``before``, the spans are the same objects.
+    """
+    with catalog.reading():
+        for attempt in range(5):
+            names = {set_.set_id: set_.name for set_ in catalog.sets().values()}
+            files = catalog.files()
+            try:
+                return _load(catalog, folder, dim, names, files, before)
+            except IndexDamaged:
+                # Compaction may have taken a file away since this read began.
+                catalog.read_anew()
+                if attempt == 4 or catalog.files() == files:
+                    raise
+        raise AssertionError
+
+
+def _load(
+    catalog: Catalog,
+    folder: Path,
+    dim: int,
+    names: dict[int, str],
+    files: dict[int, VectorFile],
+    before: Snapshot | None,
+) -> Snapshot:
+    version = int(catalog.meta("version"))
+    table = None if before is None else _table_of(before, names)
+    changes = None if table is None else catalog.changes(table.version)
+    if changes is None:
+        table = _cached(catalog, folder)
+        changes = None if table is None else catalog.changes(table.version)
+    elif before is not None and not len(changes) and before.sets.keys() == set(names.values()):
+        return replace(before, version=version)
+    if table is None or changes is None:
+        table = _whole(catalog, version, list(names))
+    else:
+        table = _followed(table, catalog, changes, version, list(names))
+    made = {
+        set_id: Spans(
+            map_rows(
+                folder / "vectors" / files[set_id].name,
+                files[set_id].rows,
+                row_type(files[set_id].dtype, dim),
+            ),
+            *table.columns[set_id],
+        )
+        for set_id in (DOCUMENTS, *names)
+    }
+    sets = {name: made[set_id] for set_id, name in names.items()}
+    return Snapshot(version, table.numbers, made[DOCUMENTS], sets)
+
+
+def _table_of(snapshot: Snapshot, names: Mapping[int, str]) -> _Table:
+    spans = {DOCUMENTS: snapshot.documents}
+    spans |= {
+        set_id: snapshot.sets[name] for set_id, name in names.items() if name in snapshot.sets
+    }
+    columns = {set_id: np.stack([one.start, one.count, one.made]) for set_id, one in spans.items()}
+    return _Table(snapshot.version, snapshot.numbers, columns)
+
+
+def _whole(catalog: Catalog, version: int, set_ids: list[int]) -> _Table:
+    """Read everything from the catalog."""
+    own = catalog.spans(DOCUMENTS)
+    columns = {DOCUMENTS: np.ascontiguousarray(own[:, 1:].T)}
+    for set_id in set_ids:
+        columns[set_id] = _aligned(own[:, 0], catalog.spans(set_id))
+    return _Table(version, np.ascontiguousarray(own[:, 0]), columns)
+
+
+def _followed(
+    table: _Table, catalog: Catalog, changes: NDArray[np.int64], version: int, set_ids: list[int]
+) -> _Table:
+    """Read anew what changed, and only that."""
+    if not len(changes):
+        empty = np.zeros((3, len(table.numbers)), np.int64)
+        columns = {set_id: table.columns.get(set_id, empty) for set_id in (DOCUMENTS, *set_ids)}
+        return _Table(version, table.numbers, columns)
+    first, behind = np.searchsorted(table.numbers, [changes[:, 0], changes[:, 1] + 1])
+    covered = np.zeros(len(table.numbers) + 1, np.int64)
+    np.add.at(covered, first, 1)
+    np.add.at(covered, behind, -1)
+    keep = np.cumsum(covered[:-1]) == 0
+    own = catalog.changed_spans(DOCUMENTS, table.version)
+    numbers = np.concatenate([table.numbers[keep], own[:, 0]])
+    order = None if (np.diff(numbers) > 0).all() else np.argsort(numbers, kind="stable")
+    columns = {}
+    for set_id in (DOCUMENTS, *set_ids):
+        new = own if set_id == DOCUMENTS else catalog.changed_spans(set_id, table.version)
+        old = table.columns.get(set_id, np.zeros((3, len(table.numbers)), np.int64))
+        joined = np.concatenate([old.compress(keep, axis=1), _aligned(own[:, 0], new)], axis=1)
+        columns[set_id] = joined if order is None else joined.take(order, axis=1)
+    return _Table(version, numbers if order is None else numbers[order], columns)
+
+
+def _aligned(numbers: Ints, spans: NDArray[np.int64]) -> Ints:
+    """Return start, count and made (3, n) for each of ``numbers``; zeros where there is no list.
+
+    A list may be there before its document's vector, and is then left out.
+    """
+    places = np.searchsorted(numbers, spans[:, 0])
+    known = places < len(numbers)
+    known[known] = numbers[places[known]] == spans[known, 0]
+    columns = np.zeros((3, len(numbers)), np.int64)
+    columns[:, places[known]] = spans[known, 1:].T
+    return columns
+
+
+# -- the cache -------------------------------------------------------------------------------
+
+
+def _cached(catalog: Catalog, folder: Path) -> _Table | None:
+    name = catalog.meta("cache")
+    found = read_arrays(folder / CACHE / name) if name else None
+    if found is None:
+        return None
+    arrays, about = found
+    numbers = arrays.pop("numbers")
+    columns = {int(set_id): array for set_id, array in arrays.items()}
+    return _Table(about["version"], numbers, columns)
+
+
+def keep_cache(catalog: Catalog, folder: Path, dim: int) -> None:
+    """Write the cache anew if the log has grown long; for the one writer.
+
+    It is a cache: where it cannot be written (a full disk), the older one still serves.
+    """
+    with catalog.reading():
+        if catalog.logged() <= max(_LOG_LEAST, _LOG_SHARE * len(catalog)):
+            return
+        snapshot = load_snapshot(catalog, folder, dim)
+        names = {set_.set_id: set_.name for set_ in catalog.sets().values()}
+        older = catalog.meta("cache")
+    table = _table_of(snapshot, names)
+    arrays = {"numbers": table.numbers, **{str(id_): array for id_, array in table.columns.items()}}
+    name = f"spans-{uuid.uuid4().hex}"
+    try:
+        write_arrays(folder / CACHE / name, arrays, {"version": table.version})
+        catalog.cut_log(table.version, name)
+    except (OSError, BadIndex):
+        with suppress(OSError):
+            (folder / CACHE / name).unlink()
+        return
+    if older:
+        with suppress(OSError):
+            (folder / CACHE / older).unlink()
+
+
+def cache_is_true(catalog: Catalog, folder: Path) -> bool:
+    """Tell whether the cache, followed to now, says what the catalog says; true without one."""
+    with catalog.reading():
+        table = _cached(catalog, folder)
+        changes = None if table is None else catalog.changes(table.version)
+        if table is None or changes is None:
+            return True
+        version = int(catalog.meta("version"))
+        set_ids = [set_.set_id for set_ in catalog.sets().values()]
+        here = _followed(table, catalog, changes, version, set_ids)
+        there = _whole(catalog, version, set_ids)
+    return np.array_equal(here.numbers, there.numbers) and all(
+        np.array_equal(here.columns[set_id], there.columns[set_id]) for set_id in there.columns
+    )

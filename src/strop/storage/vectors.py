@@ -1,0 +1,210 @@
+"""Append-only files of rows, read through memory maps.
+
+A file holds nothing but rows of equal size: float32, float16, int8 or packed (packed.py). All
+vectors have unit length, so a row needs no scale beside it: ``arrays.as_floats`` reads it as a
+direction.
+
+How many of them count is written in the catalog, in the same transaction as whatever refers to
+them; bytes behind that are left over from a writer that was stopped, are never read, and are
+overwritten by the next one. Committed rows never change, so a reader's map stays true while a
+writer appends. The catalog keeps a checksum of every row, of its bytes as they are stored.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.errors import BadIndex, BadInput, IndexDamaged
+from strop.types import Vectors
+
+Rows = NDArray[Any]
+"""Rows as they stand in a file: ``rows.nbytes // len(rows)`` bytes each."""
+Sums = NDArray[np.uint32]
+
+_AT_ONCE = 16_384
+_TYPES = {"float32": ("<f4", "f32"), "float16": ("<f2", "f16"), "int8": ("i1", "i8")}
+"""numpy's type of a value, and how the names of such files end."""
+_PACKED = {"levels15": "l15", "levels5": "l5"}
+"""The forms of packed.py (which is imported when needed: it is compiled), and their endings."""
+STORED = (*_TYPES, "compact")
+"""How an index can store its vectors."""
+DEFAULT_STORED = "int8"
+"""How query vectors are stored if nothing else is asked for."""
+
+
+def check_stored(stored: str) -> str:
+    """Refuse a way to store vectors that there is not."""
+    if stored not in STORED:
+        raise BadInput(f"query vectors cannot be stored as {stored!r}: use {', '.join(STORED)}")
+    return stored
+
+
+def type_for(stored: str, source: str) -> str:
+    """Return the type of the rows of a source (``documents``, or a query set's) in an index.
+
+    ``compact`` makes room for the queries by halving the documents' own vectors, and gives
+    sentences more levels than generated queries, of which there are more.
+    """
+    own = source in ("documents", "expanded")  # expanded texts stand for the documents
+    if stored == "compact":
+        return "float16" if own else "levels15" if source == "sentences" else "levels5"
+    return "float32" if own else stored
+
+
+def row_type(dtype: str, dim: int) -> np.dtype[Any]:
+    """Return numpy's type of one row of a file, by the name the catalog has for it."""
+    if dtype in _PACKED:
+        from strop.common.packed import packed_type
+
+        return packed_type(dtype, dim)
+    return np.dtype((_TYPES[dtype][0], (dim,)))
+
+
+def file_name(set_id: int, dtype: str) -> str:
+    """Return what the first file of a set is called; set 0 are the documents."""
+    end = _PACKED[dtype] if dtype in _PACKED else _TYPES[dtype][1]
+    return f"queries-{set_id}.{end}" if set_id else f"documents.{end}"
+
+
+def stored_rows(vectors: Vectors, dtype: str) -> Rows:
+    """Return vectors (n, dim) as they are to be stored."""
+    if dtype in _PACKED:
+        from strop.common.packed import pack
+
+        return pack(vectors, dtype)
+    value = np.dtype(_TYPES[dtype][0])
+    if value.kind != "i":
+        return np.ascontiguousarray(vectors, dtype=value)
+    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
+    rows: Rows = np.rint(vectors * (127 / np.where(largest > 0, largest, 1))).astype(value)
+    return rows
+
+
+def cannot_write(index: Path, error: OSError) -> BadIndex:
+    """Return the error for an index folder that the system does not let us write to."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return BadIndex(f"{index} cannot be written ({error.strerror}): check its permissions")
+    return BadIndex(
+        f"{index} cannot be written: {error.strerror or error}. What was committed is safe: make "
+        f"room, then give the same command again, or go on with strop finish {index}"
+    )
+
+
+def append_rows(path: Path, committed: int, rows: Rows) -> None:
+    """Write ``rows`` behind the first ``committed`` ones; return when they are on disk."""
+    if not path.parent.exists():  # vectors can be made again, so the folder may be thrown away
+        path.parent.mkdir()
+        sync_folder(path.parent.parent)
+    begin = committed * row_bytes(rows)
+    with open(path, "r+b" if path.exists() else "x+b") as file:
+        file.seek(0, os.SEEK_END)
+        if file.tell() < begin:
+            raise _damaged(path, file.tell(), begin)
+        file.seek(begin)
+        file.truncate()
+        file.write(bytes_of(rows))  # tofile() hides a full disk
+        file.flush()
+        os.fsync(file.fileno())
+    if committed == 0:  # new, or left by a writer that was stopped before it came here
+        sync_folder(path.parent)
+
+
+def map_rows(path: Path, count: int, row: np.dtype[Any]) -> Rows:
+    """Return the first ``count`` rows of a file, read-only, without loading them."""
+    if count == 0:
+        return np.empty(0, row)
+    need = count * row.itemsize
+    try:
+        with open(path, "rb") as file:  # looked at and mapped as one: it may be replaced meanwhile
+            have = os.fstat(file.fileno()).st_size
+            if have >= need:
+                return np.memmap(file, dtype=row, mode="r", shape=(count,))
+    except FileNotFoundError:
+        have = 0
+    raise _damaged(path, have, need)
+
+
+def whole_rows(path: Path, row: np.dtype[Any]) -> int:
+    """Return how many whole rows a file holds; 0 if it is missing."""
+    return path.stat().st_size // row.itemsize if path.exists() else 0
+
+
+def row_bytes(rows: Rows) -> int:
+    """Return the size of one row."""
+    return int(rows[:1].nbytes if len(rows) else np.empty((1, *rows.shape[1:]), rows.dtype).nbytes)
+
+
+def bytes_of(rows: Rows) -> memoryview:
+    """Return rows as they are written to a file."""
+    return np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+
+
+# -- checksums -------------------------------------------------------------------------------
+
+
+def row_sums(rows: Rows) -> Sums:
+    """Return the CRC-32 of each row."""
+    data, size = bytes_of(rows), row_bytes(rows)
+    crc = zlib.crc32
+    return np.array([crc(data[at : at + size]) for at in range(0, len(data), size)], np.uint32)
+
+
+def damaged_rows(path: Path, row: np.dtype[Any], sums: Sums) -> list[tuple[int, int]]:
+    """Read the rows whose checksums are given and return which are not what was written.
+
+    As ranges (first, behind the last).
+    """
+    good = np.zeros(len(sums), np.bool_)
+    with suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
+        for first in range(0, len(sums), _AT_ONCE):
+            want = sums[first : first + _AT_ONCE]
+            try:
+                file.seek(first * row.itemsize)
+                data = _read(file, len(want) * row.itemsize)
+            except OSError:  # the disk cannot read it
+                continue
+            have = row_sums(np.frombuffer(data, row, len(data) // row.itemsize))
+            good[first : first + len(have)] = have == want[: len(have)]
+    edges = np.flatnonzero(np.diff(np.concatenate([[True], good, [True]])))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _read(file: Any, count: int) -> bytes:
+    parts = []
+    while count > 0:
+        part = file.read(count)
+        if not part:
+            break
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new file's name survive a power cut; not every system can."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass
+    finally:
+        os.close(handle)
+
+
+def _damaged(path: Path, have: int, need: int) -> IndexDamaged:
+    index = path.parent.parent
+    return IndexDamaged(
+        f"{path} is cut short: it has {have:,} of {need:,} bytes. Its vectors can be made again "
+        f"from the catalog: strop check {index} --repair"
+    )

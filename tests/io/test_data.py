@@ -1,0 +1,942 @@
+from __future__ import annotations
+
+import csv
+import datetime
+import gzip
+import io
+import json
+import logging
+import os
+import random
+import sys
+import tempfile
+import threading
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strop.errors import BadInput, MissingExtra
+from strop.io import corpora as data
+from strop.io.corpora import read_corpus, read_corpus_with_places
+from strop.io.datasets import (
+    read_dataset,
+    read_qrels,
+    read_queries,
+    read_query_lists,
+    read_run,
+    write_qrels,
+    write_run,
+)
+from strop.io.files import atomic_write
+from strop.types import Document
+
+SCRATCH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+def put(path: Path, content: str | bytes) -> Path:
+    """Write a file, gzipped if its name says so."""
+    content = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def jsonl(*records: object) -> str:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def complaint(call: Callable[..., Any], *args: Any, **options: Any) -> str:
+    """Return the message of the BadInput that a call, or iterating its result, raises."""
+    with pytest.raises(BadInput) as caught:
+        list(call(*args, **options))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 600
+    return message
+
+
+def refused(path: Path, content: str | bytes, **options: Any) -> str:
+    return complaint(read_corpus, put(path, content), **options)
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], io.BytesIO]:
+    def feed(content: bytes) -> io.BytesIO:
+        buffer = io.BytesIO(content)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(buffer))
+        return buffer
+
+    return feed
+
+
+# --- JSON lines and BEIR folders
+
+
+def test_jsonl_fields_and_metadata(tmp_path: Path) -> None:
+    path = put(
+        tmp_path / "c.jsonl",
+        jsonl(
+            {"_id": "a", "title": "T", "text": "x", "year": 1960, "metadata": {"url": "u"}},
+            {"id": 7, "text": ""},
+            {"_id": "b", "id": "other", "text": "y", "title": None, "metadata": "plain"},
+            {"_id": 1.5, "text": "z", "title": 1984, "year": 1, "metadata": {"year": 2}},
+        ),
+    )
+    assert list(read_corpus(path)) == [
+        Document("a", "x", "T", {"url": "u", "year": 1960}),
+        Document("7", ""),
+        Document("b", "y", "", {"id": "other", "metadata": "plain"}),
+        Document("1.5", "z", "1984", {"year": 1}),
+    ]
+
+
+def test_places_are_physical_lines_and_blank_lines_are_skipped(tmp_path: Path) -> None:
+    path = put(tmp_path / "c.ndjson", '\ufeff{"id":"a","text":"x"}\r\n\n  \n{"id":"b","text":"y"}')
+    found = list(read_corpus_with_places(path))
+    assert [where for _, where in found] == [f"{path} line 1", f"{path} line 4"]
+    assert [document.id for document, _ in found] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.ndjson", "c.json", "C.JSONL", "c.jsonl.gz"])
+def test_jsonl_suffixes(tmp_path: Path, name: str) -> None:
+    path = put(tmp_path / name, jsonl({"id": "a", "text": "x"}))
+    assert list(read_corpus(str(path))) == [Document("a", "x")]
+
+
+def test_field_names_are_mapped(tmp_path: Path) -> None:
+    path = put(tmp_path / "c.jsonl", jsonl({"key": 1, "id": 2, "body": "x", "head": "h"}))
+    named = read_corpus(path, id_field="key", text_field="body", title_field="head")
+    assert list(named) == [Document("1", "x", "h", {"id": 2})]
+    assert "'nope'" in complaint(read_corpus, path, text_field="body", title_field="nope")
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])
+def test_beir_folder(tmp_path: Path, name: str) -> None:
+    corpus = put(tmp_path / name, jsonl({"_id": "1", "title": "t", "text": "x", "metadata": {}}))
+    put(tmp_path / "readme.md", "# not a document")
+    [(document, where)] = read_corpus_with_places(tmp_path)
+    assert (document, where) == (Document("1", "x", "t"), f"{corpus} line 1")
+    assert list(read_corpus(tmp_path, format="beir")) == [document]
+    assert [d.id for d in read_corpus(tmp_path, format="text")] == ["readme.md"]
+
+
+def test_empty_corpora_are_no_error(tmp_path: Path) -> None:
+    assert list(read_corpus(put(tmp_path / "c.jsonl", "\n \n"))) == []
+    assert list(read_corpus(put(tmp_path / "c.csv", "id,text\n"))) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ('{"id": "a", "text" "x"}', ["column 20", "Expecting ':'", '"text" "x"', "jq -c"]),
+        ('  {"id": "a",', ["column 14", "not valid JSON"]),
+        ("17", ["17 is not a JSON object"]),
+        ('"words"', ["'words' is not a JSON object"]),
+        ('[{"id": "a"}]', ["array", "jq -c '.[]'"]),
+        ('{"key": "a", "text": "x"}', ["'_id' or 'id'", "--id-field", "'key', 'text'"]),
+        ('{"id": "a", "body": "x"}', ["'text'", "--text-field", "'id', 'body'"]),
+        ('{"id": "a", "text": null, "body": 1}', ["text is null", "--text-field", "'body'"]),
+        ('{"id": "a", "text": ["x"]}', ["text is ['x'] (list)", "--text-field"]),
+        ('{"id": "a", "text": 3}', ["text is 3 (int)"]),
+        ('{"id": "a", "text": "x", "title": ["t"]}', ["title is ['t']", "--title-field"]),
+        ('{"id": "", "text": "x"}', ["id '' is empty"]),
+        ('{"id": " ", "text": "x"}', ["id ' ' is empty"]),
+        ('{"id": null, "text": "x"}', ["id is null", "strings or numbers"]),
+        ('{"id": true, "text": "x"}', ["id is True (bool)"]),
+        ('{"id": NaN, "text": "x"}', ["id is nan"]),
+        ('{"id": {"$oid": "5"}, "text": "x"}', ["id is {'$oid': '5'} (dict)"]),
+        ('{"id": "a\\u0000b", "text": "x"}', ["'a\\x00b'", "NUL"]),
+        ('{"id": "\\ud83d", "text": "x"}', ["'\\ud83d'", "surrogate"]),
+        ('{"id": "a", "text": "half \\ud83d of it"}', ["half \\ud83d of", "surrogate"]),
+        ('{"id": "a", "text": "x", "m": ["\\udc00"]}', ["'\\udc00'", "surrogate"]),
+        ('{"id": "a", "text": "x", "\\udc00": 1}', ["'\\udc00'", "surrogate"]),
+        ('{"id": "a", "text": "x", "n": ' + "9" * 5000 + "}", ["too large", "5000"]),
+        ('{"id": "a", "text": "x", "n": ' + "[" * 200_000, ["JSON too large"]),
+        ('{"id": "' + "a" * 5000 + '"}', ["no field 'text'"]),
+        ("x" * 5000, ["column 1:", "xxx"]),
+    ],
+)
+def test_bad_json_lines(tmp_path: Path, line: str, parts: list[str]) -> None:
+    message = refused(tmp_path / "c.jsonl", jsonl({"id": "ok", "text": ""}) + "\n" + line + "\n")
+    assert message.startswith(f"{tmp_path / 'c.jsonl'} line 3")
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize("depth", [50, 600, 3000])
+def test_deep_values_are_stored_or_refused(tmp_path: Path, depth: int) -> None:
+    # How deep is too deep, and whether for reading or for storing, depends on Python's version.
+    nested = '{"id": "a", "text": "x", "n": ' + "[" * depth + "]" * depth + "}"
+    path = put(tmp_path / "c.jsonl", nested)
+    if depth == 50:
+        json.dumps(next(read_corpus(path)).metadata)
+    with suppress(BadInput):
+        next(read_corpus(path))
+
+
+def test_documents_before_a_bad_line_are_yielded(tmp_path: Path) -> None:
+    documents = read_corpus(put(tmp_path / "c.jsonl", jsonl({"id": "a", "text": ""}) + "oops"))
+    assert next(documents).id == "a"
+    with pytest.raises(BadInput, match="line 2"):
+        next(documents)
+
+
+def test_long_lists_of_fields_are_cut(tmp_path: Path) -> None:
+    message = refused(tmp_path / "c.jsonl", jsonl({f"f{n}": 1 for n in range(500)} | {"id": 1}))
+    assert "'f19', …" in message
+    assert "f20" not in message
+
+
+def test_wrong_encoding(tmp_path: Path) -> None:
+    latin = jsonl({"id": "a", "text": ""}).encode() + '{"id": "b", "text": "é"}'.encode("latin1")
+    message = refused(tmp_path / "c.jsonl", latin)
+    for part in ("c.jsonl line 2, byte 22", "0xe9", "iconv -f latin1 -t utf-8"):
+        assert part in message
+    assert "iconv -f utf-16" in refused(tmp_path / "u.jsonl", '{"id": 1}'.encode("utf-16"))
+
+
+def test_json_metadata_is_always_json(tmp_path: Path) -> None:
+    path = put(tmp_path / "c.jsonl", '{"id":"a","text":"","n":[NaN,1e999,-Infinity],"o":{"x":NaN}}')
+    [document] = read_corpus(path)
+    assert document.metadata == {"n": [None, None, None], "o": {"x": None}}
+    json.dumps(document.metadata, allow_nan=False)
+
+
+# --- gzip
+
+
+def test_gzip_damage(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    lines = (json.dumps({"id": n, "text": chance.randbytes(40).hex()}) for n in range(500))
+    packed = gzip.compress("\n".join(lines).encode())
+    path = tmp_path / "c.jsonl.gz"
+    for damaged in (
+        packed[: len(packed) // 2],
+        packed[:10] + b"\xff" * 10 + packed[20:],
+        packed[:-8] + b"\0" * 8,
+        b'{"id": "a", "text": "not gzip"}',
+    ):
+        path.write_bytes(damaged)
+        message = complaint(read_corpus, path)
+        assert f"{path}: gzip data damaged or cut short" in message
+    # Garbage from the middle may be noticed as such before the checksum shows it.
+    path.write_bytes(packed[:5000] + bytes([packed[5000] ^ 255]) + packed[5001:])
+    assert str(path) in complaint(read_corpus, path)
+
+
+def test_gzip_without_the_suffix_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(gzip.compress(jsonl({"id": "a", "text": "x"}).encode()))
+    assert list(read_corpus(path)) == [Document("a", "x")]
+
+
+# --- CSV and TSV
+
+
+def test_csv(tmp_path: Path) -> None:
+    text = '\ufeff,id, text,title,lang\r\n0,a,"one, ""two""\nthree",T,en\r\n\r\n1,b,plain,,\r\n'
+    path = put(tmp_path / "c.csv", text)
+    (first, where), (second, second_where) = read_corpus_with_places(path)
+    assert first == Document("a", 'one, "two"\nthree', "T", {"column_1": "0", "lang": "en"})
+    assert second == Document("b", "plain", "", {"column_1": "1", "lang": ""})
+    assert (where, second_where) == (f"{path} line 2", f"{path} line 5")
+
+
+@pytest.mark.parametrize("name", ["c.tsv", "c.tsv.gz"])
+def test_tsv_with_named_fields(tmp_path: Path, name: str) -> None:
+    path = put(tmp_path / name, "pid\tbody\n1\ta, b\n2\tc\n")
+    found = list(read_corpus(path, id_field="pid", text_field="body"))
+    assert found == [Document("1", "a, b"), Document("2", "c")]
+
+
+def test_csv_of_a_five_megabyte_field_leaves_the_limit_alone(tmp_path: Path) -> None:
+    limit = csv.field_size_limit()
+    path = put(tmp_path / "c.csv", "id,text\n1," + "x" * 5_000_000 + "\n2,y\n")
+    documents = read_corpus(path)
+    assert len(next(documents).text) == 5_000_000
+    assert csv.field_size_limit() == limit
+    assert next(documents).text == "y"
+
+
+def test_csv_limit_is_put_back_by_concurrent_readers(tmp_path: Path) -> None:
+    limit = csv.field_size_limit()
+    path = put(tmp_path / "c.csv", "id,text\n" + ("1," + "x" * 200_000 + "\n") * 30)
+    counts: list[int] = []
+    read: Callable[[], None] = lambda: counts.append(len(list(read_corpus(path))))  # noqa: E731
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts == [30] * 4
+    assert csv.field_size_limit() == limit
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (
+            "id,text\n1,a\n2,b,extra\n",
+            ["line 3", "3 fields", "the header has 2", "'extra'", "quotes"],
+        ),
+        ('id,text\n1,"a\nb"\n2,b,extra\n', ["line 4", "3 fields"]),
+        ("", ["line 1", "header is empty"]),
+        (" , \n1,a\n", ["line 1", "header is empty"]),
+        ("id,text,id\n1,a,2\n", ["line 1", "two columns are named 'id'"]),
+        ("id,body\n1,a\n", ["line 2", "'text'", "--text-field", "'body'"]),
+        ("id,text\n1\n", ["line 2", "no field 'text'"]),
+        ("id,text\n,a\n", ["line 2", "id '' is empty"]),
+        ('id,text\n1,a\n2,"never closed\n3,c\n', ["line 3", "unexpected end", "double"]),
+        ('id,text\n1,"a" b\n', ["line 2", "not a valid row"]),
+        (b"id,text\n1,\xe9\n", ["line 2, byte 3", "0xe9", "iconv"]),
+    ],
+)
+def test_bad_csv(tmp_path: Path, content: str | bytes, parts: list[str]) -> None:
+    message = refused(tmp_path / "c.csv", content)
+    assert "c.csv" in message
+    for part in parts:
+        assert part in message
+
+
+# --- Parquet
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    moment = datetime.datetime(2024, 1, 2, 3, 4, 5)
+    table = pa.table(
+        {
+            "id": pa.array([10, 11], pa.int64()),
+            "title": pa.array(["T", None]),
+            "text": pa.array(["x", "y"], pa.large_string()),
+            "day": pa.array([moment.date(), None]),
+            "moment": pa.array([1, None], pa.timestamp("ns", tz="UTC")),
+            "clock": pa.array([moment.time(), None]),
+            "price": pa.array([Decimal("1.50"), None]),
+            "score": pa.array([float("nan"), 0.5]),
+            "raw": pa.array([b"\xff\x00", b"text"]),
+            "nested": pa.array([{"a": [1.0, float("inf")], "d": moment.date()}, None]),
+            "pairs": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int32())),
+        }
+    )
+    path = tmp_path / "c.parquet"
+    pq.write_table(table, path)
+    (first, where), (second, _) = read_corpus_with_places(path)
+    assert (first.id, first.title, first.text, where) == ("10", "T", "x", f"{path} row 1")
+    assert first.metadata == {
+        "day": "2024-01-02",
+        "moment": "1970-01-01 00:00:00.000000001Z",
+        "clock": "03:04:05",
+        "price": "1.50",
+        "score": None,
+        "raw": "\\xff\x00",
+        "nested": {"a": [1.0, None], "d": "2024-01-02"},
+        "pairs": [["k", 1]],
+    }
+    assert (second.id, second.title, second.metadata["raw"]) == ("11", "", "text")
+    json.dumps([first.metadata, second.metadata], allow_nan=False)
+
+
+def test_bad_parquet(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "c.parquet"
+    pq.write_table(pa.table({"id": ["a", "b"], "text": ["x", None]}), path)
+    assert "c.parquet row 2: text is null" in complaint(read_corpus, path)
+    assert "no field '_id'" not in complaint(read_corpus, path)
+    assert "'nope'" in complaint(read_corpus, path, id_field="nope")
+    whole = path.read_bytes()
+    for part in (whole[: len(whole) // 2], whole[:100] + b"\0" * 60 + whole[160:], b"", b"PAR1"):
+        path.write_bytes(part)
+        message = complaint(read_corpus, path)
+        assert "c.parquet: cannot be read as Parquet" in message
+        assert "copy it again" in message
+    assert "gunzip" in refused(tmp_path / "d.parquet.gz", whole)
+    not_utf8 = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+    pq.write_table(pa.table({"id": ["a"], "text": not_utf8}), path)
+    assert "can't decode byte 0xff" in complaint(read_corpus, path)
+    twice = pa.table([pa.array(["a"]), pa.array(["b"])], names=["id", "id"])
+    pq.write_table(twice, path)
+    assert "two columns are named 'id'" in complaint(read_corpus, path)
+
+
+def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtra, match=r"Reading Parquet .*'strop\[parquet\]'"):
+        list(read_corpus(put(tmp_path / "c.parquet", "")))
+
+
+# --- folders of texts
+
+
+def test_folder_of_texts(tmp_path: Path) -> None:
+    put(tmp_path / "b.md", "intro\n```sh\n# a comment\n```\n\n## The *title* ##\n\n# Later\n")
+    put(tmp_path / "a.txt", "\ufeff# not a title\r\nline")
+    put(tmp_path / "c.TXT.gz", "packed")
+    put(tmp_path / "sub" / "z.md", "#hashtag, no heading\n")
+    put(tmp_path / "sub" / "deep" / "ä.txt", "")
+    put(tmp_path / "image.png", b"\xff\xd8")
+    put(tmp_path / ".hidden.txt", "no")
+    put(tmp_path / ".git" / "x.txt", "no")
+    (tmp_path / "sub" / "loop").symlink_to(tmp_path, target_is_directory=True)
+    found = list(read_corpus_with_places(tmp_path))
+    assert [(d.id, d.title) for d, _ in found] == [
+        ("a.txt", ""),
+        ("b.md", "The *title*"),
+        ("c.TXT", ""),
+        ("sub/z.md", ""),
+        ("sub/deep/ä.txt", ""),
+    ]
+    assert found[0] == (Document("a.txt", "# not a title\r\nline"), str(tmp_path / "a.txt"))
+    assert found[2].document.text == "packed"
+
+
+def test_folder_given_relatively(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "x" / "a.txt", "")
+    monkeypatch.chdir(tmp_path / "x")
+    assert [d.id for d in read_corpus(".")] == ["a.txt"]
+    assert [d.id for d in read_corpus("../x/")] == ["a.txt"]
+
+
+def test_bad_folders(tmp_path: Path) -> None:
+    put(tmp_path / "empty" / "image.png", b"")
+    message = complaint(read_corpus, tmp_path / "empty")
+    for part in (str(tmp_path / "empty"), "corpus.jsonl", ".txt", ".md"):
+        assert part in message
+    assert "corpus.jsonl" in complaint(read_corpus, tmp_path / "empty", format="beir")
+    put(tmp_path / "latin" / "a.txt", b"one\ntw\xf6\n")
+    assert "a.txt line 2, byte 3: 0xf6" in complaint(read_corpus, tmp_path / "latin")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.txt").symlink_to(tmp_path / "nowhere")
+    assert "a.txt: cannot be read" in complaint(read_corpus, tmp_path / "broken")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other file systems refuse such names")
+def test_file_name_that_is_not_utf8(tmp_path: Path) -> None:
+    with open(os.fsencode(tmp_path) + b"/\xff.txt", "wb"):
+        pass
+    assert "surrogate" in complaint(read_corpus, tmp_path)
+
+
+# --- paths and formats
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    for name in ("no.jsonl", "no.csv", "no.parquet", "nosuffix"):
+        message = complaint(read_corpus, tmp_path / name)
+        assert f"{name}: cannot be read: No such file" in message
+        assert "check the path" in message
+    with pytest.raises(BadInput):  # at the call, before anything is iterated
+        read_corpus(tmp_path / "no.jsonl")
+
+
+def test_folder_for_a_file_and_file_for_a_folder(tmp_path: Path) -> None:
+    for format in ("jsonl", "csv", "tsv", "parquet"):
+        message = complaint(read_corpus, tmp_path, format=format)
+        assert "is a folder" in message
+        assert f"--format {format}" in message
+    path = put(tmp_path / "c.jsonl", "")
+    for format in ("beir", "text"):
+        assert "c.jsonl: is a file" in complaint(read_corpus, path, format=format)
+    for read in (read_queries, read_qrels, read_run, read_query_lists):
+        assert "Is a directory" in complaint(read, tmp_path)
+
+
+def test_unknown_formats(tmp_path: Path) -> None:
+    path = put(tmp_path / "c.dat", jsonl({"id": "a", "text": "x"}))
+    message = complaint(read_corpus, path)
+    for part in ("c.dat", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", "BEIR", ".md", "--format"):
+        assert part in message
+    assert list(read_corpus(path, format="jsonl")) == [Document("a", "x")]
+    message = complaint(read_corpus, path, format="xml")
+    assert "'xml'" in message
+    assert "beir, jsonl, csv, tsv, parquet, text" in message
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="needs POSIX users")
+def test_permission_denied() -> None:
+    with tempfile.TemporaryDirectory() as name:  # unlike tmp_path, not below a private folder
+        check_permission_denied(Path(name))
+
+
+def check_permission_denied(parent: Path) -> None:
+    parent.chmod(0o755)
+    path = put(parent / "c.jsonl", "")
+    folder = parent / "folder"
+    put(folder / "closed" / "a.txt", "")
+    path.chmod(0)
+    (folder / "closed").chmod(0)
+    root = os.geteuid() == 0
+    if root:  # root may read everything
+        os.seteuid(65534)
+    try:
+        messages = [complaint(read_corpus, path), complaint(read_corpus, folder)]
+        unwritable = complaint(write_run, folder / "closed" / "run.txt", {}, "tag")
+    finally:
+        if root:
+            os.seteuid(0)
+        (folder / "closed").chmod(0o755)
+    for name, message in zip(("c.jsonl", "folder/closed"), messages, strict=True):
+        assert f"{name}: cannot be read: Permission denied" in message
+        assert "permissions" in message
+    assert "cannot be written: Permission denied" in unwritable
+
+
+# --- standard input
+
+
+def test_standard_input(stdin: Callable[[bytes], io.BytesIO]) -> None:
+    lines = jsonl({"id": "a", "text": "x"}, {"id": "b", "text": "ü"}).encode()
+    for content in (lines, gzip.compress(lines)):
+        buffer = stdin(content)
+        found = list(read_corpus_with_places("-"))
+        assert found[1] == (Document("b", "ü"), "standard input line 2")
+        assert not buffer.closed
+    stdin(b"id,text\n1,x\n")
+    assert list(read_corpus("-", format="csv")) == [Document("1", "x")]
+    stdin(b"")
+    assert list(read_corpus("-")) == []
+
+
+def test_bad_standard_input(stdin: Callable[[bytes], io.BytesIO]) -> None:
+    stdin(b'\n{"id": 1}')
+    assert complaint(read_corpus, "-").startswith("standard input line 2: no field 'text'")
+    stdin(gzip.compress(b"x" * 1000)[:-9])
+    assert complaint(read_corpus, "-").startswith("standard input: gzip data damaged")
+    for format in ("beir", "text", "parquet"):
+        assert f"cannot be read as {format}" in complaint(read_corpus, "-", format=format)
+
+
+# --- memory
+
+
+@pytest.mark.parametrize("name", ["c.jsonl.gz", "c.csv", "folder"])
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, name: str) -> None:
+    text = "all work and no play makes jack a dull boy " * 100
+    path = tmp_path / name
+    if name == "folder":
+        for number in range(500):
+            put(path / f"{number}.txt", text * 10)
+    elif name == "c.csv":
+        put(path, "id,text\n" + "".join(f"{number},{text}\n" for number in range(5_000)))
+    else:
+        with gzip.open(path, "wt", compresslevel=1) as file:
+            for number in range(12_000):
+                file.write(json.dumps({"_id": number, "text": text, "n": number}) + "\n")
+    documents = read_corpus(path)
+    next(documents)  # imports and buffers are not the corpus's
+    tracemalloc.start()
+    try:
+        size = sum(len(document.text) for document in documents)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size > 20_000_000
+    assert peak < 1_000_000
+
+
+def test_memory_does_not_grow_with_a_parquet_corpus(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "c.parquet"
+    ids = [str(number) for number in range(20_000)]
+    table = pa.table({"id": ids, "text": [f"{id} " + "dull boy " * 200 for id in ids]})
+    pq.write_table(table, path, row_group_size=1000, use_dictionary=False)
+    del table
+    before = pa.total_allocated_bytes()
+    most = size = 0
+    for document in read_corpus(path):
+        size += len(document.text)
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert size > 35_000_000
+    assert most < 5_000_000
+
+
+# --- queries
+
+
+def test_queries(tmp_path: Path) -> None:
+    wanted = {"2": "two\tparts", "1": "ünï"}
+    lines = jsonl({"_id": "2", "text": "two\tparts"}, {"id": 1, "query": "ünï", "metadata": {}})
+    for name in ("q.jsonl", "q.jsonl.gz", "q"):
+        assert list(read_queries(put(tmp_path / name, lines)).items()) == list(wanted.items())
+    table = "2\ttwo\tparts\r\n\n1\tünï\n"
+    for name in ("q.tsv", "q.tsv.gz", "topics"):
+        assert list(read_queries(put(tmp_path / name, table)).items()) == list(wanted.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        ("q.jsonl", "oops", ["line 1", "not valid JSON"]),
+        ("q.jsonl", '{"id": 1}', ["line 1", "'text' or 'query'", "'id'"]),
+        ("q.jsonl", '{"id": 1, "text": 5}', ["line 1", "query is 5 (int)"]),
+        ("q.jsonl", '{"id": 1, "text": " "}', ["line 1", "query '1' has no text"]),
+        ("q.jsonl", '{"id": 1, "text": "\\ud83d"}', ["line 1", "surrogate"]),
+        ("q.tsv", "1\tx\n2 y\n", ["line 2", "no tab", "'2 y'"]),
+        ("q.tsv", "1\tx\n2\t \n", ["line 2", "query '2' has no text"]),
+        ("q.tsv", "1\tx\n\ty\n", ["line 2", "id '' is empty"]),
+        ("q.tsv", "1\tx\n\n1\ty\n", ["q.tsv line 3", "'1'", "q.tsv line 1"]),
+        ("q.tsv", b"1\t\xe9\n", ["line 1, byte 3", "0xe9"]),
+    ],
+)
+def test_bad_queries(tmp_path: Path, name: str, content: str | bytes, parts: list[str]) -> None:
+    message = complaint(read_queries, put(tmp_path / name, content))
+    for part in [name, *parts]:
+        assert part in message
+
+
+def test_query_lists(tmp_path: Path, stdin: Callable[[bytes], io.BytesIO]) -> None:
+    lines = jsonl({"id": 1, "queries": [" a ", "b"]}, {"_id": "2", "queries": [], "model": "m"})
+    path = put(tmp_path / "g.jsonl.gz", lines)
+    assert list(read_query_lists(path)) == [
+        (f"{path} line 1", "1", ["a", "b"]),
+        (f"{path} line 2", "2", []),
+    ]
+    stdin(lines.encode())
+    assert next(read_query_lists("-")) == ("standard input line 1", "1", ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ('{"id": "d"}', "no field 'queries'; there are 'id'"),
+        ('{"queries": []}', "no field '_id' or 'id'"),
+        ('{"id": "d", "queries": "one"}', "queries is 'one', not a list"),
+        ('{"id": "d", "queries": ["a", " "]}', "query 2 of 'd' is blank"),
+        ('{"id": "d", "queries": ["a", 3]}', "3 (int), not a string"),
+        ('{"id": "d", "queries": ["\\ud800"]}', "surrogate"),
+        ("[]", "array"),
+    ],
+)
+def test_bad_query_lists(tmp_path: Path, line: str, part: str) -> None:
+    message = complaint(read_query_lists, put(tmp_path / "g.jsonl", "\n" + line))
+    assert "g.jsonl line 2" in message
+    assert part in message
+
+
+# --- judgements
+
+
+def test_qrels_forms(tmp_path: Path) -> None:
+    wanted = {"q 1": {"d1": 2, "d 2": 0}, "q2": {"d1": -1}}
+    rows = "q 1\td1\t2\nq 1\td 2\t0\n\nq2\td1\t-1\r\n"
+    header = "query-id\tcorpus-id\tscore\n"
+    assert read_qrels(put(tmp_path / "a.tsv", header + rows)) == wanted
+    assert read_qrels(put(tmp_path / "b.tsv.gz", rows)) == wanted
+    trec = "q1 0 d1 2\nq1\t0\td1\t2\nq2  Q0  d1  -1\n"
+    assert read_qrels(put(tmp_path / "c.qrels", trec)) == {"q1": {"d1": 2}, "q2": {"d1": -1}}
+    assert read_qrels(put(tmp_path / "d.tsv", "")) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("query-id\tcorpus-id\tscore\nq\td\t1.5\n", ["line 2", "'1.5'", "whole numbers"]),
+        ("q 0 d high\n", ["line 1", "'high'"]),
+        ("q 0 d 1\nq 0 d\n", ["line 2", "3 columns", "'q 0 d'"]),
+        ("q d\n", ["line 1", "2 columns", "'q d'"]),
+        ("q\t\t1\n", ["line 1", "id '' is empty"]),
+        ("q 0 d 1\nq 0 d 2\n", ["line 2", "'q'", "'d'", "grade 2", "1 before"]),
+        (b"q 0 d\xff 1\n", ["line 1, byte 6", "0xff"]),
+    ],
+)
+def test_bad_qrels(tmp_path: Path, content: str | bytes, parts: list[str]) -> None:
+    message = complaint(read_qrels, put(tmp_path / "test.tsv", content))
+    for part in ["test.tsv", *parts]:
+        assert part in message
+
+
+# --- datasets
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Path:
+    folder = tmp_path / "tiny"
+    lines = jsonl(*({"_id": id, "text": f"text of {id}"} for id in ("c", "b", "unjudged", "a")))
+    put(folder / "queries.jsonl", lines)
+    put(folder / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore\na\t1\t1\nb\t2\t0\nc\t3\t1\n")
+    put(folder / "qrels" / "dev.tsv.gz", "b\t2\t1\n")
+    return folder
+
+
+def test_dataset(beir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = read_dataset(beir)
+    assert dataset.name == "tiny"
+    assert list(dataset.queries) == list(dataset.qrels) == ["c", "b", "a"]
+    assert dataset.queries["b"] == "text of b"
+    assert dataset.qrels["b"] == {"2": 0}
+    monkeypatch.chdir(beir)
+    assert read_dataset(".", "dev").qrels == {"b": {"2": 1}}
+    assert read_dataset(".").name == "tiny"
+
+
+def test_dataset_leaves_out_judged_queries_without_text(
+    beir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(beir / "qrels" / "test.tsv", "gone\t1\t1\na\t1\t1\n")
+    with caplog.at_level(logging.WARNING):
+        assert list(read_dataset(beir).qrels) == ["a"]
+    assert "1 of 2 queries" in caplog.text
+    assert "'gone'" in caplog.text
+
+
+def test_bad_datasets(beir: Path) -> None:
+    message = complaint(read_dataset, beir, "train")
+    assert "qrels/train.tsv" in message
+    assert "dev, test" in message
+    put(beir / "qrels" / "test.tsv", "x\t1\t1\ny\t1\t1\n")
+    message = complaint(read_dataset, beir)
+    for part in ("test.tsv", "none of its 2", "'x'", "queries.jsonl"):
+        assert part in message
+    (beir / "queries.jsonl").unlink()
+    assert "queries.jsonl: cannot be read: No such file" in complaint(read_dataset, beir)
+    assert "nowhere" in complaint(read_dataset, beir / "nowhere")
+    (beir / "bare").mkdir()
+    assert "splits here: none" in complaint(read_dataset, beir / "bare")
+
+
+# --- runs and writing
+
+
+def test_run_text(tmp_path: Path) -> None:
+    path = tmp_path / "run.txt"
+    write_run(path, {"q1": iter([("d2", np.float32(0.1)), ("d1", 0.1)]), "none": []}, "strop")
+    assert (
+        path.read_text() == f"q1 Q0 d2 1 {float(np.float32(0.1))!r} strop\nq1 Q0 d1 2 0.1 strop\n"
+    )
+    foreign = put(tmp_path / "f.txt", "q\tQ0\td\t0\t-1e-3\tmy tag\r\n\nq Q0 e 1 -inf t\n")
+    assert read_run(foreign) == {"q": {"d": -0.001, "e": float("-inf")}}
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("q Q0 d 1 0.5 t\nq Q0 e 2 0.5\n", ["line 2", "5 columns", "'q Q0 e 2 0.5'", "six"]),
+        ("q Q0 d 1 high t\n", ["line 1", "'high'", "'d'", "not a number"]),
+        ("q Q0 d 1 nan t\n", ["line 1", "'nan'"]),
+        ("q Q0 d 1 2 t\nq Q0 d 2 1 t\n", ["line 2", "'d' twice", "'q'"]),
+        (b"q Q0 \xff 1 2 t\n", ["line 1, byte 6", "0xff"]),
+    ],
+)
+def test_bad_runs(tmp_path: Path, content: str | bytes, parts: list[str]) -> None:
+    message = complaint(read_run, put(tmp_path / "run.txt", content))
+    for part in ["run.txt", *parts]:
+        assert part in message
+
+
+@pytest.mark.parametrize("word", ["a b", "a\tb", "", " a", "a\n", "a\u00a0b", "a\x1cb", "\ufeffa"])
+def test_words_a_trec_file_cannot_hold(tmp_path: Path, word: str) -> None:
+    path = put(tmp_path / "out.txt", "before")
+    for write in (
+        lambda: write_run(path, {word: [("d", 1.0)]}, "tag"),
+        lambda: write_run(path, {"q": [("d", 1.0), (word, 0.5)]}, "tag"),
+        lambda: write_run(path, {"q": [("d", 1.0)]}, word),
+        lambda: write_qrels(path, {word: {"d": 1}}),
+        lambda: write_qrels(path, {"q": {"d": 1, word: 1}}),
+    ):
+        message = complaint(write)
+        assert repr(word) in message
+        assert "out.txt" in message
+        assert "white space" in message
+    assert path.read_text() == "before"
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_other_things_a_run_cannot_hold(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    assert "surrogate" in complaint(write_run, path, {"q": [("\ud800", 1.0)]}, "t")
+    assert "nan" in complaint(write_run, path, {"q": [("d", float("nan"))]}, "t")
+    assert "'d' twice" in complaint(write_run, path, {"q": [("d", 1.0), ("d", 0.5)]}, "t")
+    assert os.listdir(tmp_path) == []
+
+
+def write_half_and_stop(file: TextIO) -> None:
+    file.write("half")
+    raise KeyboardInterrupt
+
+
+def test_atomic_write_replaces_all_or_nothing(tmp_path: Path) -> None:
+    path = put(tmp_path / "out.txt", "before")
+    with pytest.raises(KeyboardInterrupt), atomic_write(path) as file:
+        write_half_and_stop(file)
+    assert path.read_text() == "before"
+    with atomic_write(path) as file:
+        file.write("ä\n")
+        assert path.read_text() == "before"
+    assert path.read_bytes() == "ä\n".encode()
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_atomic_write_follows_links_and_umask(tmp_path: Path) -> None:
+    target = put(tmp_path / "target.txt", "before")
+    link = tmp_path / "link.txt"
+    link.symlink_to(target)
+    with atomic_write(link) as file:
+        file.write("after")
+    assert link.is_symlink()
+    assert target.read_text() == "after"
+    ordinary = put(tmp_path / "ordinary", "")
+    assert target.stat().st_mode == ordinary.stat().st_mode
+
+
+def test_atomic_write_gzip_depends_on_the_text_alone(tmp_path: Path) -> None:
+    for name in ("a.gz", "b.gz"):
+        with atomic_write(tmp_path / name) as file:
+            file.write("text")
+    assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == b"text"
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+    with pytest.raises(ZeroDivisionError), atomic_write(tmp_path / "c.gz") as file:
+        file.write(str(1 // 0))
+    assert sorted(os.listdir(tmp_path)) == ["a.gz", "b.gz"]
+
+
+def test_atomic_write_to_wrong_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "not a regular file" in complaint(write_qrels, tmp_path, {})
+    message = complaint(write_qrels, tmp_path / "nowhere" / "q.txt", {})
+    assert "nowhere/q.txt: cannot be written: No such file" in message
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    message = complaint(write_qrels, tmp_path / "q.txt", {"q": {"d": 1}})
+    assert "q.txt: cannot be written: No space left" in message
+    assert os.listdir(tmp_path) == []
+
+
+# --- round trips
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+cells = texts.map(lambda text: text.replace("\0", ""))  # Python 3.10 reads no NUL in CSV
+ids = texts.filter(lambda text: bool(text.strip()) and "\0" not in text)
+words = ids.filter(lambda text: text.split() == [text] and "\ufeff" not in text)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+names = texts.filter(lambda name: name not in ("_id", "id", "text", "title", "metadata"))
+documents = st.builds(Document, ids, texts, texts, st.dictionaries(names, values, max_size=3))
+
+
+@SCRATCH
+@given(
+    run=st.dictionaries(
+        words, st.dictionaries(words, st.floats(allow_nan=False), min_size=1), max_size=4
+    ),
+    tag=words,
+    name=st.sampled_from(["run.txt", "run.txt.gz"]),
+)
+def test_runs_round_trip(
+    tmp_path: Path, run: dict[str, dict[str, float]], tag: str, name: str
+) -> None:
+    write_run(tmp_path / name, {query: ranked.items() for query, ranked in run.items()}, tag)
+    found = read_run(tmp_path / name)
+    assert [(q, list(r.items())) for q, r in found.items()] == [
+        (q, list(r.items())) for q, r in run.items()
+    ]
+
+
+@SCRATCH
+@given(
+    qrels=st.dictionaries(words, st.dictionaries(words, st.integers(), min_size=1), max_size=4),
+    name=st.sampled_from(["q.qrels", "q.tsv.gz"]),
+)
+def test_qrels_round_trip(tmp_path: Path, qrels: dict[str, dict[str, int]], name: str) -> None:
+    write_qrels(tmp_path / name, qrels)
+    found = read_qrels(tmp_path / name)
+    assert found == qrels
+    assert list(found) == list(qrels)
+
+
+@SCRATCH
+@given(corpus=st.lists(documents, max_size=4), ascii=st.booleans(), nested=st.booleans())
+def test_jsonl_corpora_round_trip(
+    tmp_path: Path, corpus: list[Document], ascii: bool, nested: bool
+) -> None:
+    path = tmp_path / "c.jsonl.gz"
+    with atomic_write(path) as file:
+        for document in corpus:
+            record: dict[str, Any] = {
+                "_id": document.id,
+                "title": document.title,
+                "text": document.text,
+            }
+            record |= {"metadata": document.metadata} if nested else document.metadata
+            file.write(json.dumps(record, ensure_ascii=ascii) + "\n")
+    assert list(read_corpus(path)) == corpus
+
+
+@SCRATCH
+@given(corpus=st.lists(st.tuples(words, cells, cells), max_size=4), tabs=st.booleans())
+def test_csv_corpora_round_trip(
+    tmp_path: Path, corpus: list[tuple[str, str, str]], tabs: bool
+) -> None:
+    path = tmp_path / ("c.tsv" if tabs else "c.csv")
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, "excel-tab" if tabs else "excel", quoting=csv.QUOTE_ALL)
+        writer.writerows([("id", "title", "text"), *corpus])
+    assert [(d.id, d.title, d.text) for d in read_corpus(path)] == corpus
+
+
+@SCRATCH
+@given(content=st.binary(max_size=60), name=st.sampled_from([*data.FORMATS[1:5], "gz"]))
+def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, name: str) -> None:
+    path = tmp_path / ("c.jsonl.gz" if name == "gz" else f"c.{name}")
+    path.write_bytes(content)
+    readers: list[Callable[[Path], Any]] = [read_queries, read_qrels, read_run, read_query_lists]
+    for read in [read_corpus, *readers]:
+        with suppress(BadInput):
+            list(read(path))
+
+
+# --- real collections
+
+
+@pytest.mark.parametrize(
+    ("name", "documents", "ids", "empty", "queries", "query_ids", "judged"),
+    [
+        ("scifact", 5183, ("4983", "198309074"), 0, 300, ("1", "1395"), 339),
+        ("nfcorpus", 3633, ("MED-10", "MED-999"), 0, 323, ("PLAIN-2", "PLAIN-3472"), 12334),
+        ("cranfield", 1400, ("1", "1400"), 2, 225, ("1", "225"), 1837),
+    ],
+)
+def test_collections(
+    collections: Path,
+    name: str,
+    documents: int,
+    ids: tuple[str, str],
+    empty: int,
+    queries: int,
+    query_ids: tuple[str, str],
+    judged: int,
+) -> None:
+    if not (collections / name).is_dir():
+        pytest.skip(f"no {name} among the real collections")
+    corpus = list(read_corpus(collections / name))
+    assert len(corpus) == len({document.id for document in corpus}) == documents
+    assert (corpus[0].id, corpus[-1].id) == ids
+    assert sum(not document.content for document in corpus) == empty
+    dataset = read_dataset(collections / name)
+    assert dataset.name == name
+    assert len(dataset.queries) == len(dataset.qrels) == queries
+    assert (next(iter(dataset.queries)), list(dataset.queries)[-1]) == query_ids
+    assert sum(map(len, dataset.qrels.values())) == judged
+
+
+def test_generated_queries(collections: Path) -> None:
+    path = collections / "cranfield" / "generated" / "contrastive.jsonl"
+    if not path.exists():
+        pytest.skip("no generated queries among the real collections")
+    lists = list(read_query_lists(path))
+    assert (len(lists), sum(len(queries) for *_, queries in lists)) == (1400, 12368)
+    assert (lists[0][1], lists[-1][1]) == ("1", "1400")
+    assert lists[0][2][0].startswith("how does a propeller slipstream change the spanwise lift")

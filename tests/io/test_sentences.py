@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strop.io.sentences import split_sentences, title_and_sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One cat sat. Two dogs ran! Did three birds fly?",
+         ["One cat sat.", "Two dogs ran!", "Did three birds fly?"]),
+        ("It fell by 3.5 percent. See www.example.org for more.",
+         ["It fell by 3.5 percent.", "See www.example.org for more."]),
+        ("As in Fig. 3 the flow (cf. Table 2) turns. It then stops dead.",
+         ["As in Fig. 3 the flow (cf. Table 2) turns.", "It then stops dead."]),
+        ("all in lower case here . so is the next one .",
+         ["all in lower case here .", "so is the next one ."]),
+        ("He said \"go away now.\" Then he left us.",
+         ["He said \"go away now.\"", "Then he left us."]),
+        ("A heading of four\n\nA paragraph without a stop",
+         ["A heading of four", "A paragraph without a stop"]),
+        ("The effect was large here. (P < 0.01). Nothing else changed much.",
+         ["The effect was large here. (P < 0.01).", "Nothing else changed much."]),
+        ("私は学生です。彼は先生ですか？はい！", ["私は学生です。", "彼は先生ですか？", "はい！"]),
+        ("यह एक वाक्य है। यह दूसरा है।", ["यह एक वाक्य है।", "यह दूसरा है।"]),
+        ("هل هذا سؤال؟ نعم إنه سؤال.", ["هل هذا سؤال؟", "نعم إنه سؤال."]),
+        ("", []),
+        ("   \n ", []),
+    ],
+)  # fmt: skip
+def test_split(text: str, expected: list[str]) -> None:
+    assert split_sentences(text) == expected
+
+
+def test_thai_is_cut_at_spaces() -> None:
+    clause = "ภาษาไทยไม่มีเครื่องหมายจบประโยค"
+    text = " ".join([clause] * 12)
+    parts = split_sentences(text)
+    assert len(parts) > 2
+    assert all(len(part) < 200 for part in parts)
+    assert " ".join(parts) == text
+
+
+@given(st.text(max_size=3000))
+def test_nothing_is_lost(text: str) -> None:
+    joined = "".join("".join(part.split()) for part in split_sentences(text))
+    assert joined == "".join(text.split())
+
+
+@given(st.text(max_size=300), st.text(max_size=3000), st.integers(1, 20))
+def test_lists_are_short_distinct_and_say_something(title: str, text: str, most: int) -> None:
+    parts = title_and_sentences(title, text, most)
+    assert len(parts) <= most
+    assert all(any(letter.isalnum() for letter in part) for part in parts)
+    if len(parts) < most:
+        assert len(set(parts)) == len(parts)
+
+
+def test_a_long_document_stays_covered() -> None:
+    text = " ".join(f"This is sentence number {i}." for i in range(1000))
+    parts = title_and_sentences("A title", text, 100)
+    assert len(parts) == 100
+    assert " ".join(parts) == f"A title {text}"
+    assert max(map(len, parts)) < 2 * min(map(len, parts)) + 20
+
+
+def test_leader_lines_take_no_time() -> None:
+    """Backtracking over a row of dots would take hours here."""
+    assert split_sentences("Contents" + "." * 200_000 + "7") != []
+    assert split_sentences("!?" * 100_000) != []
+
+
+def test_joined_pieces_stay_short() -> None:
+    parts = split_sentences("Go on. " * 5000)
+    assert max(map(len, parts)) <= 1000

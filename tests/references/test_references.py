@@ -1,0 +1,438 @@
+"""Neighbours against brute force, clustering against scikit-learn, updates against fresh runs."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.metrics import silhouette_samples
+from threadpoolctl import threadpool_limits
+
+from strop import Document, Index
+from strop.common import threads
+from strop.common.arrays import unit_rows
+from strop.errors import BadInput
+from strop.references import neighbors
+from strop.references import store as reference_store
+from strop.references.clustering import kmeans, silhouette, squared_distances
+from strop.references.neighbors import filled_rows, nearest_neighbors, neighbors_of
+from strop.references.selection import ReferenceSettings, select_references
+from strop.references.store import Selected
+from strop.types import Vectors
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_for_scikit_learn() -> Iterator[None]:
+    """Its threads fight over a hundred points; results are the same."""
+    with threadpool_limits(1):
+        yield
+
+
+def clustered(seed: int, n: int, dim: int, groups: int = 8, noise: float = 1.0) -> Vectors:
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(groups, dim))
+    return unit_rows(centres[rng.integers(0, groups, n)] + noise * rng.normal(size=(n, dim)))
+
+
+def with_twins_and_zeros(seed: int, n: int, dim: int) -> Vectors:
+    rng = np.random.default_rng(seed)
+    vectors = clustered(seed, n, dim)
+    for _ in range(n // 5):
+        vectors[rng.integers(n)] = vectors[rng.integers(n)]
+    vectors[rng.random(n) < 0.05] = 0
+    return vectors
+
+
+def brute_force(vectors: Vectors, k: int) -> NDArray[np.int64]:
+    """Sort all others by products in double precision, of equals the earlier first."""
+    found = np.full((len(vectors), k), -1, np.int64)
+    doubles = vectors.astype(np.float64)
+    usable = np.flatnonzero((doubles != 0).any(axis=1))
+    for i in usable:
+        # Summed in order, so that twins have equal products to the last bit.
+        products = [sum(a * b for a, b in zip(doubles[i], doubles[j], strict=True)) for j in usable]
+        order = np.lexsort((usable, -np.array(products)))
+        others = [int(usable[at]) for at in order if usable[at] != i][:k]
+        found[i, : len(others)] = others
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 60), st.integers(2, 8), st.integers(1, 70))
+def test_neighbours_are_those_of_brute_force(seed: int, n: int, dim: int, k: int) -> None:
+    vectors = with_twins_and_zeros(seed, n, dim)
+    expected = brute_force(vectors, k)
+    found = nearest_neighbors(vectors, k)
+    np.testing.assert_array_equal(found.rows, expected)
+    for i, (rows, similarities) in enumerate(zip(*found, strict=True)):
+        have = rows >= 0
+        np.testing.assert_allclose(similarities[have], vectors[rows[have]] @ vectors[i], atol=1e-6)
+        assert (similarities[~have] == 0).all()
+    some = np.arange(0, n, 2)
+    part = neighbors_of(vectors, filled_rows(vectors), some, k)
+    np.testing.assert_array_equal(part.rows, expected[some])
+
+
+def test_neighbours_do_not_depend_on_blocks_or_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = with_twins_and_zeros(3, 1500, 24)
+    vectors[200:260] = vectors[200]  # more twins than there are spare candidates
+    whole = nearest_neighbors(vectors, 20)
+    for memory in (10**4, 10**5, 10**6):
+        np.testing.assert_array_equal(
+            nearest_neighbors(vectors, 20, memory=memory).rows, whole.rows
+        )
+    monkeypatch.setattr(threads, "thread_count", lambda: 1)
+    alone = nearest_neighbors(vectors, 20)
+    np.testing.assert_array_equal(alone.rows, whole.rows)
+    np.testing.assert_array_equal(alone.similarities, whole.similarities)
+
+
+def test_a_longer_list_begins_with_the_shorter() -> None:
+    vectors = with_twins_and_zeros(5, 400, 16)
+    np.testing.assert_array_equal(
+        nearest_neighbors(vectors, 50).rows[:, :20], nearest_neighbors(vectors, 20).rows
+    )
+
+
+def test_cells_find_most_of_the_neighbours() -> None:
+    vectors = clustered(7, 6000, 32, groups=100)
+    exact = nearest_neighbors(vectors, 20)
+    rough = nearest_neighbors(vectors, 20, method="cells")
+    shared = [len(set(a) & set(b)) / 20 for a, b in zip(exact.rows, rough.rows, strict=True)]
+    assert np.mean(shared) > 0.9
+    assert all(i not in row for i, row in enumerate(rough.rows.tolist()))
+
+
+def test_large_corpora_go_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = clustered(8, 300, 8)
+    called: list[int] = []
+    real = neighbors._propose_from_cells
+
+    def spy(*arguments: object) -> None:
+        called.append(1)
+        real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(neighbors, "_propose_from_cells", spy)
+    nearest_neighbors(vectors, 5)
+    assert not called
+    monkeypatch.setattr(neighbors, "APPROXIMATE_ABOVE", 200)
+    nearest_neighbors(vectors, 5)
+    assert called
+    assert nearest_neighbors(vectors, 5, method="exact").rows.shape == (300, 5)
+    assert len(called) == 1
+
+
+def _distances(points: Vectors) -> Vectors:
+    made = np.empty((len(points), len(points)), np.float32)
+    squared_distances(points, made)
+    return made
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**6), st.integers(3, 100), st.integers(2, 40), st.integers(2, 10))
+def test_silhouette_is_scikit_learns(seed: int, m: int, dim: int, k: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = clustered(seed, m, dim)
+    k = min(k, m - 1)
+    labels = np.concatenate([np.arange(k), rng.integers(0, k, m - k)]).astype(np.int32)
+    of_points = np.empty(m, np.float32)
+    mean = silhouette(np.sqrt(_distances(points)), labels, k, of_points)
+    expected = silhouette_samples(points.astype(np.float64), labels)
+    np.testing.assert_allclose(of_points, expected, atol=1e-4)
+    assert mean == pytest.approx(expected.mean(), abs=1e-4)
+
+
+def test_silhouette_of_one_cluster_is_the_worst() -> None:
+    points = clustered(0, 10, 4)
+    labels = np.zeros(10, np.int32)
+    assert silhouette(_distances(points), labels, 3, np.empty(10, np.float32)) == -1
+
+
+def test_squared_distances_are_exactly_zero_for_twins() -> None:
+    points = clustered(1, 9, 37)
+    points[4] = points[7]
+    made = _distances(points)
+    assert made[4, 7] == made[7, 4] == 0
+    expected = ((points[:, None].astype(np.float64) - points[None]) ** 2).sum(axis=2)
+    np.testing.assert_allclose(made, expected, atol=1e-6)
+
+
+def test_kmeans_is_scikit_learns() -> None:
+    """The same seeding from the same random numbers leads to the same clusters."""
+    draws = ReferenceSettings(seed=0).draws()
+    inertias, ours = [], []
+    for seed in range(12):
+        points = clustered(seed, 100, 48)
+        for k in (3, 6, 10):
+            labels = np.empty(100, np.int32)
+            made = kmeans(_distances(points), k, 2 + int(np.log(k)), draws[k - 3], labels)
+            model = KMeans(k, n_init=10, random_state=0).fit(points)
+            inertias.append(model.inertia_)
+            ours.append(made)
+            centroids = np.array([points[labels == c].mean(axis=0) for c in range(k)])
+            assert made == pytest.approx(((points - centroids[labels]) ** 2).sum(), rel=1e-4)
+    ratios = np.array(ours) / np.array(inertias)
+    assert ratios.max() < 1.005
+    assert np.mean(ratios < 1.0001) > 0.9
+
+
+def _literal_choice(vectors: Vectors, document: int, near: Sequence[int]) -> tuple[int, set[int]]:
+    """The paper's selection with scikit-learn: the k with the best silhouette, and its points."""
+    points = vectors[list(near)]
+    best = (-2.0, 0, np.empty(0))
+    for k in range(3, 11):
+        model = KMeans(k, n_init=10, random_state=0).fit(points)
+        value = float(silhouette_samples(points, model.labels_).mean())
+        if value > best[0]:
+            best = (value, k, model.labels_)
+    _, k, labels = best
+    chosen = set()
+    for c in range(k):
+        members = np.flatnonzero(labels == c)
+        centroid = points[members].mean(axis=0)
+        nearest = members[np.argmin(((points[members] - centroid) ** 2).sum(axis=1))]
+        chosen.add(int(near[nearest]))
+    return k, chosen
+
+
+def test_references_are_those_of_the_paper() -> None:
+    vectors = clustered(11, 400, 32, groups=30, noise=0.7)
+    found = select_references(vectors)
+    near = nearest_neighbors(vectors, 100).rows
+    same_k, same = 0, 0
+    for document in range(0, 400, 20):
+        k, chosen = _literal_choice(vectors, document, near[document].tolist())
+        rows = found.rows[document][found.rows[document] >= 0]
+        same_k += len(rows) == k
+        same += set(rows.tolist()) == chosen
+        assert found.cluster_sizes[document].sum() == 100
+        assert (np.diff(found.similarities[document][: len(rows)]) <= 0).all()
+    assert same_k >= 19
+    assert same >= 18
+
+
+def test_references_do_not_depend_on_threads_or_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = clustered(12, 600, 16)
+    together = select_references(vectors)
+    monkeypatch.setattr(threads, "thread_count", lambda: 1)
+    alone = select_references(vectors, memory=10**5)
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one, other)
+    again = select_references(vectors, ReferenceSettings(seed=1))
+    assert (again.silhouettes != together.silhouettes).any()
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 5, 12])
+def test_few_documents(n: int) -> None:
+    vectors = clustered(13, 12, 8)[:n]
+    found = select_references(vectors)
+    counts = (found.rows >= 0).sum(axis=1)
+    assert found.rows.shape == (n, 10)
+    if n <= 4:  # no more neighbours than the smallest k: all of them
+        assert (counts == max(0, n - 1)).all()
+    else:
+        assert ((counts >= 3) & (counts <= n - 2)).all()
+    for document, row in enumerate(found.rows.tolist()):
+        assert document not in row
+
+
+def test_equal_documents_have_the_first_as_references() -> None:
+    vectors = np.tile(clustered(14, 1, 8), (30, 1))
+    found = select_references(vectors)
+    assert found.rows[0].tolist() == [1, 2, 3] + [-1] * 7
+    assert found.rows[9].tolist() == [0, 1, 2] + [-1] * 7
+    assert (found.silhouettes == 0).all()
+
+
+def test_fewer_kinds_of_neighbours_than_clusters() -> None:
+    kinds = clustered(15, 2, 8)
+    vectors = np.concatenate([np.tile(kinds[:1], (20, 1)), np.tile(kinds[1:], (20, 1))])
+    found = select_references(vectors)
+    assert ((found.rows >= 0).sum(axis=1) == 2).all()  # one for each kind
+    assert found.silhouettes == pytest.approx(1.0)
+
+
+def test_empty_documents_have_none_and_are_none() -> None:
+    vectors = clustered(16, 60, 8)
+    vectors[[3, 17]] = 0
+    found = select_references(vectors)
+    assert (found.rows[[3, 17]] == -1).all()
+    assert not np.isin(found.rows, [3, 17]).any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"smallest": 1}, "such as 3:10, not 1:10"),
+        ({"smallest": 5, "largest": 4}, "not 5:4"),
+        ({"neighbors": 0}, "1 or more"),
+        ({"restarts": 0}, "1 or more"),
+    ],
+)
+def test_bad_settings(arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        ReferenceSettings(**arguments)
+    with pytest.raises(BadInput, match="no method 'best'"):
+        nearest_neighbors(clustered(0, 5, 4), method="best")
+
+
+# -- in an index ----------------------------------------------------------------------------
+
+
+def embed(texts: Sequence[str]) -> Vectors:
+    """A text "group word" lies near its group; blank text is zero; equal texts are twins."""
+    rows = []
+    for text in texts:
+        group = np.random.default_rng(zlib.crc32(text.split()[0].encode())).normal(size=12)
+        own = np.random.default_rng(zlib.crc32(text.encode())).normal(size=12)
+        rows.append(group + 0.7 * own)
+    return unit_rows(np.array(rows))
+
+
+SMALL = ReferenceSettings(neighbors=12, smallest=2, largest=4, restarts=2)
+
+
+def everything(index: Index) -> dict[str, Selected | None]:
+    return {id_: index.references_of(id_) for id_ in index._catalog.all_ids()}
+
+
+def afresh(index: Index) -> dict[str, Selected | None]:
+    with index._catalog.writing() as connection:
+        connection.execute("DELETE FROM neighbors")
+        connection.execute("DELETE FROM selections")
+        connection.execute("DELETE FROM meta WHERE key = 'references'")
+    index.select_references(SMALL)
+    return everything(index)
+
+
+EDITS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "add many", "change", "remove", "empty", "twin", "run"]),
+        st.integers(0, 10**6),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(EDITS, st.integers(0, 60))
+def test_updates_are_the_same_as_a_fresh_run(edits: list[tuple[str, int]], size: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "i", embed) as index:
+        texts = {f"d{i}": f"g{i % 6} w{i}" for i in range(size)}
+        index.add({"id": id_, "text": text} for id_, text in texts.items())
+        index.select_references(SMALL)
+        for what, number in edits:
+            known = list(texts)
+            some = known[number % len(known)] if known else None
+            changes: dict[str, str] = {}
+            if what in ("add", "add many"):
+                for i in range(1 if what == "add" else 25):
+                    changes[f"n{number}-{i}"] = f"g{(number + i) % 7} n{number}{i}"
+            elif what == "run":
+                index.select_references(SMALL)
+            elif some is not None and what == "remove":
+                index.remove([some])
+                del texts[some]
+            elif some is not None:
+                other = texts[known[(number // 7) % len(known)]]
+                changes[some] = {"change": f"g1 c{number}", "empty": "", "twin": other}[what]
+            if changes:
+                texts |= changes
+                index.add({"id": id_, "text": text} for id_, text in changes.items())
+        index.select_references(SMALL)
+        updated = everything(index)
+        assert set(updated) == set(texts)
+        assert updated == afresh(index)
+        told = index.info()["references"]
+        assert told is None or (told["documents"], told["out_of_date"]) == (len(texts), 0)
+
+
+def test_only_what_changed_is_chosen_again(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "i", embed) as index:
+        index.add({"id": f"d{i}", "text": f"g{i % 20} w{i}"} for i in range(400))
+        assert index.select_references(SMALL) == 400
+        assert index.select_references(SMALL) == 0
+        index.add([{"id": "new", "text": "g3 something"}])
+        assert index.info()["references"]["out_of_date"] == 1
+        touched = index.select_references(SMALL)
+        assert 2 <= touched < 100
+        index.remove(["new"])
+        assert index.select_references(SMALL) == touched - 1
+
+
+def test_longer_lists_serve_for_fewer_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Index.create(tmp_path / "i", embed) as index:
+        index.add({"id": f"d{i}", "text": f"g{i % 5} w{i}"} for i in range(100))
+        index.select_references(ReferenceSettings(neighbors=40))
+        with monkeypatch.context() as patch:
+            for name in ("nearest_neighbors", "neighbors_of"):
+                patch.setattr(reference_store, name, None)
+            assert index.select_references(SMALL) == 100
+        assert everything(index) == afresh(index)
+
+
+def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference_store, "_PART", 32)
+    monkeypatch.setattr(reference_store, "_AT_ONCE", 50)
+    with Index.create(tmp_path / "i", embed) as index:
+        index.add({"id": f"d{i}", "text": f"g{i % 5} w{i}"} for i in range(200))
+        calls = 0
+
+        def stop(label: str, done: int, total: int) -> None:
+            nonlocal calls
+            calls += 1
+            if calls in (3, 8):
+                raise KeyboardInterrupt
+
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                index.select_references(SMALL, progress=stop)
+        assert 0 < index.select_references(SMALL) < 200
+        updated = everything(index)
+        assert all(selected is not None for selected in updated.values())
+        assert updated == afresh(index)
+
+
+def test_repaired_vectors_are_looked_at_again(tmp_path: Path) -> None:
+    """Repair uses the rows of lost vectors again; a list must not take them for the old ones."""
+    with Index.create(tmp_path / "i", embed) as index:
+        index.add({"id": f"d{i}", "text": f"g{i % 5} w{i}"} for i in range(60))
+        index.select_references(SMALL)
+        file = tmp_path / "i" / "vectors" / "documents.f32"
+        file.write_bytes(file.read_bytes()[:-48])
+        index._catalog.store([(Document("d59", "g1 another text"), "here")])
+        assert index.check(repair=True)
+        assert index.select_references(SMALL) > 0
+        assert everything(index) == afresh(index)
+
+
+def test_an_index_goes_by_cells_above_a_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbors, "APPROXIMATE_ABOVE", 50)
+    with Index.create(tmp_path / "i", embed) as index:
+        index.add({"id": f"d{i}", "text": f"g{i % 5} w{i}"} for i in range(60))
+        index.select_references(SMALL)
+        assert index.info()["references"]["method"] == "cells"
+        index.select_references(SMALL, method="exact")
+        assert index.info()["references"]["method"] == "exact"
+
+
+def test_plain_arrays_of_any_length_and_type() -> None:
+    vectors = clustered(20, 50, 8)
+    raw = vectors.astype(np.float64) * np.arange(1, 51)[:, None]
+    np.testing.assert_array_equal(select_references(raw).rows, select_references(vectors).rows)
+    listed = select_references(vectors.tolist())
+    np.testing.assert_array_equal(listed.rows, select_references(vectors).rows)

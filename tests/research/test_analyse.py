@@ -1,0 +1,224 @@
+"""Analyses: each point is what the evaluation says, each file is there and can be read."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.commands import strop
+
+from strop import Index, evaluate
+from strop.errors import BadInput, MissingExtra
+from strop.io.datasets import read_dataset
+from strop.research.analyse import ALPHAS, boost_against_perplexity, compare_sets, sweep
+from strop.research.perplexity import PerplexitySettings, perplexities
+
+
+def test_a_sweep_is_what_evaluate_says(index: Path, dataset: Path) -> None:
+    with Index.open(index) as opened:
+        found = sweep(opened, read_dataset(dataset), "alpha", sets=["simple"])
+        specs = ["trad", "sharp:alpha=2:T=0.1:sets=simple", "sharp:alpha=2:T=1:sets=simple"]
+        report = evaluate(opened, dataset, specs)
+    value = {spec: 100 * report.results[spec]["nDCG@10"] for spec in specs}
+    assert found.plain == pytest.approx(value["trad"])
+    lines = {line.label: {p.x: p for p in line.points} for line in found.lines}
+    assert tuple(lines["T = 1"]) == ALPHAS
+    assert lines["T = 0.1"][2.0].value == pytest.approx(value[specs[1]])
+    assert lines["T = 1"][2.0].value == pytest.approx(value[specs[2]])
+    zero = lines["T = 1"][0.0]
+    assert (zero.value, zero.change, zero.low, zero.high) == (found.plain, 0, 0, 0)
+    change = np.array([
+        100 * (report.per_query[specs[1]]["nDCG@10"][q] - report.per_query["trad"]["nDCG@10"][q])
+        for q in found_queries(dataset)
+    ])  # fmt: skip
+    half = 1.96 * change.std(ddof=1) / math.sqrt(len(change))
+    assert lines["T = 0.1"][2.0].low == pytest.approx(change.mean() - half)
+
+
+def found_queries(dataset: Path) -> list[str]:
+    return list(read_dataset(dataset).queries)
+
+
+def test_n_goes_up_to_the_longest_list(index: Path, dataset: Path) -> None:
+    with Index.open(index) as opened:
+        found = sweep(opened, read_dataset(dataset), "n", sets=["simple"])
+        report = evaluate(opened, dataset, ["sharp:n=2:sets=simple"])
+    (line,) = [line for line in found.lines if line.label == "T = 0.1"]
+    assert [point.x for point in line.points] == [1, 2, 3]
+    assert line.points[1].value == pytest.approx(
+        100 * report.results["sharp:n=2:sets=simple"]["nDCG@10"]
+    )
+
+
+def test_sets_are_compared_one_by_one(index: Path, dataset: Path) -> None:
+    with Index.open(index) as opened:
+        _, found = compare_sets(opened, read_dataset(dataset))
+        report = evaluate(opened, dataset, ["sharp:T=1:sets=sentences"])
+    rows = {(one.set, one.temperature): one for one in found}
+    assert set(rows) == {(name, t) for name in ("sentences", "simple") for t in (1.0, 0.1)}
+    assert rows["sentences", 1.0].point.value == pytest.approx(
+        100 * report.results["sharp:T=1:sets=sentences"]["nDCG@10"]
+    )
+    assert rows["simple", 1.0].queries == 180
+
+
+def test_figures_are_written_with_their_numbers(index: Path, dataset: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "figures"
+    told = strop("analyse", index, dataset, "-o", out, "--json").json
+    assert list(told) == ["alpha", "temperature", "n", "sets"]
+    for name in told:
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (out / f"{name}.svg").read_text("utf-8")
+        with open(out / f"{name}.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        values = told[name].get("points") or told[name]["sets"]
+        assert [float(row["value"]) for row in rows] == [row["value"] for row in values]
+    # Made again, they are the same to the byte.
+    before = (out / "alpha.svg").read_bytes()
+    assert strop("analyse", index, dataset, "-o", out, "--what", "alpha").code == 0
+    assert (out / "alpha.svg").read_bytes() == before
+
+
+def test_wrong_wishes_are_refused(index: Path, dataset: Path, tmp_path: Path) -> None:
+    ran = strop("analyse", index, dataset, "-o", tmp_path / "x", "--what", "beta")
+    assert ran.code == 2
+    assert "alpha, temperature, n, sets, perplexity" in ran.stderr
+    ran = strop("analyse", index, dataset, "-o", tmp_path / "x", "--exclude-queries", "nobody")
+    assert ran.code == 1
+    assert "'nobody' cannot be excluded" in ran.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_without_matplotlib_the_extra_is_named(
+    index: Path, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ran = strop("analyse", index, dataset, "-o", tmp_path / "x", "--what", "alpha")
+    assert ran.code == 1
+    assert "pip install 'strop[figures]'" in ran.stderr
+
+
+# -- perplexity -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A causal language model of a few thousand weights, with a tokenizer of single bytes."""
+    torch = pytest.importorskip("torch")
+    transformers: Any = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    folder = tmp_path_factory.mktemp("reader")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=len(alphabet), n_positions=64, n_embd=16, n_layer=1, n_head=2, bos_token_id=0,
+        eos_token_id=0,
+    )  # fmt: skip
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def settings(reader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PerplexitySettings:
+    monkeypatch.setenv("STROP_CACHE", str(tmp_path / "cache"))
+    return PerplexitySettings(f"hf:{reader}", max_tokens=40)
+
+
+def test_perplexity_is_that_of_the_equation(settings: PerplexitySettings, reader: Path) -> None:
+    import torch
+    import transformers
+
+    texts = ["stone by stone", "a", "", "x" * 100]
+    found = perplexities(texts, settings)
+    load: Any = transformers.AutoModelForCausalLM.from_pretrained
+    model = load(reader).eval()
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(reader)
+    for text, value in zip(texts, found, strict=True):
+        ids = tokenizer(text).input_ids[:40]
+        if len(ids) < 2:
+            assert math.isnan(value)
+            continue
+        with torch.no_grad():
+            chances = torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), -1)
+        total = sum(float(chances[at, token]) for at, token in enumerate(ids[1:]))
+        assert value == pytest.approx(math.exp(-total / (len(ids) - 1)), rel=1e-4)
+
+
+def test_nothing_is_read_twice(
+    settings: PerplexitySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = perplexities(["one text", "another", "z"], settings)
+    monkeypatch.setattr("strop.research.perplexity._reader", lambda _: pytest.fail("read again"))
+    again = perplexities(["another", "one text", "z"], settings)
+    assert again[:2] == [first[1], first[0]]
+    assert math.isnan(again[2])
+
+
+def test_correlation_is_that_of_every_pair(
+    index: Path, dataset: Path, settings: PerplexitySettings
+) -> None:
+    data = read_dataset(dataset)
+    with Index.open(index) as opened:
+        found = boost_against_perplexity(opened, data, "simsharp", settings, top=7)
+        pairs = []
+        for text in data.queries.values():
+            for id_ in opened.search(text, 7, "trad").ids[0]:
+                told = opened.explain(text, id_, "simsharp")
+                (read,) = perplexities([opened.get(id_).content], settings)
+                pairs.append((read, told.score - told.plain))
+        few = boost_against_perplexity(
+            opened, data, "simsharp", PerplexitySettings(settings.lm, 40, documents=10), top=7
+        )
+        with pytest.raises(BadInput, match="maxsim has no d"):
+            boost_against_perplexity(opened, data, "maxsim", settings)
+    x, y = np.array(pairs).T
+    assert found.pairs == len(pairs) == 7 * len(data.queries)
+    assert found.pearson == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-4)
+    assert found.log_pearson == pytest.approx(np.corrcoef(np.log(x), y)[0, 1], abs=1e-4)
+    assert found.low < found.pearson < found.high
+    assert few.documents == 10
+    assert few.pairs < found.pairs
+
+
+def test_perplexity_on_the_command_line(
+    index: Path, dataset: Path, settings: PerplexitySettings, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    told = strop(
+        "analyse", index, dataset, "--what", "perplexity", "--perplexity-lm", settings.lm,
+        "--tokens", "40", "-o", tmp_path / "x", "--json",
+    ).json["perplexity"]  # fmt: skip
+    assert -1 <= told["pearson"] <= 1
+    assert len((tmp_path / "x" / "perplexity.csv").read_text().splitlines()) == told["pairs"] + 1
+
+
+def test_what_perplexity_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInput, match="no perplexity model 'gpt'"):
+        PerplexitySettings("gpt")
+    assert "there is no file" in str(PerplexitySettings(f"hf:{tmp_path}/x.gguf").missing())
+    monkeypatch.setattr("strop.research.perplexity.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"strop\[perplexity\]"):
+        perplexities(["a text"], PerplexitySettings("hf:somewhere"))
+
+
+@pytest.mark.slow
+def test_packaged_model_reads_fluent_text_more_easily(tmp_path: Path) -> None:
+    settings = PerplexitySettings("smollm2")
+    if lacking := settings.missing():
+        pytest.skip(lacking)
+    fluent = "The wing of an aircraft produces lift because the air above it moves faster."
+    shuffled = "aircraft because the of it moves lift The wing above faster an produces air the."
+    values = perplexities([fluent, shuffled], settings)
+    assert values[0] < values[1] / 3

@@ -1,0 +1,358 @@
+"""The paper's tables: all there as data, measured with what is at hand, honest about the rest."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.commands import beir, jsonl, strop
+from helpers.scripted_server import ScriptedServer
+
+from strop import Index, evaluate
+from strop.research.benchmark_data import collection
+from strop.research.paper import figures_of, read_tables
+from strop.types import Document
+
+TABLES = {
+    "beir_ndcg10": "beir", "beir_recall50": "beir-recall", "beir_map50": "beir-map",
+    "query_side_ndcg10_qwen3": "query-side", "index_time_ndcg10_qwen3": "index-time",
+    "bright_ndcg10": "bright", "miracl_ndcg10": "miracl", "perplexity_boost_pearson": "perplexity",
+}  # fmt: skip
+
+
+def leaves(value: Any) -> Iterator[tuple[str, float]]:
+    """Yield the dataset and value of every figure of a table, in order."""
+    for key, item in value.items():
+        if isinstance(item, dict):
+            yield from leaves(item)
+        else:
+            yield key.lower().replace("_", "-"), item
+
+
+def test_every_figure_of_the_paper_is_there(collections: Path) -> None:
+    published = collections.parent / "paper" / "results.json"
+    if not published.exists():
+        pytest.skip("the paper's figures are not here")
+    results = json.loads(published.read_text("utf-8"))
+    tables = {table.name: table for table in read_tables()}
+    assert sorted(tables) == sorted(TABLES.values())
+    for key, name in TABLES.items():
+        ours = []
+        for row in tables[name].rows:
+            ours += [(d.removeprefix("miracl-").removeprefix("bright-"), f)
+                     for d, f in row.figures.items()]  # fmt: skip
+            ours += [("avg", row.average)] if row.average is not None else []
+        assert ours == list(leaves(results[key])), key
+
+
+def test_averages_are_those_of_their_rows() -> None:
+    for table in read_tables():
+        for row in table.rows:
+            if row.average is not None:
+                assert row.average == pytest.approx(sum(row.figures.values()) / 6, abs=0.02)
+
+
+def test_list_names_every_row_and_what_is_missing(tmp_path: Path) -> None:
+    ran = strop("reproduce", "--list", "--data", tmp_path / "data", "-o", tmp_path / "out")
+    assert ran.code == 0
+    for table in read_tables():
+        assert f"\n{table.name}  " in ran.stdout
+        for row in table.rows:
+            assert row.label in ran.stdout
+    assert f"put corpus.jsonl, queries.jsonl, qrels/test.tsv (BEIR's layout) into {tmp_path}" in (
+        ran.stdout
+    )
+    assert f"into {tmp_path / 'out' / 'models' / 'facebook' / 'contriever'}" in ran.stdout
+    assert "docs-*.jsonl.gz of miracl/miracl-corpus" in ran.stdout
+    assert "documents/biology-*.parquet and examples/biology-*.parquet" in ran.stdout
+    as_json = strop("reproduce", "--list", "--json", "-o", tmp_path / "out").json
+    assert len(as_json) == len(list(figures_of(read_tables()))) == 404
+    assert {one["verdict"] for one in as_json} == {"not run"}
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def data(documents: list[Document], dataset: Path, tmp_path: Path) -> Path:
+    """A small collection of the name scifact, with queries that are not in its test."""
+    folder = tmp_path / "data" / "scifact"
+    queries = [json.loads(line) for line in (dataset / "queries.jsonl").read_text().splitlines()]
+    qrels: dict[str, dict[str, int]] = {}
+    for line in (dataset / "qrels" / "test.tsv").read_text().splitlines()[1:]:
+        query, document, grade = line.split("\t")
+        qrels.setdefault(query, {})[document] = int(grade)
+    asked = {one["_id"]: one["text"] for one in queries}
+    beir(folder, asked | {f"spare{i}": f"spare query {i}" for i in range(6)}, qrels)
+    lines = [{"_id": d.id, "title": d.title, "text": d.text} for d in documents]
+    (folder / "corpus.jsonl").write_text(jsonl(*lines), "utf-8")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def run(data: Path, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    def run(*args: str | Path) -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = strop(
+            "reproduce", *args, "--embedder", "wordllama", "--datasets", "scifact", "--data", data,
+            "-o", tmp_path / "out", "--json",
+        ).json  # fmt: skip
+        return told
+
+    return run
+
+
+def test_measures_what_it_can_and_says_that_the_embedder_is_another(
+    run: Callable[..., list[dict[str, Any]]], data: Path, tmp_path: Path
+) -> None:
+    outcomes = run("beir", "beir-recall", "--embedders", "contriever")
+    by_method = {(one["method"], one["measure"]): one for one in outcomes}
+    trad = by_method["trad", "nDCG@10"]
+    with Index.open(tmp_path / "out" / "indexes" / "scifact--wordllama") as index:
+        report = evaluate(index, data / "scifact", ["trad"])
+    assert trad["measured"] == pytest.approx(100 * report.results["trad"]["nDCG@10"])
+    assert by_method["trad", "R@50"]["measured"] == pytest.approx(
+        100 * report.results["trad"]["R@50"]
+    )
+    assert trad["verdict"] == "not comparable"
+    assert trad["why"] == ["the figure is of embedder contriever, not wordllama"]
+    sharp = by_method["consharp:alpha=1:temperature=1", "nDCG@10"]
+    assert sharp["verdict"] == "not run"
+    place = tmp_path / "out" / "queries" / "scifact" / "wordllama" / "contrastive.jsonl"
+    assert str(place) in sharp["why"][0]
+
+
+def test_goes_on_where_it_stopped(
+    run: Callable[..., list[dict[str, Any]]], documents: list[Document], tmp_path: Path
+) -> None:
+    first = run("beir", "--methods", "trad")
+    # What is measured is not measured again: a false index would now give something else.
+    with Index.open(tmp_path / "out" / "indexes" / "scifact--wordllama") as index:
+        index.remove([document.id for document in documents[::2]])
+    assert run("beir", "--methods", "trad") == first
+    # But with queries that come from elsewhere it is.
+    queries = tmp_path / "out" / "queries" / "scifact"
+    queries.mkdir(parents=True)
+    lists = [{"id": d.id, "queries": [d.id, "something"]} for d in documents[1:11:2]]
+    (queries / "simple.jsonl").write_text(jsonl(*lists), "utf-8")
+    one = run("beir", "--methods", "simsharp", "--embedders", "contriever")[0]
+    (queries / "simple.jsonl").write_text(jsonl(*lists[:1]), "utf-8")
+    other = run("beir", "--methods", "simsharp", "--embedders", "contriever")[0]
+    assert one["measured"] is not None
+    assert other["measured"] is not None
+    with Index.open(tmp_path / "out" / "indexes" / "scifact--wordllama") as index:
+        sets = index.info()["sets"]
+    assert sorted(of["documents"] for of in sets.values()) == [1, 5]
+    runs = json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
+    assert len(runs) == 3
+
+
+def test_verdicts(
+    run: Callable[..., list[dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from strop.research import reproduce
+    from strop.research.paper import Figure, Row, Table
+    from strop.research.reproduce_plan import Setup
+
+    measured = run("beir", "--methods", "trad")[0]["measured"]
+
+    def judge(expected: float, **more: Any) -> str:
+        row = Row("x", "wordllama", "trad", {"scifact": expected}, average=expected, **more)
+        table = Table("t", "", "nDCG@10", (row,))
+        setup = Setup(tmp_path / "out", tmp_path / "data")
+        figure = Figure(table, row, "scifact", expected)
+        outcomes = list(reproduce.reproduce([figure], setup, run=False))
+        mean = list(reproduce.averages(outcomes))
+        assert [one.verdict for one in mean] == [outcomes[0].verdict]
+        assert mean[0].measured == pytest.approx(measured)
+        return outcomes[0].verdict
+
+    assert judge(measured + 0.29) == "within"
+    assert judge(measured - 0.31) == "differs"
+    assert judge(measured - 0.99, generator="Claude 3.5 Sonnet") == "within"
+    assert judge(measured + 1.01, generator="Claude 3.5 Sonnet") == "differs"
+
+
+def test_sentences_stand_in_for_queries(
+    run: Callable[..., list[dict[str, Any]]], data: Path, tmp_path: Path
+) -> None:
+    outcomes = run("beir", "index-time", "--sentences", "--embedders", "qwen3-embedding-0.6b")
+    assert all(one["measured"] is not None for one in outcomes)
+    named = {one["method"]: one for one in outcomes}
+    with Index.open(tmp_path / "out" / "indexes" / "scifact--wordllama") as index:
+        spec = "consharp:sets=sentences"
+        report = evaluate(index, data / "scifact", [spec])
+    sharp = named["consharp:alpha=1:temperature=1"]
+    assert sharp["measured"] == pytest.approx(100 * report.results[spec]["nDCG@10"])
+    assert "not of sentences" in sharp["why"][1]
+
+
+def test_a_model_writes_the_queries(
+    run: Callable[..., list[dict[str, Any]]], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STROP_API_KEY", "key")
+    with ScriptedServer() as server:
+        server.text = lambda prompt: f"<QUERY>{' '.join(prompt.split()[-30:-20])}</QUERY>"
+        given = ("--lm", "openai:m", "--lm-option", f"base_url={server.url}")
+        (one,) = run("beir", "--methods", "simsharp", "--embedders", "contriever", *given)
+        asked = len(server.bodies)
+        assert asked == 60
+        assert "spare query 0" in json.dumps(server.bodies[0])
+        assert one["measured"] is not None
+        assert "the figure is of texts by Claude 3.5 Sonnet, not by openai:m" in one["why"]
+        run("beir", "--methods", "simsharp", "--embedders", "contriever", *given)
+        assert len(server.bodies) == asked
+
+
+def test_wrong_arguments_say_what_there_is(tmp_path: Path) -> None:
+    ran = strop("reproduce", "bier", "-o", tmp_path)
+    assert ran.code == 1
+    assert "no table 'bier' here: choose from beir, beir-recall" in ran.stderr
+    ran = strop("reproduce", "beir", "--datasets", "miracl-ko", "-o", tmp_path)
+    assert ran.code == 2
+    (tmp_path / "results.json").write_text("{}")
+    assert "is not a file of results" in strop("reproduce", "beir", "-o", tmp_path).stderr
+
+
+# -- collections ------------------------------------------------------------------------------
+
+
+def test_bright_in_its_publishers_layout(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    data = collection("bright-earth-science")
+    assert "earth_science-*.parquet" in str(data.missing(tmp_path))
+    for kind, rows in {
+        "documents": [{"id": f"d/{i}.txt", "content": f"text of stone {i}"} for i in range(4)],
+        "examples": [
+            {"id": "0", "query": "stone 1", "gold_ids": ["d/1.txt"], "excluded_ids": ["N/A"]},
+            {"id": "1", "query": "stone 2", "gold_ids": ["d/2.txt", "d/3.txt"],
+             "excluded_ids": ["d/1.txt", "d/0.txt"]},
+        ],
+    }.items():  # fmt: skip
+        file = tmp_path / "bright" / kind / "earth_science-00000-of-00001.parquet"
+        file.parent.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    assert data.missing(tmp_path) is None
+    read = [sourced.document for sourced in data.documents(tmp_path)]
+    assert [(d.id, d.text) for d in read][:1] == [("d/0.txt", "text of stone 0")]
+    dataset = data.dataset(tmp_path)
+    assert dataset.queries == {"0": "stone 1", "1": "stone 2"}
+    assert dataset.qrels["1"] == {"d/2.txt": 1, "d/3.txt": 1}
+    assert dataset.excluded == {"0": [], "1": ["d/1.txt", "d/0.txt"]}
+    # What a query excludes is not ranked for it, and does not take places from others.
+    with Index.create(tmp_path / "index") as index:
+        index.add(read)
+        run = evaluate(index, dataset, ["trad"], measures=["nDCG@2"]).runs["trad"]
+    assert {id_ for id_, _ in run["1"]} == {"d/2.txt", "d/3.txt"}
+    assert len(run["0"]) == 2
+
+
+def write_miracl(root: Path) -> None:
+    corpus = root / "miracl" / "miracl-corpus-v1.0-sw"
+    corpus.mkdir(parents=True)
+    for part in (10, 2):
+        with gzip.open(corpus / f"docs-{part}.jsonl.gz", "wt") as file:
+            file.write(jsonl({"docid": f"{part}#0", "title": "Jina", "text": f"maandishi {part}"}))
+    for kind, name, text in (
+        ("topics", "topics.miracl-v1.0-sw-dev.tsv", "1#0\tswali\n9#0\thalihukumiwa\n"),
+        ("qrels", "qrels.miracl-v1.0-sw-dev.tsv", "1#0\tQ0\t2#0\t1\n1#0\tQ0\t10#0\t0\n"),
+    ):
+        folder = root / "miracl" / "miracl-v1.0-sw" / kind
+        folder.mkdir(parents=True)
+        (folder / name).write_text(text)
+
+
+def test_miracl_in_its_publishers_layout(tmp_path: Path) -> None:
+    data = collection("miracl-sw")
+    assert "miracl-corpus-v1.0-sw/docs-*.jsonl.gz" in str(data.missing(tmp_path))
+    write_miracl(tmp_path)
+    assert data.missing(tmp_path) is None
+    assert [sourced.document.id for sourced in data.documents(tmp_path)] == ["2#0", "10#0"]
+    dataset = data.dataset(tmp_path)
+    assert (dataset.queries, dataset.qrels) == ({"1#0": "swali"}, {"1#0": {"2#0": 1, "10#0": 0}})
+
+
+HUB: dict[str, dict[str, Any]] = {
+    "mteb/scifact": {
+        "corpus": {"corpus": [{"_id": "4", "title": "T", "text": "words"}]},
+        "queries": {"queries": [{"_id": "1", "text": "asked"}, {"_id": "2", "text": "spare"}]},
+        "default": {
+            "train": [{"query-id": "2", "corpus-id": "4", "score": 1.0}],
+            "test": [{"query-id": "1", "corpus-id": "4", "score": 1.0}],
+        },
+    },
+    "xlangai/BRIGHT": {
+        "documents": {
+            "aops": [{"id": "x", "content": "other"}], "pony": [{"id": "4", "content": "words"}]
+        },
+        "examples": {"pony": [
+            {"id": "1", "query": "asked", "gold_ids": ["4"], "excluded_ids": ["N/A"]}
+        ]},
+    },
+    "mteb/MIRACLRetrieval": {
+        "ko-corpus": {"dev": [{"_id": "4", "title": "T", "text": "words"}]},
+        "ko-queries": {"dev": [{"_id": "1", "text": "asked"}]},
+        "ko-qrels": {"dev": [{"query-id": "1", "corpus-id": "4", "score": 1}]},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["scifact", "bright-pony", "miracl-ko"])
+def test_hub_copies_land_in_the_publishers_layout(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub is not at hand: a stand-in hands out what mteb's own loaders read there."""
+    hub = pytest.importorskip("datasets")
+    monkeypatch.setattr(
+        hub, "load_dataset",
+        lambda repository, config: hub.DatasetDict(
+            {split: hub.Dataset.from_list(rows) for split, rows in HUB[repository][config].items()}
+        ),
+    )  # fmt: skip
+    data = collection(name)
+    data.download(tmp_path)
+    assert data.missing(tmp_path) is None
+    (sourced,) = data.documents(tmp_path)
+    assert (sourced.document.id, sourced.document.text) == ("4", "words")
+    dataset = data.dataset(tmp_path)
+    assert (dataset.queries, dataset.qrels) == ({"1": "asked"}, {"1": {"4": 1}})
+    assert data.spare_queries(tmp_path) == (["spare"] if name == "scifact" else [])
+
+
+def test_a_hub_that_cannot_be_reached_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = pytest.importorskip("datasets")
+
+    def unreachable(*_: object) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(hub, "load_dataset", unreachable)
+    ran = strop(
+        "reproduce", "beir", "--methods", "trad", "--datasets", "scifact", "--embedder",
+        "wordllama", "--download", "--data", tmp_path / "data", "-o", tmp_path,
+    )  # fmt: skip
+    assert ran.code == 0
+    assert "mteb/scifact (corpus) could not be copied from the hub: no route" in ran.stdout
+    assert "0 of 3 figures were measured" in ran.stdout
+
+
+# -- whole collections ------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_packaged_embedder_on_scifact_and_nfcorpus(collections: Path, tmp_path: Path) -> None:
+    outcomes = strop(
+        "reproduce", "beir", "index-time", "--embedders", "qwen3-embedding-0.6b", "--embedder",
+        "wordllama", "--datasets", "scifact,nfcorpus", "--sentences", "--data", collections,
+        "-o", tmp_path, "--json",
+    ).json  # fmt: skip
+    found = {(one["dataset"], one["method"]): one["measured"] for one in outcomes}
+    sharp = "consharp:alpha=1:temperature=1"
+    assert found["scifact", "trad"] == pytest.approx(51.34, abs=0.05)
+    assert found["nfcorpus", "trad"] == pytest.approx(24.50, abs=0.05)
+    assert found["scifact", sharp] == pytest.approx(52.19, abs=0.1)
+    assert found["nfcorpus", sharp] == pytest.approx(25.31, abs=0.1)

@@ -1,0 +1,306 @@
+"""BM25 and fused rankings."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import fakes
+
+from strop import Index, evaluate
+from strop.common.arrays import unit_rows
+from strop.errors import BadInput, MissingExtra
+from strop.methods import Method
+from strop.search.layout import Layout
+from strop.search.words import Words, best_with_words, fuse
+from strop.storage.snapshot import Spans
+from strop.types import Dataset
+
+TEXTS = [
+    "a fast fox and another fox",
+    "the dogs slept",
+    "foxes and dogs running together",
+    "",
+    "a violin concerto",
+]
+# What the tokenizer should make of them: lower case, no stop words, stems.
+STEMS = [["fast", "fox", "anoth", "fox"], ["dog", "slept"],
+         ["fox", "dog", "run", "togeth"], [], ["violin", "concerto"]]  # fmt: skip
+
+
+def bm25(query: list[str], k1: float = 1.5, b: float = 0.75) -> list[float]:
+    """Lucene's BM25, from its definition."""
+    mean = np.mean([len(words) for words in STEMS])
+    scores = []
+    for words in STEMS:
+        total = 0.0
+        for word in query:
+            holding = sum(word in other for other in STEMS)
+            idf = math.log(1 + (len(STEMS) - holding + 0.5) / (holding + 0.5))
+            count = Counter(words)[word]
+            total += idf * count / (count + k1 * (1 - b + b * len(words) / mean))
+        scores.append(total)
+    return scores
+
+
+def test_scores_are_bm25s() -> None:
+    scores, places = Words(TEXTS).rank(["the FOX", "running dogs?"], 10)
+    for row, query in enumerate((["fox"], ["run", "dog"])):
+        want = bm25(query)
+        order = sorted(range(len(TEXTS)), key=lambda place: (-want[place], place))
+        assert places[row].tolist() == order
+        np.testing.assert_allclose(scores[row], [want[place] for place in order], rtol=1e-5)
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["the", "of"]])
+def test_a_corpus_without_words(texts: list[str]) -> None:
+    scores, places = Words(texts).rank(["fox", ""], 2)
+    assert scores.shape == places.shape == (2, min(2, len(texts)))
+    assert not scores.any()
+
+
+def test_unknown_and_missing_words_score_nothing() -> None:
+    scores, places = Words(TEXTS).rank(["zebra", "the of", ""], 2)
+    assert not scores.any()
+    assert places.tolist() == [[0, 1]] * 3
+
+
+def test_fusion_adds_reciprocal_ranks() -> None:
+    first = np.array([[0.9, 0.8, 0.7]], np.float32), np.array([[3, 1, 0]])
+    second = np.array([[5.0, 0.0, 0.0]], np.float32), np.array([[1, 3, 2]])
+    scores, places = fuse([first, second], 5, 4)
+    assert places.tolist() == [[1, 3, 0, 2]]
+    want = [1 / 62 + 1 / 61, 1 / 61, 1 / 63, 0]  # what scored 0 is not in the second ranking
+    np.testing.assert_allclose(scores, [want], rtol=1e-5)
+
+
+def test_a_share_is_bm25_of_the_most_there_can_be() -> None:
+    def rarity(word: str) -> float:
+        holding = sum(word in other for other in STEMS)
+        return math.log(1 + (len(STEMS) - holding + 0.5) / (holding + 0.5))
+
+    words = Words(TEXTS)
+    for query, stems in (("the FOX", ["fox"]), ("running fox zebra", ["run", "fox", "zebra"])):
+        want = np.array(bm25(stems)) / sum(map(rarity, stems))  # the zebra counts as missing
+        np.testing.assert_allclose(words.share(query), want, rtol=1e-5)
+    for nothing in ("", "the of", "zebra"):
+        assert not words.share(nothing).any()
+    assert words.share(" ".join(TEXTS * 9)).max() < 1
+    assert Words([]).share("fox").shape == (0,)
+
+
+@pytest.mark.parametrize("weighting", ["none", "softmax"])
+def test_the_best_with_words_are_exact(weighting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against adding up all scores, where the two rankings disagree and end early."""
+    monkeypatch.setattr("strop.search.words._FIRST", 5)
+    rng = np.random.default_rng(3)
+    size, dim, k = 300, 8, 4
+    names = np.array([f"word{letter}" for letter in "abcdefghijkl"])
+    words = Words(" ".join(rng.choice(names, 5)) for _ in range(size))
+    queries = [" ".join(rng.choice(names, 3)) for _ in range(20)]
+    asked = unit_rows(rng.normal(size=(20, dim)))
+    own = Spans(unit_rows(rng.normal(size=(size, dim))), np.arange(size), np.ones(size, int))
+    counts = rng.integers(0, 4, size)
+    rows = unit_rows(rng.normal(size=(int(counts.sum()), dim)))
+    layout = Layout(own, [Spans(rows, np.cumsum(counts) - counts, counts)], None)
+    method = Method("tried", weighting=weighting, temperature=0.1, words=0.5)
+    scores, places = best_with_words(layout, words, queries, asked, method, k)
+    dense = layout.scan(asked, method, size)
+    for at, query in enumerate(queries):
+        total = 0.5 * words.share(query)
+        total[dense[1][at]] += dense[0][at]
+        np.testing.assert_allclose(scores[at], np.sort(total)[::-1][:k], atol=1e-6)
+        np.testing.assert_allclose(total[places[at]], scores[at], atol=1e-6)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    with fakes.create(tmp_path / "index") as made:
+        made.add({"id": f"d{at}", "text": text} for at, text in enumerate(TEXTS))
+        made.sharpen("sentences")
+        yield made
+
+
+def test_search_by_words(index: Index) -> None:
+    assert index.search("fox", 2, "bm25").ids.tolist() == [["d0", "d2"]]
+    index.add([{"id": "new", "text": "fox"}])
+    index.remove(["d2"])
+    assert index.search("fox", 2, "bm25").ids.tolist() == [["new", "d0"]]
+
+
+def test_hybrid_is_the_fusion_of_both(index: Index) -> None:
+    query = "dogs running"
+    for spec in ("trad", "sharp:alpha=2"):
+        fused = index.search(query, 3, "hybrid" if spec == "trad" else f"hybrid:of={spec}")
+        total: Counter[str] = Counter()
+        for method in (spec, "bm25"):
+            hits = index.search(query, 10, method)
+            for rank, (id_, score) in enumerate(zip(hits.ids[0], hits.scores[0], strict=True), 1):
+                total[id_] += (1 / (60 + rank)) * (score != 0)
+        want = total.most_common(3)
+        assert fused.ids[0].tolist() == [id_ for id_, _ in want]
+        np.testing.assert_allclose(fused.scores[0], [worth for _, worth in want], rtol=1e-5)
+
+
+def test_words_are_part_of_the_score(index: Index) -> None:
+    query = "dogs running"
+    for spec in ("trad", "sharp:alpha=2", "sharp:whiten=0.5:feedback=0.2"):
+        plain = index.search(query, 10, spec)
+        found = index.search(query, 3, f"{spec}:words=0.7")
+        share = dict(zip(index.ids(), Words(TEXTS).share(query), strict=True))
+        pairs = zip(plain.ids[0], plain.scores[0], strict=True)
+        total = Counter({id_: score + 0.7 * share[id_] for id_, score in pairs})
+        want = total.most_common(3)
+        assert found.ids[0].tolist() == [id_ for id_, _ in want]
+        np.testing.assert_allclose(found.scores[0], [score for _, score in want], atol=1e-6)
+        assert found.ids[0, 0] == "d2"
+    vectors = index.embed_queries([query])
+    with_words, without = (index.search([query], 3, f"sharp:words={w}", vectors=vectors)
+                           for w in (1, 0))  # fmt: skip
+    assert not np.array_equal(with_words.scores, without.scores)
+    alone = index.search(vectors, 3, "sharp:words=1")  # vectors have no words
+    np.testing.assert_array_equal(alone.scores, without.scores)
+
+
+def test_generated_queries_lend_their_words(index: Index) -> None:
+    index.import_queries({"d3": ["a zebra", "stripes of the savanna"]}, "simple")
+    index.import_queries({"d4": ["zebra zebra"]}, "contrastive")
+
+    def added(id_: str, method: str) -> float:
+        return index.explain("zebra", id_, f"{method}:words=1").words
+
+    assert added("d3", "sharp:sets=sentences+simple") > 0
+    assert added("d4", "sharp:sets=sentences+simple") == 0
+    assert added("d3", "sharp:sets=sentences") == 0
+    assert added("d4", "sharp") > 0
+    assert index.explain("stripes", "d3", "sharp:words=1").words > 0
+    assert index.explain("stripes", "d3", "sharp:words=1:n=1").words == 0
+    assert not index.search("zebra", 1, "bm25").scores.any()
+
+
+def test_leaks_lend_no_words(index: Index) -> None:
+    index.import_queries({"d3": ["a zebra", "stripes"], "d4": ["stripes"]}, "simple")
+    view, left_out = index.without_leaks(index.embed_queries(["a zebra"]), 0.99)
+    assert left_out == {"simple": 1}
+    assert index.explain("zebra", "d3", "sharp:words=1").words > 0
+    assert view.explain("zebra", "d3", "sharp:words=1").words == 0
+    assert view.explain("stripes", "d3", "sharp:words=1").words > 0
+    hits = view.search("zebra stripes", 3, "sharp:words=1")
+    for id_, score in zip(hits.ids[0], hits.scores[0], strict=True):
+        assert view.explain("zebra stripes", id_, "sharp:words=1").score == pytest.approx(
+            score, abs=1e-5
+        )
+
+
+def test_words_are_explained(index: Index) -> None:
+    query = "dogs running"
+    hits = index.search(query, 3, "sharp:words=0.7")
+    for id_, score in zip(hits.ids[0], hits.scores[0], strict=True):
+        told = index.explain(query, id_, "sharp:words=0.7")
+        assert told.score == pytest.approx(float(score), abs=1e-5)
+        parts = told.plain + sum(part.moved for part in told.queries) + told.words
+        assert parts == pytest.approx(told.score)
+    asked = index.embed_queries(["violin"])
+    moved = index.explain(query, "d2", "sharp:words=0.7", vectors=asked)
+    assert moved.words == pytest.approx(index.explain(query, "d2", "sharp:words=0.7").words)
+    assert moved.plain == pytest.approx(index.explain(asked, "d2", "sharp").plain)
+
+
+def test_words_need_texts(index: Index) -> None:
+    vectors = index.embed_queries(["fox"])
+    for method in ("bm25", "hybrid"):
+        with pytest.raises(BadInput, match=f"{method} compares words"):
+            index.search(vectors, 2, method)
+    given = index.search(["fox"], 2, "hybrid", vectors=vectors)
+    assert given.ids.tolist() == index.search("fox", 2, "hybrid").ids.tolist()
+    with pytest.raises(BadInput, match="1 vectors cannot stand for 2 queries"):
+        index.search(["fox", "dog"], 2, vectors=vectors)
+    with pytest.raises(BadInput, match="give vectors once"):
+        index.search(vectors, 2, vectors=vectors)
+
+
+def test_vectors_stand_for_the_texts(index: Index) -> None:
+    other = index.embed_queries(["violin"])
+    assert index.search(["fox"], 1, "trad", vectors=other).ids[0, 0] == "d4"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("sharp:of=trad", "sharp is of no other; only hybrid is"),
+        ("hybrid:of=bm25", "no fusion of 'bm25': choose from trad, sharp"),
+        ("hybrid:of=best", "no fusion of 'best'"),
+        ("hybrid:alpha=2", "hybrid has no alpha"),
+        ("bm25:n=2", "bm25 has no n"),
+        ("hybrid:of=sharp:words=1", "hybrid has no words"),
+        ("maxsim:words=1", "maxsim has no words"),
+        ("sharp:words=-1", "words must be 0 or more and at most 1,000,000, not -1"),
+        ("sharp:words=nan", "words must be 0 or more and at most 1,000,000, not nan"),
+        ("sharp:words=1e39", r"words must be 0 or more and at most 1,000,000, not 1e\+39"),
+        ("sharp:feedback=1e39", r"feedback must be 0 or more and at most 1,000,000, not 1e\+39"),
+        ("sharp:feedback=inf", "feedback must be 0 or more and at most 1,000,000, not inf"),
+        ("sharp:words=many", "'many' is no value for words"),
+    ],
+)
+def test_mistakes_are_named(index: Index, spec: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        index.search("fox", 2, spec)
+
+
+@pytest.mark.parametrize("spec", ["sharp:words=1e6", "sharp:feedback=1e6"])
+def test_the_largest_weights_still_rank(index: Index, spec: str) -> None:
+    hits = index.search("dogs running together", 3, spec)
+    assert np.isfinite(hits.scores).all()
+    assert hits.scores[0].any()
+    assert hits.ids[0, 0] == "d2"
+
+
+def test_ranks_are_not_explained(index: Index) -> None:
+    with pytest.raises(BadInput, match="fuses ranks"):
+        index.explain("fox", "d0", "hybrid:of=sharp")
+
+
+def test_evaluation_takes_them_side_by_side(index: Index) -> None:
+    dataset = Dataset("foxes", {"q": "fox"}, {"q": {"d0": 1}})
+    report = evaluate(index, dataset, ["trad", "bm25", "hybrid", "hybrid:of=sharp:alpha=2"])
+    assert report.results["bm25"]["nDCG@10"] == 1
+    assert report.settings["hybrid:of=sharp:alpha=2"].alpha == 2
+    told = report.to_json()["settings"]
+    assert told["bm25"] == {"bm25": "only"}
+    assert told["hybrid:of=sharp:alpha=2"]["bm25"] == "fused"
+
+
+@pytest.fixture
+def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def absent(name: str, *rest: Any) -> Any:
+        if name == "Stemmer":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+
+
+@pytest.mark.usefixtures("without_extra")
+def test_the_extra_is_named() -> None:
+    with pytest.raises(MissingExtra, match=r"strop\[bm25\]"):
+        Words(TEXTS)
+
+
+@pytest.mark.usefixtures("without_extra")
+def test_the_ways_out_of_tuned_words_work(index: Index) -> None:
+    tuned = {"sets": None, "n": None, "words": 1.0}
+    index.keep_tuned({"method": tuned})
+    ways = r"sharp that was tuned.*strop\[bm25\].*sharp:words=0.*strop tune INDEX --reset"
+    with pytest.raises(MissingExtra, match=ways):
+        index.search("fox", 2)
+    assert index.search("fox", 2, "sharp:words=0").scores.any()
+    index.keep_tuned(None)
+    assert index.search("fox", 2).scores.any()

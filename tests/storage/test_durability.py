@@ -1,0 +1,617 @@
+"""Crashes, full disks, several writers and readers: an index survives, and tells no lies."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+if not hasattr(os, "fork"):
+    pytest.skip("these tests fork and kill processes", allow_module_level=True)
+
+from helpers import crashes
+from helpers.crashes import CRASHED, NOTHING, Forks, State, assert_whole, story
+from helpers.fakes import Bag, Doubles, all_scores, assert_close, create, memory, reopen, vectors_of
+
+import strop.storage.pipeline
+import strop.storage.vectors
+from strop import Document, Index
+from strop.errors import BadIndex, BadInput, IndexBusy
+from strop.references.store import Selected
+from strop.search.layout import Layout
+from strop.storage.database import Database
+from strop.types import Vectors
+
+SMALL, LARGE = 5, 150
+KILLS = int(os.environ.get("STROP_KILLS", "25"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def caches() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("strop.storage.snapshot._LOG_LEAST", 3)
+        patch.setattr("strop.storage.snapshot._LOG_SHARE", 0.0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def fast() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="strop-test-", dir=memory()) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def scratch(fast: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=fast) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    forks = Forks(tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.close()
+
+
+class Chapter(NamedTuple):
+    """An index as it is when a part of the story was told without interruption."""
+
+    path: Path
+    state: State
+    scores: dict[str, dict[str, float]]
+    references: dict[str, Selected | None]
+
+
+def references_of(index: Index) -> dict[str, Selected | None]:
+    return {id_: index.references_of(id_) for id_ in index.ids()}
+
+
+def scores_of(index: Index) -> dict[str, dict[str, float]]:
+    found = {}
+    for method in ("trad", "sharp", "doc2query"):
+        try:
+            found[method] = all_scores(index, crashes.ASKED, method=method)
+        except BadInput:  # no set yet, or not every document is expanded
+            found[method] = {}
+    return found
+
+
+def assert_same(index: Index, size: int, chapter: Chapter) -> None:
+    assert index.check() == []
+    assert State.of(index, size) == chapter.state
+    info = index.info()
+    assert info["waiting"] == 0
+    for set_ in info["sets"].values():
+        assert set_["waiting"] == 0 or set_["source"] == "expanded"
+    for method, scores in scores_of(index).items():
+        assert_close(scores, chapter.scores[method], 1e-6)
+    assert references_of(index) == chapter.references
+    named = {file.name for file in index._catalog.files().values()}
+    assert {file.name for file in (index.path / "vectors").iterdir()} <= named
+
+
+def tell_whole(folder: Path, size: int) -> list[Chapter]:
+    chapters = []
+    with create(folder / "index") as index:
+        index.close()
+        shutil.copytree(index.path, folder / "begin")
+        chapters.append(Chapter(folder / "begin", NOTHING, {"trad": {}, "sharp": {}}, {}))
+    for at, (_, op) in enumerate(story(size)):
+        with reopen(folder / "index") as index:
+            op(index)
+            state, scores = State.of(index, size), scores_of(index)
+            references = references_of(index)
+        shutil.copytree(folder / "index", folder / f"{at}")
+        chapters.append(Chapter(folder / f"{at}", state, scores, references))
+    return chapters
+
+
+@pytest.fixture(scope="module")
+def small(fast: Path) -> list[Chapter]:
+    return tell_whole(fast / "small", SMALL)
+
+
+@pytest.fixture(scope="module")
+def large(fast: Path) -> list[Chapter]:
+    return tell_whole(fast / "large", LARGE)
+
+
+def assert_recovers(path: Path, small: list[Chapter], op: int) -> None:
+    """Check an index that was interrupted in ``op``, go on, and check the outcome."""
+    before, after = small[op], small[op + 1]
+    with reopen(path) as index:
+        assert_whole(index, SMALL, before.state, after.state)
+        index.finish()
+        # What was begun is done, all of it; or it never began.
+        assert State.of(index, SMALL) in (before.state, after.state)
+        assert index.info()["waiting"] == 0
+        story(SMALL)[op][1](index)
+        assert_same(index, SMALL, after)
+
+
+# -- crashes ---------------------------------------------------------------------------------
+
+OPS = [name for name, _ in story(SMALL)]
+
+
+@pytest.mark.parametrize("op", range(len(OPS)), ids=OPS)
+def test_a_crash_at_any_step(scratch: Path, forks: Forks, small: list[Chapter], op: int) -> None:
+    crash_at_each_step(scratch, forks, small, op, power=False)
+
+
+@pytest.mark.parametrize("name", ["add", "sharpen", "import", "update", "expand", "compact"])
+def test_a_power_cut_at_any_step(
+    scratch: Path, forks: Forks, small: list[Chapter], name: str
+) -> None:
+    """What was written but not synced is lost; the catalog's commits are not."""
+    crash_at_each_step(scratch, forks, small, OPS.index(name), power=True)
+
+
+def crash_at_each_step(
+    scratch: Path, forks: Forks, small: list[Chapter], op: int, power: bool
+) -> None:
+    steps = 0
+    while True:
+        path = shutil.copytree(small[op].path, scratch / f"{steps}")
+        code = forks.run(crashes.crash, path, SMALL, op, steps + 1, power)
+        if code == 0:
+            break
+        assert code == CRASHED
+        steps += 1
+        assert_recovers(path, small, op)
+        shutil.rmtree(path)
+    with reopen(path) as index:
+        assert_same(index, SMALL, small[op + 1])
+    # A transaction has three steps, and what embeds has one to begin with and several batches.
+    assert steps >= (3 if OPS[op] == "remove" else 9)
+
+
+def test_a_crash_at_any_step_of_creating(scratch: Path, forks: Forks) -> None:
+    steps = 0
+    while True:
+        path = scratch / f"{steps}"
+        code = forks.run(crashes.crash_while_creating, path, steps + 1)
+        if code == 0:
+            break
+        assert code == CRASHED
+        steps += 1
+        with reopen(path) if (path / "catalog.sqlite").exists() else create(path) as index:
+            index.add([crashes.page(1)])
+            assert index.check() == []
+            assert index.search("alder1").ids.tolist() == [["d1"]]
+    assert steps >= 10
+
+
+def test_commits_reach_the_disk(tmp_path: Path) -> None:
+    """A power cut cannot be had, but SQLite can be asked whether it will wait for the disk."""
+    with create(tmp_path / "index") as index, index._catalog.reading() as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def logged(log: Path) -> list[int]:
+    """Return the numbers in a log: how many texts each call embedded, or what was asked."""
+    return [int(line) for line in log.read_text().split()] if log.exists() else []
+
+
+def test_kills_at_random_moments(tmp_path: Path, forks: Forks, large: list[Chapter]) -> None:
+    """However often a writer is killed, it goes on; and nothing is embedded twice.
+
+    At most the batch that was under way when it was killed is embedded again.
+    """
+    rng = random.Random(7)
+    pause, ops = 0.0002, len(story(LARGE))
+    log, done, asked = tmp_path / "log", tmp_path / "done", tmp_path / "asked"
+    began = time.monotonic()
+    assert forks.run(crashes.tell, tmp_path / "whole", LARGE, log, done, pause, asked) == 0
+    longest = 2 * (time.monotonic() - began) / ops
+    texts, questions = sum(logged(log)), logged(asked)
+    assert len(questions) == len(set(questions)) > 12
+    kills, killed_in = 0, set()
+    while kills < KILLS:
+        path = Path(tempfile.mkdtemp(dir=tmp_path))
+        log, done, asked = path / "log", path / "done", path / "asked"
+        again = died = 0
+        while True:
+            calls, told = len(logged(log)), len(crashes.parts(done))
+            pid = forks.start(crashes.tell, path / "index", LARGE, log, done, pause, asked)
+            if kills == KILLS:  # enough: let this one end
+                code = forks.wait(pid)
+            else:
+                target = min(told + rng.randint(0, 2), ops)
+                while len(crashes.parts(done)) < target and not forks.has_failed:
+                    time.sleep(0.001)
+                time.sleep(rng.uniform(0, longest))
+                code = forks.kill(pid)
+            if code == 0:
+                break
+            kills, died = kills + 1, died + 1
+            again += logged(log)[-1] if len(logged(log)) > calls else 0
+            if not (path / "index" / "catalog.sqlite").exists():
+                continue
+            op = len(crashes.parts(done))
+            killed_in.add(op)
+            # Done, but not yet noted, is possible; then it is what comes after.
+            after = large[min(op + 1, ops)].state
+            with reopen(path / "index") as index:
+                assert_whole(index, LARGE, large[op].state, after)
+        with reopen(path / "index") as index:
+            assert_same(index, LARGE, large[-1])
+        assert texts <= sum(logged(log)) <= texts + again
+        # No answer that was kept is asked for again; the one on its way at a kill is.
+        assert set(logged(asked)) == set(questions)
+        assert len(logged(asked)) <= len(questions) + died
+    assert len(killed_in) >= min(6, KILLS // 4)
+
+
+def test_cached_vectors_survive_a_crash(tmp_path: Path, forks: Forks) -> None:
+    """A batch that was cut short is not paid for again: the cache has it but for 256 texts."""
+    path, cache, log = tmp_path / "index", tmp_path / "cache.sqlite", tmp_path / "log"
+    for last in (2, 2, 1):  # the call that dies has been answered, but was not stored
+        assert forks.run(crashes.build_cached, path, cache, log, 1000, last) == CRASHED
+    assert forks.run(crashes.build_cached, path, cache, log, 1000, 0) == 0
+    assert logged(log) == [256] * 5 + [256, 232]
+    with create(tmp_path / "plain") as plain, Index.open(path, Bag(), name="bag") as index:
+        plain.add(crashes.page(i) for i in range(1000))
+        assert_close(all_scores(index, "alder3"), all_scores(plain, "alder3"), 1e-6)
+
+
+# -- full disks ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", range(len(OPS)), ids=OPS)
+def test_a_disk_too_full_for_vectors(
+    scratch: Path, small: list[Chapter], op: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = strop.storage.vectors.append_rows
+    monkeypatch.setattr("strop.storage.batching._FEWEST", 3)
+    monkeypatch.setattr("strop.storage.batching._MOST", 3)
+    full_at = 1
+    while True:
+        path = shutil.copytree(small[op].path, scratch / f"{full_at}")
+        calls = itertools.chain(itertools.repeat(False, full_at - 1), [True])
+
+        def append_rows(
+            file: Path, committed: int, rows: Vectors, is_full: Iterator[bool] = calls
+        ) -> None:
+            if next(is_full, False):
+                append(file, committed, rows[: len(rows) // 2])
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            append(file, committed, rows)
+
+        monkeypatch.setattr(strop.storage.pipeline, "append_rows", append_rows)
+        with reopen(path) as index:
+            try:
+                story(SMALL)[op][1](index)
+            except BadIndex as error:
+                assert "make room" in str(error)  # noqa: PT017
+                assert_whole(index, SMALL, small[op].state, small[op + 1].state)
+            else:
+                break
+            finally:
+                monkeypatch.setattr(strop.storage.pipeline, "append_rows", append)
+            index.finish()  # the same object goes on
+        assert_recovers(path, small, op)
+        full_at += 1
+    appends = OPS[op] not in ("remove", "references", "references again", "compact")
+    assert full_at > (1 if appends else 0)
+
+
+def test_a_disk_too_full_for_the_catalog(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite may use some pages more than it has; then none of those that it needs."""
+    monkeypatch.setattr("strop.storage.batching._FEWEST", 16)
+    monkeypatch.setattr("strop.storage.batching._MOST", 16)
+    old = [Document(f"d{i}", f"Old{i} alder{i} " + "alder " * 100) for i in range(40)]
+    new = [Document(f"d{i}", f"New{i} elm{i} " + "birch " * 200) for i in range(20, 60)]
+    lists = {f"d{i}": [f"which tree is {i} " + "cedar " * 20] * 3 for i in range(60)}
+
+    def change(index: Index) -> None:
+        index.add(new)
+        index.import_queries(lists, "simple")
+        index.remove(sorted({"d1", "d2"} - index.unknown(["d1", "d2"])))
+        index.select_references(crashes.REFERENCES)
+        crashes.generate(index, 6, None)
+        index.compact()
+
+    with create(scratch / "begin") as index:
+        index.add(old)
+        index.sharpen()
+    shutil.copytree(scratch / "begin", scratch / "whole")
+    with reopen(scratch / "whole") as index:
+        change(index)
+        want, references = all_scores(index, "birch 3"), references_of(index)
+    connect, refused, room = Database._connect, 0, 0
+    while True:
+        path = shutil.copytree(scratch / "begin", scratch / f"{room}")
+
+        def limited(database: Database, room: int = room) -> object:
+            connection = connect(database)
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            connection.execute(f"PRAGMA max_page_count = {pages + room}")
+            return connection
+
+        monkeypatch.setattr(Database, "_connect", limited)
+        with reopen(path) as index:
+            try:
+                change(index)
+                break
+            except BadIndex as error:
+                assert "is full" in str(error)  # noqa: PT017
+                assert index.check() == []
+                all_scores(index, "birch 3")
+            finally:
+                monkeypatch.setattr(Database, "_connect", connect)
+        with reopen(path) as index:
+            texts = {id_: index.get(f"d{id_}").text[:3] for id_ in range(20, 40)}
+            assert set(texts.values()) in ({"Old"}, {"New"})
+            index.finish()
+            change(index)
+            assert_close(all_scores(index, "birch 3"), want, 1e-6)
+            assert references_of(index) == references
+            assert index.check() == []
+        refused += 1
+        room += 2
+    assert refused > 5
+
+
+def test_a_disk_that_is_really_full(tmp_path: Path, forks: Forks) -> None:
+    """The error that the system gives is understood, not only the one that we make up."""
+    path = tmp_path / "index"
+    Index.create(path, embedder=crashes.wide, name="wide").close()
+    assert forks.run(crashes.fill_disk, path, 400_000) == 0
+    with Index.open(path, embedder=crashes.wide, name="wide") as index:
+        assert len(index) == 100
+        assert index.info()["waiting"] > 0
+        index.finish()
+        with Index.create(tmp_path / "whole", embedder=crashes.wide, name="wide") as whole:
+            whole.add(crashes.page(i) for i in range(100))
+            assert_close(all_scores(index, "alder3"), all_scores(whole, "alder3"), 1e-6)
+
+
+# -- two writers -----------------------------------------------------------------------------
+
+
+def until(there: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def writes(index: Index) -> dict[str, Callable[[], object]]:
+    return {
+        "add": lambda: index.add([crashes.page(1, version=3)]),
+        "remove": lambda: index.remove(["d1"]),
+        "keep_only": lambda: index.keep_only(["d1"]),
+        "sharpen": index.sharpen,
+        "import": lambda: index.import_queries({"d1": ["q"]}, "simple"),
+        "expand": lambda: index.expand("simple"),
+        "finish": index.finish,
+        "delete": index.delete,
+    }
+
+
+def test_two_that_create_an_index_at_once(tmp_path: Path) -> None:
+    """The one that is late leaves the other's index alone."""
+
+    def embed(texts: list[str]) -> Doubles:  # called while the index is being made
+        if not (tmp_path / "index").exists():
+            with create(tmp_path / "index") as quick:
+                quick.add([crashes.page(1)])
+        return vectors_of(texts, "document")
+
+    with pytest.raises(BadIndex, match="is an index already"):
+        Index.create(tmp_path / "index", embedder=embed)
+    with reopen(tmp_path / "index") as index:
+        assert index.get("d1") == crashes.page(1)
+        assert index.check() == []
+
+
+def test_a_second_writer_is_refused_at_once(
+    tmp_path: Path, forks: Forks, small: list[Chapter]
+) -> None:
+    op = OPS.index("import")
+    path = shutil.copytree(small[op + 1].path, tmp_path / "index")
+    ready, gate = tmp_path / "ready", tmp_path / "gate"
+    holder = forks.start(crashes.hold, path, ready, gate)
+    until(ready.exists)
+    with reopen(path) as index:
+        for write in writes(index).values():
+            with pytest.raises(IndexBusy, match="another process is writing"):
+                write()
+        for method, scores in scores_of(index).items():  # reading is fine
+            assert_close(scores, small[op + 1].scores[method], 1e-6)
+        assert index.get("d1") == crashes.page(1)
+        gate.touch()
+        assert forks.wait(holder) == 0
+        assert index.unknown(["d50", "d51", "d52"]) == set()
+        assert all_scores(index, "q").keys() >= {"d50", "d51", "d52"}
+        index.add([crashes.page(1, version=3)])
+        assert index.get("d1") == crashes.page(1, version=3)
+        assert index.check() == []
+
+
+def test_a_killed_writer_stands_in_nobodys_way(
+    tmp_path: Path, forks: Forks, small: list[Chapter]
+) -> None:
+    path = shutil.copytree(small[1].path, tmp_path / "index")
+    ready = tmp_path / "ready"
+    holder = forks.start(crashes.hold, path, ready, tmp_path / "never")
+    until(ready.exists)
+    with reopen(path) as index:
+        with pytest.raises(IndexBusy):
+            index.finish()
+        forks.kill(holder)
+        index.remove(["d1"])
+        assert index.info()["waiting"] == 3  # what the other had stored
+        index.finish()
+        assert all_scores(index, "q").keys() >= {"d50", "d51", "d52"}
+
+
+def test_writers_in_one_process_exclude_each_other_too(tmp_path: Path) -> None:
+    gate, ready = threading.Event(), threading.Event()
+
+    class Slow(Bag):
+        def __call__(self, texts: Sequence[str], kind: str) -> Doubles:
+            ready.set()
+            gate.wait(60)
+            return super().__call__(texts, kind)
+
+    with create(tmp_path / "index", Slow()) as index, reopen(tmp_path / "index") as other:
+        with ThreadPoolExecutor(1) as thread:
+            adding = thread.submit(index.add, [crashes.page(1)])
+            assert ready.wait(60)
+            for second in (index, other):
+                with pytest.raises(IndexBusy):
+                    second.add([crashes.page(2)])
+            gate.set()
+            assert adding.result().new == 1
+        other.add([crashes.page(2)])
+        assert len(index) == 2
+
+
+# -- readers ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watched(scratch: Path) -> Iterator[tuple[Index, Path]]:
+    """An index with the first generation of what a watcher watches."""
+    notes = scratch / "notes"
+    with create(scratch / "index") as index:
+        index.sharpen()
+        index.add(crashes.member(0, at) for at in range(crashes.GROUP))
+        index.add(crashes.anchor(0, at) for at in range(crashes.GROUP))
+        crashes.note(notes, 0, -1, 0)
+        yield index, notes
+
+
+def test_readers_in_other_processes_see_only_whole_changes(
+    tmp_path: Path, forks: Forks, watched: tuple[Index, Path]
+) -> None:
+    index, notes = watched
+    end = tmp_path / "end"
+    seen = [tmp_path / "seen1", tmp_path / "seen2"]
+    readers = [forks.start(crashes.watch, index.path, notes, one, end) for one in seen]
+    until(lambda: all(one.exists() for one in seen))
+
+    def enough() -> bool:
+        return all(int(one.read_text() or 0) > 40 for one in seen)
+
+    crashes.write_generations(index, notes, enough)
+    end.touch()
+    for reader in readers:
+        assert forks.wait(reader) == 0
+    assert enough()
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one object", "an object each"])
+def test_readers_in_threads_see_only_whole_changes(
+    watched: tuple[Index, Path], shared: bool
+) -> None:
+    index, notes = watched
+    end = threading.Event()
+    readers = [index if shared else reopen(index.path) for _ in range(3)]
+    watchers = [crashes.Watcher(reader, notes) for reader in readers]
+
+    def look(watcher: crashes.Watcher) -> None:
+        while not end.is_set():
+            watcher.look()
+
+    def enough() -> bool:
+        ended = any(one.done() for one in looking)  # by an error, which result() tells
+        return ended or all(watcher.searches > 40 for watcher in watchers)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            looking = [threads.submit(look, watcher) for watcher in watchers]
+            try:
+                crashes.write_generations(index, notes, enough)
+            finally:
+                end.set()
+            for one in looking:
+                one.result()
+            assert enough()
+    finally:
+        sys.setswitchinterval(interval)
+        for reader in readers:
+            reader.close()
+
+
+def test_threads_that_see_different_versions_keep_them_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow search of an older version neither spoils the newer one nor is spoilt by it."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow_in_one_thread(*args: Any) -> Layout:
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            assert go_on.wait(60)
+        return Layout(*args)
+
+    monkeypatch.setattr("strop.index.Layout", slow_in_one_thread)
+    with create(tmp_path / "index") as index, reopen(tmp_path / "index") as writer:
+        writer.add(crashes.page(i) for i in range(10))
+        with reopen(tmp_path / "index") as other:
+            old = all_scores(other, crashes.ASKED)
+        with ThreadPoolExecutor(1) as thread:
+            slow = thread.submit(all_scores, index, crashes.ASKED)
+            assert begun.wait(60)
+            writer.remove(["d0", "d4"])
+            writer.add([crashes.page(10)])
+            new = all_scores(index, crashes.ASKED)
+            go_on.set()
+            assert slow.result() == old
+        assert all_scores(index, crashes.ASKED) == new
+        assert new.keys() == old.keys() - {"d0", "d4"} | {"d10"}
+
+
+def test_a_change_is_seen_by_the_next_search(tmp_path: Path) -> None:
+    with create(tmp_path / "index") as index, reopen(tmp_path / "index") as other:
+        index.add(crashes.page(i) for i in range(20))
+        for i in range(20):
+            for reader in (other, index):
+                assert f"d{i}" in all_scores(reader, crashes.ASKED)
+            index.remove([f"d{i}"])
+            for reader in (other, index):
+                assert f"d{i}" not in all_scores(reader, crashes.ASKED)
+
+
+def test_many_threads_find_what_one_finds(large: list[Chapter]) -> None:
+    asked = vectors_of([f"where grows alder{i}" for i in range(24)], "query").astype(np.float32)
+    ways = [{"method": "trad"}, {"alpha": 0.5}, {"n": 1}, {"temperature": 1.0}]
+    jobs = [(one, way) for one in asked for way in ways]
+    with reopen(large[6].path) as index:
+        alone = [index.search(one[None], k=20, **way) for one, way in jobs]  # type: ignore[arg-type]
+    with reopen(large[6].path) as index, ThreadPoolExecutor(8) as threads:
+        found = threads.map(lambda job: index.search(job[0][None], k=20, **job[1]), jobs)
+        for one, other in zip(alone, found, strict=True):
+            assert one.ids.tolist() == other.ids.tolist()
+            assert one.scores.tolist() == other.scores.tolist()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="cannot count open files")
+def test_threads_that_end_leave_no_file_open(large: list[Chapter]) -> None:
+    with reopen(large[1].path) as index:
+        index.search(crashes.ASKED)
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(20):
+            thread = threading.Thread(target=index.search, args=(crashes.ASKED,))
+            thread.start()
+            thread.join()
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4

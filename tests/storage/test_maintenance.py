@@ -1,0 +1,524 @@
+"""Checking, repair, compaction, upgrade, and snapshots that follow the catalog."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.crashes import ASKED, REFERENCES, page, questions
+from helpers.fakes import DIM, Bag, Failure, all_scores, assert_close, create, reopen
+
+import strop.storage.maintenance
+from strop import Index
+from strop.errors import BadIndex, IndexBusy, IndexDamaged
+from strop.storage.sidecar import read_arrays, write_arrays
+from strop.storage.snapshot import Snapshot, load_snapshot
+
+SIZE = 40
+ROW = DIM * 4
+
+
+@pytest.fixture
+def bag() -> Bag:
+    return Bag()
+
+
+@pytest.fixture
+def index(tmp_path: Path, bag: Bag) -> Iterator[Index]:
+    """Documents, sentences and imported queries; references; some changed and some removed."""
+    with create(tmp_path / "index", bag) as made:
+        made.sharpen()
+        made.add(page(i) for i in range(SIZE))
+        made.import_queries({f"d{i}": questions(i, 1) for i in range(SIZE)}, "simple")
+        made.add(page(i, version=2) for i in range(0, SIZE, 3))
+        made.import_queries({f"d{i}": questions(i, 2) for i in range(0, SIZE, 4)}, "simple")
+        made.remove([f"d{i}" for i in range(0, SIZE, 5)])
+        made.select_references(REFERENCES)
+        bag.count = 0
+        yield made
+
+
+def flip(path: Path, at: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << at % 8]))
+
+
+def lines(index: Index, set_id: int) -> list[tuple[int, int, int, int]]:
+    return [tuple(line) for line in index._catalog.spans(set_id).tolist()]
+
+
+# -- damage ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("set_id", [0, 1, 2])
+def test_a_flipped_bit_is_found_and_only_its_vectors_are_made_again(
+    index: Index, bag: Bag, set_id: int
+) -> None:
+    before = all_scores(index, ASKED)
+    file = index._catalog.files()[set_id]
+    path = index.path / "vectors" / file.name
+    rng = random.Random(set_id)
+    for _ in range(5):
+        number, start, count, _ = rng.choice(lines(index, set_id))
+        row = start + rng.randrange(count)
+        flip(path, row * ROW + rng.randrange(ROW))
+        (problem,) = index.check()
+        assert problem.startswith(f"vectors/{file.name}: rows {row} to {row} are not what was")
+        bag.count = 0
+        assert index.check(repair=True) == [problem]
+        assert bag.count == count
+        assert index.check() == []
+        assert_close(all_scores(index, ASKED), before, 1e-6)
+        file = index._catalog.files()[set_id]  # written anew
+        path = index.path / "vectors" / file.name
+        assert number in {line[0] for line in lines(index, set_id)}
+
+
+def test_damage_in_rows_nobody_uses_is_told_and_goes_with_compaction(index: Index) -> None:
+    used = {line[1] for line in lines(index, 0)}
+    unused = next(row for row in range(SIZE) if row not in used)
+    flip(index.path / "vectors" / "documents.f32", unused * ROW)
+    (problem,) = index.check()
+    assert problem.endswith("they belong to 0 documents")
+    index.compact()
+    assert index.check() == []
+
+
+def test_compaction_refuses_to_copy_damage(index: Index) -> None:
+    (_, start, *_), *_ = lines(index, 0)
+    flip(index.path / "vectors" / "documents.f32", start * ROW + 7)
+    with pytest.raises(IndexDamaged, match=r"documents.f32 is damaged in rows .*--repair"):
+        index.compact()
+    assert len(index.check()) == 1
+
+
+@pytest.mark.parametrize("name", ["documents.f32", "queries-1.f32", "queries-2.f32"])
+@pytest.mark.parametrize("left", [None, 0, 3 * ROW, 10 * ROW + 17])
+def test_files_missing_or_cut_short(index: Index, name: str, left: int | None) -> None:
+    before, references = all_scores(index, ASKED), index.references_of("d1")
+    path = index.path / "vectors" / name
+    rows = path.stat().st_size // ROW
+    if left is None:
+        path.unlink()
+    else:
+        os.truncate(path, left)
+    with reopen(index.path) as again:
+        (problem,) = again.check()
+        assert problem == f"vectors/{name} holds {(left or 0) // ROW} of {rows} vectors"
+        assert again.check(repair=True) == [problem]
+        assert again.check() == []
+        assert_close(all_scores(again, ASKED), before, 1e-6)
+        again.select_references(REFERENCES)
+        assert again.references_of("d1") == references
+
+
+def spoil(index: Index, sql: str) -> None:
+    with index._catalog.writing() as connection:
+        connection.execute(sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("UPDATE spans SET start = 9999 WHERE set_id = 0 AND number = 3", "impossible rows"),
+        ("UPDATE spans SET start = 0 WHERE set_id = 1", "impossible rows"),
+        ("UPDATE spans SET count = count + 1 WHERE set_id = 2 AND number = 3", "impossible rows"),
+        ("DELETE FROM spans WHERE set_id = 0 AND number = 3", "have no vector and wait for none"),
+        ("DELETE FROM spans WHERE set_id = 1 AND number = 3", "have no sentences and wait"),
+        ("UPDATE meta SET value = 7 WHERE key = 'documents'", "are counted as 7"),
+        ("UPDATE files SET live = live + 1 WHERE set_id = 2", "miscounted"),
+        ("UPDATE files SET lists = 0 WHERE set_id = 0", "miscounted"),
+    ],
+)
+def test_contradictions_in_the_catalog(index: Index, sql: str, said: str) -> None:
+    before, about = all_scores(index, ASKED), index.info()
+    spoil(index, sql)
+    found = index.check()
+    assert any(said in problem for problem in found), found
+    assert index.check(repair=True) == found
+    assert index.check() == []
+    with reopen(index.path) as again:
+        assert_close(all_scores(again, ASKED), before, 1e-6)
+        for key in ("documents", "waiting", "sets"):
+            assert again.info()[key] == about[key]
+
+
+def test_a_lost_entry_of_an_sqlite_index_is_rebuilt(index: Index) -> None:
+    with closing(sqlite3.connect(index.path / "catalog.sqlite")) as connection:
+        connection.execute("PRAGMA writable_schema=ON")
+        # Without its index in the schema a row is changed behind that index's back.
+        sql = "SELECT sql FROM sqlite_schema WHERE name = 'empty_documents'"
+        (made,) = connection.execute(sql).fetchone()
+        connection.execute(
+            "UPDATE sqlite_schema SET sql = replace(sql, 'WHERE empty', 'WHERE NOT empty')"
+            " WHERE name = 'empty_documents'"
+        )
+        connection.commit()
+    assert "empty" in made
+    index.close()
+    with reopen(index.path) as again:
+        (problem,) = again.check()
+        assert problem.startswith("catalog.sqlite: ")
+        assert again.check(repair=True) == [problem]
+        assert again.check() == []
+
+
+def test_a_spoilt_cache_is_as_good_as_none(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strop.storage.snapshot._LOG_LEAST", 0)
+    index.add([page(99)])
+    (cache,) = (index.path / "cache").iterdir()
+    with reopen(index.path) as again:
+        before = all_scores(again, ASKED)
+    whole = cache.read_bytes()
+    for at in (0, 16, 30, 100, len(whole) // 2, len(whole) - 70):
+        cache.write_bytes(whole)
+        flip(cache, at)
+        with reopen(index.path) as again:
+            assert all_scores(again, ASKED) == before
+    for size in (0, 5, 22, len(whole) - 1):
+        cache.write_bytes(whole[:size])
+        with reopen(index.path) as again:
+            assert all_scores(again, ASKED) == before
+
+
+def test_a_cache_that_lies_is_found_out(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strop.storage.snapshot._LOG_LEAST", 0)
+    index.add([page(99)])
+    (cache,) = (index.path / "cache").iterdir()
+    found = read_arrays(cache)
+    assert found is not None
+    arrays, about = {name: array.copy() for name, array in found[0].items()}, found[1]
+    arrays["0"][0] = arrays["0"][0][::-1]  # whole, but with documents' rows exchanged
+    cache.unlink()
+    write_arrays(cache, arrays, about)
+    with reopen(index.path) as again:
+        assert again.check() == ["the cache of spans differs from the catalog"]
+        again.check(repair=True)
+    with reopen(index.path) as again:
+        assert again.check() == []
+        assert_close(all_scores(again, ASKED), all_scores(index, ASKED), 1e-6)
+
+
+# -- compaction --------------------------------------------------------------------------------
+
+
+def test_compaction_gives_back_waste_and_changes_nothing_else(index: Index, bag: Bag) -> None:
+    before = {way: all_scores(index, ASKED, method=way) for way in ("trad", "sharp", "maxsim")}
+    references = {id_: index.references_of(id_) for id_ in index.ids()}
+    lists = {id_: index.queries_of(id_) for id_ in index.ids()}
+    bag.count = 0
+    wasted = index.info()["sizes"]["waste"]
+    rows = {set_id: file.live for set_id, file in index._catalog.files().items()}
+    assert wasted > 10 * ROW
+    with reopen(index.path) as reader:
+        old = {way: all_scores(reader, ASKED, method=way) for way in before}
+        layout = reader._seen
+        assert index.compact() > 0
+        assert bag.count == 0
+        assert layout is not None  # its maps are those of files that are gone
+        assert not Path(layout[0].documents.vectors.filename).exists()  # type: ignore[attr-defined]
+        assert (layout[0].documents.vectors[layout[0].documents.start] ** 2).sum() > 1
+        assert {way: all_scores(reader, ASKED, method=way) for way in before} == old
+    for searched in (index, reopen(index.path)):
+        for way, scores in before.items():
+            assert_close(all_scores(searched, ASKED, method=way), scores, 1e-6)
+        assert {id_: searched.references_of(id_) for id_ in searched.ids()} == references
+        assert {id_: searched.queries_of(id_) for id_ in searched.ids()} == lists
+        assert searched.check() == []
+    searched.close()
+    for set_id, file in index._catalog.files().items():
+        assert file.rows == file.live == rows[set_id]
+        assert (index.path / "vectors" / file.name).stat().st_size == file.rows * ROW
+    assert index.select_references(REFERENCES) == 0  # the same vectors, elsewhere
+    assert index.info()["sizes"]["waste"] < wasted
+    index.add([page(1, version=3), page(77)])
+    assert index.check() == []
+    index.compact()
+    assert index.check() == []
+    assert len(list((index.path / "vectors").iterdir())) == 3
+
+
+def test_compaction_shrinks_the_catalog(index: Index) -> None:
+    index.add({"id": f"long{i}", "text": "alder " * 500} for i in range(300))
+    index.remove([f"long{i}" for i in range(300)])
+    before = index.info()["sizes"]
+    index.compact()
+    after = index.info()["sizes"]
+    assert before["catalog"] > 3 * after["catalog"]
+    assert after["waste"] < before["waste"] / 10
+    assert index.check() == []
+
+
+def test_compaction_without_waste_writes_no_file(index: Index) -> None:
+    index.compact()
+    names = {file.name for file in (index.path / "vectors").iterdir()}
+    index.compact()
+    assert {file.name for file in (index.path / "vectors").iterdir()} == names
+
+
+def test_a_disk_too_full_for_compaction(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = all_scores(index, ASKED)
+    copy = strop.storage.maintenance._copy
+    for fails in (1, 2, 3):
+        calls = iter(range(1, 10))
+
+        def full(*given: object, calls: Iterator[int] = calls, fails: int = fails) -> object:
+            made = copy(*given)  # type: ignore[arg-type]
+            if next(calls) == fails:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return made
+
+        monkeypatch.setattr(strop.storage.maintenance, "_copy", full)
+        with pytest.raises(BadIndex, match="make room"):
+            index.compact()
+        monkeypatch.setattr(strop.storage.maintenance, "_copy", copy)
+        assert len(list((index.path / "vectors").iterdir())) == 3
+        assert index.check() == []
+        assert_close(all_scores(index, ASKED), before, 1e-6)
+        index.add([page(200 + fails)])
+        index.remove([f"d{200 + fails}"])  # so that every file has waste again
+    index.compact()
+    assert index.check() == []
+
+
+def test_what_stopped_writers_left_is_swept_by_the_next(index: Index) -> None:
+    stray = [index.path / "vectors" / "documents.7.f32", index.path / "cache" / "spans-1"]
+    for file in stray:
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"left")
+    assert index.info()["sizes"]["left_over"] == 4
+    index.finish()
+    assert not any(file.exists() for file in stray)
+
+
+def test_a_read_that_began_before_compaction_ends_well(index: Index) -> None:
+    """Its transaction names files that are gone; it begins anew."""
+    before = all_scores(index, ASKED)
+    with reopen(index.path) as reader, reader._catalog.reading():
+        assert reader._catalog.meta("version")  # from here on it sees this state
+        index.compact()
+        assert_close(all_scores(reader, ASKED), before, 1e-6)
+
+
+# -- sizes -------------------------------------------------------------------------------------
+
+
+def test_sizes_by_kind(index: Index) -> None:
+    sizes = index.info()["sizes"]
+    on_disk = {
+        file.relative_to(index.path).as_posix(): file.stat().st_size
+        for file in index.path.rglob("*")
+        if file.is_file() and file.name != "writer.lock"
+    }
+    assert sizes["total"] == sum(on_disk.values())
+    assert sizes["documents"] == on_disk["vectors/documents.f32"]
+    assert sizes["sets"]["sentences"] == on_disk["vectors/queries-1.f32"]
+    assert sizes["per_document"] == sizes["total"] / len(index)
+    unused = sum(file.rows - file.live for file in index._catalog.files().values())
+    assert sizes["waste"] >= unused * ROW > 0
+
+
+# -- snapshots ---------------------------------------------------------------------------------
+
+
+def same(one: Snapshot, other: Snapshot) -> bool:
+    assert one.version == other.version
+    assert one.sets.keys() == other.sets.keys()
+    pairs = [(one.documents, other.documents)]
+    pairs += [(one.sets[name], other.sets[name]) for name in one.sets]
+    return (
+        np.array_equal(one.numbers, other.numbers)
+        and all(
+            np.array_equal(getattr(a, what), getattr(b, what))
+            for a, b in pairs
+            for what in ("start", "count", "made")
+        )
+        and all(np.array_equal(a.vectors[a.start], b.vectors[b.start]) for a, b in pairs)
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_snapshot_that_follows_equals_one_read_anew(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strop.storage.snapshot._LOG_LEAST", 12)
+    rng = random.Random(seed)
+    kinds = set()
+    with create(tmp_path / "index") as index:
+        catalog, here = index._catalog, set[int]()
+        followed = rarely = load_snapshot(catalog, index.path, DIM)
+
+        def add() -> None:
+            few = rng.sample(range(30), rng.randint(1, 6))
+            index.add(page(i, version=rng.randint(1, 3)) for i in few)
+            here.update(few)
+
+        def remove() -> None:
+            few = rng.sample(sorted(here), min(len(here), rng.randint(1, 3)))
+            index.remove([f"d{i}" for i in few])
+            here.difference_update(few)
+
+        def ask() -> None:
+            few = rng.sample(sorted(here), min(len(here), 4))
+            style = rng.choice(["simple", "other"])
+            if few:
+                index.import_queries({f"d{i}": questions(i, rng.randint(1, 9)) for i in few}, style)
+
+        def sharpen() -> None:
+            index.sharpen(n=rng.randint(1, 2))
+
+        def compact() -> None:
+            index.compact()
+
+        steps: list[Callable[[], None]] = [add, add, remove, ask, sharpen, compact]
+        for at in range(40):
+            rng.choice(steps)()
+            followed = load_snapshot(catalog, index.path, DIM, followed)
+            name = catalog.meta("cache")
+            cached = load_snapshot(catalog, index.path, DIM)
+            with catalog.writing(searchable=False) as connection:
+                catalog.set_meta(connection, cache=None)
+            whole = load_snapshot(catalog, index.path, DIM)
+            with catalog.writing(searchable=False) as connection:
+                catalog.set_meta(connection, cache=name)
+            assert same(followed, whole)
+            assert same(cached, whole)
+            kinds.add((name is None, catalog.changes(rarely.version) is None))
+            if at % 7 == 0:
+                rarely = load_snapshot(catalog, index.path, DIM, rarely)
+                assert same(rarely, whole)
+        assert index.check() == []
+    assert (False, False) in kinds
+    assert (False, True) in kinds  # too old to be followed
+
+
+def test_what_is_not_about_vectors_leaves_searches_as_they_are(index: Index) -> None:
+    index.search(ASKED)
+    before = index._seen
+    with index._catalog.writing():
+        pass
+    index.search(ASKED)
+    after = index._seen
+    assert before is not None
+    assert after is not None
+    assert after[0].version > before[0].version
+    assert after[0].documents is before[0].documents
+    assert after[1] is before[1]
+
+
+# -- older formats -----------------------------------------------------------------------------
+
+_FORMAT_1 = """
+CREATE TABLE documents (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,
+    digest BLOB NOT NULL, row INTEGER, embedded BLOB, empty INTEGER NOT NULL, title TEXT NOT NULL,
+    text TEXT NOT NULL, metadata TEXT NOT NULL);
+CREATE INDEX empty_documents ON documents (number) WHERE empty;
+CREATE INDEX waiting_documents ON documents (number) WHERE embedded IS NOT digest;
+CREATE TABLE sets (set_id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE,
+    settings TEXT NOT NULL, rows INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE queries (set_id INTEGER NOT NULL, number INTEGER NOT NULL, texts TEXT NOT NULL,
+    digest BLOB NOT NULL, start INTEGER NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (set_id, number)) WITHOUT ROWID;
+CREATE TABLE neighbors (number INTEGER PRIMARY KEY, row INTEGER NOT NULL, others BLOB,
+    similarities BLOB);
+CREATE TABLE waiting_queries (set_id INTEGER NOT NULL, number INTEGER NOT NULL,
+    texts TEXT NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (set_id, number)) WITHOUT ROWID;
+INSERT INTO documents SELECT d.number, id, d.digest, start, s.digest, empty, title, text, metadata
+    FROM new_documents d LEFT JOIN spans s ON s.set_id = 0 AND s.number = d.number;
+INSERT INTO sets SELECT set_id, n.name, settings, rows FROM new_sets n JOIN files USING (set_id);
+INSERT INTO queries SELECT set_id, number, texts, digest, start, count
+    FROM spans JOIN new_queries USING (set_id, number) WHERE set_id > 0;
+INSERT INTO neighbors SELECT n.number, coalesce(start, 0), others, similarities
+    FROM new_neighbors n LEFT JOIN spans s ON s.set_id = 0 AND s.number = n.number;
+INSERT INTO waiting_queries SELECT set_id, number, texts, digest FROM waiting
+    WHERE texts IS NOT NULL;
+INSERT INTO meta SELECT 'rows', rows FROM files WHERE set_id = 0;
+UPDATE meta SET value = '1' WHERE key = 'format';
+DELETE FROM meta WHERE key IN ('documents', 'log_from', 'cache');
+UPDATE sqlite_sequence SET seq = (SELECT max(seq) FROM sqlite_sequence b
+    WHERE b.name = 'new_' || sqlite_sequence.name) WHERE name IN ('documents', 'sets')
+"""
+
+
+def turn_back(path: Path) -> None:
+    """Make an index what the first strop would have made of the same documents."""
+    with closing(sqlite3.connect(path / "catalog.sqlite", isolation_level=None)) as connection:
+        connection.execute("DROP INDEX empty_documents")
+        moved = ("documents", "sets", "queries", "neighbors")
+        for name in moved:
+            connection.execute(f"ALTER TABLE {name} RENAME TO new_{name}")
+        connection.executescript(_FORMAT_1)
+        for name in (*(f"new_{name}" for name in moved), "files", "spans", "waiting", "checksums"):
+            connection.execute(f"DROP TABLE {name}")
+        connection.execute("DROP TABLE changes")
+    shutil.rmtree(path / "cache", ignore_errors=True)
+
+
+def test_an_index_of_the_first_format_is_upgraded(index: Index, bag: Bag) -> None:
+    bag.fail_after = 5
+    with pytest.raises(Failure):  # so that something waits
+        index.add(page(i, version=4) for i in range(1, 30) if i % 5)
+    bag.fail_after = None
+    before, about = all_scores(index, ASKED), index.info()
+    references = {id_: index.references_of(id_) for id_ in index.ids()}
+    assert about["waiting"] > 0
+    assert about["sets"]["simple"]["older_than_text"] > 0
+    path = index.path
+    index.close()
+    turn_back(path)
+    with reopen(path) as again:
+        now = again.info()
+        for key in ("format", "documents", "empty", "waiting", "sets", "references"):
+            assert now[key] == about[key], key
+        assert again.check() == []
+        assert_close(all_scores(again, ASKED), before, 1e-6)
+        assert {id_: again.references_of(id_) for id_ in again.ids()} == references
+        again.finish()
+        assert again.info()["waiting"] == 0
+        again.add([page(300)])
+        again.compact()
+        assert again.check() == []
+    with closing(sqlite3.connect(path / "catalog.sqlite")) as connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    assert not any("old" in name and name != "older_spans" for name in tables)
+
+
+def test_an_upgrade_that_fails_changes_nothing(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = index.path
+    index.close()
+    turn_back(path)
+
+    def fails(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("strop.storage.upgrade.row_sums", fails)
+        with pytest.raises(KeyboardInterrupt):
+            reopen(path)
+    with closing(sqlite3.connect(path / "catalog.sqlite")) as connection:
+        (said,) = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
+        connection.execute("SELECT row FROM documents")
+    assert json.loads(said) == 1
+    with reopen(path) as again:
+        assert again.check() == []
+
+
+def test_an_upgrade_waits_for_no_writer(index: Index) -> None:
+    index.close()
+    turn_back(index.path)
+    with index._writer, pytest.raises(IndexBusy):
+        reopen(index.path)

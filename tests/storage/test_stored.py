@@ -1,0 +1,239 @@
+"""Query vectors stored in fewer bytes: what is written, what is read, what stays as it was."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from helpers.cases import Case, literal, make_case, make_spans
+from helpers.fakes import DIM, Bag, all_scores, create, reopen
+from numpy.typing import NDArray
+
+from strop import Index
+from strop.cli.main import main
+from strop.common.arrays import as_floats, unit_rows
+from strop.errors import BadInput
+from strop.methods import METHODS
+from strop.search import kernels
+from strop.search.layout import Layout
+from strop.storage.snapshot import Spans
+from strop.storage.vectors import append_rows, file_name, map_rows, row_type, stored_rows
+
+DOCUMENTS = [
+    {"id": str(at), "title": f"word{at}", "text": f"some text of {at}. more text {at * 7 % 5}."}
+    for at in range(40)
+]
+
+
+def _stored(folder: Path, rows: NDArray[np.float32], stored: str) -> NDArray[np.float32]:
+    file = folder / file_name(1, stored)
+    append_rows(file, 0, stored_rows(rows, stored))
+    return map_rows(file, len(rows), row_type(stored, rows.shape[1]))
+
+
+@pytest.mark.parametrize(
+    ("stored", "off"),
+    [("float32", 0), ("float16", 1e-3), ("int8", 8e-3), ("levels15", 0.15), ("levels5", 0.38)],
+)
+def test_rows_come_back_nearly_as_they_went(tmp_path: Path, stored: str, off: float) -> None:
+    rng = np.random.default_rng(0)
+    rows = unit_rows(rng.normal(size=(300, 96)))
+    rows[7] = 0
+    back = as_floats(_stored(tmp_path, rows, stored))
+    assert back.dtype == np.float32
+    assert not back[7].any()
+    lengths = np.linalg.norm(back, axis=1)
+    np.testing.assert_allclose(np.delete(lengths, 7), 1, atol=1e-6)
+    assert (np.delete((back * rows).sum(axis=1), 7) >= 1 - off**2 - 1e-6).all()
+
+
+def test_halves_are_read_as_numpy_reads_them(tmp_path: Path) -> None:
+    from strop.common.arrays import floats_of_halves
+
+    bits = np.arange(-(2**15), 2**15, dtype=np.int16)
+    halves = bits.view(np.float16)
+    bits = bits[np.isfinite(halves)][None]  # every number there is
+    rows = np.empty(bits.shape, np.float32)
+    floats_of_halves(bits, rows)
+    np.testing.assert_array_equal(rows, bits.view(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize("stored", ["float16", "int8", "levels15", "levels5"])
+@pytest.mark.parametrize("asked", [1, 8, 70])
+@pytest.mark.parametrize("scattered", [False, True])
+def test_the_scan_of_stored_rows_is_the_formula_on_what_they_stand_for(
+    tmp_path: Path, stored: str, asked: int, scattered: bool
+) -> None:
+    case = make_case(asked, (asked, 60, 24, 2, 6), exact=False)
+    mixed, lists = [], []
+    for at, of in enumerate(case.lists):
+        spans = make_spans(of, 24)
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        if scattered:  # each list behind as many strangers
+            gap = np.zeros((200, 24), np.float32)
+            rows = np.concatenate([part for one in of for part in (gap, one)])
+            spans = Spans(rows, spans.start + 200 * np.arange(1, 61), spans.count)
+        mapped = _stored(folder, spans.vectors, stored)
+        mixed.append(Spans(mapped, spans.start, spans.count))
+        lists.append(
+            [
+                as_floats(mapped[start : start + count])
+                for start, count in zip(spans.start, spans.count, strict=True)
+            ]
+        )
+    documents = Spans(case.documents, np.arange(60), np.ones(60, np.int64))
+    read = Case(case.asked, case.documents, lists)
+    for name in ("sharp", "maxsim"):
+        scores, places = Layout(documents, mixed, None).scan(case.asked, METHODS[name], 10)
+        for q, row, found in zip(case.asked, scores, places, strict=True):
+            expected = [
+                literal(q, d, read.queries(j), METHODS[name]) for j, d in enumerate(case.documents)
+            ]
+            np.testing.assert_allclose(row, np.sort(expected)[::-1][:10], atol=1e-5)
+            np.testing.assert_allclose(row, np.array(expected)[found], atol=1e-5)
+
+
+@pytest.mark.parametrize(("stored", "each"), [("float32", 4), ("float16", 2), ("int8", 1)])
+def test_an_index_keeps_how_it_stores_them(tmp_path: Path, stored: str, each: int) -> None:
+    path = tmp_path / "index"
+    with Index.create(path, Bag(), query_vectors=stored, name="bag", dim=DIM) as index:
+        index.sharpen()
+        index.add(DOCUMENTS[:30])
+        index.import_queries({"3": ["a question", "another"]}, "simple")
+    with reopen(path) as index:
+        index.add(DOCUMENTS[30:])
+        info = index.info()
+        assert {of["vectors"] for of in info["sets"].values()} == {stored}
+        for name, of in info["sets"].items():
+            assert info["sizes"]["sets"][name] == of["queries"] * DIM * each
+        assert not index.check()
+        got = all_scores(index, "text of word7")
+    with create(tmp_path / "whole") as index:
+        index.sharpen()
+        index.add(DOCUMENTS)
+        index.import_queries({"3": ["a question", "another"]}, "simple")
+        whole = all_scores(index, "text of word7")
+    assert max(abs(got[id_] - whole[id_]) for id_ in whole) < 5e-3
+
+
+@pytest.mark.parametrize("stored", ["float32", "int8"])
+def test_what_is_fixed_is_computed_for_changed_documents_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str
+) -> None:
+    computed: list[int] = []
+    gram = kernels.gram_of_documents
+
+    def note(rows: Any, own: Any, *more: Any) -> Any:
+        computed.append(len(own))
+        return gram(rows, own, *more)
+
+    monkeypatch.setattr(kernels, "gram_of_documents", note)
+    path, asked = tmp_path / "index", "text of word7"
+
+    def same_as_anew(changed: int) -> None:
+        computed.clear()
+        got = all_scores(index, asked)
+        assert sum(computed) == changed
+        with reopen(path) as other:
+            assert all_scores(other, asked) == got
+
+    with Index.create(path, Bag(), query_vectors=stored, name="bag", dim=DIM) as index:
+        index.sharpen()
+        index.add(DOCUMENTS[:30])
+        same_as_anew(30)
+        index.add(DOCUMENTS[30:])
+        same_as_anew(10)
+        index.remove(["0", "7", "8", "39"])
+        same_as_anew(0)
+        index.add([{"id": "5", "text": "Quite another. It has a text. And another text."}])
+        index.add([{"id": "new", "text": "The last text. Of a word."}])
+        index.remove(["20"])
+        same_as_anew(2)
+        index.compact()
+        same_as_anew(0)
+        index.import_queries({"3": ["a question", "another"]}, "simple")
+        same_as_anew(36)  # another mix of sets
+        index.import_queries({"3": ["a text"], "4": ["some text"]}, "simple")
+        same_as_anew(2)
+
+
+def test_another_way_to_store_makes_no_list_stale(tmp_path: Path) -> None:
+    path, bag = tmp_path / "index", Bag()
+    with create(path, bag) as index:
+        index.sharpen()
+        index.add(DOCUMENTS)
+    connection = sqlite3.connect(path / "catalog.sqlite")
+    connection.execute("UPDATE meta SET value = '\"int8\"' WHERE key = 'query_vectors'")
+    connection.commit()
+    connection.close()
+    with reopen(path, bag) as index:
+        asked = bag.count
+        index.sharpen()
+        index.import_queries({"3": ["a question"]}, "simple")
+        index.expand("simple")
+        assert bag.count == asked + 1 + len(DOCUMENTS)
+        how = {name: of["vectors"] for name, of in index.info()["sets"].items()}
+        assert how == {"sentences": "float32", "simple": "int8", "expanded:simple": "float32"}
+        assert not index.check()
+        before = all_scores(index, "text of word7")
+        index.remove(["9"])
+        index.compact()
+        names = {file.name for file in (path / "vectors").iterdir()}
+        assert {"queries-1.2.f32", "queries-2.i8", "queries-3.2.f32"} <= names
+        before.pop("9")
+        assert all_scores(index, "text of word7") == before
+
+
+def test_lost_bytes_are_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    with Index.create(path, Bag(), name="bag", dim=DIM) as index:
+        index.sharpen()
+        index.add(DOCUMENTS)
+        before = all_scores(index, "text of word7")
+    file = path / "vectors" / "queries-1.i8"
+    file.write_bytes(file.read_bytes()[:-40])
+    with reopen(path) as index:
+        assert index.check(repair=True)
+        assert all_scores(index, "text of word7") == before
+
+
+def test_an_index_from_before_there_was_a_choice(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    with create(path) as index:
+        index.sharpen()
+        index.add(DOCUMENTS)
+        before = all_scores(index, "text of word7")
+    connection = sqlite3.connect(path / "catalog.sqlite")
+    connection.execute("DELETE FROM meta WHERE key = 'query_vectors'")
+    connection.commit()
+    connection.close()
+    bag = Bag()
+    with reopen(path, bag) as index:
+        index.sharpen()
+        assert bag.count == 0
+        assert all_scores(index, "text of word7") == before
+        index.import_queries({"3": ["a question"]}, "simple")
+        assert {of["vectors"] for of in index.info()["sets"].values()} == {"float32"}
+
+
+def test_a_way_to_store_that_there_is_not(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="'int4': use float32, float16, int8, compact"):
+        Index.create(tmp_path / "index", Bag(), query_vectors="int4", name="bag", dim=DIM)
+    assert not (tmp_path / "index").exists()
+
+
+def test_build_takes_it_for_a_new_index_only(tmp_path: Path) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text('{"id": "1", "text": "One sentence. Another one."}\n')
+    path = str(tmp_path / "index")
+    line = ["build", str(corpus), "-o", path, "--query-vectors", "float16"]
+    assert CliRunner().invoke(main, line).exit_code == 0
+    assert (tmp_path / "index" / "vectors" / "queries-1.f16").exists()
+    again = CliRunner().invoke(main, line)
+    assert again.exit_code == 2
+    assert "keeps how it stores" in again.output
