@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs 
 
 
 @pytest.fixture(autouse=True)
-def as_usual() -> Iterator[None]:
+def usual_handler() -> Iterator[None]:
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -48,9 +48,9 @@ def test_what_was_answered_is_kept(tmp_path: Path, concurrency: int) -> None:
             signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.01, 0.3))
             try:
                 plan.run()
+                signal.setitimer(signal.ITIMER_REAL, 0)  # here: it may ring until the last moment
             except KeyboardInterrupt:
                 interrupted += 1
-            signal.setitimer(signal.ITIMER_REAL, 0)
             plan = index.generation("openai:scripted", settings, **options)
             assert 400 - sum(1 for _ in plan.waiting()) == len(server.seen)
     assert interrupted
@@ -60,12 +60,12 @@ def test_the_first_waits_and_the_second_does_not() -> None:
     reached = []
 
     def interrupted() -> None:
-        with interrupts.held():
+        with interrupts.deferred():
             signal.raise_signal(signal.SIGINT)
             reached.append("after the first")
             with pytest.raises(KeyboardInterrupt):
                 interrupts.check()
-            interrupts.check()  # said once
+            interrupts.check()  # raised once only
             signal.raise_signal(signal.SIGINT)
             reached.append("after another")
             signal.raise_signal(signal.SIGINT)
@@ -74,19 +74,19 @@ def test_the_first_waits_and_the_second_does_not() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert reached == ["after the first", "after another"]
-    interrupts.check()  # nothing is left of it
+    interrupts.check()  # none is pending
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_one_that_nobody_asked_for_comes_at_the_end() -> None:
-    with pytest.raises(KeyboardInterrupt), interrupts.held():
+def test_an_interrupt_without_a_check_is_raised_at_the_end() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts.deferred():
         signal.raise_signal(signal.SIGINT)
 
 
 def test_another_handler_is_left_alone() -> None:
     came = []
     signal.signal(signal.SIGINT, lambda *_: came.append(1))
-    with interrupts.held():
+    with interrupts.deferred():
         signal.raise_signal(signal.SIGINT)
     assert came == [1]
 

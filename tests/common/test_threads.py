@@ -1,4 +1,4 @@
-"""The pool of threads: who shares the work, who is waited for."""
+"""The thread pool: how work is shared, which tasks are waited for."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ def four_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pool.cache_clear()
     monkeypatch.setattr(threads, "thread_count", lambda: 4)
     yield
-    pool().shutdown()
+    if pool.cache_info().currsize:
+        pool().shutdown()
     pool.cache_clear()
 
 
 @pytest.fixture
 def busy() -> Iterator[list[Future[None]]]:
-    """Every thread of the pool does something else."""
-    go_on, begun = threading.Event(), threading.Barrier(5, timeout=60)
+    """Keep every thread of the pool occupied."""
+    release, started = threading.Event(), threading.Barrier(5, timeout=60)
 
     def keep_busy() -> None:
-        begun.wait()
-        go_on.wait(60)
+        started.wait()
+        release.wait(60)
 
-    holding = [pool().submit(keep_busy) for _ in range(4)]
-    begun.wait()
-    yield holding
-    go_on.set()
+    occupied = [pool().submit(keep_busy) for _ in range(4)]
+    started.wait()
+    yield occupied
+    release.set()
 
 
-def test_who_comes_when_all_is_done_is_not_waited_for(busy: list[Future[None]]) -> None:
+def test_a_task_that_has_not_started_when_all_is_done_is_not_waited_for(
+    busy: list[Future[None]],
+) -> None:
     left, done = count(), []
 
     def work() -> None:
@@ -47,10 +50,12 @@ def test_who_comes_when_all_is_done_is_not_waited_for(busy: list[Future[None]]) 
 
     on_each_thread(work, 10)
     assert done == list(range(10))
-    assert not any(held.done() for held in busy)
+    assert not any(task.done() for task in busy)
 
 
-def test_after_an_error_here_what_has_not_begun_never_does(busy: list[Future[None]]) -> None:
+def test_after_an_error_here_tasks_that_have_not_started_are_cancelled(
+    busy: list[Future[None]],
+) -> None:
     calls = []
 
     def fail(*_: int) -> None:
@@ -62,10 +67,10 @@ def test_after_an_error_here_what_has_not_begun_never_does(busy: list[Future[Non
     with pytest.raises(KeyboardInterrupt):
         in_parts(4, fail)
     assert calls == [threading.main_thread()] * 2
-    assert not any(held.done() for held in busy)
+    assert not any(task.done() for task in busy)
 
 
-def test_what_fails_on_another_thread_is_raised_here() -> None:
+def test_an_error_on_another_thread_is_raised_here() -> None:
     started = threading.Barrier(2, timeout=60)
 
     def fail_elsewhere() -> None:
@@ -79,15 +84,15 @@ def test_what_fails_on_another_thread_is_raised_here() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 1001])
-def test_parts_cover_all_once(size: int) -> None:
+def test_parts_cover_everything_once(size: int) -> None:
     seen: list[int] = []
     in_parts(size, lambda first, last: seen.extend(range(first, last)))
     assert sorted(seen) == list(range(size))
 
 
-@pytest.mark.parametrize("said", ["two", "0", "-1", "²"])
-def test_a_number_of_threads_that_is_none(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+@pytest.mark.parametrize("setting", ["two", "0", "-1", "²"])
+def test_an_invalid_number_of_threads(monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
     monkeypatch.undo()
-    monkeypatch.setenv("STROP_THREADS", said)
-    with pytest.raises(BadInput, match=f"STROP_THREADS={said}"):
+    monkeypatch.setenv("STROP_THREADS", setting)
+    with pytest.raises(BadInput, match=f"STROP_THREADS={setting}"):
         threads.thread_count.__wrapped__()

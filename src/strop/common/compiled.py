@@ -1,6 +1,7 @@
-"""Numba's compiler, with its results kept on disk where that is possible.
+"""Numba's compiler with its cache on disk, and two processor instructions that numba lacks.
 
-And two instructions of processors that numba has no name for.
+Only ``search/`` and ``references/`` use it. Numba writes the cache beside the source file; where
+that folder is read-only it uses NUMBA_CACHE_DIR or the user's cache folder.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def compiled(*, reorder: bool = False, inline: bool = False) -> Callable[[F], F]:
     """Compile a function to machine code that runs without the GIL.
 
-    With ``reorder``, sums of products may be taken in any order, which lets them run several at
-    a time; NaN and infinity keep their meaning. With ``inline`` it becomes part of its callers.
+    ``reorder`` lets the compiler add in any order, and so use vector instructions; NaN and
+    infinity keep their meaning. ``inline`` copies the function into its callers.
     """
     options: dict[str, Any] = {"nogil": True, "inline": "always" if inline else "never"}
     if reorder:
@@ -29,7 +30,7 @@ def compiled(*, reorder: bool = False, inline: bool = False) -> Callable[[F], F]
     def compile_(function: F) -> F:
         try:
             return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
-        except RuntimeError:  # no folder to keep it in can be written: compile anew each time
+        except RuntimeError:  # no folder for the cache can be written: compile in each process
             return njit(**options)(function)  # type: ignore[no-any-return]
 
     return compile_
@@ -54,14 +55,14 @@ def _line_soon(context: Any, address: Any) -> Any:
 
 
 bits_set: Callable[[Any], Any] = cast(Any, intrinsic(_bits_set))
-"""Return how many bits of a word (uint64) are set."""
+"""Return the number of bits set in a word (uint64)."""
 line_soon: Callable[[int], None] = cast(Any, intrinsic(_line_soon))
-"""Let the processor begin to read what stands at an address."""
+"""Prefetch the cache line at an address."""
 
 
 @compiled()
 def read_soon(array: NDArray[Any], first: int, last: int) -> None:
-    """Let the processor begin to read the rows ``first:last`` of an array, for later."""
+    """Prefetch the rows ``first:last`` of an array."""
     wide = array.strides[0]
     begin = array.ctypes.data
     for address in range(begin + first * wide, begin + last * wide, 64):

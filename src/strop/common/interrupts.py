@@ -1,4 +1,4 @@
-"""Ctrl-C at moments when nothing can be lost."""
+"""Defers Ctrl-C to moments at which no paid reply can be lost."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from types import FrameType
 
 
 class _State:
-    held = False
-    came = False
+    deferring = False
+    pending = False
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """Put off the first Ctrl-C to the next ``check``, at the latest to the end of this.
+def deferred() -> Iterator[None]:
+    """Defer the first Ctrl-C to the next ``check``, or to the end of the block.
 
-    Python raises ``KeyboardInterrupt`` between any two steps, also between taking a reply that was
-    paid for and keeping it. A second one is raised at once. Only in the main thread, which is the
-    one that gets it, and only where nobody else handles it.
+    Python can raise ``KeyboardInterrupt`` between any two steps, also after a paid reply arrived
+    and before it is stored. A second Ctrl-C is raised at once. This works in the main thread only,
+    where Python raises it, and only with Python's own handler in place.
     """
-    ours = threading.current_thread() is threading.main_thread() and not _State.held
+    ours = threading.current_thread() is threading.main_thread() and not _State.deferring
     if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    _State.held, _State.came = True, False
-    signal.signal(signal.SIGINT, _note)
+    _State.deferring, _State.pending = True, False
+    signal.signal(signal.SIGINT, _defer)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        came, _State.came, _State.held = _State.came, False, False
-    if came:
+        pending, _State.pending, _State.deferring = _State.pending, False, False
+    if pending:
         raise KeyboardInterrupt
 
 
 def check() -> None:
-    """Raise ``KeyboardInterrupt`` if one was put off."""
-    if _State.came and threading.current_thread() is threading.main_thread():
-        _State.came = False
+    """Raise ``KeyboardInterrupt`` if one was deferred."""
+    if _State.pending and threading.current_thread() is threading.main_thread():
+        _State.pending = False
         raise KeyboardInterrupt
 
 
-def _note(number: int, frame: FrameType | None) -> None:
-    if _State.came:
+def _defer(number: int, frame: FrameType | None) -> None:
+    if _State.pending:
         raise KeyboardInterrupt
-    _State.came = True
+    _State.pending = True

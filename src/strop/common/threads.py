@@ -1,4 +1,7 @@
-"""One small pool of threads for compiled kernels that release the GIL; BLAS kept out of it."""
+"""One small thread pool for compiled kernels, which release the GIL, and one BLAS thread.
+
+BLAS gets a single thread while the pool works: both together would be more threads than cores.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,20 @@ from strop.errors import BadInput
 
 @cache
 def pool() -> ThreadPoolExecutor:
-    """Return the pool; tasks in it must not wait for other tasks in it."""
+    """Return the pool. A task in it must not wait for another task in it."""
     return ThreadPoolExecutor(thread_count(), thread_name_prefix="strop")
 
 
 @cache
 def thread_count() -> int:
-    """Return how many threads to use: STROP_THREADS, else the cores this process may use."""
-    said = os.environ.get("STROP_THREADS")
-    if said:
-        if not said.isdecimal() or int(said) < 1:
-            raise BadInput(f"STROP_THREADS={said}: it takes a number of threads, 1 or more")
-        return int(said)
-    usable = getattr(os, "sched_getaffinity", None)  # not on every system
-    return len(usable(0)) if usable else os.cpu_count() or 1
+    """Return the number of threads: STROP_THREADS, or the cores this process may use."""
+    setting = os.environ.get("STROP_THREADS")
+    if setting:
+        if not setting.isdecimal() or int(setting) < 1:
+            raise BadInput(f"STROP_THREADS={setting}: it takes a number of threads, 1 or more")
+        return int(setting)
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's threads
@@ -38,81 +41,82 @@ if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's t
 
 
 def in_parts(size: int, work: Callable[[int, int], None]) -> None:
-    """Call ``work(first, last)`` over ``range(size)`` cut into one part per thread."""
+    """Split ``range(size)`` into one part per thread and call ``work(first, last)`` for each."""
     parts = min(thread_count(), size)
     if parts <= 1:
         work(0, size)
         return
     edges = [size * part // parts for part in range(parts + 1)]
-    with _waiting() as others:  # this thread takes a part, too: waking one takes a while
+    with _waiting() as tasks:  # this thread does the first part: starting another takes time
         for first, last in pairwise(edges[1:]):
-            others.append(pool().submit(work, first, last))
+            tasks.append(pool().submit(work, first, last))
         work(0, edges[1])
 
 
 def on_each_thread(work: Callable[[], None], most: int) -> None:
-    """Call ``work`` on this thread and others of the pool, as many as there are or ``most``.
+    """Call ``work`` on this thread and on other threads of the pool, at most ``most`` in all.
 
-    It is to do what is left to be done, until nothing is: who comes after that is not waited for.
+    ``work`` takes pieces from a shared list until none is left. So a task of the pool that has
+    not started when this thread is done is cancelled.
     """
     parts = min(thread_count(), most)
     if parts <= 1:
         work()
         return
-    with _waiting() as others:
+    with _waiting() as tasks:
         for _ in range(parts - 1):
-            others.append(pool().submit(work))
+            tasks.append(pool().submit(work))
         work()
-        others[:] = [other for other in others if not other.cancel()]
+        tasks[:] = [task for task in tasks if not task.cancel()]
 
 
 @contextmanager
 def _waiting() -> Iterator[list[Future[None]]]:
-    """Wait in the end for what was handed to the pool, also if something failed here or there."""
-    others: list[Future[None]] = []
+    """Wait for all started tasks before leaving, also after an error; raise the first error."""
+    tasks: list[Future[None]] = []
     try:
-        yield others
+        yield tasks
     except BaseException:
-        others = [other for other in others if not other.cancel()]
+        tasks = [task for task in tasks if not task.cancel()]
         raise
     finally:
-        wait(others)
-    for other in others:
-        other.result()
+        wait(tasks)
+    for task in tasks:
+        task.result()
 
 
 class _Blas:
-    """How many are inside ``one_blas_thread``; the last to leave puts its threads back."""
+    """Counts the callers inside ``one_blas_thread``. The last one to leave lifts the limit."""
 
     lock = threading.Lock()
-    inside = 0
-    restore = ExitStack()
+    callers = 0
+    limit = ExitStack()
 
     @classmethod
-    def forget(cls) -> None:
-        """In a forked child nobody is inside."""
-        cls.lock, cls.inside = threading.Lock(), 0
-        cls.restore.close()
+    def reset(cls) -> None:
+        """Lift the limit in a forked child, where no caller is left."""
+        cls.lock, cls.callers = threading.Lock(), 0
+        cls.limit.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Blas.forget)
+    os.register_at_fork(after_in_child=_Blas.reset)
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let BLAS run on the thread that calls it, for the whole process: ours share the cores."""
+    """Limit BLAS to the calling thread, in the whole process, while the pool uses the cores."""
     with _Blas.lock:
-        if not _Blas.inside:
-            _Blas.restore.enter_context(_blas().limit(limits=1))
-        _Blas.inside += 1
+        if not _Blas.callers:
+            _Blas.limit.enter_context(_blas().limit(limits=1))
+        _Blas.callers += 1
     try:
         yield
     finally:
         with _Blas.lock:
-            _Blas.inside -= 1
-            if not _Blas.inside:
-                _Blas.restore.close()
+            _Blas.callers -= 1
+            if not _Blas.callers:
+                _Blas.limit.close()
 
 
 @cache

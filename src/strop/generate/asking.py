@@ -111,7 +111,7 @@ class Asking:
         # cost, and there may be money for more.
         while (first := next(requests := affordable(), None)) is not None:
             spent.stopped = ""
-            with interrupts.held():
+            with interrupts.deferred():
                 self._round(chain([first], requests), come, keep, eager=budget is None)
             if not held:
                 break
