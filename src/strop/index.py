@@ -330,7 +330,7 @@ class Index(IndexFolder):
 
     def _follow(self) -> None:
         """Bring the candidates up to date where the index is large and much changed."""
-        names = self._query_sets()
+        names = self.query_sets()
         if not names or len(self) < two_stage.TWO_STAGE_FROM // 2:  # not at each step to and fro
             self._candidates.drop()
         if not names or len(self) < two_stage.TWO_STAGE_FROM:
@@ -532,7 +532,7 @@ class Index(IndexFolder):
             chosen = method
         else:
             if method is None:
-                method = "sharp" if self._query_sets() else "trad"
+                method = "sharp" if self.query_sets() else "trad"
             tuned = self._tuned()
             chosen = parse_method(
                 method, alpha=alpha, temperature=temperature, sets=tuple(sets or ()), n=n,
@@ -544,7 +544,7 @@ class Index(IndexFolder):
             raise BadInput(
                 f"{chosen.name} cannot count words: its score is no cosine; leave words out"
             )
-        if chosen.sets is None and not self._query_sets():
+        if chosen.sets is None and not self.query_sets():
             raise BadInput(
                 f"{chosen.name} needs a query set and {self.path} has none: "
                 f"strop queries {self.path} --style sentences"
@@ -556,13 +556,13 @@ class Index(IndexFolder):
         with self._writing(), self._catalog.writing(searchable=False) as connection:
             connection.execute("DELETE FROM meta WHERE key = 'tuned'")
             if choice is not None:
-                value = json.dumps({**choice, "for_sets": self._query_sets()})
+                value = json.dumps({**choice, "for_sets": self.query_sets()})
                 connection.execute("INSERT INTO meta VALUES ('tuned', ?)", (value,))
 
     def _tuned(self) -> Method | None:
         """Return the tuned ``sharp``, None if there is none or the query sets are others now."""
         kept = self._catalog.meta("tuned")
-        if kept is None or kept["for_sets"] != self._query_sets():
+        if kept is None or kept["for_sets"] != self.query_sets():
             return None
         settings = dict(kept["method"])
         if settings["sets"] is not None:
@@ -712,7 +712,8 @@ class Index(IndexFolder):
         gone = self._gone.get(set_.name, {}).get(number, np.zeros(len(queries), bool))
         return [text for text, out in zip(queries, gone, strict=True) if not out]
 
-    def _query_sets(self) -> list[str]:
+    def query_sets(self) -> list[str]:
+        """Return the names of the query sets that ``sharp`` mixes: all but negative ones."""
         return [
             name
             for name, set_ in self._catalog.sets().items()
@@ -720,11 +721,11 @@ class Index(IndexFolder):
         ]
 
     def _mixed(self, method: Method) -> list[str]:
-        return list(self._query_sets() if method.sets is None else method.sets)
+        return list(self.query_sets() if method.sets is None else method.sets)
 
     def _two(self, snapshot: Snapshot, layout: Layout, method: Method, k: int) -> TwoStage | None:
         """Return candidates beside a layout where a search should use it, else None."""
-        names = self._query_sets()
+        names = self.query_sets()
         suits = two_stage_suits(method, layout.size, k) and not self._frozen
         if self._mixed(method) != names or not suits:
             return None

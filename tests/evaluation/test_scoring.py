@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from scipy.stats import ttest_rel
 
 from strop import METHODS, Dataset, Index, Method, evaluate
 from strop.errors import BadInput
-from strop.evaluation.scoring import Report, holm
+from strop.evaluation.scoring import Report, decreasing, holm
+from strop.io.datasets import read_run, write_run
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lamda mu".split()
 
@@ -109,6 +111,43 @@ def test_holm(values: list[float]) -> None:
 def test_a_method_against_itself_is_not_significant(index: Index, dataset: Dataset) -> None:
     report = evaluate(index, dataset, ["trad", "sharp:alpha=0"])
     assert report.p_values["sharp:alpha=0"] == {"nDCG@10": 1.0, "R@50": 1.0, "AP@50": 1.0}
+
+
+@given(st.lists(st.floats(-4, 4, width=32) | st.sampled_from([0.0, -0.0, 1e-45, 0.5]), max_size=30))
+def test_lowered_scores_have_no_ties_and_stay_near(values: list[float]) -> None:
+    scores = sorted(values, reverse=True)
+    lowered = decreasing(scores)
+    assert lowered == [float(np.float32(score)) for score in lowered]
+    assert all(a > b for a, b in pairwise(lowered))
+    np.testing.assert_allclose(lowered, scores, atol=4 * 2**-23 * 31)
+
+
+@pytest.mark.parametrize("method", ["trad", "bm25"])
+def test_a_written_run_scores_the_same_in_trec_eval(
+    method: str, index: Index, tmp_path: Path
+) -> None:
+    """Most documents tie: queries of one word, documents with few different counts."""
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    if method == "bm25":
+        pytest.importorskip("bm25s")
+    queries = {f"q{at}": word for at, word in enumerate(WORDS)}
+    rng = np.random.default_rng(2)
+    qrels = {
+        query: {f"d{j}": int(rng.integers(0, 3)) for j in rng.choice(40, 12, replace=False)}
+        for query in queries
+    }
+    report = evaluate(index, Dataset("ties", queries, qrels), [method])
+    scores = index.search(list(queries.values()), 10, method, exact=True).scores
+    assert (np.diff(scores, axis=1) == 0).sum() > 20
+    write_run(tmp_path / "run.trec", report.runs[method], "strop")
+    evaluator = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "map_cut.50", "recall.50"})
+    values = evaluator.evaluate(read_run(tmp_path / "run.trec"))
+    names = {"nDCG@10": "ndcg_cut_10", "AP@50": "map_cut_50", "R@50": "recall_50"}
+    for measure, name in names.items():
+        found = {query: of[name] for query, of in values.items()}
+        assert found == pytest.approx(report.per_query[method][measure])
+    ids = index.search(queries["q0"], 10, method, exact=True).ids[0].tolist()
+    assert [id_ for id_, _ in report.runs[method]["q0"][:10]] == ids
 
 
 def test_queries_can_be_dropped(index: Index, dataset: Dataset) -> None:

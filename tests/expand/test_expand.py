@@ -618,7 +618,7 @@ def test_the_grid_is_made_of_reports(index: Index, dataset: Path) -> None:
     plain = evaluate(index, dataset, ["trad", "consharp"])
     assert grid.reports["none"].results == plain.results
     vectors = grid.refined["hyde"].vectors
-    by_hand = evaluate(index, dataset, ["trad", "consharp"], asked=vectors)
+    by_hand = evaluate(index, dataset, ["trad", "consharp"], query_vectors=vectors)
     assert grid.reports["hyde"].results == by_hand.results
     assert len(vectors) == 6
     assert set(grid.p_values) == {"hyde"}

@@ -66,6 +66,17 @@ def test_sets_are_compared_one_by_one(index: Path, dataset: Path) -> None:
     assert rows["simple", 1.0].queries == 180
 
 
+def test_negative_queries_are_left_out_as_sharp_leaves_them_out(index: Path, dataset: Path) -> None:
+    data = read_dataset(dataset)
+    with Index.open(index) as opened:
+        before = sweep(opened, data, "alpha"), compare_sets(opened, data)
+        lists = {id_: [data.queries[q]] for q, of in data.qrels.items() for id_ in of}
+        opened.import_queries(lists, "negative")
+        assert (sweep(opened, data, "alpha"), compare_sets(opened, data)) == before
+        _, alone = compare_sets(opened, data, sets=["negative"])
+    assert {one.set for one in alone} == {"negative"}
+
+
 def test_figures_are_written_with_their_numbers(index: Path, dataset: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     out = tmp_path / "figures"

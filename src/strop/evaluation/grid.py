@@ -18,7 +18,7 @@ from strop.methods import Method
 from strop.types import Dataset, Progress
 
 NONE = "none"
-"""The name of queries as they are."""
+"""The name of queries that no method refines."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def evaluate_grid(
     if not isinstance(dataset, Dataset):
         dataset = read_dataset(dataset)
     dataset = select_queries(dataset, exclude, limit)
-    if any(expand.values()):  # what is wrong comes to light before anything is paid for
+    if any(expand.values()):  # report mistakes before anything is paid for
         evaluate(index, dataset, methods, limit=1, progress=progress, **how)
         for step in expand.values():
             if step is not None and hasattr(step, "first_pass"):
@@ -94,30 +94,28 @@ def evaluate_grid(
     refined: dict[str, Refined] = {}
     reports: dict[str, Report] = {}
     for name, step in expand.items():
-        asked = None
+        query_vectors = None
         if step is not None:
             refined[name] = index.refine(
                 texts, step, leave_out=ids if ignore_same_id else None, budget=budget,
                 price=price, progress=progress,
             )  # fmt: skip
-            asked = refined[name].vectors
+            query_vectors = refined[name].vectors
             if budget is not None:
                 budget -= refined[name].spent.cost or 0.0
         reports[name] = evaluate(
-            index, dataset, methods, ignore_same_id=ignore_same_id, asked=asked,
+            index, dataset, methods, ignore_same_id=ignore_same_id, query_vectors=query_vectors,
             progress=progress, **how,
         )  # fmt: skip
     return Grid(reports, dict(expand), refined, _against_none(reports))
 
 
-def _against_none(
-    reports: Mapping[str, Report],
-) -> dict[str, dict[str, dict[str, float]]]:
-    found: dict[str, dict[str, dict[str, float]]] = {}
+def _against_none(reports: Mapping[str, Report]) -> dict[str, dict[str, dict[str, float]]]:
+    p_values: dict[str, dict[str, dict[str, float]]] = {}
     if NONE not in reports:
-        return found
+        return p_values
     for method in reports[NONE].results:
         values = {name: report.per_query[method] for name, report in reports.items()}
         for name, tested in significance(values, NONE).items():
-            found.setdefault(name, {})[method] = tested
-    return found
+            p_values.setdefault(name, {})[method] = tested
+    return p_values

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from strop.common.arrays import Floats
 from strop.errors import BadInput
 from strop.index import Index
 from strop.io.datasets import read_dataset
@@ -20,6 +21,7 @@ from strop.types import Dataset, Progress, Vectors
 MEASURES = ("nDCG@10", "R@50", "AP@50")
 _DEEPEST = 1000
 """How deep to search for a measure that has no cut-off."""
+_SMALLEST = np.float32(1e-30)
 
 Run = Mapping[str, Sequence[tuple[str, float]]]
 
@@ -29,8 +31,9 @@ class Report:
     """What ``evaluate`` measured; values are between 0 and 1.
 
     ``p_values`` are of two-sided paired t-tests against ``baseline``, corrected by Holm's
-    method over the methods compared in the same measure. ``gated`` is the same without the
-    generated queries at ``leak_gate`` or more to a test query; ``left_out`` counts these by set.
+    method over the methods compared in the same measure. ``runs`` are the rankings, without ties.
+    ``gated`` is the same report without the generated queries whose cosine to a test query is
+    ``leak_gate`` or more; ``left_out`` counts these by set.
     """
 
     dataset: str
@@ -66,15 +69,10 @@ class Report:
     def _gated(self, per_query: bool) -> dict[str, Any]:
         if self.gated is None:
             return {}
-        told = self.gated.to_json(per_query)
-        shown = ("results", "p_values", *(["per_query"] if per_query else []))
-        return {
-            "leak_gate": {
-                "cosine": self.leak_gate,
-                "left_out": self.left_out,
-                **{key: told[key] for key in shown},
-            }
-        }
+        gated = self.gated.to_json(per_query)
+        keys = ("results", "p_values", *(["per_query"] if per_query else []))
+        gate = {"cosine": self.leak_gate, "left_out": self.left_out}
+        return {"leak_gate": gate | {key: gated[key] for key in keys}}
 
 
 def evaluate(
@@ -86,7 +84,7 @@ def evaluate(
     exclude: Sequence[str] = (),
     limit: int | None = None,
     ignore_same_id: bool = False,
-    asked: Vectors | None = None,
+    query_vectors: Vectors | None = None,
     baseline: str | None = None,
     alpha: float | None = None,
     temperature: float | None = None,
@@ -95,14 +93,13 @@ def evaluate(
     leak_gate: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Score methods on a dataset (or the folder of one); the first is the baseline unless named.
+    """Score methods on a dataset (or its folder); the first is the baseline unless one is named.
 
     ``exclude`` drops queries by id, ``limit`` keeps the first of the others. ``ignore_same_id``
     leaves out a document whose id equals the query's, as in ArguAna, where each query is itself a
-    document. ``asked`` are vectors (n, dim) to use for the queries instead of their own.
-    ``alpha`` and the others stand in for what a method's own spec leaves out. With a
-    ``leak_gate`` everything is scored once more, without each generated query whose cosine to any
-    of the test queries is that or more.
+    document. ``query_vectors`` (n, dim) replace the queries' own vectors. ``alpha`` and the others
+    are for methods whose spec does not set them. With a ``leak_gate`` everything is scored again
+    without the generated queries whose cosine to any test query is at least that.
     """
     if leak_gate is not None and not 0 < leak_gate <= 1:
         raise BadInput(f"the leak gate is a cosine above 0 and up to 1, not {leak_gate}")
@@ -110,17 +107,8 @@ def evaluate(
         dataset = read_dataset(dataset)
     dataset = select_queries(dataset, exclude, limit)
     parsed = _parsed(measures)
-    depth = max(measure.params.get("cutoff") or _DEEPEST for measure in parsed.values())
-    chosen = {}
-    for spec in methods:
-        if isinstance(spec, Method):
-            chosen[spec.name] = index.method(spec)
-        else:
-            chosen[spec] = index.method(spec, alpha=alpha, temperature=temperature, sets=sets, n=n)
-    if not chosen:
-        raise BadInput("no method to evaluate was given")
-    if len(chosen) < len(methods):
-        raise BadInput("two methods have the same name: give each its own")
+    settings = {"alpha": alpha, "temperature": temperature, "sets": sets, "n": n}
+    chosen = _settled(index, methods, settings)
     baseline = baseline or next(iter(chosen))
     if baseline not in chosen:
         raise BadInput(f"baseline {baseline!r} is none of the methods: {', '.join(chosen)}")
@@ -128,24 +116,21 @@ def evaluate(
     for method in chosen.values():
         if method.expanded is not None:
             index.expand(method.expanded, progress)
-    ids, texts = list(dataset.queries), list(dataset.queries.values())
-    vectors = index.embed_queries(texts) if asked is None else asked
-    hidden = {query: {*dataset.excluded.get(query, ())} for query in ids}
+    vectors = query_vectors
+    if vectors is None:
+        vectors = index.embed_queries(list(dataset.queries.values()))
+    ignored = {query: {*dataset.excluded.get(query, ())} for query in dataset.queries}
     if ignore_same_id:
-        hidden = {query: {*ids_, query} for query, ids_ in hidden.items()}
-    deeper = depth + max(map(len, hidden.values()))
+        ignored = {query: {*ids, query} for query, ids in ignored.items()}
+    depth = max(measure.params.get("cutoff") or _DEEPEST for measure in parsed.values())
 
     def score(view: Index, note: str) -> Report:
         runs: dict[str, Run] = {}
         seconds: dict[str, float] = {}
         for at, (name, method) in enumerate(chosen.items(), 1):
             began = time.perf_counter()
-            hits = view.search(texts, deeper, method, vectors=vectors, exact=True)
+            runs[name] = _run(view, dataset, method, vectors, ignored, depth)
             seconds[name] = time.perf_counter() - began
-            runs[name] = {
-                query: _ranked(found, scores, hidden[query], depth)
-                for query, found, scores in zip(ids, hits.ids, hits.scores, strict=True)
-            }
             if progress is not None:
                 progress(f"scoring methods{note}", at, len(chosen))
         per_query = {name: _values(parsed, dataset, run) for name, run in runs.items()}
@@ -164,6 +149,61 @@ def evaluate(
     view, left_out = index.without_leaks(vectors, leak_gate)
     gated = score(view, " without leaks")
     return replace(report, leak_gate=leak_gate, left_out=left_out, gated=gated)
+
+
+def _settled(
+    index: Index, methods: Sequence[str | Method], settings: Mapping[str, Any]
+) -> dict[str, Method]:
+    """Return the methods by name, with the settings of this index."""
+    chosen = {}
+    for spec in methods:
+        if isinstance(spec, Method):
+            chosen[spec.name] = index.method(spec)
+        else:
+            chosen[spec] = index.method(spec, **settings)
+    if not chosen:
+        raise BadInput("no method to evaluate was given")
+    if len(chosen) < len(methods):
+        raise BadInput("two methods have the same name: give each its own")
+    return chosen
+
+
+def _run(
+    index: Index,
+    dataset: Dataset,
+    method: Method,
+    vectors: Vectors,
+    ignored: Mapping[str, Set[str]],
+    depth: int,
+) -> Run:
+    """Search all queries; return the best ``depth`` documents of each, best first."""
+    deeper = depth + max(map(len, ignored.values()))
+    hits = index.search(list(dataset.queries.values()), deeper, method, vectors=vectors, exact=True)
+    run = {}
+    for query, ids, scores in zip(dataset.queries, hits.ids, hits.scores, strict=True):
+        pairs = [
+            (id_, score) for id_, score in zip(ids.tolist(), decreasing(scores), strict=True)
+            if id_ not in ignored[query]
+        ]  # fmt: skip
+        run[query] = pairs[:depth]
+    return run
+
+
+def decreasing(scores: Sequence[float] | Floats) -> list[float]:
+    """Return scores, best first, lowered by as little as makes each less than the one before.
+
+    trec_eval orders documents by their scores as 32-bit floats, and of equal scores it puts the
+    larger id first. Without ties it keeps the order of the search.
+    """
+    lowered: list[float] = []
+    last = np.float32(np.inf)
+    for score in np.asarray(scores, np.float32):
+        if not score < last:
+            # Near 0 the next float is so small that some processors take it for 0.
+            score = min(np.nextafter(last, np.float32(-np.inf)), last - _SMALLEST)
+        lowered.append(float(score))
+        last = score
+    return lowered
 
 
 def select_queries(
@@ -217,15 +257,8 @@ def _judged_but_missing(index: Index, dataset: Dataset) -> int:
     return len(missing)
 
 
-def _ranked(
-    ids: Sequence[str], scores: Sequence[float], left_out: Set[str], depth: int
-) -> list[tuple[str, float]]:
-    pairs = [(id_, float(s)) for id_, s in zip(ids, scores, strict=True) if id_ not in left_out]
-    return pairs[:depth]
-
-
 def _values(parsed: Mapping[str, Any], dataset: Dataset, run: Run) -> dict[str, dict[str, float]]:
-    """Return {measure: {query: value}}; a query the measure says nothing of scores zero."""
+    """Return {measure: {query: value}}; a query without a value scores zero."""
     import ir_measures
 
     names: dict[str, list[str]] = {}
@@ -233,15 +266,11 @@ def _values(parsed: Mapping[str, Any], dataset: Dataset, run: Run) -> dict[str, 
         names.setdefault(str(measure), []).append(name)
     values = {name: dict.fromkeys(dataset.queries, 0.0) for name in parsed}
     qrels = {query: dict(dataset.qrels.get(query, {})) for query in dataset.queries}
-    # Our order is the ranking: trec_eval would break ties of the score in its own way.
-    ranked = {
-        query: {id_: -float(rank) for rank, (id_, _) in enumerate(pairs)}
-        for query, pairs in run.items()
-    }
+    scores = {query: dict(pairs) for query, pairs in run.items()}
     try:
-        for found in ir_measures.iter_calc(list(parsed.values()), qrels, ranked):
-            for name in names[str(found.measure)]:
-                values[name][found.query_id] = float(found.value)
+        for one in ir_measures.iter_calc(list(parsed.values()), qrels, scores):
+            for name in names[str(one.measure)]:
+                values[name][one.query_id] = float(one.value)
     except Exception as error:  # a measure whose own tool is not installed
         raise BadInput(f"cannot compute {', '.join(parsed)}: {error}") from error
     return values
@@ -250,7 +279,7 @@ def _values(parsed: Mapping[str, Any], dataset: Dataset, run: Run) -> dict[str, 
 def significance(
     per_query: Mapping[str, Mapping[str, Mapping[str, float]]], baseline: str
 ) -> dict[str, dict[str, float]]:
-    """Test what is in ``per_query[name][measure][query]`` against one of the names."""
+    """Return p-values of ``per_query[name][measure][query]`` against one of the names."""
     from scipy.stats import ttest_rel
 
     others = [name for name in per_query if name != baseline]
@@ -279,14 +308,18 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 def _settings(method: Method) -> dict[str, Any]:
     """Return a method's settings as JSON, which has no infinity."""
-    also: dict[str, Any] = {"bm25": method.bm25} if method.bm25 != "no" else {}
-    also |= {"words": method.words} if method.words else {}
+    settings: dict[str, Any] = {"bm25": method.bm25} if method.bm25 != "no" else {}
+    settings |= {"words": method.words} if method.words else {}
     if method.weighting == "none":
-        return also | ({"expanded": method.expanded} if method.expanded else {})
-    cold = "inf" if math.isinf(method.temperature) else method.temperature
-    return also | {
+        return settings | ({"expanded": method.expanded} if method.expanded else {})
+    temperature = "inf" if math.isinf(method.temperature) else method.temperature
+    return settings | {
         "sets": method.sets or "all",
         "n": method.n,
-        **{key: of for key in ("whiten", "feedback") if (of := getattr(method, key))},
-        **({"alpha": method.alpha, "temperature": cold} if method.weighting == "softmax" else {}),
+        **{key: value for key in ("whiten", "feedback") if (value := getattr(method, key))},
+        **(
+            {"alpha": method.alpha, "temperature": temperature}
+            if method.weighting == "softmax"
+            else {}
+        ),
     }

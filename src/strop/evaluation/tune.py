@@ -106,7 +106,7 @@ def tune(
     """
     if queries < _FEWEST:
         raise BadInput(f"{queries} queries decide nothing: take {_FEWEST} or more")
-    every = tuple(index._query_sets())  # what sharp mixes: negative queries are not among them
+    every = tuple(index.query_sets())  # what sharp mixes: negative queries are not among them
     if not every:
         raise BadInput(
             f"{index.path} has no query set to sharpen with: strop queries {index.path} "

@@ -85,7 +85,7 @@ def sweep(
     progress: Progress | None = None,
 ) -> Sweep:
     """Vary alpha, temperature or n, at the paper's temperature or alpha and at strop's."""
-    mixed = tuple(sets) or tuple(_sets(index))
+    mixed = tuple(sets or index.query_sets())
     base = index.method(replace(METHODS["sharp"], sets=mixed))
     held, values = _grid(what, _longest(index, mixed))
     methods: dict[str, Method] = {"trad": METHODS["trad"]}
@@ -121,11 +121,6 @@ def _grid(what: What, longest: int) -> tuple[dict[str, dict[str, Any]], Sequence
         numbers = [*(n for n in NUMBERS if n < longest), longest]
         return {"T = 1": {"temperature": 1.0}, "T = 0.1": {"temperature": 0.1}}, numbers
     raise BadInput(f"{what!r} cannot be swept: choose from alpha, temperature, n")
-
-
-def _sets(index: Index) -> list[str]:
-    sets = index.info()["sets"]
-    return [name for name, of in sets.items() if of["source"] != "expanded"]
 
 
 def _longest(index: Index, sets: Sequence[str]) -> int:
@@ -166,7 +161,7 @@ def compare_sets(
 
     To compare generators, import each one's file as a set of its own.
     """
-    chosen = list(sets) or _sets(index)
+    chosen = list(sets or index.query_sets())
     alone = [Method(f"{name} {t}", sets=(name,), temperature=t)
              for name in chosen for t in temperatures]  # fmt: skip
     report = evaluate(

@@ -197,7 +197,7 @@ class _Workshop:
             return {PEARSON: 100 * found.pearson}, about
         report = evaluate(
             index, dataset, [spec], ignore_same_id=data.ignore_same_id,
-            asked=self._refined(plan, index, dataset), progress=self._progress,
+            query_vectors=self._refined(plan, index, dataset), progress=self._progress,
         )  # fmt: skip
         (values,) = report.results.values()
         return {name: 100 * values[name] for name in MEASURES}, about
