@@ -85,7 +85,7 @@ def test_a_verb_speaks_to_machines(verb: str, given: Callable[[str], list[str]])
 
 def test_the_version_and_the_bare_command() -> None:
     assert strop("--version").stdout == f"strop, version {__version__}\n"
-    assert "Commands:" in strop("-h").stdout
+    assert "Build an index:" in strop("-h").stdout
 
 
 # -- quick to start ----------------------------------------------------------------------------
@@ -728,7 +728,7 @@ def test_demo_shows_a_table_three_changes_and_what_to_type(demo: tuple[Path, Ran
 def test_demo_for_machines(
     documents: list[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.cli.demo.read_stdlib", lambda: documents)
+    monkeypatch.setattr("strop.io.stdlib_docs.read_stdlib", lambda: documents)
     for _ in range(2):  # made, then found there
         ran = strop("demo", "-o", tmp_path / "demo.index", "--json")
         assert ran.json["dataset"] == "python docs"

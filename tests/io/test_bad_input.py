@@ -412,7 +412,7 @@ def test_a_folder_of_collections(index: Path, tmp_path: Path) -> None:
 def test_an_output_that_is_something_else(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.cli.demo.read_stdlib", list)  # reading it takes seconds
+    monkeypatch.setattr("strop.io.stdlib_docs.read_stdlib", list)  # reading it takes seconds
     file = tmp_path / "file"
     file.write_text("mine")
     failed(strop("build", corpus, "-o", file), file, "is no index")
@@ -447,7 +447,7 @@ def test_a_build_that_failed_deletes_nothing_it_did_not_make(tmp_path: Path) -> 
 def test_the_demo_keeps_off_an_index_of_something_else(
     documents: list[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.cli.demo.read_stdlib", lambda: documents)
+    monkeypatch.setattr("strop.io.stdlib_docs.read_stdlib", lambda: documents)
     mine = tmp_path / "mine.index"
     assert strop("build", "-", "-o", mine, stdin=jsonl(*GOOD)).code == 0
     with unharmed(mine):

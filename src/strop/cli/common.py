@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from strop.cli.display import human_bytes, print_json, say, warn, worth_compacting
+from strop.cli.messages import echo, print_json, say, warn
+from strop.common.text import human_bytes
 from strop.errors import BadInput
 from strop.io.files import shown_name
 
@@ -25,6 +26,9 @@ _OWN = frozenset(
 """Arguments of their own in the library, not options of an embedder or a model."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_WASTE_SHARE, _WASTE_BYTES = 0.2, 1_000_000
+"""Waste is reported when it is above this share of an index and above this many bytes."""
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
@@ -109,7 +113,7 @@ def report_changes(index: Index, changes: dict[str, Any], as_json: bool) -> None
         f"{changes[key]:,} {key}" for key in ("new", "changed", "unchanged") if changes.get(key)
     ]
     mixed = ", ".join(f"{count:,} {name}" for name, count in sets.items())
-    click.echo(
+    echo(
         f"{about['documents']:,} documents"
         + (f" ({', '.join(said)})" if said else "")
         + (f", sharpened by {mixed}" if mixed else "")
@@ -118,6 +122,18 @@ def report_changes(index: Index, changes: dict[str, Any], as_json: bool) -> None
     if worth_compacting(about["sizes"]):
         waste = human_bytes(about["sizes"]["waste"])
         say(f"{waste} of it are in no use: strop compact {shlex.quote(about['path'])}")
+
+
+def waiting_for_vectors(about: dict[str, Any]) -> int:
+    """Return how many documents and lists of queries ``strop finish`` would embed."""
+    # Expanded text is embedded when a method asks for it, not by finish.
+    sets = [of for of in about["sets"].values() if of["source"] != "expanded"]
+    return int(about["waiting"] + sum(of["waiting"] for of in sets))
+
+
+def worth_compacting(sizes: dict[str, Any]) -> bool:
+    """Tell whether so much of an index is waste that people should hear of it."""
+    return bool(sizes["waste"] > max(_WASTE_BYTES, _WASTE_SHARE * sizes["total"]))
 
 
 def named_options(pairs: Sequence[str], flag: str = "--option") -> dict[str, Any]:

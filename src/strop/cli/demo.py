@@ -7,22 +7,52 @@ import operator
 import os
 import platform
 import re
+import shlex
 import shutil
 import sys
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import click
+
+from strop.cli.common import AS_JSON
+from strop.cli.messages import echo, print_json
+from strop.cli.progress import progress_bars
+from strop.common.text import shorten
 from strop.errors import BadInput
-from strop.evaluation.scoring import Report, evaluate
-from strop.index import Index
-from strop.io.stdlib_docs import read_stdlib
-from strop.search.explain import Moved
 from strop.types import Dataset, Progress
+
+if TYPE_CHECKING:  # loaded when the demo runs, so that --help is quick
+    from strop.evaluation.scoring import Report
+    from strop.index import Index
+    from strop.search.explain import Moved
 
 _MEASURES = ("nDCG@10", "Success@1", "R@50")
 _COMPARE = {">=": operator.ge, "<": operator.lt}
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--output",
+    "path",
+    type=Path,
+    default=Path("demo.index"),
+    show_default=True,
+    help="The index folder.",
+)
+@click.option("--embedder", default="wordllama", show_default=True, help="Which embedder.")
+@AS_JSON
+def demo(path: Path, embedder: str, as_json: bool) -> None:
+    """Index the Python standard library's documentation; score it on questions written by hand."""
+    with progress_bars() as progress:
+        result = run_demo(path, embedder, progress)
+    if as_json:
+        print_json(result.to_json())
+        return
+    _print_demo(result, path, command())
 
 
 @dataclass(frozen=True)
@@ -83,9 +113,12 @@ def _admits(versions: str, version: tuple[int, int]) -> bool:
 
 def run_demo(path: Path, embedder: str, progress: Progress | None = None) -> DemoResult:
     """Index the standard library's documentation at ``path`` (or bring it up to date) and score."""
+    from strop.evaluation.scoring import evaluate
+    from strop.io import stdlib_docs
+
     if progress is not None:
         progress("reading documentation", 0, 1)
-    documents = read_stdlib()
+    documents = stdlib_docs.read_stdlib()
     if progress is not None:
         progress("reading documentation", 1, 1)
     with _open(path, embedder) as index:
@@ -100,6 +133,8 @@ def run_demo(path: Path, embedder: str, progress: Progress | None = None) -> Dem
 
 
 def _open(path: Path, embedder: str) -> Index:
+    from strop.index import Index
+
     if (path / "catalog.sqlite").exists():
         return Index.open(path, embedder)
     return Index.create(path, embedder)
@@ -149,3 +184,32 @@ def command() -> str:
     if found and script.name == "strop" and Path(found).resolve() == script.resolve():
         return "strop"
     return os.path.relpath(script) if script.name == "strop" else f"{sys.executable} -m strop"
+
+
+def _print_demo(result: DemoResult, path: Path, command: str) -> None:
+    """Print what the demo found and the line to type next."""
+    from strop.cli.tables import plain, print_report, standard_output
+
+    out = standard_output()
+    out.print(
+        f"\n{result.documents:,} documents of the Python {result.version} standard library, "
+        f"{result.report.queries} questions written by hand\n"
+    )
+    print_report(result.report)
+    out.print("\nThe two answers that gained most and the one that lost most, and why:")
+    for change in result.changes:
+        before, after = (str(place or "beyond 50") for place in (change.before, change.after))
+        out.print()
+        out.print(plain(f"  {change.question}", "bold"))
+        how = (
+            "moved by its own text"
+            if change.moved == change.answer
+            else (f"overtaken by {change.moved}, moved by its own text")
+        )
+        out.print(plain(f"  {change.answer}: place {before} -> {after}, {how}"))
+        for part in change.why:
+            out.print(plain(f"    {part.moved:+.3f}  {shorten(part.text, 84)}"))
+    out.print("\nSearch it yourself:\n")
+    question = result.changes[0].question if result.changes else "copy a file"
+    words = [command, "search", shlex.quote(str(path)), shlex.quote(question), "--explain"]
+    echo(f"  {' '.join(words)}\n")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strop.cli.common import F, split_list
-from strop.cli.display import say, warn
 from strop.cli.generate import model_options, options_of_model, profile_of
+from strop.cli.messages import say, warn
 
 if TYPE_CHECKING:  # loaded where a model is asked, so that --help is quick
     from strop.expand.methods import QueryMethod

@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from strop.cli.common import AS_JSON, named_options, open_index
-from strop.cli.display import (
-    end_progress,
-    print_estimate,
-    print_generated,
-    print_json,
-    progress_bars,
-    say,
-    warn,
-)
+from strop.cli.messages import echo, print_json, say, warn
+from strop.cli.progress import end_progress, progress_bars
 from strop.errors import BadInput
 from strop.io.files import atomic_write, filled_lines, json_records
 from strop.types import Progress
@@ -363,6 +356,8 @@ def _estimate(index: Index, plan: Generation, given: dict[str, Any], as_json: bo
         told = {**asdict(found), "packed": asdict(packed) if packed else None}
         print_json({"lm": plan.lm.name, "style": plan.style, "set": plan.name, **told})
     else:
+        from strop.cli.generation_tables import print_estimate
+
         print_estimate(plan, found, packed, batch)
     budget = given["budget"]
     if budget is not None and found.cost is not None and found.cost > budget:
@@ -406,6 +401,8 @@ def _report(ctx: click.Context, summary: Summary, plan: Generation, as_json: boo
     if as_json:
         print_json({"set": plan.name, "lm": plan.lm.name, **summary.to_json()})
     else:
+        from strop.cli.generation_tables import print_generated
+
         print_generated(plan, summary, again)
     spent = summary.spent
     if spent.failures and not spent.replies and not summary.queries:
@@ -491,4 +488,4 @@ def _told(as_json: bool, told: dict[str, Any], said: str) -> None:
     if as_json:
         print_json(told)
     else:
-        click.echo(said)
+        echo(said)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strop.cli.common import AS_JSON, named_options, open_index, split_list
-from strop.cli.display import plain, plain_table, print_json, progress_bars, standard_output
+from strop.cli.messages import echo, print_json
+from strop.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from strop.research.paper import Table
@@ -125,6 +126,8 @@ def _setup(
 
 def _print_list(table: Table, outcomes: Sequence[Outcome]) -> None:
     """Print a table as the paper has it: what is expected, and what can be measured here."""
+    from strop.cli.tables import plain, plain_table, standard_output
+
     out = standard_output()
     out.print(plain(f"\n{table.name}", "bold"), plain(f"{table.title} ({table.measure})"), sep="  ")
     datasets = list(dict.fromkeys(one.dataset for one in outcomes if one.dataset != "average"))
@@ -154,6 +157,8 @@ def _print_list(table: Table, outcomes: Sequence[Outcome]) -> None:
 
 def _print_measured(table: Table, outcomes: Sequence[Outcome]) -> None:
     """Print what was measured against what is expected."""
+    from strop.cli.tables import plain, plain_table, standard_output
+
     out = standard_output()
     out.print(plain(f"\n{table.name}", "bold"), plain(f"{table.title} ({table.measure})"), sep="  ")
     done = [one for one in outcomes if one.measured is not None]
@@ -173,6 +178,8 @@ def _print_measured(table: Table, outcomes: Sequence[Outcome]) -> None:
 
 def _print_missing(outcomes: Sequence[Outcome]) -> None:
     """Print why figures were not measured, or cannot be compared, each reason once."""
+    from strop.cli.tables import plain, standard_output
+
     out = standard_output()
     for verdict, heading in (
         ("not run", "Not run, for want of:"),
@@ -284,7 +291,7 @@ def analyse(
         return
     for name, of in told.items():
         if name == "perplexity":
-            click.echo(
+            echo(
                 f"perplexity: Pearson {of['pearson']:+.4f} (95% limits {of['low']:+.4f} to "
                 f"{of['high']:+.4f}), {of['pairs']:,} pairs, {of['documents']:,} documents"
             )
@@ -292,8 +299,8 @@ def analyse(
             best = max(of.get("points") or of["sets"], key=lambda row: row["value"])
             held = {k: v for k, v in best.items() if k in (name, "held", "set", "temperature")}
             at = ", ".join(f"{key} {value}" for key, value in held.items())
-            click.echo(f"{name}: best {best['value']:.2f} ({at}); plain {of['plain']:.2f}")
-        click.echo(f"  {of['files'][0]}")
+            echo(f"{name}: best {best['value']:.2f} ({at}); plain {of['plain']:.2f}")
+        echo(f"  {of['files'][0]}")
 
 
 @click.command()
@@ -348,7 +355,7 @@ def report(
     if as_json:
         print_json({"page": str(page), "bytes": page.stat().st_size})
     else:
-        click.echo(str(page))
+        echo(str(page))
 
 
 COMMANDS = (analyse, report, reproduce)
