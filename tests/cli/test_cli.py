@@ -241,7 +241,7 @@ def _read(handle: int) -> bytes:
 
 def test_texts_are_shown_as_they_are(tmp_path: Path) -> None:
     odd = "[bold]no markup[/] :smile: \x1b[31mno colour\x07 C:\\"
-    shown = "[bold]no markup[/] :smile: �[31mno colour� C:\\"
+    shown = "[bold]no markup[/] :smile: \\u001b[31mno colour\\u0007 C:\\"
     document = {"id": "[id] :x:", "title": "[i]t[/i]", "text": odd, "kind": "[dim]:heart:"}
     index = tmp_path / "odd.index"
     assert strop("build", "-", "-o", index, stdin=jsonl(document)).code == 0
