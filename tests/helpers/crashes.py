@@ -580,11 +580,16 @@ class Forks:
     def __init__(self, folder: Path) -> None:
         self._errors = folder / "errors.txt"
         self._server = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, "-m", "helpers.crashes"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "STROP_THREADS": "1"},
+            env={
+                **os.environ,
+                "OPENBLAS_NUM_THREADS": "1",
+                "STROP_THREADS": "1",
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            },
         )
         self._running: set[int] = set()
 
