@@ -366,7 +366,6 @@ class Index(IndexFolder):
         settings: ReferenceSettings | None = None,
         *,
         method: str = "auto",
-        memory: int = 500_000_000,
         progress: Progress | None = None,
     ) -> int:
         """Choose each document's contrastive references where missing or out of date.
@@ -380,8 +379,7 @@ class Index(IndexFolder):
                 snapshot, _ = self._layout(METHODS["trad"])
             return update_references(
                 self._catalog, snapshot.numbers, snapshot.documents,
-                settings or self._reference_settings(), method=method, memory=memory,
-                progress=progress,
+                settings or self._reference_settings(), method=method, progress=progress,
             )  # fmt: skip
 
     def _reference_settings(self) -> ReferenceSettings:

@@ -20,7 +20,7 @@ from strop.generate.prompts import PromptSettings
 from strop.lm import load
 from strop.lm.prices import Price
 
-REFERENCES = ReferenceSettings(neighbors=8, smallest=2, largest=3, restarts=2)
+REFERENCES = ReferenceSettings(neighbors=8, smallest=2, largest=3, n_init=2)
 TOPICS = "apple river stone cloud forest engine harbour violin".split()
 
 

@@ -92,7 +92,7 @@ def generate(index: Index, size: int, log: Path | None) -> None:
     index.generate(index.generation(Writer(log), settings, name="writer", limit=min(size, 12)))
 
 
-REFERENCES = ReferenceSettings(neighbors=8, smallest=2, largest=3, restarts=2)
+REFERENCES = ReferenceSettings(neighbors=8, smallest=2, largest=3, n_init=2)
 
 
 def story(size: int, asked: Path | None = None) -> list[tuple[str, Op]]:

@@ -19,10 +19,10 @@ from strop import Document, Index
 from strop.common import threads
 from strop.common.arrays import unit_rows
 from strop.errors import BadInput
-from strop.references import neighbors
+from strop.references import cells, neighbors
 from strop.references import store as reference_store
 from strop.references.clustering import kmeans, silhouette, squared_distances
-from strop.references.neighbors import filled_rows, nearest_neighbors, neighbors_of
+from strop.references.neighbors import nearest_neighbors, neighbors_of, nonzero_rows
 from strop.references.selection import ReferenceSettings, select_references
 from strop.references.store import Selected
 from strop.types import Vectors
@@ -76,7 +76,7 @@ def test_neighbours_are_those_of_brute_force(seed: int, n: int, dim: int, k: int
         np.testing.assert_allclose(similarities[have], vectors[rows[have]] @ vectors[i], atol=1e-6)
         assert (similarities[~have] == 0).all()
     some = np.arange(0, n, 2)
-    part = neighbors_of(vectors, filled_rows(vectors), some, k)
+    part = neighbors_of(vectors, nonzero_rows(vectors), some, k)
     np.testing.assert_array_equal(part.rows, expected[some])
 
 
@@ -84,10 +84,9 @@ def test_neighbours_do_not_depend_on_blocks_or_threads(monkeypatch: pytest.Monke
     vectors = with_twins_and_zeros(3, 1500, 24)
     vectors[200:260] = vectors[200]  # more twins than there are spare candidates
     whole = nearest_neighbors(vectors, 20)
-    for memory in (10**4, 10**5, 10**6):
-        np.testing.assert_array_equal(
-            nearest_neighbors(vectors, 20, memory=memory).rows, whole.rows
-        )
+    for block in (64, 100, 700):
+        monkeypatch.setattr(neighbors, "BLOCK", block)
+        np.testing.assert_array_equal(nearest_neighbors(vectors, 20).rows, whole.rows)
     monkeypatch.setattr(threads, "thread_count", lambda: 1)
     alone = nearest_neighbors(vectors, 20)
     np.testing.assert_array_equal(alone.rows, whole.rows)
@@ -113,20 +112,20 @@ def test_cells_find_most_of_the_neighbours() -> None:
 def test_large_corpora_go_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = clustered(8, 300, 8)
     called: list[int] = []
-    real = neighbors._propose_from_cells
+    real = cells.rough_centres
 
-    def spy(*arguments: object) -> None:
-        called.append(1)
-        real(*arguments)  # type: ignore[arg-type]
+    def spy(points: Vectors, count: int) -> Vectors:
+        called.append(count)
+        return real(points, count)
 
-    monkeypatch.setattr(neighbors, "_propose_from_cells", spy)
+    monkeypatch.setattr(neighbors, "rough_centres", spy)
     nearest_neighbors(vectors, 5)
     assert not called
     monkeypatch.setattr(neighbors, "APPROXIMATE_ABOVE", 200)
     nearest_neighbors(vectors, 5)
-    assert called
+    assert called == [17]
     assert nearest_neighbors(vectors, 5, method="exact").rows.shape == (300, 5)
-    assert len(called) == 1
+    assert called == [17]
 
 
 def _distances(points: Vectors) -> Vectors:
@@ -222,7 +221,8 @@ def test_references_do_not_depend_on_threads_or_company(monkeypatch: pytest.Monk
     vectors = clustered(12, 600, 16)
     together = select_references(vectors)
     monkeypatch.setattr(threads, "thread_count", lambda: 1)
-    alone = select_references(vectors, memory=10**5)
+    monkeypatch.setattr(neighbors, "BLOCK", 100)
+    alone = select_references(vectors)
     for one, other in zip(together, alone, strict=True):
         np.testing.assert_array_equal(one, other)
     again = select_references(vectors, ReferenceSettings(seed=1))
@@ -273,7 +273,7 @@ def test_empty_documents_have_none_and_are_none() -> None:
         ({"smallest": 1}, "such as 3:10, not 1:10"),
         ({"smallest": 5, "largest": 4}, "not 5:4"),
         ({"neighbors": 0}, "1 or more"),
-        ({"restarts": 0}, "1 or more"),
+        ({"n_init": 0}, "1 or more"),
     ],
 )
 def test_bad_settings(arguments: dict[str, int], message: str) -> None:
@@ -296,7 +296,7 @@ def embed(texts: Sequence[str]) -> Vectors:
     return unit_rows(np.array(rows))
 
 
-SMALL = ReferenceSettings(neighbors=12, smallest=2, largest=4, restarts=2)
+SMALL = ReferenceSettings(neighbors=12, smallest=2, largest=4, n_init=2)
 
 
 def everything(index: Index) -> dict[str, Selected | None]:

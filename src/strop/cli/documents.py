@@ -163,7 +163,6 @@ def show(path: Path, id_: str, as_json: bool) -> None:
 @click.argument("path", metavar="INDEX", type=Path)
 @click.option("--neighbors", default=100, show_default=True, help="How many to cluster.")
 @click.option("--k", "sizes", default="3:10", show_default=True, help="Numbers of clusters to try.")
-@click.option("--restarts", default=10, show_default=True, help="Runs of KMeans for each k.")
 @click.option("--seed", default=0, show_default=True, help="Of the seeding of KMeans.")
 @click.option(
     "--method",
@@ -172,16 +171,13 @@ def show(path: Path, id_: str, as_json: bool) -> None:
     show_default=True,
     help="How neighbours are found; cells is approximate, for very large corpora.",
 )
-@click.option("--memory", default=500, show_default=True, help="Megabytes for temporary blocks.")
 @AS_JSON
 def references(
     path: Path,
     neighbors: int,
     sizes: str,
-    restarts: int,
     seed: int,
     method: str,
-    memory: int,
     as_json: bool,
 ) -> None:
     """Choose the neighbours each document of INDEX is to be told apart from.
@@ -193,12 +189,10 @@ def references(
     smallest, colon, largest = sizes.partition(":")
     if not (colon and smallest.isdigit() and largest.isdigit()):
         raise click.UsageError(f"--k takes a range such as 3:10, not {sizes!r}")
-    settings = ReferenceSettings(neighbors, int(smallest), int(largest), restarts, seed)
+    settings = ReferenceSettings(neighbors, int(smallest), int(largest), seed=seed)
     with open_index(path) as index:
         with progress_bars() as progress:
-            chosen = index.select_references(
-                settings, method=method, memory=memory * 1_000_000, progress=progress
-            )
+            chosen = index.select_references(settings, method=method, progress=progress)
         about = index.info()
     told = {"chosen": chosen, **(about["references"] or {"documents": 0, "out_of_date": 0})}
     if as_json:

@@ -1,4 +1,5 @@
-"""Contrastive references: nearest neighbours, clusters, the choice, keeping it up to date.
+"""Contrastive references: nearest neighbours, their clusters, the choice, and its updates.
 
-A change of which documents are contrasted is made here. Nothing here writes or scores queries.
+Change here which documents a document is contrasted with. Nothing here writes or scores queries,
+and nothing here contains SQL: lists and choices are stored by ``storage/``.
 """

@@ -1,4 +1,4 @@
-"""Rough cells of unit vectors: which of a few centres each is nearest to."""
+"""Rough clusters ("cells") of unit vectors: the centres, and the nearest centre of a vector."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from strop.types import Vectors
 
 
 def rough_centres(points: Vectors, cells: int, each: int = 40, rounds: int = 8) -> Vectors:
-    """Return unit centres (cells, dim) from a few rounds of KMeans, on so many points for each."""
-    every = max(1, len(points) // (cells * each))
-    sample = np.ascontiguousarray(points[::every])
+    """Return unit centres (cells, dim): a few rounds of KMeans on about ``each`` points a cell."""
+    step = max(1, len(points) // (cells * each))
+    sample = np.ascontiguousarray(points[::step])
     centres = sample[np.linspace(0, len(sample) - 1, cells).astype(np.int64)].copy()
     for _ in range(rounds):
-        nearest = nearest_centres(sample, centres)
         sums = np.zeros_like(centres)
-        _add_rows(sample, nearest, sums)
+        _add_rows(sample, nearest_centres(sample, centres), sums)
         lengths = np.linalg.norm(sums, axis=1, keepdims=True)
         centres = np.where(lengths > 0, sums / np.maximum(lengths, 1e-12), centres)
     return np.asarray(centres, np.float32)
 
 
 def nearest_centres(points: Vectors, centres: Vectors) -> Ints:
-    """Return for each point which centre has the largest product with it."""
+    """Return for each point the number of the centre with the largest product."""
     nearest = np.empty(len(points), np.int64)
     for at in range(0, len(points), 8192):
         nearest[at : at + 8192] = np.argmax(points[at : at + 8192] @ centres.T, axis=1)
@@ -32,8 +31,8 @@ def nearest_centres(points: Vectors, centres: Vectors) -> Ints:
 
 
 @compiled()
-def _add_rows(points: Vectors, which: Ints, sums: Vectors) -> None:
-    """Add each point to row ``which`` of the sums."""
+def _add_rows(points: Vectors, cell_of: Ints, sums: Vectors) -> None:
+    """Add each point to the row of its cell in ``sums``."""
     for r in range(len(points)):
         for c in range(points.shape[1]):
-            sums[which[r], c] += points[r, c]
+            sums[cell_of[r], c] += points[r, c]

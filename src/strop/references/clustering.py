@@ -1,10 +1,10 @@
-"""KMeans and silhouette of few points from their distances alone. Compiled, no I/O, no state.
+"""KMeans and silhouette of a few points, computed from their distances only.
 
-A hundred neighbours span at most a hundred dimensions, whatever the embedder's, and all that
-KMeans and silhouette need are squared distances. With ``S_ci`` the sum of point i's squared
-distances to the n points of cluster c, and ``Q_c`` the sum of ``S_ci`` over its members, the
-squared distance of point i to the centroid of c is ``S_ci / n - Q_c / (2 n^2)``. A point that
-changes its cluster changes two rows of S, so later rounds cost next to nothing.
+KMeans and silhouette need only squared distances, so for a hundred neighbours the embedder's
+dimension does not matter. Let ``S_ci`` be the sum of the squared distances of point i to the n
+points of cluster c, and ``Q_c`` the sum of ``S_ci`` over the members of c. The squared distance of
+point i to the centroid of c is then ``S_ci / n - Q_c / (2 n^2)``. A point that changes its cluster
+changes two rows of S, so later rounds are cheap.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MOST_ROUNDS = 300
 
 @compiled(reorder=True)
 def squared_distances(points: Vectors, out: Floats) -> None:
-    """Fill ``out`` (m, m) with the squared distances of points (m, dim); exactly 0 for twins."""
+    """Fill ``out`` (m, m) with the squared distances of points (m, dim); 0 for equal ones."""
     m, dim = points.shape
     for i in range(m):
         out[i, i] = 0
         j = i + 1
-        while j + 4 <= m:  # four at a time: each value of point i is loaded once for all
+        while j + 4 <= m:  # four at a time, so that each value of point i is loaded once
             a = np.float32(0)
             b = np.float32(0)
             c = np.float32(0)
@@ -59,107 +59,21 @@ def kmeans(
 ) -> float:
     """Cluster m points into k by their squared distances (m, m); return the inertia.
 
-    ``draws`` (restarts, at least 1 + (k - 1) * trials) are uniform numbers for the k-means++
-    seeding: the first chooses the first centre, then ``trials`` candidates are weighed for each
-    further one. The labels of the best restart go to ``best_labels`` (m,). A cluster left empty
-    takes the point farthest from its centroid; it stays empty only if no point is off its centroid.
+    ``draws`` (runs, at least 1 + (k - 1) * trials) are uniform random numbers for the k-means++
+    seeding, one row for each run. The labels of the best run go to ``best_labels`` (m,). An empty
+    cluster gets the point farthest from its centroid; it stays empty only if every point is at its
+    centroid.
     """
     m = distances.shape[0]
-    restarts = draws.shape[0]
     centres = np.empty(k, np.int64)
-    closest = np.empty(m, np.float32)
-    attempt = np.empty(m, np.float32)
-    chosen = np.empty(m, np.float32)
-    summed = np.empty(m, np.float64)
-    sums = np.empty((k, m), np.float32)
-    counts = np.empty(k, np.int64)
-    inside = np.empty(k, np.float64)
-    nearest = np.empty(m, np.float32)
     labels = np.empty(m, np.int32)
-    moved = np.empty(m, np.int32)
+    nearest = np.empty(m, np.float32)
+    counts = np.empty(k, np.int64)
     lowest = np.inf
-    for restart in range(restarts):
-        # Seeding.
-        first = min(int(draws[restart, 0] * m), m - 1)
-        centres[0] = first
-        total = 0.0
-        for i in range(m):
-            closest[i] = distances[first, i]
-        at_draw = 1
-        for c in range(1, k):
-            total = 0.0
-            for i in range(m):
-                total += closest[i]
-                summed[i] = total
-            least = np.inf
-            for _ in range(trials):
-                want = draws[restart, at_draw] * total
-                at_draw += 1
-                candidate = min(np.searchsorted(summed, want), m - 1)
-                left = np.float32(0)
-                row = distances[candidate]
-                for i in range(m):
-                    attempt[i] = min(closest[i], row[i])
-                    left += attempt[i]
-                if left < least:
-                    least = left
-                    centres[c] = candidate
-                    chosen[:] = attempt
-            closest[:] = chosen
-        # First assignment: to the centres themselves.
-        row = distances[centres[0]]
-        for i in range(m):
-            nearest[i] = row[i]
-            labels[i] = 0
-        for c in range(1, k):
-            row = distances[centres[c]]
-            for i in range(m):
-                closer = row[i] < nearest[i]
-                nearest[i] = row[i] if closer else nearest[i]
-                labels[i] = c if closer else labels[i]
-        counts[:] = 0
-        for i in range(m):
-            counts[labels[i]] += 1
-        _fill_empty(labels, counts, nearest)
-        sums[:] = 0
-        for j in range(m):
-            target = sums[labels[j]]
-            row = distances[j]
-            for i in range(m):
-                target[i] += row[i]
-        # Rounds.
-        for _ in range(_MOST_ROUNDS):
-            inside[:] = 0
-            for i in range(m):
-                inside[labels[i]] += sums[labels[i], i]
-            nearest[:] = np.inf
-            for c in range(k):
-                if counts[c] == 0:
-                    continue
-                scale = np.float32(1.0 / counts[c])
-                shift = np.float32(inside[c] / (2.0 * counts[c] * counts[c]))
-                row = sums[c]
-                for i in range(m):
-                    value = row[i] * scale - shift
-                    closer = value < nearest[i]
-                    nearest[i] = value if closer else nearest[i]
-                    moved[i] = c if closer else moved[i]
-            counts[:] = 0
-            for i in range(m):
-                counts[moved[i]] += 1
-            _fill_empty(moved, counts, nearest)
-            changed = False
-            for j in range(m):
-                old, new = labels[j], moved[j]
-                if old != new:
-                    changed = True
-                    labels[j] = new
-                    source, target, row = sums[old], sums[new], distances[j]
-                    for i in range(m):
-                        source[i] -= row[i]
-                        target[i] += row[i]
-            if not changed:
-                break
+    for run in range(draws.shape[0]):
+        _seed(distances, trials, draws[run], centres)
+        _assign(distances, centres, labels, nearest, counts)
+        _refine(distances, labels, nearest, counts)
         inertia = 0.0
         for i in range(m):
             inertia += max(nearest[i], np.float32(0))
@@ -169,8 +83,112 @@ def kmeans(
     return lowest
 
 
+@compiled(reorder=True)
+def _seed(
+    distances: Floats, trials: int, draws: NDArray[np.float64], centres: NDArray[np.int64]
+) -> None:
+    """Choose points as first centres by k-means++: for each, the best of ``trials`` candidates."""
+    m = distances.shape[0]
+    closest = np.empty(m, np.float32)
+    trial = np.empty(m, np.float32)
+    best_trial = np.empty(m, np.float32)
+    cumulated = np.empty(m, np.float64)
+    centres[0] = min(int(draws[0] * m), m - 1)
+    closest[:] = distances[centres[0]]
+    at_draw = 1
+    for c in range(1, len(centres)):
+        total = 0.0
+        for i in range(m):
+            total += closest[i]
+            cumulated[i] = total
+        least = np.inf
+        for _ in range(trials):
+            candidate = min(np.searchsorted(cumulated, draws[at_draw] * total), m - 1)
+            at_draw += 1
+            row = distances[candidate]
+            inertia = np.float32(0)
+            for i in range(m):
+                trial[i] = min(closest[i], row[i])
+                inertia += trial[i]
+            if inertia < least:
+                least = inertia
+                centres[c] = candidate
+                best_trial[:] = trial
+        closest[:] = best_trial
+
+
+@compiled()
+def _assign(
+    distances: Floats, centres: NDArray[np.int64], labels: Labels, nearest: Floats,
+    counts: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """Assign each point to the nearest of the points ``centres``."""
+    m = distances.shape[0]
+    labels[:] = 0
+    nearest[:] = distances[centres[0]]
+    for c in range(1, len(centres)):
+        row = distances[centres[c]]
+        for i in range(m):
+            closer = row[i] < nearest[i]
+            nearest[i] = row[i] if closer else nearest[i]
+            labels[i] = c if closer else labels[i]
+    _count(labels, counts)
+    _fill_empty(labels, counts, nearest)
+
+
+@compiled(reorder=True)
+def _refine(distances: Floats, labels: Labels, nearest: Floats, counts: NDArray[np.int64]) -> None:
+    """Move points to the nearest centroid until none moves; ``sums`` is S of the formula above."""
+    m, k = len(labels), len(counts)
+    sums = np.zeros((k, m), np.float32)
+    within = np.empty(k, np.float64)
+    moved = np.empty(m, np.int32)
+    for j in range(m):
+        target, row = sums[labels[j]], distances[j]
+        for i in range(m):
+            target[i] += row[i]
+    for _ in range(_MOST_ROUNDS):
+        within[:] = 0
+        for i in range(m):
+            within[labels[i]] += sums[labels[i], i]
+        nearest[:] = np.inf
+        for c in range(k):
+            if counts[c] == 0:
+                continue
+            scale = np.float32(1.0 / counts[c])
+            shift = np.float32(within[c] / (2.0 * counts[c] * counts[c]))
+            row = sums[c]
+            for i in range(m):
+                value = row[i] * scale - shift
+                closer = value < nearest[i]
+                nearest[i] = value if closer else nearest[i]
+                moved[i] = c if closer else moved[i]
+        _count(moved, counts)
+        _fill_empty(moved, counts, nearest)
+        changed = False
+        for j in range(m):
+            old, new = labels[j], moved[j]
+            if old != new:
+                changed = True
+                labels[j] = new
+                source, target, row = sums[old], sums[new], distances[j]
+                for i in range(m):
+                    source[i] -= row[i]
+                    target[i] += row[i]
+        if not changed:
+            break
+
+
+@compiled()
+def _count(labels: Labels, counts: NDArray[np.int64]) -> None:
+    counts[:] = 0
+    for label in labels:
+        counts[label] += 1
+
+
 @compiled()
 def _fill_empty(labels: Labels, counts: NDArray[np.int64], nearest: Floats) -> None:
+    """Give each empty cluster the point farthest from its centroid."""
     for c in range(len(counts)):
         if counts[c] > 0:
             continue
@@ -191,9 +209,9 @@ def _fill_empty(labels: Labels, counts: NDArray[np.int64], nearest: Floats) -> N
 def silhouette(lengths: Floats, labels: Labels, k: int, of_points: Floats) -> float:
     """Return the mean silhouette of labelled points from their distances (m, m), not squared.
 
-    A point's value is (b - a) / max(a, b), with a its mean distance to the others of its
-    cluster and b the least mean distance to another cluster; 0 for a point alone in its
-    cluster. The values go to ``of_points`` (m,). With fewer than two clusters it is -1.
+    The silhouette of a point is (b - a) / max(a, b), with a its mean distance to the others of
+    its cluster and b the least mean distance to another cluster; it is 0 for a point alone in its
+    cluster. The values go to ``of_points`` (m,). With fewer than two clusters the mean is -1.
     """
     m = lengths.shape[0]
     sums = np.zeros((k, m), np.float32)

@@ -1,7 +1,7 @@
-"""Contrastive references: the neighbours a document is to be told apart from.
+"""Contrastive references: the neighbours that queries of a document must tell it apart from.
 
-For each document: its nearest neighbours, KMeans on them for each k of a range, the k with the
-best mean silhouette, and from each cluster the neighbour nearest the centroid.
+For each document: find its nearest neighbours, cluster them by KMeans for each k of a range, take
+the k with the best mean silhouette, and from each cluster the neighbour nearest the centroid.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strop.common.arrays import Floats, Ints, unit_rows
 from strop.common.compiled import compiled
 from strop.common.threads import in_parts
 from strop.errors import BadInput
-from strop.references.clustering import kmeans, silhouette, squared_distances
+from strop.references.clustering import Labels, kmeans, silhouette, squared_distances
 from strop.references.neighbors import nearest_neighbors
 from strop.types import Progress, Vectors
 
@@ -29,14 +29,15 @@ _AT_ONCE = 1024
 class ReferenceSettings:
     """How references are chosen; the defaults are the paper's.
 
-    The same ``seed`` serves every document, so a document's references depend on its
-    neighbours alone and not on its place in the corpus.
+    ``smallest`` to ``largest`` are the numbers of clusters to try, each with ``n_init`` runs of
+    KMeans. All documents use the same ``seed``, so the references of a document depend on its
+    neighbours only, not on its place in the corpus.
     """
 
     neighbors: int = 100
     smallest: int = 3
     largest: int = 10
-    restarts: int = 10
+    n_init: int = 10
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -45,27 +46,29 @@ class ReferenceSettings:
                 f"k must be a range from 2 or more up, such as 3:10, not "
                 f"{self.smallest}:{self.largest}"
             )
-        if self.neighbors < 1 or self.restarts < 1:
-            raise BadInput("the numbers of neighbours and of restarts must be 1 or more")
+        if self.neighbors < 1 or self.n_init < 1:
+            raise BadInput(
+                f"neighbors and n_init must be 1 or more, not {self.neighbors} and {self.n_init}"
+            )
 
     def draws(self) -> NDArray[np.float64]:
-        """Return the random numbers for every k: (number of k, restarts, draws)."""
+        """Return random numbers for every k: (number of k, n_init, draws of the largest k)."""
         sizes = range(self.smallest, self.largest + 1)
         widest = 1 + (self.largest - 1) * _trials(self.largest)
-        made = np.zeros((len(sizes), self.restarts, widest))
+        draws = np.zeros((len(sizes), self.n_init, widest))
         for at, k in enumerate(sizes):
             needed = 1 + (k - 1) * _trials(k)
             generator = np.random.RandomState(self.seed)
-            made[at, :, :needed] = generator.random_sample((self.restarts, needed))
-        return made
+            draws[at, :, :needed] = generator.random_sample((self.n_init, needed))
+        return draws
 
 
 class References(NamedTuple):
     """References of n documents, at most ``largest`` each, most similar first.
 
-    ``rows`` (n, largest) int64, -1 behind the last; ``similarities`` (n, largest) float32 to the
-    document; ``cluster_sizes`` (n, largest) int64; ``silhouettes`` (n,) float32, the mean of the
-    clustering they are from (0 where none was made).
+    ``rows`` (n, largest) int64, -1 after the last; ``similarities`` (n, largest) float32 to the
+    document; ``cluster_sizes`` (n, largest) int64; ``silhouettes`` (n,) float32, the mean
+    silhouette of the clusters (0 where there are none).
     """
 
     rows: Ints
@@ -79,19 +82,16 @@ def select_references(
     settings: ReferenceSettings | None = None,
     *,
     method: str = "auto",
-    memory: int = 500_000_000,
     progress: Progress | None = None,
 ) -> References:
-    """Choose the references of every row of ``vectors`` (n, dim), made unit rows.
+    """Choose the references of every row of ``vectors`` (n, dim), scaled to unit length.
 
-    A document with no more neighbours than the smallest k has them all as references; one whose
-    neighbours are all equal has as many as the smallest k, the first. A row of zeros has none.
+    A document with at most ``smallest`` neighbours gets them all as references. If all neighbours
+    are equal, it gets the first ``smallest``. A zero row gets none.
     """
     settings = settings or ReferenceSettings()
     points = unit_rows(np.asarray(vectors))
-    near = nearest_neighbors(
-        points, settings.neighbors, method=method, memory=memory, progress=progress
-    )
+    near = nearest_neighbors(points, settings.neighbors, method=method, progress=progress)
     return choose_references(points, near.rows, near.similarities, settings, progress=progress)
 
 
@@ -102,7 +102,7 @@ def choose_references(
     settings: ReferenceSettings,
     progress: Progress | None = None,
 ) -> References:
-    """Choose among known neighbours: rows of ``vectors`` (documents, m), -1 for none."""
+    """Choose among known ``neighbors`` (documents, m), rows of ``vectors``, -1 for none."""
     n = len(neighbors)
     chosen = References(
         np.full((n, settings.largest), -1, np.int64),
@@ -128,73 +128,92 @@ def choose_references(
 
 
 def _trials(k: int) -> int:
-    """Return how many candidates are weighed for each centre, as scikit-learn does."""
+    """Return how many candidates k-means++ tries for each centre: as many as scikit-learn."""
     return 2 + int(np.log(k))
 
 
 @compiled()
 def _take_first(
-    document: int, neighbors: Ints, similarities: Floats, rows: Ints, of_rows: Floats,
+    document: int, neighbors: Ints, similarities: Floats, rows: Ints, row_similarities: Floats,
     sizes: Ints, count: int,
 ) -> None:  # fmt: skip
-    """Take the nearest neighbours as they are, where there is nothing to cluster."""
+    """Take the nearest neighbours as references where there is nothing to cluster."""
     for at in range(count):
         rows[document, at] = neighbors[document, at]
-        of_rows[document, at] = similarities[document, at]
+        row_similarities[document, at] = similarities[document, at]
         sizes[document, at] = 1
 
 
 @compiled()
 def _choose(
     vectors: Vectors, neighbors: Ints, similarities: Floats, smallest: int,
-    draws: NDArray[np.float64], trials: Ints, rows: Ints, of_rows: Floats, sizes: Ints,
+    draws: NDArray[np.float64], trials: Ints, rows: Ints, row_similarities: Floats, sizes: Ints,
     silhouettes: Floats, first: int, last: int,
 ) -> None:  # fmt: skip
-    largest = smallest + len(trials) - 1
+    """Choose the references of the documents ``first:last``."""
     for document in range(first, last):
         m = 0
         while m < neighbors.shape[1] and neighbors[document, m] >= 0:
             m += 1
         if m <= smallest:
-            _take_first(document, neighbors, similarities, rows, of_rows, sizes, m)
+            _take_first(document, neighbors, similarities, rows, row_similarities, sizes, m)
             continue
         points = np.empty((m, vectors.shape[1]), np.float32)
         for at in range(m):
             points[at] = vectors[neighbors[document, at]]
         squares = np.empty((m, m), np.float32)
         squared_distances(points, squares)
-        lengths = np.sqrt(squares)
         labels = np.empty(m, np.int32)
-        kept = np.empty(m, np.int32)
-        of_points = np.empty(m, np.float32)
-        best, best_k = -1.0, 0
-        for k in range(smallest, min(largest, m - 1) + 1):
-            at = k - smallest
-            kmeans(squares, k, trials[at], draws[at], labels)
-            value = silhouette(lengths, labels, k, of_points)
-            if value > best:
-                best, best_k = value, k
-                kept[:] = labels
-        if best_k == 0:  # all neighbours are equal: no clusters to speak of
-            _take_first(document, neighbors, similarities, rows, of_rows, sizes, smallest)
+        k, silhouettes[document] = _best_clusters(squares, smallest, draws, trials, labels)
+        if k == 0:  # all neighbours are equal: there are no clusters
+            _take_first(document, neighbors, similarities, rows, row_similarities, sizes, smallest)
             continue
-        silhouettes[document] = best
-        # A point's distance to its centroid grows with its squared distances to the members.
-        away = np.zeros(m, np.float32)
-        counts = np.zeros(best_k, np.int64)
-        nearest = np.full(best_k, -1, np.int64)
-        for at in range(m):
-            for other in range(m):
-                if kept[other] == kept[at]:
-                    away[at] += squares[at, other]
-            c = kept[at]
-            counts[c] += 1
-            if nearest[c] < 0 or away[at] < away[nearest[c]]:
-                nearest[c] = at
-        taken = 0
+        nearest, counts = _nearest_to_centroids(squares, labels, k)
+        chosen = 0
         for at in range(m):  # in order of similarity
-            if nearest[kept[at]] == at:
-                rows[document, taken] = neighbors[document, at]
-                of_rows[document, taken] = similarities[document, at]
-                sizes[document, taken] = counts[kept[at]]
-                taken += 1
+            if nearest[labels[at]] == at:
+                rows[document, chosen] = neighbors[document, at]
+                row_similarities[document, chosen] = similarities[document, at]
+                sizes[document, chosen] = counts[labels[at]]
+                chosen += 1
+
+
+@compiled()
+def _best_clusters(
+    squares: Floats, smallest: int, draws: NDArray[np.float64], trials: Ints, best_labels: Labels
+) -> tuple[int, float]:
+    """Write the labels of the k with the best silhouette; return k and it, or (0, 0.0)."""
+    m = len(squares)
+    lengths = np.sqrt(squares)
+    labels = np.empty(m, np.int32)
+    of_points = np.empty(m, np.float32)
+    best, best_k = -1.0, 0
+    for at in range(min(len(trials), m - smallest)):
+        k = smallest + at
+        kmeans(squares, k, trials[at], draws[at], labels)
+        value = silhouette(lengths, labels, k, of_points)
+        if value > best:
+            best, best_k = value, k
+            best_labels[:] = labels
+    return best_k, best if best_k else 0.0
+
+
+@compiled()
+def _nearest_to_centroids(squares: Floats, labels: Labels, k: int) -> tuple[Ints, Ints]:
+    """Return for each cluster the point nearest its centroid, and its number of points.
+
+    A point's distance to its centroid grows with the sum of its squared distances to the members.
+    """
+    m = len(labels)
+    sums = np.zeros(m, np.float32)
+    counts = np.zeros(k, np.int64)
+    nearest = np.full(k, -1, np.int64)
+    for at in range(m):
+        c = labels[at]
+        for other in range(m):
+            if labels[other] == c:
+                sums[at] += squares[at, other]
+        counts[c] += 1
+        if nearest[c] < 0 or sums[at] < sums[nearest[c]]:
+            nearest[c] = at
+    return nearest, counts

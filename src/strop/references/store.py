@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 
 from strop.common.arrays import Floats, Ints, as_floats
 from strop.common.threads import in_parts
-from strop.references import neighbors
 from strop.references.neighbors import (
     ROUNDING,
-    decide,
-    filled_rows,
-    keep_columns,
+    SPARE,
+    merge_columns,
     nearest_neighbors,
     neighbors_of,
+    nonzero_rows,
+    rank,
+    resolve_method,
 )
 from strop.references.selection import ReferenceSettings, choose_references
 from strop.storage.catalog import Catalog
@@ -87,7 +88,6 @@ def update_references(
     settings: ReferenceSettings,
     *,
     method: str = "auto",
-    memory: int = 500_000_000,
     progress: Progress | None = None,
 ) -> int:
     """Choose the references of every document where they are missing or out of date.
@@ -95,12 +95,11 @@ def update_references(
     ``numbers`` and ``documents`` are a snapshot's. Returns for how many they were chosen.
     """
     vectors = _gathered(documents)
-    if method == "auto":
-        method = "cells" if len(numbers) > neighbors.APPROXIMATE_ABOVE else "exact"
+    method = resolve_method(method, len(numbers))
     work = _Work(catalog, numbers, documents.made, vectors, progress)
     width = work.settle(settings, method)
     work.follow_changes(width)
-    work.fill_lists(width, method, memory)
+    work.fill_lists(width, method)
     return work.choose(settings)
 
 
@@ -119,7 +118,7 @@ class _Work:
         self._numbers = numbers
         self._made = made
         self._vectors = vectors
-        self._usable = filled_rows(vectors)
+        self._usable = nonzero_rows(vectors)
         self._progress = progress
 
     def settle(self, settings: ReferenceSettings, method: str) -> int:
@@ -196,7 +195,7 @@ class _Work:
         fresh = fresh[self._usable[fresh]]
         if not len(have) or not len(fresh):
             return have[:0], none, have[:0]
-        spare = min(len(fresh), width + 16)
+        spare = min(len(fresh), width + SPARE)
         best = np.full((len(have), spare), -np.inf, np.float32)
         found = np.full((len(have), spare), -1, np.int32)
         for first in range(0, len(fresh), 1024):
@@ -207,7 +206,7 @@ class _Work:
                 in_parts(
                     end - begin,
                     partial(
-                        keep_columns,
+                        merge_columns,
                         products,
                         self._usable[part],
                         self._usable[have[begin:end]],
@@ -223,7 +222,7 @@ class _Work:
         unsure &= spare < len(fresh)
         candidates = np.concatenate([old[reached], new], axis=1).astype(np.int32)
         scores = np.zeros(candidates.shape, np.float32)
-        lists = decide(
+        lists = rank(
             self._vectors, self._usable, have[reached], scores, candidates, width, exact=False
         )
         now = np.where(lists.rows >= 0, self._numbers[lists.rows], -1)
@@ -234,7 +233,7 @@ class _Work:
             have[reached[unsure]],
         )
 
-    def fill_lists(self, width: int, method: str, memory: int) -> None:
+    def fill_lists(self, width: int, method: str) -> None:
         """Make the lists that are missing."""
         with self._catalog.reading() as connection:
             missing = connection.execute(
@@ -246,9 +245,7 @@ class _Work:
             return
         many = len(todo) > _AFRESH * n
         if (method == "cells" and many) or (len(todo) == n and n <= _AT_ONCE):
-            lists = nearest_neighbors(
-                self._vectors, width, method=method, memory=memory, progress=self._progress
-            )
+            lists = nearest_neighbors(self._vectors, width, method=method, progress=self._progress)
             self._commit_lists(todo, lists.rows[todo], lists.similarities[todo])
             return
         for first in range(0, len(todo), _PART):
