@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.commands import jsonl
 
 from strop import Index, evaluate
+from strop.errors import BadInput
 from strop.io.corpora import read_corpus
 from strop.io.datasets import read_dataset
 from strop.types import Dataset, Document
@@ -19,7 +21,7 @@ with warnings.catch_warnings():
     mteb = pytest.importorskip("mteb")
     datasets = pytest.importorskip("datasets")
 
-from strop.adapters.mteb import StropSearch, _document, _query
+from strop.adapters.mteb import StropSearch, read_document, read_query
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what mteb's own imports and models warn of
 
@@ -122,13 +124,14 @@ def test_kept_indexes_sets_from_files_and_given_documents(
     seen: list[int] = []
     model = StropSearch(
         method="simsharp", sentences=False, files={"simple": file}, folder=tmp_path / "kept",
-        prepare=lambda index: seen.append(len(index)),
+        prepare=lambda index: seen.append(len(index)), version="counts",
     )  # fmt: skip
     first = scored(model, task)
     assert scored(model, task) == first
     assert seen == [60, 60]
     model.close()
-    with Index.open(tmp_path / "kept" / "Docs-default-test") as index:
+    (kept,) = (tmp_path / "kept").glob("Docs-default-test-*")
+    with Index.open(kept) as index:
         assert index.queries_of("os.path.abspath") == {"simple": ["whole path"]}
     arguments: Any = {
         "task_metadata": task.metadata, "hf_split": "test", "hf_subset": "default",
@@ -136,17 +139,82 @@ def test_kept_indexes_sets_from_files_and_given_documents(
     }  # fmt: skip
     corpus = datasets.Dataset.from_list([{"id": d.id, "text": d.text} for d in documents])
     model.index(corpus, **arguments)
-    asked = datasets.Dataset.from_list([{"id": "q", "text": "join two paths"}])
-    every = model.search(asked, top_k=60, **arguments)["q"]
+    queries = datasets.Dataset.from_list([{"id": "q", "text": "join two paths"}])
+    every = model.search(queries, top_k=60, **arguments)["q"]
     some = model.search(
-        asked, top_k=2, top_ranked={"q": list(every)[3:8]}, **arguments
+        queries, top_k=2, top_ranked={"q": list(every)[3:8]}, **arguments
     )["q"]  # fmt: skip
     assert list(some.items()) == list(every.items())[3:5]
 
 
+def test_the_revision_is_of_contents(tmp_path: Path) -> None:
+    """mteb returns stored scores for a name and revision: no two ways to score may share one."""
+    file = tmp_path / "simple.jsonl"
+
+    def revision(**arguments: Any) -> str:
+        return str(StropSearch(**arguments).mteb_model_meta.revision)
+
+    def prepare(index: Index) -> None:
+        index.sharpen("sentences")
+
+    file.write_text('{"id": "a", "queries": ["one"]}\n')
+    before = revision(files={"simple": file})
+    assert revision(files={"simple": file}) == before
+    file.write_text('{"id": "a", "queries": ["two"]}\n')
+    versions = [
+        before,
+        revision(files={"simple": file}),
+        revision(files={"other": file}),
+        revision(),
+        revision(sentences=False),
+        revision(method="trad"),
+        revision(dim=64),
+        revision(prepare=prepare),
+        revision(prepare=prepare),
+        revision(prepare=prepare, version="1"),
+        revision(prepare=prepare, version="2"),
+    ]
+    assert len(set(versions)) == len(versions)
+    assert revision(prepare=prepare, version="1") == versions[-2]
+    with pytest.raises(BadInput, match="there is no prepare"):
+        StropSearch(version="1")
+
+
+def test_a_kept_folder_does_not_mix_in_the_sets_of_an_earlier_run(
+    documents: list[Document], dataset: Path, tmp_path: Path
+) -> None:
+    data = read_dataset(dataset)
+    task = local_task("Docs", documents, data)
+    file = tmp_path / "leak.jsonl"
+    lists = [
+        {"id": id_, "queries": [data.queries[q]]} for q, of in data.qrels.items() for id_ in of
+    ]
+    file.write_text(jsonl(*lists))
+    leaking = StropSearch(files={"leak": file}, folder=tmp_path / "kept")
+    assert scored(leaking, task)["ndcg_at_10"] > 0.95
+    leaking.close()
+    found = scored(StropSearch(folder=tmp_path / "kept"), task)
+    expected = ours(tmp_path / "index", documents, data, "sharp", "wordllama")
+    assert found["ndcg_at_10"] == pytest.approx(expected["nDCG@10"], abs=5e-5)
+    # Methods share an index of the same contents.
+    scored(StropSearch(method="trad", folder=tmp_path / "kept"), task)
+    assert len(list((tmp_path / "kept").iterdir())) == 2
+
+
+def test_ties_are_ranked_as_by_evaluate(tmp_path: Path) -> None:
+    """Documents alike in pairs, of which the one with the smaller id comes first."""
+    documents = [Document(f"d{at:02}", f"stone number {at // 2 % 9}") for at in range(60)]
+    queries = {f"q{at}": f"stone {at}" for at in range(9)}
+    qrels = {f"q{at}": {f"d{at + 11 * n:02}": 1 + n % 2 for n in range(4)} for at in range(9)}
+    dataset = Dataset("ties", queries, qrels)
+    found = scored(StropSearch(method="trad"), local_task("Ties", documents, dataset))
+    expected = ours(tmp_path / "index", documents, dataset, "trad", "wordllama")
+    assert found["ndcg_at_10"] == pytest.approx(expected["nDCG@10"], abs=5e-5)
+
+
 def test_rows_in_every_form() -> None:
-    assert _document({"id": 1, "title": "T", "text": "x"}).content == "T x"
-    assert _document({"id": 1, "title": "T", "text": "T x", "body": "x"}).content == "T x"
-    assert _document({"id": 1, "title": None, "text": "x"}).content == "x"
-    assert _query({"text": "a", "instruction": "b"}) == "a b"
-    assert _query({"text": [{"role": "user", "content": "a"}, "b"]}) == "user: a; b"
+    assert read_document({"id": 1, "title": "T", "text": "x"}).content == "T x"
+    assert read_document({"id": 1, "title": "T", "text": "T x", "body": "x"}).content == "T x"
+    assert read_document({"id": 1, "title": None, "text": "x"}).content == "x"
+    assert read_query({"text": "a", "instruction": "b"}) == "a b"
+    assert read_query({"text": [{"role": "user", "content": "a"}, "b"]}) == "user: a; b"

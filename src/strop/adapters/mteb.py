@@ -10,8 +10,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+from strop import __version__
+from strop.embed import load
 from strop.errors import BadInput, MissingExtra
+from strop.evaluation.scoring import decreasing
 from strop.index import Index
 from strop.io.datasets import read_query_lists
 from strop.types import Document
@@ -28,14 +32,23 @@ if TYPE_CHECKING:
     )
 
 
+_HITS = 1_000_000
+"""How many hits are in memory at a time."""
+
+
 class StropSearch:
     """mteb's SearchProtocol over an index: ``mteb.evaluate(StropSearch(), task)``.
 
-    ``sentences`` sharpens with the documents' own sentences; ``files`` maps names of sets to
-    files of queries; ``prepare`` is called with each finished index and may do anything else to
-    it, such as having a model write queries. ``method`` is a spec as ``strop eval`` takes it, None
-    for the index's default. Indexes are kept in ``folder``, one for each part of a task, and
-    continued there; without one they go when the adapter does. ``options`` are the embedder's.
+    ``sentences`` sharpens with the documents' own sentences; ``files`` maps names of query sets to
+    files of queries; ``prepare`` is called with each finished index and may change it, such as
+    have a model write queries. ``method`` is a spec as ``strop eval`` takes it, None for the
+    index's default. ``options`` are the embedder's.
+
+    Indexes are kept in ``folder``, one for each part of a task and each combination of embedder,
+    options and query sets, and used again; without a folder they are removed with the adapter.
+    mteb stores results under a revision: a hash of the same, the contents of ``files`` included,
+    and of the method. What ``prepare`` does cannot be hashed: ``version`` names it. Without a
+    version each adapter with a ``prepare`` has a revision of its own and reuses nothing.
     """
 
     def __init__(
@@ -46,6 +59,7 @@ class StropSearch:
         sentences: bool = True,
         files: Mapping[str, str | os.PathLike[str]] | None = None,
         prepare: Callable[[Index], None] | None = None,
+        version: str | None = None,
         folder: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
@@ -53,26 +67,39 @@ class StropSearch:
             import mteb  # noqa: F401
         except ImportError:
             raise MissingExtra("The adapter for mteb", "mteb") from None
-        self._embedder, self._method, self._options = embedder, method, options
-        self._sentences, self._files, self._prepare = sentences, dict(files or {}), prepare
+        if version is not None and prepare is None:
+            raise BadInput("version names what prepare does, and there is no prepare")
+        self._embedder = load(embedder, cache=True, **options)
+        self._method, self._sentences, self._files = method, sentences, dict(files or {})
+        self._prepare = prepare
+        self._version = version or (uuid4().hex if prepare else "")
         self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="strop-mteb-")
         self._folder = Path(folder or self._temporary.name)  # type: ignore[union-attr]
         self._index: Index | None = None
 
+    def _contents(self) -> str:
+        """Return a hash of everything that an index depends on."""
+        embedder = self._embedder
+        files = {
+            name: hashlib.sha256(Path(file).read_bytes()).hexdigest()
+            for name, file in self._files.items()
+        }
+        return _digest(
+            embedder.name, embedder.revision, dict(embedder.options), self._sentences, files,
+            self._version, __version__,
+        )  # fmt: skip
+
     @property
     def mteb_model_meta(self) -> ModelMeta:
-        """What mteb files its results under: the embedder, and what is done with it."""
+        """The name and revision under which mteb stores results."""
         from mteb.models.model_meta import ModelMeta
 
-        settings = [self._embedder, self._options, self._sentences, sorted(self._files)]
-        how = f"{self._embedder}-{self._method or 'default'}"
-        told = json.dumps([*settings, self._method], sort_keys=True, default=str)
-        meta: ModelMeta = ModelMeta.create_empty(
-            {
-                "name": f"strop/{re.sub(r'[^0-9A-Za-z.=]+', '-', how)}",
-                "revision": hashlib.sha256(told.encode()).hexdigest()[:12],
-            }
-        )
+        name = f"{self._embedder.name}-{self._method or 'default'}"
+        fields = {
+            "name": f"strop/{re.sub(r'[^0-9A-Za-z.=]+', '-', name)}",
+            "revision": _digest(self._contents(), self._method),
+        }
+        meta: ModelMeta = ModelMeta.create_empty(fields)
         return meta
 
     def index(
@@ -86,17 +113,13 @@ class StropSearch:
         num_proc: int | None,
         **kwargs: Any,
     ) -> None:
-        """Index a corpus; one that is there already is brought up to date."""
+        """Index a corpus; a kept index of the same contents is brought up to date."""
         self.close()
-        path = self._folder / re.sub(
-            r"[^\w.-]+", "-", f"{task_metadata.name}-{hf_subset}-{hf_split}"
-        )
-        if (path / "catalog.sqlite").exists():
-            index = Index.open(path, self._embedder, **self._options)
-        else:
-            index = Index.create(path, self._embedder, **self._options)
-        self._index = index
-        documents = [_document(row) for row in corpus]
+        name = f"{task_metadata.name}-{hf_subset}-{hf_split}-{self._contents()}"
+        path = self._folder / re.sub(r"[^\w.-]+", "-", name)
+        opened = Index.open if (path / "catalog.sqlite").exists() else Index.create
+        self._index = index = opened(path, self._embedder)
+        documents = [read_document(row) for row in corpus]
         index.add(documents)
         index.keep_only(document.id for document in documents)
         if self._sentences:
@@ -127,29 +150,34 @@ class StropSearch:
         if index is None:
             raise BadInput("search was called before index: mteb indexes the corpus first")
         rows = list(queries)
-        ids, texts = [str(row["id"]) for row in rows], [_query(row) for row in rows]
-        found: dict[str, dict[str, float]] = {}
-        if top_ranked is None:
-            hits = index.search(texts, min(top_k, len(index)), self._method)
-            for id_, documents, scores in zip(ids, hits.ids, hits.scores, strict=True):
-                found[id_] = dict(zip(documents.tolist(), scores.tolist(), strict=True))
-            return found
-        for id_, text in zip(ids, texts, strict=True):
-            hits = index.search(text, len(index), self._method)
-            wanted = {str(document) for document in top_ranked.get(id_, ())}
-            pairs = zip(hits.ids[0].tolist(), hits.scores[0].tolist(), strict=True)
-            kept = [pair for pair in pairs if pair[0] in wanted]
-            found[id_] = dict(kept[:top_k])
-        return found
+        k = min(top_k, len(index)) if top_ranked is None else len(index)
+        step = max(1, _HITS // max(1, k))
+        results: dict[str, dict[str, float]] = {}
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            hits = index.search([read_query(row) for row in part], k, self._method, exact=True)
+            for row, ids, scores in zip(part, hits.ids, hits.scores, strict=True):
+                query, pairs = str(row["id"]), zip(ids.tolist(), decreasing(scores), strict=True)
+                if top_ranked is None:
+                    results[query] = dict(pairs)
+                    continue
+                wanted = {str(document) for document in top_ranked.get(query, ())}
+                results[query] = dict([pair for pair in pairs if pair[0] in wanted][:top_k])
+        return results
 
     def close(self) -> None:
-        """Let go of the index."""
+        """Close the index."""
         if self._index is not None:
             self._index.close()
             self._index = None
 
 
-def _document(row: Mapping[str, Any]) -> Document:
+def _digest(*values: Any) -> str:
+    text = json.dumps(values, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def read_document(row: Mapping[str, Any]) -> Document:
     """Read a row as datasets have them (title, text) or as mteb's loaders do (title, body).
 
     Behind a loader ``text`` is title and body already joined.
@@ -158,7 +186,7 @@ def _document(row: Mapping[str, Any]) -> Document:
     return Document(str(row["id"]), text or "", row.get("title") or "")
 
 
-def _query(row: Mapping[str, Any]) -> str:
+def read_query(row: Mapping[str, Any]) -> str:
     """Return a query's text with its instruction behind it, as mteb joins the two."""
     text = row["text"]
     if not isinstance(text, str):
