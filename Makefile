@@ -1,11 +1,12 @@
 # make demo   set up and run the demonstration (no key, no model hub, no GPU)
 # make test   set up and run every check and test
+# make fuzz   run the readers of files and replies on 100,000 hostile inputs each
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test test-slow docs format clean
+.PHONY: demo test test-slow fuzz docs format clean
 
 demo: $(VENV)/.core
 	$(BIN)/strop demo
@@ -19,6 +20,11 @@ test: $(VENV)/.dev
 # Real models over whole collections; minutes to hours without the cached vectors.
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
+
+# Guided by coverage where atheris is installed, by seeded mutation elsewhere.
+fuzz: $(VENV)/.dev
+	-$(PIP) install atheris
+	$(BIN)/python tests/fuzz/run.py --inputs 100000
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate_cli.py

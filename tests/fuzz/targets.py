@@ -1,0 +1,177 @@
+"""What is fuzzed: readers of files and replies. Each target takes bytes and returns nothing.
+
+A target may refuse its input with strop's own error. Any other exception is a finding.
+``SEEDS`` has valid inputs for each target; inputs that once failed are added to them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from strop.errors import StropError
+from strop.expand.prompts import TASKS, read_passage, read_verdict
+from strop.generate.prompts import PromptSettings, parse_reply
+from strop.generate.query_filters import apply_filters
+from strop.io.corpora import read_corpus
+from strop.io.datasets import read_dataset, read_qrels, read_queries, read_query_lists, read_run
+from strop.io.sentences import title_and_sentences
+from strop.methods import parse_method
+
+Target = Callable[[bytes], None]
+PROMPTS = [
+    PromptSettings(style="simple"),
+    PromptSettings(style="contrastive"),
+    PromptSettings(style="simple", profile="small"),
+]
+
+
+def accepts(target: Target, data: bytes) -> bool:
+    """Run a target; return False if it refused the input with strop's own error."""
+    try:
+        target(data)
+    except StropError:
+        return False
+    return True
+
+
+@cache
+def _folder() -> Path:
+    """A folder for inputs that are read as files, in memory where the system has such a place."""
+    shared = "/dev/shm"
+    place = shared if os.access(shared, os.W_OK) else None
+    _folder.keeper = tempfile.TemporaryDirectory(dir=place)  # type: ignore[attr-defined]
+    return Path(_folder.keeper.name)  # type: ignore[attr-defined]
+
+
+def _file(name: str, data: bytes) -> Path:
+    path = _folder() / name
+    path.write_bytes(data)
+    return path
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+# -- files --------------------------------------------------------------------------------------
+
+
+def _corpus(name: str) -> Target:
+    def read(data: bytes) -> None:
+        for document in read_corpus(_file(name, data)):
+            title_and_sentences(document.title, document.text)
+
+    return read
+
+
+def text_folder(data: bytes) -> None:
+    folder = _folder() / "texts"
+    folder.mkdir(exist_ok=True)
+    (folder / "one.md").write_bytes(data)
+    list(read_corpus(folder))
+
+
+def zipped(data: bytes) -> None:
+    list(read_corpus(_file("zipped.jsonl.gz", data)))
+
+
+def queries(data: bytes) -> None:
+    read_queries(_file("queries.jsonl", data))
+
+
+def qrels(data: bytes) -> None:
+    read_qrels(_file("qrels.tsv", data))
+
+
+def run_file(data: bytes) -> None:
+    read_run(_file("run.trec", data))
+
+
+def query_lists(data: bytes) -> None:
+    list(read_query_lists(_file("lists.jsonl", data)))
+
+
+def dataset(data: bytes) -> None:
+    """The input is cut into the two files of a dataset at the first zero byte."""
+    folder = _folder() / "dataset"
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    first, _, second = data.partition(b"\0")
+    (folder / "queries.jsonl").write_bytes(first)
+    (folder / "qrels" / "test.tsv").write_bytes(second)
+    read_dataset(folder)
+
+
+# -- texts --------------------------------------------------------------------------------------
+
+
+def reply(data: bytes) -> None:
+    """The first byte chooses the prompt and whether the reply was cut off."""
+    choice = data[0] if data else 0
+    parsed = parse_reply(
+        _text(data[1:]), PROMPTS[choice % len(PROMPTS)], truncated=choice > 127, references=5
+    )
+    assert len(parsed.queries) == len(parsed.plans) == len(parsed.against)
+    apply_filters(parsed.queries, "Foxes are small animals that live in the woods.")
+
+
+def passage(data: bytes) -> None:
+    for task in TASKS.values():
+        read_passage(_text(data), task)
+    read_verdict(_text(data))
+
+
+def method(data: bytes) -> None:
+    parse_method(_text(data))
+
+
+TARGETS: dict[str, Target] = {
+    "jsonl": _corpus("corpus.jsonl"),
+    "csv": _corpus("corpus.csv"),
+    "tsv": _corpus("corpus.tsv"),
+    "text_folder": text_folder,
+    "zipped": zipped,
+    "queries": queries,
+    "qrels": qrels,
+    "run_file": run_file,
+    "query_lists": query_lists,
+    "dataset": dataset,
+    "reply": reply,
+    "passage": passage,
+    "method": method,
+}
+
+_DOCUMENT = b'{"_id": "a", "title": "Foxes", "text": "The fox. It runs.", "metadata": {"n": [1]}}\n'
+_QUERY = b'{"_id": "q1", "text": "what is a fox", "metadata": {}}\n'
+_QRELS = b"query-id\tcorpus-id\tscore\nq1\ta\t1\nq2\tb\t0\n"
+
+SEEDS: dict[str, list[bytes]] = {
+    "jsonl": [_DOCUMENT * 2, b'{"id": 7, "text": null}\n', b"\xef\xbb\xbf" + _DOCUMENT],
+    "csv": [b'id,title,text,year\n1,Foxes,"a, ""b""\nc",1999\n2,,x,\n', b"id;text\n1;a\n"],
+    "tsv": [b"id\ttext\n1\tthe fox\n2\towl\n"],
+    "text_folder": [b"# Title #\n\nText. More text.\n", b"---\ntitle: A\ntags: [b]\n---\nText\n"],
+    "zipped": [gzip.compress(_DOCUMENT * 3, mtime=0), b"\x1f\x8b"],
+    "queries": [_QUERY, b"q1\twhat is a fox\n"],
+    "qrels": [_QRELS, b"q1 0 a 1\nq1 Q0 b 2\n"],
+    "run_file": [b"q1 Q0 a 1 0.5 tag\nq1 Q0 b 2 1e-3 tag\n"],
+    "query_lists": [b'{"id": "a", "queries": ["one", "two"]}\n', b'{"_id": 1, "query": "one"}\n'],
+    "dataset": [_QUERY + b"\0" + _QRELS],
+    "reply": [
+        b"\x00<query>what is a fox</query>\n<query>who runs</query>",
+        b"\x01<plan>about</plan><query>what</query><against>1, 3</against>",
+        b'\x81```json\n{"queries": [{"query": "what is", "plan": "p"}, "who"]}\n```',
+        b"\x021. what is a fox\n2. **who** runs\n- third\nQuery: fourth",
+        b"\x01<think>no</think>I'm sorry, I cannot <|channel|>final<|message|>1. one",
+    ],
+    "passage": [b"Passage: **The fox** runs.</passage>", b"<think>a</think> Yes, relevant."],
+    "method": [
+        b"sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5",
+        b"hybrid:of=sharp",
+        b"trad:words=1",
+        b"sharp:whiten=0.5",
+    ],
+}

@@ -1,0 +1,25 @@
+"""A short run of the fuzzing targets with seeded mutations; ``make fuzz`` runs them for long."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.mutate import mutations
+from fuzz.targets import SEEDS, TARGETS, accepts
+
+INPUTS = 300
+
+
+def test_every_target_has_seeds_and_accepts_one() -> None:
+    assert SEEDS.keys() == TARGETS.keys()
+    for name, target in TARGETS.items():
+        assert any(accepts(target, seed) for seed in SEEDS[name]), name
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_only_strops_own_errors_come_out(name: str) -> None:
+    for data in mutations(SEEDS[name], INPUTS):
+        try:
+            accepts(TARGETS[name], data)
+        except Exception as error:
+            pytest.fail(f"{name} fails on {data!r}: {type(error).__name__}: {error}")
