@@ -212,11 +212,11 @@ def test_documents_as_mappings_and_with_places(index: Index) -> None:
     ],
 )
 def test_bad_input_stores_nothing(index: Index, bag: Bag, bad: Any, said: str) -> None:
-    version = index._catalog.meta("version")
+    version = index._catalog.settings.get("version")
     with pytest.raises(BadInput, match=said):
         index.add([Document("fine", "This one is fine."), bad])
     assert index.unknown(["fine"]) == {"fine"}
-    assert (len(index), bag.count, index._catalog.meta("version")) == (3, 0, version)
+    assert (len(index), bag.count, index._catalog.settings.get("version")) == (3, 0, version)
     index.add([Document("fine", "This one is fine.")])  # and the index is as good as before
 
 

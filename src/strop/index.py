@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from strop.lm import load as load_lm
 from strop.lm.prices import Price
 from strop.methods import METHODS, Method, parse_method
 from strop.references.selection import ReferenceSettings
-from strop.references.store import Selected, references_of, update_references
+from strop.references.store import update_references
 from strop.search import candidates as two_stage
 from strop.search.candidate_cache import CandidateCache
 from strop.search.candidates import TwoStage, two_stage_suits
@@ -39,11 +38,12 @@ from strop.search.explain import Explanation, explain
 from strop.search.layout import Layout
 from strop.search.leaks import drop_leaks
 from strop.search.words import DEPTH, Words, best_with_words, fuse
-from strop.storage.batches import refuse_cut_off
-from strop.storage.catalog import Catalog, QuerySet, expanded_set
-from strop.storage.folder import IndexFolder
 from strop.storage.intake import check_style, placed
+from strop.storage.query_sets import QuerySet, expanded_set
+from strop.storage.references import Selected
 from strop.storage.snapshot import Snapshot, load_snapshot
+from strop.storage.vectors import DEFAULT_STORED, check_stored
+from strop.storage.workspace import Workspace
 from strop.types import Document, Hits, Progress, Vectors
 
 
@@ -57,7 +57,7 @@ class Changes:
     empty: int
 
 
-class Index(IndexFolder):
+class Index:
     """Documents with vectors, sharpened by query sets, in one folder.
 
     ``Index.create(path)`` makes one, ``Index.open(path)`` opens one. Any number of processes
@@ -65,22 +65,71 @@ class Index(IndexFolder):
     soon as it is committed.
     """
 
-    def __init__(self, path: Path, catalog: Catalog, embedder: Embedder | None) -> None:
+    def __init__(self, workspace: Workspace) -> None:
         """Use ``create`` or ``open`` instead."""
-        super().__init__(path, catalog, embedder)
+        self._workspace = workspace
+        self._catalog = workspace.catalog
         # Replaced together: threads may be looking at different versions at the same time.
         self._seen: tuple[Snapshot, dict[object, Layout]] | None = None
         self._frozen = False  # a view that never looks at the index anew
         self._counted: tuple[int, dict[object, Words]] | None = None  # BM25's, of which version
         self._gone: Mapping[str, Mapping[int, NDArray[np.bool_]]] = {}  # queries a view is without
         self._before: tuple[Ints, dict[object, Layout]] | None = None  # numbers, layouts
-        self._candidates = CandidateCache(catalog, path)
+        self._candidates = CandidateCache(workspace.catalog, workspace.path)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        /,
+        embedder: str | Embedder | Callable[..., Any] = "wordllama",
+        query_vectors: str = DEFAULT_STORED,
+        **options: Any,
+    ) -> Index:
+        """Make an empty index in a new folder; ``options`` are the embedder's.
+
+        ``query_vectors`` says how the vectors of its query sets are stored: ``int8`` or
+        ``float32``. The documents' own are float32.
+        """
+        return cls(Workspace.create(path, embedder, query_vectors, **options))
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        /,
+        embedder: str | Embedder | Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> Index:
+        """Open an index. Its embedder is loaded when first needed, unless one is given."""
+        return cls(Workspace.open(path, embedder, **options))
 
     def close(self) -> None:
-        """Let go of the catalog's connections and of the vectors."""
-        super().close()
+        """Close the catalog's connections and release the vectors."""
+        self._workspace.close()
         self._seen = self._before = None
         self._candidates.close()
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def path(self) -> Path:
+        """The folder of the index."""
+        return self._workspace.path
+
+    @property
+    def dim(self) -> int:
+        """The length of every vector."""
+        return self._workspace.dim
+
+    @property
+    def embedder(self) -> Embedder:
+        """The embedder the index was made with."""
+        return self._workspace.embedder
 
     # -- documents ------------------------------------------------------------------------
 
@@ -95,15 +144,15 @@ class Index(IndexFolder):
         query set derived from the text. A document may come with the place it was read from,
         for error messages.
         """
-        with self._writing():
-            changes = Changes(*self._catalog.store(placed(documents)))
+        with self._workspace.writing():
+            changes = Changes(*self._catalog.documents.add(placed(documents)))
             self._make_vectors(progress)
         return changes
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove documents and all that hangs on them; with an unknown id, none."""
-        with self._writing():
-            self._catalog.remove(ids)
+        with self._workspace.writing():
+            self._catalog.documents.remove(ids)
             self._follow()
 
     def keep_only(self, ids: Iterable[str]) -> int:
@@ -111,46 +160,46 @@ class Index(IndexFolder):
         if isinstance(ids, str):
             raise BadInput(f"keep_only takes a list of ids, not {ids!r}: write [{ids!r}]")
         kept = set(ids)
-        with self._writing():
+        with self._workspace.writing():
             gone = [id_ for id_ in self.ids() if id_ not in kept]
             if gone:
-                self._catalog.remove(gone)
+                self._catalog.documents.remove(gone)
                 self._follow()
         return len(gone)
 
     def get(self, id_: str) -> Document:
         """Return a document."""
         with self._catalog.reading():
-            return self._catalog.document(self._catalog.number_of(id_))
+            return self._catalog.documents.get(self._catalog.documents.number_of(id_))
 
     def ids(self) -> list[str]:
         """Return the ids of all documents, in the order they came."""
-        return list(self._catalog.all_ids())
+        return self._catalog.documents.ids()
 
     def unknown(self, ids: Iterable[str]) -> set[str]:
         """Return those of ``ids`` that are no document here."""
-        return self._catalog.unknown(ids)
+        return self._catalog.documents.unknown(ids)
 
     def queries_of(self, id_: str) -> dict[str, list[str]]:
         """Return a document's stored queries by set."""
         with self._catalog.reading():
-            number = self._catalog.number_of(id_)
+            number = self._catalog.documents.number_of(id_)
             return {
-                set_.name: self._catalog.queries(set_, number)
-                for set_ in self._catalog.sets().values()
+                set_.name: self._catalog.sets.queries(set_, number)
+                for set_ in self._catalog.sets.all().values()
                 if set_.settings["source"] != "expanded"
             }
 
     def query_lists(self, name: str) -> Iterator[tuple[str, list[str]]]:
         """Yield (document id, queries) of a set, in the order the documents came."""
         set_ = self._require(name)
-        for number, document, _ in self._catalog.all_documents():
-            if texts := self._catalog.queries(set_, number):
+        for number, document, _ in self._catalog.documents.all():
+            if texts := self._catalog.sets.queries(set_, number):
                 yield document.id, texts
 
     def __len__(self) -> int:
         """The number of documents."""
-        return len(self._catalog)
+        return self._catalog.documents.count()
 
     # -- sharpening -----------------------------------------------------------------------
 
@@ -167,8 +216,8 @@ class Index(IndexFolder):
             raise BadInput(f"n must be 1 or more, not {n}")
         # Sentences are pieces of documents, so models that tell the two apart embed them so.
         settings = {"source": "sentences", "kind": "document", "n": n}
-        with self._writing():
-            self._catalog.ensure_set("sentences", settings)
+        with self._workspace.writing():
+            self._catalog.sets.ensure("sentences", settings)
             self._make_vectors(progress)
 
     def import_queries(
@@ -189,10 +238,10 @@ class Index(IndexFolder):
             raise BadInput(f"n must be 1 or more, not {n}")
         if isinstance(lists, Mapping):
             lists = [("the given lists", id_, texts) for id_, texts in lists.items()]
-        with self._writing():
+        with self._workspace.writing():
             with self._catalog.writing():  # the set and its lists, or neither
-                set_ = self._catalog.ensure_set(style, {"source": "file", "kind": "query"})
-                taken = self._catalog.store_queries(set_, lists, n)
+                set_ = self._catalog.sets.ensure(style, {"source": "file", "kind": "query"})
+                taken = self._catalog.sets.store(set_, lists, n)
             self._make_vectors(progress)
         return taken
 
@@ -220,7 +269,7 @@ class Index(IndexFolder):
         settings = settings or GenerationSettings()
         name = into or settings.prompt.style
         check_style(name)
-        known = self._catalog.sets().get(name)
+        known = self._catalog.sets.all().get(name)
         if known is not None and known.settings["source"] == "file" and not replace:
             raise BadInput(
                 f"the set {name!r} came from a file, and these queries would take its place: give "
@@ -243,9 +292,9 @@ class Index(IndexFolder):
 
         ``again`` asks although a batch may be under way that was cut off while being sent.
         """
-        with self._writing():
+        with self._workspace.writing():
             if not again:
-                refuse_cut_off(self._catalog, plan.lm.name, "--again")
+                self._catalog.batches.refuse_cut_off(plan.lm.name, "--again")
             try:
                 spent = plan.run(budget=budget, progress=progress)
             except ServiceError:  # no money left, say: what was paid for is used all the same
@@ -257,7 +306,7 @@ class Index(IndexFolder):
         self, plan: Generation, spent: Spent | None = None, progress: Progress | None = None
     ) -> Summary:
         """Make the query lists of a plan from the replies that are there, and embed them."""
-        with self._writing():
+        with self._workspace.writing():
             return self._take_replies(plan, spent or Spent(), progress)
 
     def _take_replies(self, plan: Generation, spent: Spent, progress: Progress | None) -> Summary:
@@ -273,35 +322,37 @@ class Index(IndexFolder):
                 summary.queries += len(made.queries)
                 yield made.number, made.queries
 
-        known = self._catalog.sets().get(plan.name)
+        known = self._catalog.sets.all().get(plan.name)
         summary.replaced_source = known.settings["source"] if known else ""
-        summary.replaced = self._catalog.store_generated(plan.name, plan.set_settings, counted())
+        summary.replaced = self._catalog.sets.store_generated(
+            plan.name, plan.set_settings, counted()
+        )
         self._make_vectors(progress)
-        if plan.name in self._catalog.sets():  # it may have come to nothing
+        if plan.name in self._catalog.sets.all():  # it may have come to nothing
             summary.contrast = self.contrast_rate(plan.name)
         return summary
 
     def triplets(self, name: str, negatives: int = 1) -> Iterator[Triplet]:
         """Yield (query, positive, negative) texts of a query set, for contrastive training."""
         set_ = self._require(name)
-        if not self._catalog.counts()["references"]:
+        if not self._catalog.references.counts():
             raise BadInput(f"{self.path} has no references yet: strop references {self.path}")
         return triplets(self._catalog, set_, negatives)
 
     @contextmanager
     def batches(self, plan: Generation) -> Iterator[BatchGeneration]:
         """A plan's questions by way of a batch service: submit, status, collect."""
-        with self._writing():
+        with self._workspace.writing():
             yield BatchGeneration(self._catalog, plan)
 
     def write_requests(self, plan: Generation, path: str | os.PathLike[str]) -> int:
         """Write a plan's open questions to a file for any service to answer; how many."""
-        with self._writing():
+        with self._workspace.writing():
             return write_request_file(self._catalog, plan, path)
 
     def read_replies(self, plan: Generation, path: str | os.PathLike[str]) -> Spent:
         """Keep replies from a file; say what came."""
-        with self._writing():
+        with self._workspace.writing():
             return read_reply_file(self._catalog, plan, path)
 
     def contrast_rate(self, name: str) -> float | None:
@@ -321,12 +372,17 @@ class Index(IndexFolder):
         """Embed each document's text with its queries of a set appended (doc2query, docexp)."""
         self._require(style)
         settings = {"source": "expanded", "kind": "document", "of": style}
-        known = self._catalog.sets().get(expanded_set(style))
-        if known is not None and not self._catalog.waiting_count(known.set_id):
+        known = self._catalog.sets.all().get(expanded_set(style))
+        if known is not None and not self._catalog.vectors.waiting_count(known.set_id):
             return  # readers need not wait for a writer
-        with self._writing():
-            self._catalog.ensure_set(expanded_set(style), settings)
-            self._pipeline.run(progress, expanded=style)
+        with self._workspace.writing():
+            self._catalog.sets.ensure(expanded_set(style), settings)
+            self._workspace.pipeline.run(progress, expanded=style)
+
+    def _make_vectors(self, progress: Progress | None) -> None:
+        """Make the vectors that are missing, and bring up to date what depends on them."""
+        self._workspace.pipeline.run(progress)
+        self._follow()
 
     def _follow(self) -> None:
         """Bring the candidates up to date where the index is large and much changed."""
@@ -342,11 +398,11 @@ class Index(IndexFolder):
 
     def finish(self, progress: Progress | None = None) -> None:
         """Go on with work that was interrupted; does nothing where none was."""
-        with self._writing():
+        with self._workspace.writing():
             self._make_vectors(progress)
 
     def _require(self, style: str) -> QuerySet:
-        sets = self._catalog.sets()
+        sets = self._catalog.sets.all()
         if style not in sets:
             have = [name for name, set_ in sets.items() if set_.settings["source"] != "expanded"]
             raise BadInput(
@@ -374,7 +430,7 @@ class Index(IndexFolder):
         neighbours: ``exact``, ``cells`` (approximate) or ``auto``, by size.
         Returns for how many documents they were chosen.
         """
-        with self._writing():
+        with self._workspace.writing():
             with self._catalog.reading():
                 snapshot, _ = self._layout(METHODS["trad"])
             return update_references(
@@ -383,13 +439,13 @@ class Index(IndexFolder):
             )  # fmt: skip
 
     def _reference_settings(self) -> ReferenceSettings:
-        saved = self._catalog.meta("references") or {}
+        saved = self._catalog.references.settings()
         names = {field.name for field in fields(ReferenceSettings)}
         return ReferenceSettings(**{key: value for key, value in saved.items() if key in names})
 
     def references_of(self, id_: str) -> Selected | None:
         """Return a document's references, None if none were chosen for it."""
-        return references_of(self._catalog, self._catalog.number_of(id_))
+        return self._catalog.references.of(self._catalog.documents.number_of(id_))
 
     # -- searching ------------------------------------------------------------------------
 
@@ -444,7 +500,7 @@ class Index(IndexFolder):
                     scores, places = fuse([dense, (scores, places)], layout.size, k)
                 scores, places = scores[:, :k], places[:, :k]
             numbers = snapshot.numbers[places]
-            ids = self._catalog.ids(numbers.ravel().tolist())
+            ids = self._catalog.documents.ids_of(numbers.ravel().tolist())
         named = np.array([ids[number] for number in numbers.ravel().tolist()], dtype=object)
         return Hits(named.reshape(numbers.shape), scores)
 
@@ -492,7 +548,7 @@ class Index(IndexFolder):
         given = query if vectors is None else vectors
         asked = self._asked([given] if isinstance(given, str) else np.atleast_2d(given))[0]
         with self._catalog.reading():
-            number = self._catalog.number_of(id_)
+            number = self._catalog.documents.number_of(id_)
             snapshot, layout = self._layout(chosen)
             place = int(np.searchsorted(snapshot.numbers, number))
             if place == len(snapshot.numbers) or snapshot.numbers[place] != number:
@@ -551,15 +607,13 @@ class Index(IndexFolder):
 
     def keep_tuned(self, choice: Mapping[str, Any] | None) -> None:
         """Use other defaults for ``sharp`` from now on (``Choice.to_json``); None: the usual."""
-        with self._writing(), self._catalog.writing(searchable=False) as connection:
-            connection.execute("DELETE FROM meta WHERE key = 'tuned'")
-            if choice is not None:
-                value = json.dumps({**choice, "for_sets": self.query_sets()})
-                connection.execute("INSERT INTO meta VALUES ('tuned', ?)", (value,))
+        tuned = None if choice is None else {**choice, "for_sets": self.query_sets()}
+        with self._workspace.writing():
+            self._catalog.settings.put(tuned=tuned)
 
     def _tuned(self) -> Method | None:
         """Return the tuned ``sharp``, None if there is none or the query sets are others now."""
-        kept = self._catalog.meta("tuned")
+        kept = self._catalog.settings.get("tuned")
         if kept is None or kept["for_sets"] != self.query_sets():
             return None
         settings = dict(kept["method"])
@@ -581,7 +635,7 @@ class Index(IndexFolder):
             places = np.searchsorted(ends, drawn, "right")
             which = drawn - (ends - spans.count)[places]
             numbers = snapshot.numbers[places].tolist()
-            ids = self._catalog.ids(numbers)
+            ids = self._catalog.documents.ids_of(numbers)
             texts = [
                 self._texts_of(set_, number)[at]
                 for number, at in zip(numbers, which.tolist(), strict=True)
@@ -591,13 +645,13 @@ class Index(IndexFolder):
 
     def embed_queries(self, queries: str | Sequence[str]) -> Vectors:
         """Embed queries as users' queries; ``search`` takes the result (n, dim) in their place."""
-        return self._pipeline.embed(
+        return self._workspace.pipeline.embed(
             [queries] if isinstance(queries, str) else list(queries), "query"
         )
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         """Embed texts as documents are embedded (n, dim), without adding them."""
-        return self._pipeline.embed(list(texts), "document")
+        return self._workspace.pipeline.embed(list(texts), "document")
 
     def refine(
         self,
@@ -644,9 +698,9 @@ class Index(IndexFolder):
             snapshot, layout = self._layout(METHODS["trad"])
 
             def of(id_: str) -> Candidate:
-                number = self._catalog.number_of(id_)
+                number = self._catalog.documents.number_of(id_)
                 place = int(np.searchsorted(snapshot.numbers, number))
-                text = self._catalog.document(number).content
+                text = self._catalog.documents.get(number).content
                 return Candidate(id_, text, np.array(layout.document(place)))
 
             return [
@@ -684,7 +738,7 @@ class Index(IndexFolder):
 
         Of a ``method`` that mixes generated queries their words count as the document's own.
         """
-        known = self._catalog.sets()
+        known = self._catalog.sets.all()
         mixed = self._mixed(method) if method else []
         sets = [known[name] for name in mixed if not known[name].derived]
         n = method.n if method and sets else None
@@ -699,14 +753,14 @@ class Index(IndexFolder):
 
     def _text_with(self, sets: Sequence[QuerySet], number: int, n: int | None) -> str:
         """Return a document's text and its queries of some sets, as one."""
-        texts = [self._catalog.document(number).content]
+        texts = [self._catalog.documents.get(number).content]
         for set_ in sets:
             texts += self._texts_of(set_, number)[:n]
         return "\n".join(texts)
 
     def _texts_of(self, set_: QuerySet, number: int) -> list[str]:
         """Return a document's queries of a set, as far as this view has them."""
-        queries = self._catalog.queries(set_, number)
+        queries = self._catalog.sets.queries(set_, number)
         gone = self._gone.get(set_.name, {}).get(number, np.zeros(len(queries), bool))
         return [text for text, out in zip(queries, gone, strict=True) if not out]
 
@@ -714,7 +768,7 @@ class Index(IndexFolder):
         """Return the names of the query sets that ``sharp`` mixes: all but negative ones."""
         return [
             name
-            for name, set_ in self._catalog.sets().items()
+            for name, set_ in self._catalog.sets.all().items()
             if set_.settings["source"] != "expanded" and not set_.negative
         ]
 
@@ -731,7 +785,7 @@ class Index(IndexFolder):
 
     def _layout(self, method: Method) -> tuple[Snapshot, Layout]:
         """Return the newest snapshot and its layout for a method, made anew only if changed."""
-        version = self._catalog.meta("version")
+        version = self._catalog.settings.number("version")
         seen = self._seen
         if seen is None or seen[0].version != version:
             if self._frozen:
@@ -752,8 +806,8 @@ class Index(IndexFolder):
             documents = snapshot.documents
             if method.expanded is not None:
                 name = expanded_set(method.expanded)
-                expanded = self._catalog.sets().get(name)
-                if expanded is None or self._catalog.waiting_count(expanded.set_id):
+                expanded = self._catalog.sets.all().get(name)
+                if expanded is None or self._catalog.vectors.waiting_count(expanded.set_id):
                     raise BadInput(
                         f"{method.name} needs every document embedded with its "
                         f"{method.expanded!r} queries: call index.expand({method.expanded!r}) first"
@@ -785,7 +839,7 @@ class Index(IndexFolder):
         with self._catalog.reading():
             snapshot, _ = self._layout(METHODS["trad"])
             narrowed, view._gone = drop_leaks(
-                self._catalog, snapshot, asked, gate, self._pipeline.embed
+                self._catalog, snapshot, asked, gate, self._workspace.pipeline.embed
             )
         view._seen, view._before, view._frozen = (narrowed, {}), None, True
         view._counted = None
@@ -797,6 +851,36 @@ class Index(IndexFolder):
 
     def info(self) -> dict[str, Any]:
         """Return what the index holds, as JSON values."""
-        tuned = self._catalog.meta("tuned")
+        tuned = self._catalog.settings.get("tuned")
         in_use = tuned and {**tuned, "in_use": self._tuned() is not None}
-        return {**super().info(), "tuned": in_use}
+        return {**self._workspace.info(), "tuned": in_use}
+
+    def check(self, repair: bool = False, progress: Progress | None = None) -> list[str]:
+        """Read everything and return what is wrong; with ``repair``, make lost vectors anew."""
+        if not repair:
+            return self._workspace.check(progress)
+        with self._workspace.writing():
+            problems = self._workspace.repair(progress)
+            self._follow()
+        return problems
+
+    def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> int:
+        """Free the space of vectors and texts that nothing uses; return how many bytes.
+
+        With ``query_vectors`` the index stores its vectors so from now on (as in ``create``),
+        those it has included; digits they have lost do not come back. Searches go on meanwhile,
+        also in other processes.
+        """
+        if query_vectors is not None:
+            check_stored(query_vectors)
+        with self._workspace.writing():
+            before = self._workspace.sizes()["total"]
+            self._workspace.compact(progress, query_vectors)
+            self._follow()
+            self._workspace.shrink()
+        return int(before - self._workspace.sizes()["total"])
+
+    def delete(self) -> None:
+        """Close the index and delete its folder."""
+        self._workspace.delete()
+        self.close()

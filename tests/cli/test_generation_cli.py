@@ -34,7 +34,7 @@ from strop import Index
 from strop.generate.generation import GenerationSettings
 from strop.generate.prompts import PROMPT_VERSION, PromptSettings
 from strop.lm.prices import Price
-from strop.storage.replies import save_replies
+from strop.storage.replies import Replies
 
 pytest.importorskip("openai")
 pytest.importorskip("anthropic")
@@ -237,6 +237,7 @@ def test_an_interruption_in_the_midst_of_keeping_loses_nothing(
     topics: Path, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C while replies are written down: they come back with the transaction undone."""
+    save = Replies.save
     calls = 0
 
     def interrupted(*given: Any) -> None:
@@ -244,9 +245,9 @@ def test_an_interruption_in_the_midst_of_keeping_loses_nothing(
         calls += 1
         if calls == 2:
             raise KeyboardInterrupt
-        save_replies(*given)
+        save(*given)
 
-    monkeypatch.setattr("strop.generate.asking.save_replies", interrupted)
+    monkeypatch.setattr(Replies, "save", interrupted)
     ran = strop(*command(topics, server, *SIMPLE, "--concurrency", "1"))
     assert ran.code == 130
     assert 2 <= asked(server) < 12

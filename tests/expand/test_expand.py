@@ -341,7 +341,8 @@ def test_a_folder_that_is_read_only(index: Index, tmp_path: Path) -> None:
 
 def test_a_read_only_catalog(index: Index) -> None:
     """As in a read-only folder, which root would not notice."""
-    index._catalog._connection.execute("PRAGMA query_only=ON")
+    with index._catalog.reading() as connection:
+        connection.execute("PRAGMA query_only=ON")
     lm = writer()
     with pytest.warns(UserWarning, match="used but not kept.*cannot be written"):
         refined = index.refine(QUERIES, HyDE(lm, samples=2))

@@ -237,7 +237,7 @@ class Steps:
         append, sync, writing = (
             strop.storage.vectors.append_rows, os.fsync, strop.storage.database.Database.writing,
         )  # fmt: skip
-        copy, unlink = strop.storage.maintenance._copy, Path.unlink
+        copy, unlink = strop.storage.maintenance.copy_rows, Path.unlink
 
         def append_rows(path: Path, committed: int, rows: Vectors) -> None:
             def half() -> None:
@@ -282,7 +282,7 @@ class Steps:
             self()
 
         strop.storage.pipeline.append_rows = append_rows  # type: ignore[attr-defined]
-        strop.storage.maintenance._copy = copied  # type: ignore[assignment]
+        strop.storage.maintenance.copy_rows = copied  # type: ignore[assignment]
         Path.unlink = unlinked  # type: ignore[method-assign,assignment]
         os.fsync = fsync  # type: ignore[assignment]
         strop.storage.database.Database.writing = transaction  # type: ignore[assignment]
@@ -328,7 +328,7 @@ class Steps:
 
 def crash(path: str, size: int, op: int, last: int, power: bool) -> None:
     """Tell one part of the story and die at step ``last``; end well if there are fewer."""
-    strop.storage.batching._FEWEST = strop.storage.batching._MOST = 3
+    strop.storage.batching.FEWEST = strop.storage.batching.MOST = 3
     index = reopen(Path(path))
     steps = Steps(last, Disk(Path(path) / "vectors") if power else None)
     steps.watch()
@@ -394,7 +394,7 @@ def hold(path: str, ready: str, gate: str) -> None:
 
 def build_cached(path: str, cache: str, log: str, count: int, last: int) -> None:
     """Add documents in one batch with a cached embedder and die in its ``last``-th call."""
-    strop.storage.batching._FEWEST = strop.storage.batching._MOST = count
+    strop.storage.batching.FEWEST = strop.storage.batching.MOST = count
     calls = iter(range(1, 1000))
 
     class Dying(Bag):
@@ -546,7 +546,7 @@ def _child(request: dict[str, Any]) -> NoReturn:
 
 def write_caches_often() -> None:
     """Let the cache of spans be written after nearly every change, as it is at scale."""
-    strop.storage.snapshot._LOG_LEAST, strop.storage.snapshot._LOG_SHARE = 3, 0.0
+    strop.storage.snapshot.LOG_LEAST, strop.storage.snapshot.LOG_SHARE = 3, 0.0
 
 
 def warm_up() -> None:
@@ -580,7 +580,7 @@ class Forks:
     def __init__(self, folder: Path) -> None:
         self._errors = folder / "errors.txt"
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "helpers.crashes"],
+            [sys.executable, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -24,7 +24,7 @@ from strop.references import store as reference_store
 from strop.references.clustering import kmeans, silhouette, squared_distances
 from strop.references.neighbors import nearest_neighbors, neighbors_of, nonzero_rows
 from strop.references.selection import ReferenceSettings, select_references
-from strop.references.store import Selected
+from strop.storage.references import Selected
 from strop.types import Vectors
 
 
@@ -300,7 +300,7 @@ SMALL = ReferenceSettings(neighbors=12, smallest=2, largest=4, n_init=2)
 
 
 def everything(index: Index) -> dict[str, Selected | None]:
-    return {id_: index.references_of(id_) for id_ in index._catalog.all_ids()}
+    return {id_: index.references_of(id_) for id_ in index._catalog.documents.ids()}
 
 
 def afresh(index: Index) -> dict[str, Selected | None]:
@@ -412,7 +412,7 @@ def test_repaired_vectors_are_looked_at_again(tmp_path: Path) -> None:
         index.select_references(SMALL)
         file = tmp_path / "i" / "vectors" / "documents.f32"
         file.write_bytes(file.read_bytes()[:-48])
-        index._catalog.store([(Document("d59", "g1 another text"), "here")])
+        index._catalog.documents.add([(Document("d59", "g1 another text"), "here")])
         assert index.check(repair=True)
         assert index.select_references(SMALL) > 0
         assert everything(index) == afresh(index)

@@ -30,9 +30,9 @@ import strop.storage.pipeline
 import strop.storage.vectors
 from strop import Document, Index
 from strop.errors import BadIndex, BadInput, IndexBusy
-from strop.references.store import Selected
 from strop.search.layout import Layout
 from strop.storage.database import Database
+from strop.storage.references import Selected
 from strop.types import Vectors
 
 SMALL, LARGE = 5, 150
@@ -42,8 +42,8 @@ KILLS = int(os.environ.get("STROP_KILLS", "25"))
 @pytest.fixture(scope="module", autouse=True)
 def caches() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("strop.storage.snapshot._LOG_LEAST", 3)
-        patch.setattr("strop.storage.snapshot._LOG_SHARE", 0.0)
+        patch.setattr("strop.storage.snapshot.LOG_LEAST", 3)
+        patch.setattr("strop.storage.snapshot.LOG_SHARE", 0.0)
         yield
 
 
@@ -99,7 +99,7 @@ def assert_same(index: Index, size: int, chapter: Chapter) -> None:
     for method, scores in scores_of(index).items():
         assert_close(scores, chapter.scores[method], 1e-6)
     assert references_of(index) == chapter.references
-    named = {file.name for file in index._catalog.files().values()}
+    named = {file.name for file in index._catalog.vectors.files().values()}
     assert {file.name for file in (index.path / "vectors").iterdir()} <= named
 
 
@@ -277,8 +277,8 @@ def test_a_disk_too_full_for_vectors(
     scratch: Path, small: list[Chapter], op: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = strop.storage.vectors.append_rows
-    monkeypatch.setattr("strop.storage.batching._FEWEST", 3)
-    monkeypatch.setattr("strop.storage.batching._MOST", 3)
+    monkeypatch.setattr("strop.storage.batching.FEWEST", 3)
+    monkeypatch.setattr("strop.storage.batching.MOST", 3)
     full_at = 1
     while True:
         path = shutil.copytree(small[op].path, scratch / f"{full_at}")
@@ -312,8 +312,8 @@ def test_a_disk_too_full_for_vectors(
 
 def test_a_disk_too_full_for_the_catalog(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite may use some pages more than it has; then none of those that it needs."""
-    monkeypatch.setattr("strop.storage.batching._FEWEST", 16)
-    monkeypatch.setattr("strop.storage.batching._MOST", 16)
+    monkeypatch.setattr("strop.storage.batching.FEWEST", 16)
+    monkeypatch.setattr("strop.storage.batching.MOST", 16)
     old = [Document(f"d{i}", f"Old{i} alder{i} " + "alder " * 100) for i in range(40)]
     new = [Document(f"d{i}", f"New{i} elm{i} " + "birch " * 200) for i in range(20, 60)]
     lists = {f"d{i}": [f"which tree is {i} " + "cedar " * 20] * 3 for i in range(60)}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -15,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.crashes import ASKED, REFERENCES, page, questions
-from helpers.fakes import DIM, Bag, Failure, all_scores, assert_close, create, reopen
+from helpers.fakes import DIM, Bag, all_scores, assert_close, create, reopen
 
 import strop.storage.maintenance
 from strop import Index
-from strop.errors import BadIndex, IndexBusy, IndexDamaged
+from strop.errors import BadIndex, IndexDamaged
 from strop.storage.sidecar import read_arrays, write_arrays
 from strop.storage.snapshot import Snapshot, load_snapshot
 
@@ -56,7 +54,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def lines(index: Index, set_id: int) -> list[tuple[int, int, int, int]]:
-    return [tuple(line) for line in index._catalog.spans(set_id).tolist()]
+    return [tuple(line) for line in index._catalog.vectors.spans(set_id).tolist()]
 
 
 # -- damage ------------------------------------------------------------------------------------
@@ -67,7 +65,7 @@ def test_a_flipped_bit_is_found_and_only_its_vectors_are_made_again(
     index: Index, bag: Bag, set_id: int
 ) -> None:
     before = all_scores(index, ASKED)
-    file = index._catalog.files()[set_id]
+    file = index._catalog.vectors.files()[set_id]
     path = index.path / "vectors" / file.name
     rng = random.Random(set_id)
     for _ in range(5):
@@ -81,7 +79,7 @@ def test_a_flipped_bit_is_found_and_only_its_vectors_are_made_again(
         assert bag.count == count
         assert index.check() == []
         assert_close(all_scores(index, ASKED), before, 1e-6)
-        file = index._catalog.files()[set_id]  # written anew
+        file = index._catalog.vectors.files()[set_id]  # written anew
         path = index.path / "vectors" / file.name
         assert number in {line[0] for line in lines(index, set_id)}
 
@@ -176,7 +174,7 @@ def test_a_lost_entry_of_an_sqlite_index_is_rebuilt(index: Index) -> None:
 
 
 def test_a_spoilt_cache_is_as_good_as_none(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strop.storage.snapshot._LOG_LEAST", 0)
+    monkeypatch.setattr("strop.storage.snapshot.LOG_LEAST", 0)
     index.add([page(99)])
     (cache,) = (index.path / "cache").iterdir()
     with reopen(index.path) as again:
@@ -194,7 +192,7 @@ def test_a_spoilt_cache_is_as_good_as_none(index: Index, monkeypatch: pytest.Mon
 
 
 def test_a_cache_that_lies_is_found_out(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strop.storage.snapshot._LOG_LEAST", 0)
+    monkeypatch.setattr("strop.storage.snapshot.LOG_LEAST", 0)
     index.add([page(99)])
     (cache,) = (index.path / "cache").iterdir()
     found = read_arrays(cache)
@@ -220,7 +218,7 @@ def test_compaction_gives_back_waste_and_changes_nothing_else(index: Index, bag:
     lists = {id_: index.queries_of(id_) for id_ in index.ids()}
     bag.count = 0
     wasted = index.info()["sizes"]["waste"]
-    rows = {set_id: file.live for set_id, file in index._catalog.files().items()}
+    rows = {set_id: file.live for set_id, file in index._catalog.vectors.files().items()}
     assert wasted > 10 * ROW
     with reopen(index.path) as reader:
         old = {way: all_scores(reader, ASKED, method=way) for way in before}
@@ -238,7 +236,7 @@ def test_compaction_gives_back_waste_and_changes_nothing_else(index: Index, bag:
         assert {id_: searched.queries_of(id_) for id_ in searched.ids()} == lists
         assert searched.check() == []
     searched.close()
-    for set_id, file in index._catalog.files().items():
+    for set_id, file in index._catalog.vectors.files().items():
         assert file.rows == file.live == rows[set_id]
         assert (index.path / "vectors" / file.name).stat().st_size == file.rows * ROW
     assert index.select_references(REFERENCES) == 0  # the same vectors, elsewhere
@@ -270,7 +268,7 @@ def test_compaction_without_waste_writes_no_file(index: Index) -> None:
 
 def test_a_disk_too_full_for_compaction(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     before = all_scores(index, ASKED)
-    copy = strop.storage.maintenance._copy
+    copy = strop.storage.maintenance.copy_rows
     for fails in (1, 2, 3):
         calls = iter(range(1, 10))
 
@@ -280,10 +278,10 @@ def test_a_disk_too_full_for_compaction(index: Index, monkeypatch: pytest.Monkey
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return made
 
-        monkeypatch.setattr(strop.storage.maintenance, "_copy", full)
+        monkeypatch.setattr(strop.storage.maintenance, "copy_rows", full)
         with pytest.raises(BadIndex, match="make room"):
             index.compact()
-        monkeypatch.setattr(strop.storage.maintenance, "_copy", copy)
+        monkeypatch.setattr(strop.storage.maintenance, "copy_rows", copy)
         assert len(list((index.path / "vectors").iterdir())) == 3
         assert index.check() == []
         assert_close(all_scores(index, ASKED), before, 1e-6)
@@ -307,7 +305,7 @@ def test_a_read_that_began_before_compaction_ends_well(index: Index) -> None:
     """Its transaction names files that are gone; it begins anew."""
     before = all_scores(index, ASKED)
     with reopen(index.path) as reader, reader._catalog.reading():
-        assert reader._catalog.meta("version")  # from here on it sees this state
+        assert reader._catalog.settings.get("version")  # from here on it sees this state
         index.compact()
         assert_close(all_scores(reader, ASKED), before, 1e-6)
 
@@ -326,7 +324,7 @@ def test_sizes_by_kind(index: Index) -> None:
     assert sizes["documents"] == on_disk["vectors/documents.f32"]
     assert sizes["sets"]["sentences"] == on_disk["vectors/queries-1.f32"]
     assert sizes["per_document"] == sizes["total"] / len(index)
-    unused = sum(file.rows - file.live for file in index._catalog.files().values())
+    unused = sum(file.rows - file.live for file in index._catalog.vectors.files().values())
     assert sizes["waste"] >= unused * ROW > 0
 
 
@@ -343,7 +341,7 @@ def same(one: Snapshot, other: Snapshot) -> bool:
         and all(
             np.array_equal(getattr(a, what), getattr(b, what))
             for a, b in pairs
-            for what in ("start", "count", "made")
+            for what in ("start", "count", "vector_version")
         )
         and all(np.array_equal(a.vectors[a.start], b.vectors[b.start]) for a, b in pairs)
     )
@@ -353,7 +351,7 @@ def same(one: Snapshot, other: Snapshot) -> bool:
 def test_a_snapshot_that_follows_equals_one_read_anew(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.storage.snapshot._LOG_LEAST", 12)
+    monkeypatch.setattr("strop.storage.snapshot.LOG_LEAST", 12)
     rng = random.Random(seed)
     kinds = set()
     with create(tmp_path / "index") as index:
@@ -386,16 +384,14 @@ def test_a_snapshot_that_follows_equals_one_read_anew(
         for at in range(40):
             rng.choice(steps)()
             followed = load_snapshot(catalog, index.path, DIM, followed)
-            name = catalog.meta("cache")
+            name = catalog.settings.get("cache")
             cached = load_snapshot(catalog, index.path, DIM)
-            with catalog.writing(searchable=False) as connection:
-                catalog.set_meta(connection, cache=None)
+            catalog.settings.put(cache=None)
             whole = load_snapshot(catalog, index.path, DIM)
-            with catalog.writing(searchable=False) as connection:
-                catalog.set_meta(connection, cache=name)
+            catalog.settings.put(cache=name)
             assert same(followed, whole)
             assert same(cached, whole)
-            kinds.add((name is None, catalog.changes(rarely.version) is None))
+            kinds.add((name is None, catalog.vectors.changes(rarely.version) is None))
             if at % 7 == 0:
                 rarely = load_snapshot(catalog, index.path, DIM, rarely)
                 assert same(rarely, whole)
@@ -416,109 +412,3 @@ def test_what_is_not_about_vectors_leaves_searches_as_they_are(index: Index) -> 
     assert after[0].version > before[0].version
     assert after[0].documents is before[0].documents
     assert after[1] is before[1]
-
-
-# -- older formats -----------------------------------------------------------------------------
-
-_FORMAT_1 = """
-CREATE TABLE documents (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,
-    digest BLOB NOT NULL, row INTEGER, embedded BLOB, empty INTEGER NOT NULL, title TEXT NOT NULL,
-    text TEXT NOT NULL, metadata TEXT NOT NULL);
-CREATE INDEX empty_documents ON documents (number) WHERE empty;
-CREATE INDEX waiting_documents ON documents (number) WHERE embedded IS NOT digest;
-CREATE TABLE sets (set_id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE,
-    settings TEXT NOT NULL, rows INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE queries (set_id INTEGER NOT NULL, number INTEGER NOT NULL, texts TEXT NOT NULL,
-    digest BLOB NOT NULL, start INTEGER NOT NULL, count INTEGER NOT NULL,
-    PRIMARY KEY (set_id, number)) WITHOUT ROWID;
-CREATE TABLE neighbors (number INTEGER PRIMARY KEY, row INTEGER NOT NULL, others BLOB,
-    similarities BLOB);
-CREATE TABLE waiting_queries (set_id INTEGER NOT NULL, number INTEGER NOT NULL,
-    texts TEXT NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (set_id, number)) WITHOUT ROWID;
-INSERT INTO documents SELECT d.number, id, d.digest, start, s.digest, empty, title, text, metadata
-    FROM new_documents d LEFT JOIN spans s ON s.set_id = 0 AND s.number = d.number;
-INSERT INTO sets SELECT set_id, n.name, settings, rows FROM new_sets n JOIN files USING (set_id);
-INSERT INTO queries SELECT set_id, number, texts, digest, start, count
-    FROM spans JOIN new_queries USING (set_id, number) WHERE set_id > 0;
-INSERT INTO neighbors SELECT n.number, coalesce(start, 0), others, similarities
-    FROM new_neighbors n LEFT JOIN spans s ON s.set_id = 0 AND s.number = n.number;
-INSERT INTO waiting_queries SELECT set_id, number, texts, digest FROM waiting
-    WHERE texts IS NOT NULL;
-INSERT INTO meta SELECT 'rows', rows FROM files WHERE set_id = 0;
-UPDATE meta SET value = '1' WHERE key = 'format';
-DELETE FROM meta WHERE key IN ('documents', 'log_from', 'cache');
-UPDATE sqlite_sequence SET seq = (SELECT max(seq) FROM sqlite_sequence b
-    WHERE b.name = 'new_' || sqlite_sequence.name) WHERE name IN ('documents', 'sets')
-"""
-
-
-def turn_back(path: Path) -> None:
-    """Make an index what the first strop would have made of the same documents."""
-    with closing(sqlite3.connect(path / "catalog.sqlite", isolation_level=None)) as connection:
-        connection.execute("DROP INDEX empty_documents")
-        moved = ("documents", "sets", "queries", "neighbors")
-        for name in moved:
-            connection.execute(f"ALTER TABLE {name} RENAME TO new_{name}")
-        connection.executescript(_FORMAT_1)
-        for name in (*(f"new_{name}" for name in moved), "files", "spans", "waiting", "checksums"):
-            connection.execute(f"DROP TABLE {name}")
-        connection.execute("DROP TABLE changes")
-    shutil.rmtree(path / "cache", ignore_errors=True)
-
-
-def test_an_index_of_the_first_format_is_upgraded(index: Index, bag: Bag) -> None:
-    bag.fail_after = 5
-    with pytest.raises(Failure):  # so that something waits
-        index.add(page(i, version=4) for i in range(1, 30) if i % 5)
-    bag.fail_after = None
-    before, about = all_scores(index, ASKED), index.info()
-    references = {id_: index.references_of(id_) for id_ in index.ids()}
-    assert about["waiting"] > 0
-    assert about["sets"]["simple"]["older_than_text"] > 0
-    path = index.path
-    index.close()
-    turn_back(path)
-    with reopen(path) as again:
-        now = again.info()
-        for key in ("format", "documents", "empty", "waiting", "sets", "references"):
-            assert now[key] == about[key], key
-        assert again.check() == []
-        assert_close(all_scores(again, ASKED), before, 1e-6)
-        assert {id_: again.references_of(id_) for id_ in again.ids()} == references
-        again.finish()
-        assert again.info()["waiting"] == 0
-        again.add([page(300)])
-        again.compact()
-        assert again.check() == []
-    with closing(sqlite3.connect(path / "catalog.sqlite")) as connection:
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    assert not any("old" in name and name != "older_spans" for name in tables)
-
-
-def test_an_upgrade_that_fails_changes_nothing(
-    index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = index.path
-    index.close()
-    turn_back(path)
-
-    def fails(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("strop.storage.upgrade.row_sums", fails)
-        with pytest.raises(KeyboardInterrupt):
-            reopen(path)
-    with closing(sqlite3.connect(path / "catalog.sqlite")) as connection:
-        (said,) = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
-        connection.execute("SELECT row FROM documents")
-    assert json.loads(said) == 1
-    with reopen(path) as again:
-        assert again.check() == []
-
-
-def test_an_upgrade_waits_for_no_writer(index: Index) -> None:
-    index.close()
-    turn_back(index.path)
-    with index._writer, pytest.raises(IndexBusy):
-        reopen(index.path)

@@ -37,7 +37,7 @@ def _stored(folder: Path, rows: NDArray[np.float32], stored: str) -> NDArray[np.
 
 @pytest.mark.parametrize(
     ("stored", "off"),
-    [("float32", 0), ("float16", 1e-3), ("int8", 8e-3), ("levels15", 0.15), ("levels5", 0.38)],
+    [("float32", 0), ("int8", 8e-3)],
 )
 def test_rows_come_back_nearly_as_they_went(tmp_path: Path, stored: str, off: float) -> None:
     rng = np.random.default_rng(0)
@@ -51,18 +51,7 @@ def test_rows_come_back_nearly_as_they_went(tmp_path: Path, stored: str, off: fl
     assert (np.delete((back * rows).sum(axis=1), 7) >= 1 - off**2 - 1e-6).all()
 
 
-def test_halves_are_read_as_numpy_reads_them(tmp_path: Path) -> None:
-    from strop.common.arrays import floats_of_halves
-
-    bits = np.arange(-(2**15), 2**15, dtype=np.int16)
-    halves = bits.view(np.float16)
-    bits = bits[np.isfinite(halves)][None]  # every number there is
-    rows = np.empty(bits.shape, np.float32)
-    floats_of_halves(bits, rows)
-    np.testing.assert_array_equal(rows, bits.view(np.float16).astype(np.float32))
-
-
-@pytest.mark.parametrize("stored", ["float16", "int8", "levels15", "levels5"])
+@pytest.mark.parametrize("stored", ["int8"])
 @pytest.mark.parametrize("asked", [1, 8, 70])
 @pytest.mark.parametrize("scattered", [False, True])
 def test_the_scan_of_stored_rows_is_the_formula_on_what_they_stand_for(
@@ -98,7 +87,7 @@ def test_the_scan_of_stored_rows_is_the_formula_on_what_they_stand_for(
             np.testing.assert_allclose(row, np.array(expected)[found], atol=1e-5)
 
 
-@pytest.mark.parametrize(("stored", "each"), [("float32", 4), ("float16", 2), ("int8", 1)])
+@pytest.mark.parametrize(("stored", "each"), [("float32", 4), ("int8", 1)])
 def test_an_index_keeps_how_it_stores_them(tmp_path: Path, stored: str, each: int) -> None:
     path = tmp_path / "index"
     with Index.create(path, Bag(), query_vectors=stored, name="bag", dim=DIM) as index:
@@ -202,27 +191,8 @@ def test_lost_bytes_are_made_again(tmp_path: Path) -> None:
         assert all_scores(index, "text of word7") == before
 
 
-def test_an_index_from_before_there_was_a_choice(tmp_path: Path) -> None:
-    path = tmp_path / "index"
-    with create(path) as index:
-        index.sharpen()
-        index.add(DOCUMENTS)
-        before = all_scores(index, "text of word7")
-    connection = sqlite3.connect(path / "catalog.sqlite")
-    connection.execute("DELETE FROM meta WHERE key = 'query_vectors'")
-    connection.commit()
-    connection.close()
-    bag = Bag()
-    with reopen(path, bag) as index:
-        index.sharpen()
-        assert bag.count == 0
-        assert all_scores(index, "text of word7") == before
-        index.import_queries({"3": ["a question"]}, "simple")
-        assert {of["vectors"] for of in index.info()["sets"].values()} == {"float32"}
-
-
 def test_a_way_to_store_that_there_is_not(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="'int4': use float32, float16, int8, compact"):
+    with pytest.raises(BadInput, match="'int4': use int8, float32"):
         Index.create(tmp_path / "index", Bag(), query_vectors="int4", name="bag", dim=DIM)
     assert not (tmp_path / "index").exists()
 
@@ -231,9 +201,9 @@ def test_build_takes_it_for_a_new_index_only(tmp_path: Path) -> None:
     corpus = tmp_path / "c.jsonl"
     corpus.write_text('{"id": "1", "text": "One sentence. Another one."}\n')
     path = str(tmp_path / "index")
-    line = ["build", str(corpus), "-o", path, "--query-vectors", "float16"]
+    line = ["build", str(corpus), "-o", path, "--query-vectors", "float32"]
     assert CliRunner().invoke(main, line).exit_code == 0
-    assert (tmp_path / "index" / "vectors" / "queries-1.f16").exists()
+    assert (tmp_path / "index" / "vectors" / "queries-1.f32").exists()
     again = CliRunner().invoke(main, line)
     assert again.exit_code == 2
     assert "keeps how it stores" in again.output

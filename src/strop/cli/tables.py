@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from strop.evaluation.grid import Grid
     from strop.evaluation.scoring import Report
     from strop.evaluation.tune import Choice
-    from strop.references.store import Selected
+    from strop.storage.references import Selected
 
 _WIDE = 10_000
-_COMPACT = {"levels15": "compact (15 levels)", "levels5": "compact (5 levels)"}
 
 
 def standard_output() -> Console:
@@ -196,7 +195,7 @@ def print_info(about: dict[str, Any]) -> None:
         shown.add_row(
             plain(f"set {name}"),
             f"{of['queries']:,} texts for {of['documents']:,} documents"
-            + f", {_COMPACT.get(of['vectors'], of['vectors'])}"
+            + f", {of['vectors']}"
             + _aside(older_than_their_text=old),
         )
     if about["references"]:

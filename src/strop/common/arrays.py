@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.compiled import compiled
-from strop.common.packed import is_packed, unpack
 from strop.types import Vectors
 
 Ints = NDArray[np.int64]
@@ -37,29 +36,12 @@ def unit_floats(stored: NDArray[Any], rows: Vectors) -> None:
             rows[r, c] *= scale
 
 
-@compiled(reorder=True)
-def floats_of_halves(bits: NDArray[np.int16], rows: Vectors) -> None:
-    """Write ``rows`` (n, dim): the values of float16 whose bits are given."""
-    for r in range(len(bits)):
-        for c in range(bits.shape[1]):
-            x = np.int32(bits[r, c])
-            size = np.int32((x & np.int32(0x7FFF)) << np.int32(13)).view(np.float32)
-            size = size * np.float32(2.0**112)  # the exponents count from different zeros
-            rows[r, c] = -size if x < 0 else size
-
-
 def as_floats(stored: NDArray[Any]) -> Vectors:
-    """Return stored rows as float32 (n, dim); those of fewer bytes brought to unit length."""
+    """Return stored rows (int8, float32) as float32 (n, dim) of unit length."""
     if stored.dtype == np.float32:
         return stored
-    if is_packed(stored):
-        return unpack(stored)
     rows = np.empty(stored.shape, np.float32)
-    if stored.dtype == np.float16:
-        floats_of_halves(stored.view(np.int16), rows)
-        unit_floats(rows, rows)
-    else:
-        unit_floats(stored, rows)
+    unit_floats(stored, rows)
     return rows
 
 

@@ -26,7 +26,7 @@ from strop.generate.asking import Asking, Spent
 from strop.generate.prompts import Prompt
 from strop.lm import Failure, Price, Reply, Request
 from strop.storage.catalog import Catalog
-from strop.storage.replies import Provenance, read_reply, reply_key
+from strop.storage.replies import Provenance, reply_key
 from strop.types import Progress, Vectors
 
 if TYPE_CHECKING:  # they stand below
@@ -275,7 +275,7 @@ class _Remembering(Asking):
         """Take up the stored replies among ``keys``."""
         with self._catalog.reading():
             for key in keys:
-                if key not in self.replies and (reply := read_reply(self._catalog, key)):
+                if key not in self.replies and (reply := self._catalog.replies.read(key)):
                     self.replies[key] = reply
 
     def save(

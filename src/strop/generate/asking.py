@@ -14,7 +14,7 @@ from strop.errors import BadInput
 from strop.lm import LM, Failure, Reply, Request, Usage, count_tokens
 from strop.lm.prices import Price, price
 from strop.storage.catalog import Catalog
-from strop.storage.replies import Provenance, save_replies
+from strop.storage.replies import Provenance
 from strop.types import Progress
 
 
@@ -196,7 +196,7 @@ class Asking:
         provenance: Provenance,
     ) -> None:
         """Commit replies and failures."""
-        save_replies(self._catalog, replies, failures, provenance)
+        self._catalog.replies.save(replies, failures, provenance)
 
     def cost(self, usage: Usage, batch: bool = False) -> float | None:
         """USD for tokens, None where the price is unknown."""

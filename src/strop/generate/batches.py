@@ -13,9 +13,8 @@ from strop.generate.generation import Generation
 from strop.lm import Failure, Reply, Request
 from strop.lm.batches import MayHaveBegun, Status, open_batches
 from strop.lm.lines import Form, custom_id, read_replies, write_requests
-from strop.storage import batches as batch_store
 from strop.storage.catalog import Catalog
-from strop.storage.replies import Provenance, known_replies
+from strop.storage.replies import Provenance
 
 _AT_ONCE = 500
 
@@ -42,7 +41,7 @@ class BatchGeneration:
         """
         self._plan.asking.check_budget(budget)
         if not again:
-            batch_store.refuse_cut_off(self._catalog, self._plan.lm.name, "--batch submit --again")
+            self._catalog.batches.refuse_cut_off(self._plan.lm.name, "--batch submit --again")
         service = open_batches(self._plan.lm)
         meant: dict[str, tuple[str, int]] = {}
         stopped: list[str] = []
@@ -59,13 +58,13 @@ class BatchGeneration:
                 meant[custom_id(request.key)] = (request.key, number)
                 yield request
 
-        batch_store.mark_sending(self._catalog, self._plan.lm.name)
+        self._catalog.batches.mark_sending(self._plan.lm.name)
         try:
             for batch in service.submit(requests()):
                 sent = {name: meant.pop(name) for name in batch.custom_ids}
                 provenance = self._plan.asking.provenance
                 try:
-                    batch_store.record_sent(self._catalog, batch.id, sent, provenance)
+                    self._catalog.batches.record(batch.id, sent, provenance)
                 except Exception as error:
                     raise MayHaveBegun(
                         f"batch {batch.id} has begun and could not be written down ({error}). When "
@@ -76,14 +75,14 @@ class BatchGeneration:
             raise  # sending the same again could be paid for twice
         except Exception:
             # An error was answered: nothing is on its way.
-            batch_store.mark_sending(self._catalog, None)
+            self._catalog.batches.mark_sending(None)
             raise
-        batch_store.mark_sending(self._catalog, None)
+        self._catalog.batches.mark_sending(None)
         return Sent(batches, "".join(stopped))
 
     def status(self) -> list[Status]:
         """Ask how far the batches are that have not been collected."""
-        known = batch_store.open_batches_of(self._catalog, self._plan.lm.name)
+        known = self._catalog.batches.open_for(self._plan.lm.name)
         return open_batches(self._plan.lm).status([batch.id for batch in known])
 
     def collect(
@@ -96,7 +95,7 @@ class BatchGeneration:
         """
         service = open_batches(self._plan.lm)
         spent = self._plan.asking.nothing_spent()
-        known = batch_store.open_batches_of(self._catalog, self._plan.lm.name)
+        known = self._catalog.batches.open_for(self._plan.lm.name)
         recorded = {batch.id for batch in known}
         states = []
         for id_ in [given] if given else [batch.id for batch in known]:
@@ -109,7 +108,7 @@ class BatchGeneration:
                 # either: only the user can say whether to ask, and pay for, the same again.
                 told = f"batch {id_} is not known there: {error}"
                 if again:
-                    batch_store.collected(self._catalog, id_)
+                    self._catalog.batches.collected(id_)
                 else:
                     told += " (another key or address? If it is lost: --batch collect --again)"
                 spent.errors[told] += 1
@@ -119,13 +118,13 @@ class BatchGeneration:
             here = state.id in recorded
             if state.error and not here:
                 raise ServiceError(f"batch {state.id} {state.state}: {state.error}")
-            names = batch_store.names_in(self._catalog, state.id) if here else []
+            names = self._catalog.batches.names_in(state.id) if here else []
             answers = service.collect({state.id: names})
             take_answers(self._catalog, self._plan, answers, spent, batch=True)
             if here:
-                batch_store.collected(self._catalog, state.id)
+                self._catalog.batches.collected(state.id)
             else:
-                batch_store.mark_sending(self._catalog, None)
+                self._catalog.batches.mark_sending(None)
         return spent, [state for state in states if not state.ended]
 
 
@@ -143,7 +142,7 @@ def write_request_file(catalog: Catalog, plan: Generation, path: str | os.PathLi
     extra = dict(getattr(plan.lm, "extra", {}))
     completion = bool(getattr(plan.lm, "completion", False))
     written = write_requests(path, requests(), model, form, extra=extra, completion=completion)
-    batch_store.record_file(catalog, meant, plan.asking.provenance)
+    catalog.batches.record_file(meant, plan.asking.provenance)
     return written
 
 
@@ -167,7 +166,7 @@ def take_answers(
     answers = iter(answers)
     planned = None
     while part := list(islice(answers, _AT_ONCE)):
-        meant = batch_store.meant_by(catalog, [answer.key for answer in part])
+        meant = catalog.batches.requests([answer.key for answer in part])
         if len(meant) < len(part):
             planned = planned or {
                 custom_id(request.key): (request.key, task.number, plan.asking.provenance)
@@ -175,7 +174,7 @@ def take_answers(
                 for request in task.requests
             }
             meant = {**planned, **meant}
-        known = known_replies(catalog, [meant[one.key][0] for one in part if one.key in meant])
+        known = catalog.replies.known([meant[one.key][0] for one in part if one.key in meant])
         kept: dict[str, tuple[Reply | Failure, int, Provenance]] = {}
         for answer in part:
             if answer.key not in meant:

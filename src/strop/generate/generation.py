@@ -21,10 +21,8 @@ from strop.generate.query_filters import apply_filters
 from strop.lm import LM, Request, Usage, count_tokens
 from strop.lm.base import THIS_PROCESS
 from strop.lm.prices import Price
-from strop.references.store import references_of
-from strop.storage.batches import still_out
 from strop.storage.catalog import Catalog
-from strop.storage.replies import failed_before, known_replies, read_reply, reply_key, spent_tokens
+from strop.storage.replies import reply_key
 from strop.types import Document, Progress
 
 # Before any reply was seen: tokens of one query with its plan and tags, seconds before a reply
@@ -179,15 +177,15 @@ class Generation:
 
     def tasks(self) -> Iterator[Task]:
         """Yield the questions about each document, in order."""
-        for done, (number, document, _) in enumerate(self._catalog.all_documents(_TOGETHER)):
+        for done, (number, document, _) in enumerate(self._catalog.documents.all(_TOGETHER)):
             if self._limit is not None and done >= self._limit:
                 return
             references: list[Document] = []
             if self.settings.prompt.style != "simple":
-                selected = references_of(self._catalog, number)
+                selected = self._catalog.references.of(number)
                 for one in selected.references if selected else ():
-                    other = self._catalog.number_of(one.id)
-                    references.append(self._catalog.document(other))
+                    other = self._catalog.documents.number_of(one.id)
+                    references.append(self._catalog.documents.get(other))
             yield self._task(number, document, tuple(references))
 
     def _task(self, number: int, document: Document, references: tuple[Document, ...]) -> Task:
@@ -231,8 +229,10 @@ class Generation:
             for request in task.requests:
                 questions.setdefault(request.key, (request, task.number))
         with self._catalog.reading():
-            done = known_replies(self._catalog, questions) | still_out(self._catalog, questions)
-            failed = failed_before(self._catalog, questions)
+            done = self._catalog.replies.known(questions) | self._catalog.batches.outstanding(
+                questions
+            )
+            failed = self._catalog.replies.failed(questions)
         return [
             question
             for key, question in questions.items()
@@ -262,12 +262,12 @@ class Generation:
     def estimate(self, batch: bool = False) -> Estimate:
         """Return what the questions still open would cost, before asking any."""
         documents = calls = stored = given = got = without = 0
-        count, usage, seconds = spent_tokens(self._catalog, self.lm.name, self.settings.to_json())
+        count, usage, seconds = self._catalog.replies.spent(self.lm.name, self.settings.to_json())
         for task in self.tasks():
             documents += 1
             without += not task.requests and bool(task.document.content)
             asked = [request for request, _ in self.open_questions([task])]
-            stored += len(known_replies(self._catalog, [one.key for one in task.requests]))
+            stored += len(self._catalog.replies.known([one.key for one in task.requests]))
             calls += len(asked)
             given += sum(count_tokens(request.prompt) for request in asked)
             got += len(asked) * self._guessed_output(len(task.references))
@@ -323,7 +323,7 @@ class Generation:
         """Return (query, positions of its references) lists, one for each reply."""
         per_call, missing = [], []
         for request, shown in zip(task.requests, task.shown, strict=True):
-            reply = read_reply(self._catalog, request.key)
+            reply = self._catalog.replies.read(request.key)
             if reply is None:
                 missing.append(request.key)
                 continue
@@ -337,8 +337,8 @@ class Generation:
                     for query, against in zip(parsed.queries, parsed.against, strict=True)
                 ]
             )
-        summary.in_batches += len(still_out(self._catalog, missing))
-        summary.refused += sum(failed_before(self._catalog, missing).values())
+        summary.in_batches += len(self._catalog.batches.outstanding(missing))
+        summary.refused += sum(self._catalog.replies.failed(missing).values())
         return per_call
 
 

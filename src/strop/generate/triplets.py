@@ -14,8 +14,8 @@ from strop.generate.asking import Spent
 from strop.generate.generation import Generation, GenerationSettings, Made, Summary
 from strop.lm import Replies, Request
 from strop.lm.base import BaseLM
-from strop.references.store import references_of
-from strop.storage.catalog import Catalog, QuerySet
+from strop.storage.catalog import Catalog
+from strop.storage.query_sets import QuerySet
 from strop.types import Document
 
 
@@ -37,8 +37,8 @@ def triplets(catalog: Catalog, set_: QuerySet, negatives: int = 1) -> Iterator[T
         raise BadInput(f"negatives must be 1 or more, not {negatives}")
     written = _written_against(catalog, set_)
     made = next(written, None)
-    for number, document, _ in catalog.all_documents():
-        queries = catalog.queries(set_, number)
+    for number, document, _ in catalog.documents.all():
+        queries = catalog.sets.queries(set_, number)
         if not queries:
             continue
         nearest = _references(catalog, number)
@@ -59,9 +59,9 @@ def triplets(catalog: Catalog, set_: QuerySet, negatives: int = 1) -> Iterator[T
 
 
 def _references(catalog: Catalog, number: int) -> list[Document]:
-    selected = references_of(catalog, number)
+    selected = catalog.references.of(number)
     found = sorted(selected.references, key=lambda one: -one.similarity) if selected else []
-    return [catalog.document(catalog.number_of(one.id)) for one in found]
+    return [catalog.documents.get(catalog.documents.number_of(one.id)) for one in found]
 
 
 def _written_against(catalog: Catalog, set_: QuerySet) -> Iterator[Made]:

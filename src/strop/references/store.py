@@ -1,6 +1,6 @@
 """Keeps every document's neighbours and references in the catalog, and up to date.
 
-``neighbors`` has a row for each document whose vector is known here (``made`` says which vector)
+``neighbors`` has a row for each document whose vector is known here (``vector_version`` says which)
 with its list, or none while that is still to be made. After documents came, changed or went,
 only lists that this touches are made again, and only for these are references chosen anew; the
 result is that of a fresh run. All work is committed in parts, and goes on where it stopped.
@@ -8,8 +8,7 @@ result is that of a fresh run. All work is committed in parts, and goes on where
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -40,47 +39,6 @@ _AFRESH = 0.3
 """If more of the corpus than this is new, making all lists again is the shorter way."""
 
 
-@dataclass(frozen=True)
-class Reference:
-    """A document to tell another apart from: how similar, and how many neighbours like it."""
-
-    id: str
-    similarity: float
-    cluster_size: int
-
-
-@dataclass(frozen=True)
-class Selected:
-    """A document's references and the mean silhouette of the clusters they stand for."""
-
-    references: list[Reference]
-    silhouette: float
-
-
-def references_of(catalog: Catalog, number: int) -> Selected | None:
-    """Return a document's references, those still in the index; None if none were chosen."""
-    with catalog.reading() as connection:
-        found = connection.execute(
-            "SELECT others, similarities, sizes, silhouette FROM selections WHERE number = ?",
-            (number,),
-        ).fetchone()
-        if found is None:
-            return None
-        others, sizes = np.frombuffer(found[0], "<i4"), np.frombuffer(found[2], "<i4")
-        similarities = np.frombuffer(found[1], "<f4")
-        ids = catalog.ids(others.tolist())
-    return Selected(
-        [
-            Reference(ids[other], float(similarity), size)
-            for other, similarity, size in zip(
-                others.tolist(), similarities, sizes.tolist(), strict=True
-            )
-            if other in ids
-        ],
-        found[3],
-    )
-
-
 def update_references(
     catalog: Catalog,
     numbers: Ints,
@@ -96,7 +54,7 @@ def update_references(
     """
     vectors = _gathered(documents)
     method = resolve_method(method, len(numbers))
-    work = _Work(catalog, numbers, documents.made, vectors, progress)
+    work = _Work(catalog, numbers, documents.vector_version, vectors, progress)
     width = work.settle(settings, method)
     work.follow_changes(width)
     work.fill_lists(width, method)
@@ -110,13 +68,14 @@ class _Work:
         self,
         catalog: Catalog,
         numbers: Ints,
-        made: Ints,
+        versions: Ints,
         vectors: Vectors,
         progress: Progress | None,
     ) -> None:
         self._catalog = catalog
+        self._stored = catalog.references
         self._numbers = numbers
-        self._made = made
+        self._versions = versions
         self._vectors = vectors
         self._usable = nonzero_rows(vectors)
         self._progress = progress
@@ -127,35 +86,25 @@ class _Work:
         Lists of more neighbours than wanted serve as they are.
         """
         wanted: dict[str, Any] = {**asdict(settings), "method": method}
-        before = self._catalog.meta("references") or {}
+        before = self._stored.settings()
         width = max(settings.neighbors, int(before.get("width", 0)))
         if before == {**wanted, "width": width}:
             return width
-        with self._catalog.writing() as connection:
-            if before.get("width", width) < settings.neighbors or before.get("method") != method:
-                connection.execute("DELETE FROM neighbors")
-                connection.execute("DELETE FROM selections")
-                width = settings.neighbors
-            elif {key: before.get(key) for key in wanted} != wanted:
-                connection.execute("DELETE FROM selections")
-            connection.execute(
-                "INSERT OR REPLACE INTO meta VALUES ('references', ?)",
-                (json.dumps({**wanted, "width": width}),),
-            )
+        lists = before.get("width", width) >= settings.neighbors and before.get("method") == method
+        if not lists:
+            width = settings.neighbors
+        selections = lists and {key: before.get(key) for key in wanted} == wanted
+        self._stored.begin({**wanted, "width": width}, lists=lists, selections=selections)
         return width
 
     def follow_changes(self, width: int) -> None:
         """Take in new, changed and removed documents; lists they touch are mended or emptied."""
-        with self._catalog.reading() as connection:
-            stored = connection.execute(
-                "SELECT number, made, others IS NOT NULL FROM neighbors ORDER BY number"
-            ).fetchall()
-        known, made, listed = np.array(stored, np.int64).reshape(-1, 3).T
+        known, versions, listed = self._stored.known().T
         at = np.searchsorted(self._numbers, known)
         at[at == len(self._numbers)] = 0
         kept = np.zeros(len(known), bool)
         if len(self._numbers):
-            kept = (self._numbers[at] == known) & (self._made[at] == made)
+            kept = (self._numbers[at] == known) & (self._versions[at] == versions)
         fresh = np.setdiff1d(np.arange(len(self._numbers)), at[kept])
         gone = known[~kept]
         if not len(fresh) and not len(gone):
@@ -163,27 +112,16 @@ class _Work:
         have = at[kept & (listed > 0)]
         if len(fresh) > _AFRESH * len(self._numbers):
             have = have[:0]
-        others, similarities = self._lists(have, width)
+        others, similarities = self._stored.lists(self._numbers[have], width)
         # What a newcomer must reach; anything will do where a list is not full.
         worst = np.where(others[:, -1] >= 0, similarities[:, -1], np.float32(-np.inf))
         stale = np.isin(others, gone).any(axis=1) if len(gone) else np.zeros(len(have), bool)
         changed, lists, unsure = self._merged(have[~stale], others[~stale], worst[~stale], fresh)
         emptied = np.setdiff1d(at[kept], np.setdiff1d(have[~stale], unsure))
-        with self._catalog.writing() as connection:
-            connection.executemany(
-                "DELETE FROM neighbors WHERE number = ?", [(int(number),) for number in gone]
-            )
-            connection.executemany(
-                "INSERT INTO neighbors VALUES (?, ?, NULL, NULL)",
-                zip(self._numbers[fresh].tolist(), self._made[fresh].tolist(), strict=True),
-            )
-            connection.executemany(
-                "UPDATE neighbors SET others = NULL, similarities = NULL WHERE number = ?",
-                [(number,) for number in self._numbers[emptied].tolist()],
-            )
-            self._write_lists(connection, changed, *lists)
-            touched = np.concatenate([gone, self._numbers[emptied], self._numbers[fresh]])
-            self._drop_selections(connection, touched)
+        new = zip(self._numbers[fresh].tolist(), self._versions[fresh].tolist(), strict=True)
+        with self._catalog.writing():
+            self._stored.replace_documents(gone, new, self._numbers[emptied])
+            self._stored.store_lists(self._numbers[changed], *lists)
 
     def _merged(
         self, have: Ints, others: NDArray[np.int32], worst: Floats, fresh: Ints
@@ -235,11 +173,7 @@ class _Work:
 
     def fill_lists(self, width: int, method: str) -> None:
         """Make the lists that are missing."""
-        with self._catalog.reading() as connection:
-            missing = connection.execute(
-                "SELECT number FROM neighbors WHERE others IS NULL ORDER BY number"
-            ).fetchall()
-        todo = np.searchsorted(self._numbers, np.array(missing, np.int64).ravel())
+        todo = np.searchsorted(self._numbers, self._stored.without_list())
         n = len(self._numbers)
         if not len(todo):
             return
@@ -257,51 +191,23 @@ class _Work:
 
     def choose(self, settings: ReferenceSettings) -> int:
         """Choose references where they are missing."""
-        with self._catalog.reading() as connection:
-            missing = connection.execute(
-                "SELECT number FROM neighbors LEFT JOIN selections USING (number)"
-                " WHERE silhouette IS NULL ORDER BY number"
-            ).fetchall()
-        todo = np.searchsorted(self._numbers, np.array(missing, np.int64).ravel())
+        todo = np.searchsorted(self._numbers, self._stored.without_selection())
         for first in range(0, len(todo), _PART):
             part = todo[first : first + _PART]
-            others, similarities = self._lists(part, settings.neighbors)
+            others, similarities = self._stored.lists(self._numbers[part], settings.neighbors)
             chosen = choose_references(
                 self._vectors, self._positions(others), similarities, settings
             )
-            rows = []
-            for at, position in enumerate(part):
-                count = int((chosen.rows[at] >= 0).sum())
-                rows.append(
-                    (
-                        int(self._numbers[position]),
-                        self._numbers[chosen.rows[at, :count]].astype("<i4").tobytes(),
-                        chosen.similarities[at, :count].astype("<f4").tobytes(),
-                        chosen.cluster_sizes[at, :count].astype("<i4").tobytes(),
-                        float(chosen.silhouettes[at]),
-                    )
-                )
-            with self._catalog.writing() as connection:
-                connection.executemany("INSERT INTO selections VALUES (?, ?, ?, ?, ?)", rows)
+            self._stored.store_selections(
+                self._numbers[part],
+                np.where(chosen.rows >= 0, self._numbers[chosen.rows], -1),
+                chosen.similarities,
+                chosen.cluster_sizes,
+                chosen.silhouettes,
+            )
             if self._progress is not None:
                 self._progress("choosing references", first + len(part), len(todo))
         return len(todo)
-
-    # -- lists in the catalog --------------------------------------------------------------
-
-    def _lists(self, positions: Ints, width: int) -> tuple[NDArray[np.int32], Floats]:
-        """Read the first ``width`` of each list: document numbers, -1 for none; similarities."""
-        others = np.full((len(positions), width), -1, np.int32)
-        similarities = np.zeros((len(positions), width), np.float32)
-        with self._catalog.reading() as connection:
-            for at, number in enumerate(self._numbers[positions].tolist()):
-                blobs = connection.execute(
-                    "SELECT others, similarities FROM neighbors WHERE number = ?", (number,)
-                ).fetchone()
-                found = np.frombuffer(blobs[0], "<i4")[:width]
-                others[at, : len(found)] = found
-                similarities[at, : len(found)] = np.frombuffer(blobs[1], "<f4")[:width]
-        return others, similarities
 
     def _positions(self, others: NDArray[np.int32]) -> Ints:
         found: Ints = np.searchsorted(self._numbers, others)
@@ -310,31 +216,7 @@ class _Work:
 
     def _commit_lists(self, positions: Ints, rows: Ints, similarities: Floats) -> None:
         numbers = np.where(rows >= 0, self._numbers[rows], -1)
-        with self._catalog.writing() as connection:
-            self._write_lists(connection, positions, numbers, similarities)
-
-    def _write_lists(
-        self, connection: Any, positions: Ints, numbers: Ints, similarities: Floats
-    ) -> None:
-        counts = (numbers >= 0).sum(axis=1)
-        connection.executemany(
-            "UPDATE neighbors SET others = ?, similarities = ? WHERE number = ?",
-            [
-                (
-                    numbers[at, :count].astype("<i4").tobytes(),
-                    similarities[at, :count].astype("<f4").tobytes(),
-                    int(self._numbers[position]),
-                )
-                for at, (position, count) in enumerate(zip(positions, counts, strict=True))
-            ],
-        )
-        self._drop_selections(connection, self._numbers[positions])
-
-    @staticmethod
-    def _drop_selections(connection: Any, numbers: Ints) -> None:
-        connection.executemany(
-            "DELETE FROM selections WHERE number = ?", [(number,) for number in numbers.tolist()]
-        )
+        self._stored.store_lists(self._numbers[positions], numbers, similarities)
 
 
 def _gathered(documents: Spans) -> Vectors:

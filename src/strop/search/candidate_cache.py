@@ -14,6 +14,8 @@ from strop.errors import BadIndex, IndexDamaged
 from strop.search.candidates import Candidates, TwoStage, codes_file
 from strop.search.layout import Layout
 from strop.storage.catalog import Catalog
+from strop.storage.database import Database
+from strop.storage.settings import Settings
 from strop.storage.snapshot import CACHE, Snapshot
 
 
@@ -35,7 +37,7 @@ class CandidateCache:
 
     def follow(self, snapshot: Snapshot, layout: Layout, names: list[str]) -> None:
         """Make candidates, or add to them, where much of the index is not among them as it is."""
-        older, made_from = self._catalog.meta("candidates"), _made_from(snapshot, names)
+        older, made_from = self._catalog.settings.get("candidates"), _made_from(snapshot, names)
         made = None
         if older is not None:
             with suppress(IndexDamaged):  # then they are made anew
@@ -61,13 +63,12 @@ class CandidateCache:
 
     def drop(self) -> None:
         """Do without candidates, for an index that is small now."""
-        older = self._catalog.meta("candidates")
+        older = self._catalog.settings.get("candidates")
         if older is not None:
             self._replace(older, None)
 
     def _replace(self, older: str | None, name: str | None) -> None:
-        with self._catalog.writing(searchable=False) as connection:
-            self._catalog.set_meta(connection, candidates=name)
+        self._catalog.settings.put(candidates=name)
         if older is not None:
             self._delete(older)
 
@@ -79,7 +80,7 @@ class CandidateCache:
 
     def beside(self, snapshot: Snapshot, layout: Layout, names: list[str]) -> TwoStage | None:
         """Return candidates matched with a layout; None, with a warning, if there are none."""
-        name, held = self._catalog.meta("candidates"), self._held
+        name, held = self._catalog.settings.get("candidates"), self._held
         if held is None or held[0] != name or held[1] is not layout:
             two = None
             try:
@@ -106,8 +107,8 @@ class CandidateCache:
             except IndexDamaged:
                 # A writer may have replaced them since this search began to read. Others serve as
                 # well: who is among them as they are is found out by what they were made from.
-                with closing(Catalog(self._catalog.path)) as now:
-                    newer = now.meta("candidates")
+                with closing(Database(self._catalog.path)) as now:
+                    newer = Settings(now).get("candidates")
                 if newer in (None, name):
                     raise
                 name = newer
@@ -117,5 +118,7 @@ class CandidateCache:
 def _made_from(snapshot: Snapshot, names: list[str]) -> Ints:
     """Return for each document its number and which vectors it has: (n, columns)."""
     sets = [snapshot.sets[name] for name in names]
-    columns = [snapshot.numbers, snapshot.documents.made]
-    return np.stack(columns + [part for of in sets for part in (of.made, of.count)], axis=1)
+    columns = [snapshot.numbers, snapshot.documents.vector_version]
+    return np.stack(
+        columns + [part for of in sets for part in (of.vector_version, of.count)], axis=1
+    )

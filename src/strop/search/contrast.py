@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from strop.common.arrays import Ints
 from strop.generate.generation import Made, Summary
 from strop.generate.query_filters import told_apart
-from strop.references.store import references_of
 from strop.search.layout import Layout
 from strop.storage.catalog import Catalog
 from strop.storage.snapshot import Snapshot
@@ -71,12 +70,12 @@ class Contrast:
 
     def _apart(self, place: int, queries: Vectors) -> NDArray[np.bool_] | None:
         """Say of each query whether it is told apart; None for a document without references."""
-        selected = references_of(self._catalog, int(self._numbers[place]))
+        selected = self._catalog.references.of(int(self._numbers[place]))
         if selected is None or not selected.references:
             return None
         others = []
         for one in selected.references:
-            number = self._catalog.number_of(one.id)
+            number = self._catalog.documents.number_of(one.id)
             at = int(np.searchsorted(self._numbers, number))
             if self._is(at, number):
                 others.append(self._layout.document(at))

@@ -44,7 +44,7 @@ class _File:
     vectors: NDArray[Any]
     start: Ints
     count: Ints
-    made: Ints
+    vector_version: Ints
     low: Ints
     high: Ints
     together: NDArray[np.bool_]
@@ -118,7 +118,7 @@ class Layout:
         local = np.where(np.repeat(together, sizes), spans.start - np.repeat(low, sizes), packed)
         local += np.repeat(self._block_rows, sizes)
         self._block_rows += np.where(together, high - low, total)
-        return _File(vectors, spans.start, counts, spans.made, low, high, together, local)
+        return _File(vectors, spans.start, counts, spans.vector_version, low, high, together, local)
 
     def _parts(self, block: int) -> Iterator[NDArray[Any]]:
         """Yield a block's rows as stored, by file; where they stand together nothing is copied."""
@@ -176,7 +176,7 @@ class Layout:
         for mine, theirs in zip(self._files, older._files, strict=True):
             here = np.flatnonzero(same)
             there = at[here]
-            same[here] = mine.made[here] == theirs.made[there]
+            same[here] = mine.vector_version[here] == theirs.vector_version[there]
             same[here] &= mine.count[here] == theirs.count[there]
         fresh = np.flatnonzero(~same)
         if len(fresh) > self.size // 2:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.arrays import as_floats, ranges
-from strop.storage.catalog import Catalog, QuerySet
+from strop.storage.catalog import Catalog
+from strop.storage.query_sets import QuerySet
 from strop.storage.snapshot import Snapshot, Spans
 from strop.types import Kind, Vectors
 
@@ -28,7 +29,7 @@ def drop_leaks(
     Sentences stay: they are the corpus's own. Also says of each set which of a document's queries
     went, by its number.
     """
-    known = catalog.sets()
+    known = catalog.sets.all()
     dropped = {
         name: _too_close(spans, asked, gate)
         for name, spans in snapshot.sets.items()
@@ -98,6 +99,6 @@ def _gone(spans: Spans, dropped: Flags, changed: Flags) -> list[tuple[int, Flags
 
 
 def _expanded(catalog: Catalog, set_: QuerySet, number: int, gone: Flags) -> str:
-    texts = catalog.queries(set_, number)
+    texts = catalog.sets.queries(set_, number)
     left = [text for text, leaks in zip(texts, gone, strict=True) if not leaks]
-    return " ".join([catalog.document(number).content, *left])
+    return " ".join([catalog.documents.get(number).content, *left])

@@ -9,7 +9,7 @@ from strop.errors import BadIndex
 from strop.types import Progress
 
 _SECONDS = 2.0
-_FEWEST, _MOST = 64, 8192
+FEWEST, MOST = 64, 8192
 
 
 class Batches:
@@ -21,7 +21,7 @@ class Batches:
 
     def __init__(self, progress: Progress | None, label: str, total: int) -> None:
         self._progress, self._label, self._total = progress, label, total
-        self._done, self._size, self._began = 0, _FEWEST, 0.0
+        self._done, self._size, self._began = 0, FEWEST, 0.0
 
     def __iter__(self) -> Iterator[int]:
         while self._done < self._total:
@@ -35,8 +35,8 @@ class Batches:
         self._done += count
         took = time.monotonic() - self._began
         if took < _SECONDS / 2:
-            self._size = min(2 * self._size, _MOST)
+            self._size = min(2 * self._size, MOST)
         elif took > _SECONDS:
-            self._size = max(self._size // 2, _FEWEST)
+            self._size = max(self._size // 2, FEWEST)
         if self._progress is not None:
             self._progress(self._label, self._done, self._total)

@@ -1,349 +1,44 @@
 """The catalog: one SQLite file that holds everything an index knows except its vectors.
 
-It is the only truth. A change is one transaction, so a process stopped at any instant leaves
-the catalog as it was before or after, never between. Vector files (vectors.py) are written and
-synced before the transaction that refers to them.
+It is the only truth. A change is one transaction, so a process stopped at any instant leaves the
+catalog as it was before or after, never between. Vector files (vectors.py) are written and synced
+before the transaction that refers to them.
 
-Work is stored first and embedded afterwards, in batches, each a transaction of its own. What
-still waits is in the catalog, so interrupted work goes on where it stopped: the table
-``waiting`` names each document whose vector (set 0) or list is missing or out of date, with the
-texts where they were given and not derived. Until the new ones are there, the old vectors serve.
+Work is stored first and embedded afterwards, in batches, each a transaction of its own. What still
+waits is in the catalog, so interrupted work goes on where it stopped: the table ``waiting`` names
+each document whose vector (set 0) or list is missing or out of date, with the texts where they
+were given and not derived. Until the new ones are there, the old vectors serve.
 """
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
-from strop.errors import BadInput
-from strop.io.files import checked_string
-from strop.storage.document_catalog import DERIVED, DocumentCatalog, bounded, find_document
-from strop.storage.ledger import VectorFile
-from strop.storage.vectors import Sums, file_name, type_for
-from strop.types import Document
+from strop.storage.batches import SentBatches
+from strop.storage.database import Database
+from strop.storage.documents import Documents
+from strop.storage.ledger import VectorLedger
+from strop.storage.query_sets import QuerySets
+from strop.storage.references import References
+from strop.storage.replies import Replies
+from strop.storage.settings import Settings
 
 
-@dataclass(frozen=True)
-class QuerySet:
-    """A named set of query lists, one list for each document that has any.
+class Catalog:
+    """The parts of one catalog; safe to use from several threads.
 
-    ``settings["source"]`` is ``sentences`` (derived from the text), ``file`` (imported), ``lm``
-    (written by a language model) or ``expanded`` (one text per document: its own with the
-    queries of ``settings["of"]`` appended). ``settings["kind"]`` says whether its texts are
-    embedded as queries or documents.
+    Each part has its own SQL over the one ``database``. What several parts do within ``writing()``
+    is one transaction, and within ``reading()`` they all see the same state.
     """
 
-    set_id: int
-    name: str
-    settings: dict[str, Any]
-
-    @property
-    def derived(self) -> bool:
-        """Whether its lists are made from the documents alone, whenever they are wanted."""
-        return self.settings["source"] in DERIVED
-
-    @property
-    def negative(self) -> bool:
-        """Whether its queries are relevant to a document's references and not to itself."""
-        if self.settings["source"] == "lm":
-            return bool(self.settings["settings"]["prompt"]["style"] == "negative")
-        return self.name == "negative"
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """One document whose list is still to be embedded; ``texts`` is None where it is derived."""
-
-    number: int
-    document: Document
-    digest: bytes
-    texts: list[str] | None
-
-
-def expanded_set(style: str) -> str:
-    """Return the name of the set of texts expanded with the queries of another."""
-    return f"expanded:{style}"
-
-
-class Catalog(DocumentCatalog):
-    """Reads and writes one catalog file; safe to use from several threads."""
-
-    # -- query sets -----------------------------------------------------------------------
-
-    def sets(self) -> dict[str, QuerySet]:
-        """Return the query sets by name, in the order they were made."""
-        with self.reading() as connection:
-            found = connection.execute(
-                "SELECT set_id, name, settings FROM sets ORDER BY set_id"
-            ).fetchall()
-        return {
-            name: QuerySet(set_id, name, json.loads(settings)) for set_id, name, settings in found
-        }
-
-    def ensure_set(self, name: str, settings: dict[str, Any]) -> QuerySet:
-        """Return a set, made if it is missing; with other settings its lists are made anew."""
-        known = self.sets().get(name)
-        if known is None or known.settings != settings:
-            with self.writing() as connection:
-                connection.execute(
-                    "INSERT INTO sets (name, settings) VALUES (?, ?)"
-                    " ON CONFLICT (name) DO UPDATE SET settings = excluded.settings",
-                    (name, json.dumps(settings)),
-                )
-                set_ = self.sets()[name]
-                if known is None:
-                    # Indexes from before there was a choice say nothing of it.
-                    dtype = type_for(self.meta("query_vectors") or "float32", settings["source"])
-                    connection.execute(
-                        "INSERT INTO files (set_id, name, dtype) VALUES (?, ?, ?)",
-                        (set_.set_id, file_name(set_.set_id, dtype), dtype),
-                    )
-                else:
-                    connection.execute(
-                        "UPDATE spans SET digest = x'', older = 1 WHERE set_id = ?", (set_.set_id,)
-                    )
-                if set_.derived:
-                    connection.execute(
-                        "INSERT OR IGNORE INTO waiting (set_id, number)"
-                        " SELECT ?, number FROM documents",
-                        (set_.set_id,),
-                    )
-        return self.sets()[name]
-
-    def store_queries(
-        self,
-        set_: QuerySet,
-        lists: Iterable[tuple[str, str, Sequence[str]]],
-        n: int | None = None,
-    ) -> tuple[int, int, list[str]]:
-        """Take in (place, document id, queries) lists, all or none; they wait to be embedded.
-
-        Several lists for one document are pooled in their order; of each pool the first n count.
-        Returns how many documents and queries were taken, and the ids not in the index.
-        """
-        unknown: list[str] = []
-        with self.writing() as connection:
-            connection.execute("DROP TABLE IF EXISTS temp.pooled")
-            connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
-            for place, id_, texts in lists:
-                if isinstance(texts, str):
-                    raise BadInput(f"{place}: the queries of {id_!r} are one text, not a list")
-                queries_of = f"{place}, queries of {id_!r}"
-                checked = [checked_string(one, "a query", queries_of, "use text") for one in texts]
-                found = find_document(connection, id_)
-                if found is None:
-                    unknown.append(f"{place}: {id_!r}")
-                    continue
-                earlier = connection.execute(
-                    "SELECT texts FROM pooled WHERE number = ?", (found[0],)
-                ).fetchone()
-                both = (json.loads(earlier[0]) if earlier else []) + checked
-                text = json.dumps(both[:n], ensure_ascii=False)
-                connection.execute("INSERT OR REPLACE INTO pooled VALUES (?, ?)", (found[0], text))
-            taken, queries = connection.execute(
-                "SELECT count(*), coalesce(sum(json_array_length(texts)), 0) FROM pooled"
-            ).fetchone()
-            if not taken:
-                raise BadInput(
-                    "none of the ids is a document of this index"
-                    + (f" (first: {unknown[0]})" if unknown else ": the file has no lists")
-                )
-            self._let_wait(connection, set_)
-            connection.execute("DROP TABLE temp.pooled")
-        return taken, queries, unknown
-
-    def store_generated(
-        self, name: str, settings: dict[str, Any], lists: Iterable[tuple[int, list[str]]]
-    ) -> int:
-        """Let (number, queries) lists wait to be embedded, in one transaction once all are made.
-
-        A set that another generator made is this one's afterwards: lists it has not written are
-        dropped. Returns how many. Without any list nothing changes: a run of failures costs no set.
-        """
-        # Making the lists may take long, and others want to keep replies meanwhile: a table of
-        # this connection alone needs no lock.
-        with self.reading() as connection:
-            connection.execute("DROP TABLE IF EXISTS temp.pooled")
-            connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
-            connection.executemany(
-                "INSERT INTO pooled VALUES (?, ?)",
-                ((number, json.dumps(texts, ensure_ascii=False)) for number, texts in lists),
-            )
-            if connection.execute("SELECT 1 FROM pooled").fetchone() is None:
-                connection.execute("DROP TABLE temp.pooled")
-                return 0
-        with self.writing() as connection:
-            known = self.sets().get(name)
-            set_ = self.ensure_set(name, settings)
-            dropped = 0
-            if known is not None and known.settings != settings:
-                dropped = self._drop_others(connection, set_)
-            self._let_wait(connection, set_)
-            connection.execute("DROP TABLE temp.pooled")
-        return dropped
-
-    def _drop_others(self, connection: sqlite3.Connection, set_: QuerySet) -> int:
-        """Drop the lists of documents that are not pooled."""
-        others = "set_id = ? AND number NOT IN (SELECT number FROM pooled)"
-        found = connection.execute(f"SELECT number FROM queries WHERE {others}", (set_.set_id,))
-        numbers = [number for (number,) in found]
-        self.unplace(connection, set_.set_id, numbers)
-        for table in ("queries", "waiting"):
-            connection.execute(f"DELETE FROM {table} WHERE {others}", (set_.set_id,))
-        self._expand_anew(connection, set_, numbers)
-        return len(numbers)
-
-    def _expand_anew(
-        self, connection: sqlite3.Connection, set_: QuerySet, numbers: Sequence[int]
-    ) -> None:
-        """Let documents' texts that were expanded with old queries of a set wait again."""
-        for other in self.sets().values():
-            if other.settings.get("of") == set_.name:
-                which = [(other.set_id, number) for number in numbers]
-                connection.executemany(
-                    "UPDATE spans SET digest = x'', older = 1 WHERE set_id = ? AND number = ?",
-                    which,
-                )
-                connection.executemany(
-                    "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)", which
-                )
-
-    @staticmethod
-    def _let_wait(connection: sqlite3.Connection, set_: QuerySet) -> None:
-        """Let the pooled lists wait to be embedded, but for those that are already."""
-        which = (set_.set_id,)
-        connection.execute(
-            "DELETE FROM waiting WHERE set_id = ? AND number IN (SELECT number FROM pooled)", which
-        )
-        connection.execute(
-            "INSERT INTO waiting SELECT ?, p.number, p.texts, d.digest FROM pooled p"
-            " JOIN documents d USING (number) LEFT JOIN queries q ON q.set_id = ?"
-            " AND q.number = p.number WHERE q.texts IS NOT p.texts",
-            (set_.set_id, set_.set_id),
-        )
-        connection.execute(
-            "UPDATE spans SET older = 0, digest ="
-            " (SELECT digest FROM documents d WHERE d.number = spans.number)"
-            " WHERE set_id = ? AND number IN (SELECT number FROM pooled)"
-            " AND NOT EXISTS (SELECT 1 FROM waiting w"
-            " WHERE w.set_id = spans.set_id AND w.number = spans.number)",
-            which,
-        )
-
-    def waiting_queries(self, set_: QuerySet, after: int, limit: int) -> list[Waiting]:
-        """Return documents behind number ``after`` whose list is still to be embedded, in order."""
-        with self.reading() as connection:
-            found = connection.execute(
-                "SELECT number, id, title, text, coalesce(w.digest, d.digest), w.texts"
-                " FROM waiting w JOIN documents d USING (number)"
-                " WHERE set_id = ? AND number > ? ORDER BY number LIMIT ?",
-                (set_.set_id, after, limit),
-            )
-            return [
-                Waiting(
-                    number, Document(id_, text, title), digest, json.loads(texts) if texts else None
-                )
-                for number, id_, title, text, digest, texts in bounded(found, 3)
-            ]
-
-    def queries_embedded(
-        self,
-        set_: QuerySet,
-        file: VectorFile,
-        done: Sequence[tuple[int, bytes, list[str]]],
-        sums: Sums,
-    ) -> None:
-        """Record lists (number, digest, texts) whose vectors are the next rows of ``file``."""
-        numbers = [number for number, _, _ in done]
-        with self.writing() as connection:
-            self.place(file, [(number, len(texts), digest) for number, digest, texts in done], sums)
-            connection.executemany(
-                "INSERT OR REPLACE INTO queries VALUES (?, ?, ?)",
-                [
-                    (set_.set_id, number, json.dumps(texts, ensure_ascii=False))
-                    for number, _, texts in done
-                ],
-            )
-            self.waits_no_more(connection, set_.set_id, numbers)
-            self._expand_anew(connection, set_, numbers)
-
-    def queries(self, set_: QuerySet, number: int) -> list[str]:
-        """Return one document's embedded texts of a set, in the order of their vectors."""
-        with self.reading() as connection:
-            found = connection.execute(
-                "SELECT texts FROM queries WHERE set_id = ? AND number = ?", (set_.set_id, number)
-            ).fetchone()
-        return json.loads(found[0]) if found else []
-
-    # -- counting and mending -------------------------------------------------------------
-
-    def counts(self) -> dict[str, Any]:
-        """Return numbers for people: documents, lists and queries by set, what waits."""
-        with self.reading() as connection:
-
-            def number(sql: str, *values: object) -> int:
-                return int(connection.execute(sql, values).fetchone()[0] or 0)
-
-            files = self.files()
-            sets = {
-                set_.name: {
-                    **set_.settings,
-                    "vectors": files[set_.set_id].dtype,
-                    "documents": files[set_.set_id].lists,
-                    "queries": files[set_.set_id].live,
-                    "older_than_text": number(
-                        "SELECT count(*) FROM spans INDEXED BY older_spans"
-                        " WHERE set_id = ? AND older",
-                        set_.set_id,
-                    ),
-                    "waiting": self.waiting_count(set_.set_id),
-                }
-                for set_ in self.sets().values()
-            }
-            return {
-                "references": self._reference_counts(connection),
-                "documents": len(self),
-                "empty": number("SELECT count(*) FROM documents WHERE empty"),
-                "waiting": self.waiting_count(),
-                "sets": sets,
-            }
-
-    def _reference_counts(self, connection: sqlite3.Connection) -> dict[str, Any] | None:
-        settings = self.meta("references")
-        if settings is None:
-            return None
-        (documents,) = connection.execute("SELECT count(*) FROM selections").fetchone()
-        if not documents:
-            return None
-        (changed,) = connection.execute(
-            "SELECT count(*) FROM spans v LEFT JOIN neighbors n USING (number)"
-            " LEFT JOIN selections s USING (number)"
-            " WHERE v.set_id = 0 AND (n.made IS NOT v.made OR s.number IS NULL)"
-        ).fetchone()
-        (gone,) = connection.execute(  # removed, but still in the lists of others
-            "SELECT count(*) FROM neighbors LEFT JOIN documents d USING (number)"
-            " WHERE d.number IS NULL"
-        ).fetchone()
-        return {**settings, "documents": documents, "out_of_date": changed + gone}
-
-    def forget(self, set_id: int, numbers: Sequence[int]) -> None:
-        """Let documents' vectors of a set wait to be made again: those there are no good."""
-        derived = {set_.set_id: set_.derived for set_ in self.sets().values()}
-        given = not derived.get(set_id, True)
-        with self.writing() as connection:
-            connection.executemany(
-                "INSERT OR IGNORE INTO waiting SELECT s.set_id, s.number, q.texts, s.digest"
-                " FROM spans s JOIN queries q USING (set_id, number)"
-                " WHERE s.set_id = ? AND s.number = ?"
-                if given
-                else "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)",
-                [(set_id, number) for number in numbers],
-            )
-            self.unplace(connection, set_id, numbers)
-            connection.executemany(
-                "DELETE FROM queries WHERE set_id = ? AND number = ?",
-                [(set_id, number) for number in numbers],
-            )
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.database = Database(path)
+        self.reading, self.writing = self.database.reading, self.database.writing
+        self.settings = Settings(self.database)
+        self.vectors = VectorLedger(self.database, self.settings)
+        self.documents = Documents(self.database, self.settings, self.vectors)
+        self.sets = QuerySets(self.database, self.settings, self.vectors)
+        self.references = References(self.database, self.settings, self.documents)
+        self.replies = Replies(self.database)
+        self.batches = SentBatches(self.database, self.settings)

@@ -1,8 +1,8 @@
 """The catalog's ledger: where vectors stand, their checksums, and a log of what changed.
 
 A *span* says which rows of a file are a document's: its own vector (set 0) or its list in a query
-set. ``made`` is the version at which these vectors were committed. It names them wherever they
-stand: compaction moves rows and leaves ``made`` as it is.
+set. ``vector_version`` is the version at which these vectors were committed. It names them wherever
+they stand: compaction moves rows and leaves ``vector_version`` as it is.
 
 ``changes`` lists which document numbers had spans come, change or go at each version, so that a
 reader brings what it knows up to date by reading these alone. It reaches back to ``log_from``.
@@ -10,24 +10,22 @@ reader brings what it knows up to date by reading these alone. It reaches back t
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strop.storage.database import Database
+from strop.storage.settings import Settings
 from strop.storage.vectors import Sums, file_name
 
 DOCUMENTS = 0
 """The set that stands for the documents' own vectors."""
 SUMS_TOGETHER = 1024
 """Checksums kept in one entry of the catalog."""
-_WORTH_A_VACUUM = 0.05
 
 
 @dataclass(frozen=True)
@@ -44,32 +42,22 @@ class VectorFile:
     def renamed(self, dtype: str) -> str:
         """Return a name for the file of rows of a type that is to take this one's place."""
         stem, *middle, _ = self.name.split(".")
-        end = file_name(self.set_id, dtype).rpartition(".")[2]
-        return f"{stem}.{int(middle[0]) + 1 if middle else 2}.{end}"
+        ending = file_name(self.set_id, dtype).rpartition(".")[2]
+        return f"{stem}.{int(middle[0]) + 1 if middle else 2}.{ending}"
 
 
-class Ledger(Database):
-    """The part of a catalog that knows where vectors stand."""
+class VectorLedger:
+    """Where vectors stand, which are missing, and what changed."""
 
-    def meta(self, key: str) -> Any:
-        """Return one stored value, None if there is none."""
-        with self.reading() as connection:
-            found = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return None if found is None else json.loads(found[0])
-
-    @staticmethod
-    def set_meta(connection: sqlite3.Connection, **values: Any) -> None:
-        """Store values."""
-        connection.executemany(
-            "INSERT OR REPLACE INTO meta VALUES (?, ?)",
-            [(key, json.dumps(value)) for key, value in values.items()],
-        )
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
 
     # -- files ----------------------------------------------------------------------------
 
     def files(self) -> dict[int, VectorFile]:
         """Return every file by the set whose vectors it holds."""
-        with self.reading() as connection:
+        with self._database.reading() as connection:
             found = connection.execute(
                 "SELECT set_id, name, dtype, rows, live, lists FROM files ORDER BY set_id"
             ).fetchall()
@@ -77,32 +65,11 @@ class Ledger(Database):
 
     def checksums(self, set_id: int) -> Sums:
         """Return the checksum of each row of a set's file."""
-        with self.reading() as connection:
+        with self._database.reading() as connection:
             found = connection.execute(
                 "SELECT sums FROM checksums WHERE set_id = ? ORDER BY block", (set_id,)
             )
             return np.frombuffer(b"".join(blob for (blob,) in found), "<u4")
-
-    def free_bytes(self) -> int:
-        """Return how much of the catalog's file ``shrink`` would give back: 0 if little is free."""
-        with self.reading() as connection:
-            free, pages, size = (
-                int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-                for name in ("freelist_count", "page_count", "page_size")
-            )
-        return free * size if free > _WORTH_A_VACUUM * pages else 0
-
-    def shrink(self) -> None:
-        """Give the file's free pages back to the system, if they are worth it, and its log."""
-        worth_it = self.free_bytes() > 0
-        with self.outside_transactions() as connection:
-            if worth_it:
-                connection.execute("VACUUM")
-            # A reader in the middle of a search may need the log: then it shrinks another time.
-            (waits,) = connection.execute("PRAGMA busy_timeout").fetchone()
-            connection.execute("PRAGMA busy_timeout=0")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            connection.execute(f"PRAGMA busy_timeout={waits}")
 
     # -- spans ----------------------------------------------------------------------------
 
@@ -114,10 +81,10 @@ class Ledger(Database):
     ) -> None:
         """Record that the next rows of a file are the vectors of ``lists``, in order.
 
-        A list is (document number, how many rows, digest of the text they were made for);
+        A list is (document number, how many rows, digest of the text they were vector_version for);
         ``sums`` are the checksums of the rows.
         """
-        with self.writing() as connection:
+        with self._database.writing() as connection:
             self.unplace(connection, file.set_id, [number for number, _, _ in lists])
             (version,) = connection.execute(
                 "SELECT CAST(value AS INTEGER) + 1 FROM meta WHERE key = 'version'"
@@ -170,7 +137,7 @@ class Ledger(Database):
 
         ``spans`` has a line (number, start, …) for each list that the new file holds.
         """
-        with self.writing() as connection:
+        with self._database.writing() as connection:
             connection.executemany(
                 "UPDATE spans SET start = ? WHERE set_id = ? AND number = ?",
                 ((start, file.set_id, number) for number, start in spans[:, :2].tolist()),
@@ -204,20 +171,22 @@ class Ledger(Database):
         )
 
     def spans(self, set_id: int) -> NDArray[np.int64]:
-        """Return where a set's vectors stand: lines (number, start, count, made), by number."""
-        return self._spans("SELECT number, start, count, made FROM spans WHERE set_id = ?", set_id)
+        """Return a set's spans: lines (number, start, count, vector_version), by number."""
+        return self._spans(
+            "SELECT number, start, count, vector_version FROM spans WHERE set_id = ?", set_id
+        )
 
     def changed_spans(self, set_id: int, since: int) -> NDArray[np.int64]:
         """Return the spans there now of documents that changed after a version, as ``spans``."""
         found = self._spans(
-            "SELECT s.number, start, count, made FROM changes CROSS JOIN spans s"
+            "SELECT s.number, start, count, vector_version FROM changes CROSS JOIN spans s"
             " ON s.set_id = ? AND s.number BETWEEN first AND last WHERE version > ?",
             set_id, since,
         )  # fmt: skip
         return found[np.unique(found[:, 0], return_index=True)[1]]
 
     def _spans(self, sql: str, *values: int) -> NDArray[np.int64]:
-        with self.reading() as connection:
+        with self._database.reading() as connection:
             cells = chain.from_iterable(connection.execute(sql, values))
             return np.fromiter(cells, np.int64).reshape(-1, 4)
 
@@ -248,8 +217,8 @@ class Ledger(Database):
 
         None if the log does not reach back so far, or the version is still to come.
         """
-        with self.reading() as connection:
-            if not self.meta("log_from") <= since <= self.meta("version"):
+        with self._database.reading() as connection:
+            if not self._settings.number("log_from") <= since <= self._settings.number("version"):
                 return None
             found = connection.execute(
                 "SELECT first, last FROM changes WHERE version > ?", (since,)
@@ -258,22 +227,44 @@ class Ledger(Database):
 
     def logged(self) -> int:
         """Return how many changes the log holds."""
-        with self.reading() as connection:
+        with self._database.reading() as connection:
             (count,) = connection.execute("SELECT sum(last - first + 1) FROM changes").fetchone()
         return int(count or 0)
 
     def cut_log(self, version: int, cache: str) -> None:
         """Forget changes up to ``version``: the file ``cache`` holds what they led to."""
-        with self.writing(searchable=False) as connection:
+        with self._database.writing(searchable=False) as connection:
             connection.execute("DELETE FROM changes WHERE version <= ?", (version,))
-            self.set_meta(connection, log_from=version, cache=cache)
+            self._settings.put(log_from=version, cache=cache)
 
+    def recount(self) -> None:
+        """Count documents and rows in use anew."""
+        with self._database.writing() as connection:
+            connection.execute(
+                "UPDATE files SET"
+                " live = (SELECT coalesce(sum(count), 0) FROM spans s"
+                " WHERE s.set_id = files.set_id),"
+                " lists = (SELECT count(*) FROM spans s"
+                " WHERE s.set_id = files.set_id AND count > 0)"
+            )
+            connection.execute(
+                "INSERT OR REPLACE INTO meta SELECT 'documents', count(*) FROM documents"
+            )
 
-def recount(connection: sqlite3.Connection) -> None:
-    """Within a transaction: count documents and rows in use anew."""
-    connection.execute(
-        "UPDATE files SET"
-        " live = (SELECT coalesce(sum(count), 0) FROM spans s WHERE s.set_id = files.set_id),"
-        " lists = (SELECT count(*) FROM spans s WHERE s.set_id = files.set_id AND count > 0)"
-    )
-    connection.execute("INSERT OR REPLACE INTO meta SELECT 'documents', count(*) FROM documents")
+    # -- what is missing ------------------------------------------------------------------
+
+    def waiting_count(self, set_id: int = DOCUMENTS) -> int:
+        """Return how many documents still need a vector, or a set's list of them."""
+        with self._database.reading() as connection:
+            (count,) = connection.execute(
+                "SELECT count(*) FROM waiting WHERE set_id = ?", (set_id,)
+            ).fetchone()
+        return int(count)
+
+    def waits_no_more(self, set_id: int, numbers: Iterable[int]) -> None:
+        """Record that documents have the vectors they waited for."""
+        with self._database.writing() as connection:
+            connection.executemany(
+                "DELETE FROM waiting WHERE set_id = ? AND number = ?",
+                [(set_id, number) for number in numbers],
+            )

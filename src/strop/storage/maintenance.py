@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from strop.common.arrays import Ints, as_floats, ranges
 from strop.errors import IndexDamaged
 from strop.storage.catalog import Catalog
-from strop.storage.ledger import DOCUMENTS, VectorFile, recount
+from strop.storage.ledger import DOCUMENTS, VectorFile
 from strop.storage.sidecar import read_arrays
 from strop.storage.snapshot import CACHE, cache_is_true
 from strop.storage.vectors import (
@@ -69,17 +69,19 @@ def check(catalog: Catalog, folder: Path, dim: int, progress: Progress | None = 
         if said != ["ok"]:
             found.problems.append(f"catalog.sqlite: {'; '.join(said)}")
             found.reindex = True
-        files = catalog.files()
+        files = catalog.vectors.files()
         for at, file in enumerate(files.values()):
-            spans = catalog.spans(file.set_id)
+            spans = catalog.vectors.spans(file.set_id)
             _check_file(found, catalog, folder, dim, file, spans)
             _check_spans(found, connection, file, spans)
             if progress is not None:
                 progress("checking vectors", at + 1, len(files))
         _check_waiting(found, catalog, connection)
         (documents,) = connection.execute("SELECT count(*) FROM documents").fetchone()
-        if documents != len(catalog):
-            found.problems.append(f"{documents:,} documents are counted as {len(catalog):,}")
+        if documents != catalog.documents.count():
+            found.problems.append(
+                f"{documents:,} documents are counted as {catalog.documents.count():,}"
+            )
             found.recount = True
         if not cache_is_true(catalog, folder):
             found.problems.append("the cache of spans differs from the catalog")
@@ -120,7 +122,7 @@ def _damage(
     catalog: Catalog, path: Path, row: np.dtype[Any], file: VectorFile
 ) -> list[tuple[int, int]]:
     """Return the rows of a file that are not what was written."""
-    sums = catalog.checksums(file.set_id)
+    sums = catalog.vectors.checksums(file.set_id)
     missing = [(len(sums), file.rows)] if len(sums) < file.rows else []
     return damaged_rows(path, row, sums[: file.rows]) + missing
 
@@ -172,7 +174,7 @@ def _overlapping(start: Ints, count: Ints) -> NDArray[np.bool_]:
 
 def _check_waiting(found: Findings, catalog: Catalog, connection: Any) -> None:
     """Look for documents that have no vectors and do not wait for any."""
-    derived = {set_.set_id: set_.name for set_ in catalog.sets().values() if set_.derived}
+    derived = {set_.set_id: set_.name for set_ in catalog.sets.all().values() if set_.derived}
     for set_id, name in {DOCUMENTS: "vector", **derived}.items():
         lost = connection.execute(
             "SELECT number FROM documents d WHERE NOT EXISTS (SELECT 1 FROM spans s"
@@ -186,7 +188,7 @@ def _check_waiting(found: Findings, catalog: Catalog, connection: Any) -> None:
 
 
 def _wrong_with_candidates(catalog: Catalog, folder: Path) -> str | None:
-    name = catalog.meta("candidates")
+    name = catalog.settings.get("candidates")
     if name is None:
         return None
     found = read_arrays(folder / CACHE / name)
@@ -212,7 +214,7 @@ def mend(catalog: Catalog, folder: Path, dim: int, found: Findings) -> None:
                     "it from a backup, or build the index again in another folder"
                 )
     for set_id, numbers in found.rewrite.items():
-        file = catalog.files()[set_id]
+        file = catalog.vectors.files()[set_id]
         rewrite(catalog, folder, dim, file, file.dtype, sorted(numbers))
     with catalog.writing() as connection:
         connection.executemany(
@@ -220,11 +222,11 @@ def mend(catalog: Catalog, folder: Path, dim: int, found: Findings) -> None:
         )
         connection.execute("DELETE FROM waiting WHERE number NOT IN (SELECT number FROM documents)")
         if found.recount:
-            recount(connection)
+            catalog.vectors.recount()
         if found.cache:
-            catalog.set_meta(connection, cache=None)
+            catalog.settings.put(cache=None)
         if found.candidates:
-            catalog.set_meta(connection, candidates=None)
+            catalog.settings.put(candidates=None)
 
 
 # -- compaction ------------------------------------------------------------------------------
@@ -242,21 +244,19 @@ def compact(
     With ``stored``, all become of the types of that way to store, as will be sets to come.
     Stopped in between, some files are: each says of itself what it is.
     """
-    sources = {set_.set_id: set_.settings["source"] for set_ in catalog.sets().values()}
-    sources[DOCUMENTS] = "documents"
-    wanted = {file.set_id: file.dtype for file in catalog.files().values()}
+    sources = {set_.set_id: set_.settings["source"] for set_ in catalog.sets.all().values()}
+    wanted = {file.set_id: file.dtype for file in catalog.vectors.files().values()}
     if stored is not None:
-        wanted = {set_id: type_for(stored, sources[set_id]) for set_id in wanted}
-        with catalog.writing(searchable=False) as connection:
-            catalog.set_meta(connection, query_vectors=stored)
+        wanted |= {set_id: type_for(stored, source) for set_id, source in sources.items()}
+        catalog.settings.put(query_vectors=stored)
     files = [
         file
-        for file in catalog.files().values()
+        for file in catalog.vectors.files().values()
         if file.rows > file.live or file.dtype != wanted[file.set_id]
     ]
     for at, file in enumerate(files):
         path, row = folder / "vectors" / file.name, row_type(file.dtype, dim)
-        spans = catalog.spans(file.set_id)
+        spans = catalog.vectors.spans(file.set_id)
         for first, behind in _damage(catalog, path, row, file):
             if ((spans[:, 1] < behind) & (spans[:, 1] + spans[:, 2] > first)).any():
                 raise IndexDamaged(
@@ -283,14 +283,14 @@ def rewrite(
     """
     row = row_type(file.dtype, dim)
     old, name = folder / "vectors" / file.name, file.renamed(dtype)
-    spans = catalog.spans(file.set_id)
+    spans = catalog.vectors.spans(file.set_id)
     spans = spans[~np.isin(spans[:, 0], bad or [])]
     start, count = spans[:, 1].copy(), spans[:, 2]
     ends = np.cumsum(count)
     total = int(ends[-1]) if len(ends) else 0
     rows = map_rows(old, min(file.rows, whole_rows(old, row)), row)
     try:
-        sums = _copy(
+        sums = copy_rows(
             rows, start, count, folder / "vectors" / name, 4 * dim,
             None if dtype == file.dtype else dtype,
         )  # fmt: skip
@@ -302,13 +302,13 @@ def rewrite(
     spans[:, 1] = ends - count
     with catalog.writing():
         if bad:
-            catalog.forget(file.set_id, bad)
-        catalog.move(file, name, dtype, total, spans, sums)
+            catalog.sets.forget(file.set_id, bad)
+        catalog.vectors.move(file, name, dtype, total, spans, sums)
     with suppress(OSError):  # where a reader holds it, it goes later
         old.unlink()
 
 
-def _copy(
+def copy_rows(
     rows: NDArray[Any], start: Ints, count: Ints, path: Path, row_bytes: int, dtype: str | None
 ) -> Sums:
     """Write spans of rows one behind the other; return the new file's checksums.
@@ -339,6 +339,37 @@ def _copy(
 # -- sizes and leftovers ---------------------------------------------------------------------
 
 
+def counts(catalog: Catalog) -> dict[str, Any]:
+    """Return numbers for people: documents, lists and queries by set, what waits."""
+    with catalog.reading() as connection:
+
+        def number(sql: str, *values: object) -> int:
+            return int(connection.execute(sql, values).fetchone()[0] or 0)
+
+        files = catalog.vectors.files()
+        sets = {
+            set_.name: {
+                **set_.settings,
+                "vectors": files[set_.set_id].dtype,
+                "documents": files[set_.set_id].lists,
+                "queries": files[set_.set_id].live,
+                "older_than_text": number(
+                    "SELECT count(*) FROM spans INDEXED BY older_spans WHERE set_id = ? AND older",
+                    set_.set_id,
+                ),
+                "waiting": catalog.vectors.waiting_count(set_.set_id),
+            }
+            for set_ in catalog.sets.all().values()
+        }
+        return {
+            "references": catalog.references.counts(),
+            "documents": catalog.documents.count(),
+            "empty": number("SELECT count(*) FROM documents WHERE empty"),
+            "waiting": catalog.vectors.waiting_count(),
+            "sets": sets,
+        }
+
+
 def sizes(catalog: Catalog, folder: Path, dim: int) -> dict[str, Any]:
     """Return bytes by kind. ``waste`` is part of the others: what compaction would give back.
 
@@ -346,9 +377,9 @@ def sizes(catalog: Catalog, folder: Path, dim: int) -> dict[str, Any]:
     times that they and the query vectors take here (without expanded texts).
     """
     with catalog.reading():
-        sets = catalog.sets().values()
-        files, names = catalog.files(), {set_.set_id: set_.name for set_ in sets}
-        waste, documents = catalog.free_bytes(), len(catalog)
+        sets = catalog.sets.all().values()
+        files, names = catalog.vectors.files(), {set_.set_id: set_.name for set_ in sets}
+        waste, documents = catalog.database.free_bytes(), catalog.documents.count()
     named = {file.name for file in files.values()}
     vectors = {}
     for file in files.values():
@@ -387,9 +418,9 @@ def file_sizes(folder: Path) -> dict[str, int]:
 def sweep(catalog: Catalog, folder: Path) -> None:
     """Delete what stopped writers left; for the one writer."""
     with catalog.reading():
-        name = catalog.meta("candidates")
-        kept = {file.name for file in catalog.files().values()}
-        kept |= {catalog.meta("cache"), name, f"{name}{CODES}"}
+        name = catalog.settings.get("candidates")
+        kept = {file.name for file in catalog.vectors.files().values()}
+        kept |= {catalog.settings.get("cache"), name, f"{name}{CODES}"}
     for entry in (*_entries(folder / "vectors"), *_entries(folder / CACHE)):
         if entry.name not in kept:
             with suppress(OSError):

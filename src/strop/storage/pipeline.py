@@ -10,8 +10,9 @@ import numpy as np
 from strop.embed.base import Embedder, unit_rows
 from strop.io.sentences import title_and_sentences
 from strop.storage.batching import Batches
-from strop.storage.catalog import Catalog, QuerySet
+from strop.storage.catalog import Catalog
 from strop.storage.ledger import DOCUMENTS, VectorFile
+from strop.storage.query_sets import QuerySet
 from strop.storage.vectors import Sums, append_rows, cannot_write, row_sums, stored_rows
 from strop.types import Document, Kind, Progress, Vectors
 
@@ -33,31 +34,31 @@ class Pipeline:
 
         Expanded text is embedded only when asked for: it costs as much as the documents.
         """
-        batches = Batches(progress, "embedding documents", self._catalog.waiting_count())
+        batches = Batches(progress, "embedding documents", self._catalog.vectors.waiting_count())
         for size in batches:
-            batch = self._catalog.waiting_documents(size)
+            batch = self._catalog.documents.waiting(size)
             texts = [document.content for _, document, _ in batch]
             file, sums = self._append(DOCUMENTS, self.embed(texts, "document"))
             done = [(number, digest) for number, _, digest in batch]
-            self._catalog.documents_embedded(file, done, sums)
+            self._catalog.documents.embedded(file, done, sums)
             batches.did(len(batch))
-        for set_ in self._catalog.sets().values():
+        for set_ in self._catalog.sets.all().values():
             if set_.settings["source"] != "expanded" or set_.settings["of"] == expanded:
                 self._embed_set(set_, progress)
 
     def _embed_set(self, set_: QuerySet, progress: Progress | None) -> None:
-        waiting = self._catalog.waiting_count(set_.set_id)
+        waiting = self._catalog.vectors.waiting_count(set_.set_id)
         batches = Batches(progress, f"embedding {set_.name}", waiting)
         after = -1
         for size in batches:
-            batch = self._catalog.waiting_queries(set_, after, size)
+            batch = self._catalog.sets.waiting(set_, after, size)
             lists = [self._texts(set_, one.number, one.document, one.texts) for one in batch]
             flat = [text for texts in lists for text in texts]
             file, sums = self._append(set_.set_id, self.embed(flat, set_.settings["kind"]))
             done = [
                 (one.number, one.digest, list_) for one, list_ in zip(batch, lists, strict=True)
             ]
-            self._catalog.queries_embedded(set_, file, done, sums)
+            self._catalog.sets.embedded(set_, file, done, sums)
             batches.did(len(batch))
             after = batch[-1].number
 
@@ -67,13 +68,15 @@ class Pipeline:
         if set_.settings["source"] == "sentences":
             return title_and_sentences(document.title, document.text, set_.settings["n"])
         if set_.settings["source"] == "expanded":
-            queries = self._catalog.queries(self._catalog.sets()[set_.settings["of"]], number)
+            queries = self._catalog.sets.queries(
+                self._catalog.sets.all()[set_.settings["of"]], number
+            )
             return [" ".join([document.content, *queries])]
         return given or []
 
     def _append(self, set_id: int, vectors: Vectors) -> tuple[VectorFile, Sums]:
         """Write vectors behind those of a set; return the file as it was, and checksums."""
-        file = self._catalog.files()[set_id]
+        file = self._catalog.vectors.files()[set_id]
         rows = stored_rows(vectors, file.dtype)
         try:
             append_rows(self._folder / "vectors" / file.name, file.rows, rows)

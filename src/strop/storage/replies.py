@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from strop.lm import Failure, Reply, Usage
-from strop.storage.catalog import Catalog
+from strop.storage.database import Database
 
 
 @dataclass(frozen=True)
@@ -29,95 +29,98 @@ class Provenance:
 
 def reply_key(lm: str, options: dict[str, Any], parts: list[Any]) -> str:
     """Return the key of a question: a hash of the model, its options and the prompt's parts."""
-    told = json.dumps([lm, options, parts], ensure_ascii=False, sort_keys=True)
-    return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+    content = json.dumps([lm, options, parts], ensure_ascii=False, sort_keys=True)
+    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-def known_replies(catalog: Catalog, keys: Iterable[str]) -> set[str]:
-    """Return those of ``keys`` that have a reply."""
-    with catalog.reading() as connection:
-        found = connection.execute(
-            "SELECT key FROM replies WHERE key IN (SELECT value FROM json_each(?))",
-            (json.dumps(list(keys)),),
-        ).fetchall()
-    return {key for (key,) in found}
+class Replies:
+    """The replies and failures in a catalog, by the key of their question."""
 
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
-def failed_before(catalog: Catalog, keys: Iterable[str]) -> dict[str, bool]:
-    """Return those of ``keys`` that failed, and whether for good."""
-    with catalog.reading() as connection:
-        found = connection.execute(
-            "SELECT key, final FROM failures WHERE key IN (SELECT value FROM json_each(?))",
-            (json.dumps(list(keys)),),
-        ).fetchall()
-    return {key: bool(final) for key, final in found}
+    def known(self, keys: Iterable[str]) -> set[str]:
+        """Return those of ``keys`` that have a reply."""
+        with self._database.reading() as connection:
+            rows = connection.execute(
+                "SELECT key FROM replies WHERE key IN (SELECT value FROM json_each(?))",
+                (json.dumps(list(keys)),),
+            ).fetchall()
+        return {key for (key,) in rows}
 
+    def failed(self, keys: Iterable[str]) -> dict[str, bool]:
+        """Return those of ``keys`` that failed, and whether for good."""
+        with self._database.reading() as connection:
+            rows = connection.execute(
+                "SELECT key, final FROM failures WHERE key IN (SELECT value FROM json_each(?))",
+                (json.dumps(list(keys)),),
+            ).fetchall()
+        return {key: bool(final) for key, final in rows}
 
-def read_reply(catalog: Catalog, key: str) -> Reply | None:
-    """Return a stored reply."""
-    with catalog.reading() as connection:
-        found = connection.execute(
-            "SELECT text, truncated, model, input_tokens, output_tokens, cached_tokens, seconds"
-            " FROM replies WHERE key = ?",
-            (key,),
-        ).fetchone()
-    if found is None:
-        return None
-    text, truncated, model, *usage, seconds = found
-    return Reply(key, text, bool(truncated), model, Usage(*usage), seconds)
+    def read(self, key: str) -> Reply | None:
+        """Return a stored reply."""
+        with self._database.reading() as connection:
+            row = connection.execute(
+                "SELECT text, truncated, model, input_tokens, output_tokens, cached_tokens, seconds"
+                " FROM replies WHERE key = ?",
+                (key,),
+            ).fetchone()
+        if row is None:
+            return None
+        text, truncated, model, *usage, seconds = row
+        return Reply(key, text, bool(truncated), model, Usage(*usage), seconds)
 
-
-def save_replies(
-    catalog: Catalog,
-    replies: Iterable[tuple[Reply, int]],
-    failures: Iterable[tuple[Failure, int]],
-    provenance: Provenance,
-) -> None:
-    """Keep replies and failures with the number of the document they are for, in one commit."""
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    source = (
-        provenance.lm,
-        _as_text(provenance.options),
-        _as_text(provenance.settings),
-    )
-    rows = [
-        (
-            reply.key, number, *source, reply.model, reply.text, reply.truncated,
-            reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.cached_tokens,
-            reply.seconds, now,
+    def save(
+        self,
+        replies: Iterable[tuple[Reply, int]],
+        failures: Iterable[tuple[Failure, int]],
+        provenance: Provenance,
+    ) -> None:
+        """Keep replies and failures with the number of the document they are for, in one commit."""
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        source = (
+            provenance.lm,
+            _as_text(provenance.options),
+            _as_text(provenance.settings),
         )
-        for reply, number in replies
-    ]  # fmt: skip
-    with catalog.writing(searchable=False) as connection:
-        connection.executemany(
-            "INSERT OR REPLACE INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows
-        )
-        connection.execute(
-            "DELETE FROM failures WHERE key IN (SELECT value FROM json_each(?))",
-            (json.dumps([row[0] for row in rows]),),
-        )
-        connection.executemany(
-            "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?)",
-            [
-                (failure.key, number, failure.error, failure.final, now)
-                for failure, number in failures
-            ],
-        )
+        rows = [
+            (
+                reply.key, number, *source, reply.model, reply.text, reply.truncated,
+                reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.cached_tokens,
+                reply.seconds, now,
+            )
+            for reply, number in replies
+        ]  # fmt: skip
+        with self._database.writing(searchable=False) as connection:
+            connection.executemany(
+                "INSERT OR REPLACE INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+            connection.execute(
+                "DELETE FROM failures WHERE key IN (SELECT value FROM json_each(?))",
+                (json.dumps([row[0] for row in rows]),),
+            )
+            connection.executemany(
+                "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?)",
+                [
+                    (failure.key, number, failure.error, failure.final, now)
+                    for failure, number in failures
+                ],
+            )
 
+    def spent(self, lm: str, settings: dict[str, Any]) -> tuple[int, Usage, float]:
+        """Return of a model's replies to such questions: how many, tokens together, mean seconds.
 
-def spent_tokens(catalog: Catalog, lm: str, settings: dict[str, Any]) -> tuple[int, Usage, float]:
-    """Return of a model's replies to such questions: how many, tokens together, mean seconds.
-
-    Replies that came by a batch or a file have no seconds; 0 where none has.
-    """
-    with catalog.reading() as connection:
-        count, given, got, cached, seconds = connection.execute(
-            "SELECT count(*), sum(input_tokens), sum(output_tokens), sum(cached_tokens),"
-            " avg(nullif(seconds, 0)) FROM replies"
-            " WHERE lm = ? AND settings = ? AND output_tokens > 0",
-            (lm, _as_text(settings)),
-        ).fetchone()
-    return count, Usage(given or 0, got or 0, cached or 0), seconds or 0.0
+        Replies that came by a batch or a file have no seconds; 0 where none has.
+        """
+        with self._database.reading() as connection:
+            count, given, got, cached, seconds = connection.execute(
+                "SELECT count(*), sum(input_tokens), sum(output_tokens), sum(cached_tokens),"
+                " avg(nullif(seconds, 0)) FROM replies"
+                " WHERE lm = ? AND settings = ? AND output_tokens > 0",
+                (lm, _as_text(settings)),
+            ).fetchone()
+        return count, Usage(given or 0, got or 0, cached or 0), seconds or 0.0
 
 
 def _as_text(saved: dict[str, Any]) -> str:

@@ -23,8 +23,8 @@ from strop.storage.sidecar import read_arrays, write_arrays
 from strop.storage.vectors import Rows, map_rows, row_type
 
 CACHE = "cache"
-_LOG_SHARE = 0.02
-_LOG_LEAST = 4096
+LOG_SHARE = 0.02
+LOG_LEAST = 4096
 """The cache is written anew when the log has more changes than this, or that share of all."""
 
 
@@ -38,14 +38,14 @@ class Spans:
 
     ``vectors`` are as they are stored, of any type: ``arrays.as_floats`` reads them.
 
-    ``made`` names the vectors wherever they stand: a document whose ``made`` is the same in two
+    ``vector_version`` names the vectors wherever they stand: a document with the same one in two
     snapshots has the same vectors in both, also when compaction has moved them.
     """
 
     vectors: Rows
     start: Ints
     count: Ints
-    made: Ints = field(default_factory=_nothing)
+    vector_version: Ints = field(default_factory=_nothing)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class _Table:
-    """The numbers behind a snapshot; ``columns[set_id]`` is (3, documents): start, count, made."""
+    """The numbers behind a snapshot.
+
+    ``columns[set_id]`` is (3, documents): start, count, vector_version.
+    """
 
     version: int
     numbers: Ints
@@ -76,14 +79,14 @@ def load_snapshot(
     """
     with catalog.reading():
         for attempt in range(5):
-            names = {set_.set_id: set_.name for set_ in catalog.sets().values()}
-            files = catalog.files()
+            names = {set_.set_id: set_.name for set_ in catalog.sets.all().values()}
+            files = catalog.vectors.files()
             try:
                 return _load(catalog, folder, dim, names, files, before)
             except IndexDamaged:
                 # Compaction may have taken a file away since this read began.
-                catalog.read_anew()
-                if attempt == 4 or catalog.files() == files:
+                catalog.database.read_anew()
+                if attempt == 4 or catalog.vectors.files() == files:
                     raise
         raise AssertionError
 
@@ -96,19 +99,19 @@ def _load(
     files: dict[int, VectorFile],
     before: Snapshot | None,
 ) -> Snapshot:
-    version = int(catalog.meta("version"))
+    version = catalog.settings.number("version")
     table = None if before is None else _table_of(before, names)
-    changes = None if table is None else catalog.changes(table.version)
+    changes = None if table is None else catalog.vectors.changes(table.version)
     if changes is None:
         table = _cached(catalog, folder)
-        changes = None if table is None else catalog.changes(table.version)
+        changes = None if table is None else catalog.vectors.changes(table.version)
     elif before is not None and not len(changes) and before.sets.keys() == set(names.values()):
         return replace(before, version=version)
     if table is None or changes is None:
         table = _whole(catalog, version, list(names))
     else:
         table = _followed(table, catalog, changes, version, list(names))
-    made = {
+    spans = {
         set_id: Spans(
             map_rows(
                 folder / "vectors" / files[set_id].name,
@@ -119,8 +122,8 @@ def _load(
         )
         for set_id in (DOCUMENTS, *names)
     }
-    sets = {name: made[set_id] for set_id, name in names.items()}
-    return Snapshot(version, table.numbers, made[DOCUMENTS], sets)
+    sets = {name: spans[set_id] for set_id, name in names.items()}
+    return Snapshot(version, table.numbers, spans[DOCUMENTS], sets)
 
 
 def _table_of(snapshot: Snapshot, names: Mapping[int, str]) -> _Table:
@@ -128,16 +131,19 @@ def _table_of(snapshot: Snapshot, names: Mapping[int, str]) -> _Table:
     spans |= {
         set_id: snapshot.sets[name] for set_id, name in names.items() if name in snapshot.sets
     }
-    columns = {set_id: np.stack([one.start, one.count, one.made]) for set_id, one in spans.items()}
+    columns = {
+        set_id: np.stack([one.start, one.count, one.vector_version])
+        for set_id, one in spans.items()
+    }
     return _Table(snapshot.version, snapshot.numbers, columns)
 
 
 def _whole(catalog: Catalog, version: int, set_ids: list[int]) -> _Table:
     """Read everything from the catalog."""
-    own = catalog.spans(DOCUMENTS)
+    own = catalog.vectors.spans(DOCUMENTS)
     columns = {DOCUMENTS: np.ascontiguousarray(own[:, 1:].T)}
     for set_id in set_ids:
-        columns[set_id] = _aligned(own[:, 0], catalog.spans(set_id))
+        columns[set_id] = _aligned(own[:, 0], catalog.vectors.spans(set_id))
     return _Table(version, np.ascontiguousarray(own[:, 0]), columns)
 
 
@@ -154,12 +160,12 @@ def _followed(
     np.add.at(covered, first, 1)
     np.add.at(covered, behind, -1)
     keep = np.cumsum(covered[:-1]) == 0
-    own = catalog.changed_spans(DOCUMENTS, table.version)
+    own = catalog.vectors.changed_spans(DOCUMENTS, table.version)
     numbers = np.concatenate([table.numbers[keep], own[:, 0]])
     order = None if (np.diff(numbers) > 0).all() else np.argsort(numbers, kind="stable")
     columns = {}
     for set_id in (DOCUMENTS, *set_ids):
-        new = own if set_id == DOCUMENTS else catalog.changed_spans(set_id, table.version)
+        new = own if set_id == DOCUMENTS else catalog.vectors.changed_spans(set_id, table.version)
         old = table.columns.get(set_id, np.zeros((3, len(table.numbers)), np.int64))
         joined = np.concatenate([old.compress(keep, axis=1), _aligned(own[:, 0], new)], axis=1)
         columns[set_id] = joined if order is None else joined.take(order, axis=1)
@@ -167,7 +173,7 @@ def _followed(
 
 
 def _aligned(numbers: Ints, spans: NDArray[np.int64]) -> Ints:
-    """Return start, count and made (3, n) for each of ``numbers``; zeros where there is no list.
+    """Return start, count, vector_version (3, n) of each of ``numbers``; zeros for no list.
 
     A list may be there before its document's vector, and is then left out.
     """
@@ -183,7 +189,7 @@ def _aligned(numbers: Ints, spans: NDArray[np.int64]) -> Ints:
 
 
 def _cached(catalog: Catalog, folder: Path) -> _Table | None:
-    name = catalog.meta("cache")
+    name = catalog.settings.get("cache")
     found = read_arrays(folder / CACHE / name) if name else None
     if found is None:
         return None
@@ -199,17 +205,17 @@ def keep_cache(catalog: Catalog, folder: Path, dim: int) -> None:
     It is a cache: where it cannot be written (a full disk), the older one still serves.
     """
     with catalog.reading():
-        if catalog.logged() <= max(_LOG_LEAST, _LOG_SHARE * len(catalog)):
+        if catalog.vectors.logged() <= max(LOG_LEAST, LOG_SHARE * catalog.documents.count()):
             return
         snapshot = load_snapshot(catalog, folder, dim)
-        names = {set_.set_id: set_.name for set_ in catalog.sets().values()}
-        older = catalog.meta("cache")
+        names = {set_.set_id: set_.name for set_ in catalog.sets.all().values()}
+        older = catalog.settings.get("cache")
     table = _table_of(snapshot, names)
     arrays = {"numbers": table.numbers, **{str(id_): array for id_, array in table.columns.items()}}
     name = f"spans-{uuid.uuid4().hex}"
     try:
         write_arrays(folder / CACHE / name, arrays, {"version": table.version})
-        catalog.cut_log(table.version, name)
+        catalog.vectors.cut_log(table.version, name)
     except (OSError, BadIndex):
         with suppress(OSError):
             (folder / CACHE / name).unlink()
@@ -223,11 +229,11 @@ def cache_is_true(catalog: Catalog, folder: Path) -> bool:
     """Tell whether the cache, followed to now, says what the catalog says; true without one."""
     with catalog.reading():
         table = _cached(catalog, folder)
-        changes = None if table is None else catalog.changes(table.version)
+        changes = None if table is None else catalog.vectors.changes(table.version)
         if table is None or changes is None:
             return True
-        version = int(catalog.meta("version"))
-        set_ids = [set_.set_id for set_ in catalog.sets().values()]
+        version = catalog.settings.number("version")
+        set_ids = [set_.set_id for set_ in catalog.sets.all().values()]
         here = _followed(table, catalog, changes, version, set_ids)
         there = _whole(catalog, version, set_ids)
     return np.array_equal(here.numbers, there.numbers) and all(

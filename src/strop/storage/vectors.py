@@ -1,8 +1,7 @@
 """Append-only files of rows, read through memory maps.
 
-A file holds nothing but rows of equal size: float32, float16, int8 or packed (packed.py). All
-vectors have unit length, so a row needs no scale beside it: ``arrays.as_floats`` reads it as a
-direction.
+A file holds nothing but rows of equal size, float32 or int8. All vectors have unit length, so a row
+needs no scale beside it: ``arrays.as_floats`` reads it as a direction.
 
 How many of them count is written in the catalog, in the same transaction as whatever refers to
 them; bytes behind that are left over from a writer that was stopped, are never read, and are
@@ -30,12 +29,10 @@ Rows = NDArray[Any]
 Sums = NDArray[np.uint32]
 
 _AT_ONCE = 16_384
-_TYPES = {"float32": ("<f4", "f32"), "float16": ("<f2", "f16"), "int8": ("i1", "i8")}
+_TYPES = {"int8": ("i1", "i8"), "float32": ("<f4", "f32")}
 """numpy's type of a value, and how the names of such files end."""
-_PACKED = {"levels15": "l15", "levels5": "l5"}
-"""The forms of packed.py (which is imported when needed: it is compiled), and their endings."""
-STORED = (*_TYPES, "compact")
-"""How an index can store its vectors."""
+STORED = tuple(_TYPES)
+"""How an index can store its query vectors."""
 DEFAULT_STORED = "int8"
 """How query vectors are stored if nothing else is asked for."""
 
@@ -48,38 +45,23 @@ def check_stored(stored: str) -> str:
 
 
 def type_for(stored: str, source: str) -> str:
-    """Return the type of the rows of a source (``documents``, or a query set's) in an index.
-
-    ``compact`` makes room for the queries by halving the documents' own vectors, and gives
-    sentences more levels than generated queries, of which there are more.
-    """
-    own = source in ("documents", "expanded")  # expanded texts stand for the documents
-    if stored == "compact":
-        return "float16" if own else "levels15" if source == "sentences" else "levels5"
-    return "float32" if own else stored
+    """Return the type of the rows of a query set, by its source; the documents' are float32."""
+    return "float32" if source == "expanded" else stored  # expanded texts stand for the documents
 
 
 def row_type(dtype: str, dim: int) -> np.dtype[Any]:
     """Return numpy's type of one row of a file, by the name the catalog has for it."""
-    if dtype in _PACKED:
-        from strop.common.packed import packed_type
-
-        return packed_type(dtype, dim)
     return np.dtype((_TYPES[dtype][0], (dim,)))
 
 
 def file_name(set_id: int, dtype: str) -> str:
     """Return what the first file of a set is called; set 0 are the documents."""
-    end = _PACKED[dtype] if dtype in _PACKED else _TYPES[dtype][1]
-    return f"queries-{set_id}.{end}" if set_id else f"documents.{end}"
+    ending = _TYPES[dtype][1]
+    return f"queries-{set_id}.{ending}" if set_id else f"documents.{ending}"
 
 
 def stored_rows(vectors: Vectors, dtype: str) -> Rows:
     """Return vectors (n, dim) as they are to be stored."""
-    if dtype in _PACKED:
-        from strop.common.packed import pack
-
-        return pack(vectors, dtype)
     value = np.dtype(_TYPES[dtype][0])
     if value.kind != "i":
         return np.ascontiguousarray(vectors, dtype=value)

@@ -10,7 +10,9 @@ from typing import Any
 
 from strop.errors import BadInput
 from strop.io.files import checked_string
-from strop.storage.ledger import DOCUMENTS, Ledger, VectorFile
+from strop.storage.database import Database
+from strop.storage.ledger import DOCUMENTS, VectorFile, VectorLedger
+from strop.storage.settings import Settings
 from strop.storage.vectors import Sums
 from strop.types import Document
 
@@ -25,16 +27,21 @@ def digest_of(document: Document) -> bytes:
     return hashlib.blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class DocumentCatalog(Ledger):
-    """The part of a catalog that knows documents."""
+class Documents:
+    """The documents of a catalog."""
 
-    def store(self, documents: Iterable[tuple[Document, str]]) -> tuple[int, int, int, int]:
+    def __init__(self, database: Database, settings: Settings, vectors: VectorLedger) -> None:
+        self._database = database
+        self._settings = settings
+        self._vectors = vectors
+
+    def add(self, documents: Iterable[tuple[Document, str]]) -> tuple[int, int, int, int]:
         """Take in documents with the places they came from, all or none.
 
         Returns how many are new, changed, unchanged and have no content.
         """
         new = changed = same = empty = 0
-        with self.writing() as connection:
+        with self._database.writing() as connection:
             sets, derived = self._set_ids(connection)
             # On disk, so that telling duplicates costs no memory.
             connection.execute("DROP TABLE IF EXISTS temp.seen")
@@ -130,11 +137,11 @@ class DocumentCatalog(Ledger):
         """Remove documents with all that hangs on them; an unknown id removes nothing at all."""
         if isinstance(ids, str):
             raise BadInput(f"remove takes a list of ids, not {ids!r}: write [{ids!r}]")
-        with self.writing() as connection:
+        with self._database.writing() as connection:
             numbers = sorted({self.number_of(id_) for id_ in ids})
             sets, _ = self._set_ids(connection)
             for set_id in (DOCUMENTS, *sets):
-                self.unplace(connection, set_id, numbers)
+                self._vectors.unplace(connection, set_id, numbers)
                 for table in ("queries", "waiting"):
                     connection.executemany(
                         f"DELETE FROM {table} WHERE set_id = ? AND number = ?",
@@ -148,17 +155,17 @@ class DocumentCatalog(Ledger):
 
     def number_of(self, id_: str) -> int:
         """Return a document's number in this index."""
-        with self.reading() as connection:
+        with self._database.reading() as connection:
             found = find_document(connection, id_)
         if found is None:
-            raise BadInput(f"{self.path.parent} has no document {id_!r}")
+            raise BadInput(f"{self._database.path.parent} has no document {id_!r}")
         return found[0]
 
-    def all_documents(self, at_a_time: int = 1) -> Iterator[tuple[int, Document, bytes]]:
+    def all(self, at_a_time: int = 1) -> Iterator[tuple[int, Document, bytes]]:
         """Yield (number, document, digest) in order, read when wanted, so many at a time."""
         number = -1
         while True:
-            with self.reading() as connection:
+            with self._database.reading() as connection:
                 found = connection.execute(
                     "SELECT number, id, title, text, digest FROM documents WHERE number > ?"
                     " ORDER BY number LIMIT ?",
@@ -169,28 +176,28 @@ class DocumentCatalog(Ledger):
             for number, id_, title, text, digest in found:
                 yield number, Document(id_, text, title), digest
 
-    def all_ids(self) -> list[str]:
+    def ids(self) -> list[str]:
         """Return the id of every document, in order of number."""
-        with self.reading() as connection:
+        with self._database.reading() as connection:
             found = connection.execute("SELECT id FROM documents ORDER BY number").fetchall()
         return [id_ for (id_,) in found]
 
     def unknown(self, ids: Iterable[str]) -> set[str]:
         """Return those of ``ids`` that are not in the catalog."""
-        with self.reading() as connection:
+        with self._database.reading() as connection:
             return {id_ for id_ in ids if find_document(connection, id_) is None}
 
-    def document(self, number: int) -> Document:
+    def get(self, number: int) -> Document:
         """Return one document by number."""
-        with self.reading() as connection:
+        with self._database.reading() as connection:
             id_, title, text, metadata = connection.execute(
                 "SELECT id, title, text, metadata FROM documents WHERE number = ?", (number,)
             ).fetchone()
         return Document(id_, text, title, json.loads(metadata))
 
-    def ids(self, numbers: Iterable[int]) -> dict[int, str]:
+    def ids_of(self, numbers: Iterable[int]) -> dict[int, str]:
         """Return the ids of documents by number, of those that are there."""
-        with self.reading() as connection:
+        with self._database.reading() as connection:
             found = (
                 connection.execute(
                     "SELECT number, id FROM documents WHERE number = ?", (number,)
@@ -199,9 +206,9 @@ class DocumentCatalog(Ledger):
             )
             return dict(pair for pair in found if pair is not None)
 
-    def waiting_documents(self, limit: int) -> list[tuple[int, Document, bytes]]:
+    def waiting(self, limit: int) -> list[tuple[int, Document, bytes]]:
         """Return documents that still need a vector, in order: (number, document, digest)."""
-        with self.reading() as connection:
+        with self._database.reading() as connection:
             found = connection.execute(
                 "SELECT number, id, title, text, documents.digest FROM waiting"
                 " JOIN documents USING (number) WHERE set_id = ? ORDER BY number LIMIT ?",
@@ -212,33 +219,15 @@ class DocumentCatalog(Ledger):
                 for number, id_, title, text, digest in bounded(found, 3)
             ]
 
-    def waiting_count(self, set_id: int = DOCUMENTS) -> int:
-        """Return how many documents still need a vector, or a set's list of them."""
-        with self.reading() as connection:
-            (count,) = connection.execute(
-                "SELECT count(*) FROM waiting WHERE set_id = ?", (set_id,)
-            ).fetchone()
-        return int(count)
-
-    def __len__(self) -> int:
+    def count(self) -> int:
         """Return the number of documents."""
-        return int(self.meta("documents"))
+        return self._settings.number("documents")
 
-    def documents_embedded(
-        self, file: VectorFile, done: Sequence[tuple[int, bytes]], sums: Sums
-    ) -> None:
+    def embedded(self, file: VectorFile, done: Sequence[tuple[int, bytes]], sums: Sums) -> None:
         """Record that the next rows of ``file`` are the vectors of ``done``: (number, digest)."""
-        with self.writing() as connection:
-            self.place(file, [(number, 1, digest) for number, digest in done], sums)
-            self.waits_no_more(connection, DOCUMENTS, [number for number, _ in done])
-
-    @staticmethod
-    def waits_no_more(connection: sqlite3.Connection, set_id: int, numbers: Iterable[int]) -> None:
-        """Within a transaction: what documents waited for is there."""
-        connection.executemany(
-            "DELETE FROM waiting WHERE set_id = ? AND number = ?",
-            [(set_id, number) for number in numbers],
-        )
+        with self._database.writing():
+            self._vectors.place(file, [(number, 1, digest) for number, digest in done], sums)
+            self._vectors.waits_no_more(DOCUMENTS, [number for number, _ in done])
 
 
 def bounded(rows: Iterable[tuple[Any, ...]], text: int) -> Iterator[tuple[Any, ...]]:

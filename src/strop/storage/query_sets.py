@@ -1,0 +1,296 @@
+"""The query sets of a catalog: one list of queries for each document that has any."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strop.errors import BadInput
+from strop.io.files import checked_string
+from strop.storage.database import Database
+from strop.storage.documents import DERIVED, bounded, find_document
+from strop.storage.ledger import VectorFile, VectorLedger
+from strop.storage.settings import Settings
+from strop.storage.vectors import Sums, file_name, type_for
+from strop.types import Document
+
+
+@dataclass(frozen=True)
+class QuerySet:
+    """A named set of query lists, one list for each document that has any.
+
+    ``settings["source"]`` is ``sentences`` (derived from the text), ``file`` (imported), ``lm``
+    (written by a language model) or ``expanded`` (one text per document: its own with the
+    queries of ``settings["of"]`` appended). ``settings["kind"]`` says whether its texts are
+    embedded as queries or documents.
+    """
+
+    set_id: int
+    name: str
+    settings: dict[str, Any]
+
+    @property
+    def derived(self) -> bool:
+        """Whether its lists are made from the documents alone, whenever they are wanted."""
+        return self.settings["source"] in DERIVED
+
+    @property
+    def negative(self) -> bool:
+        """Whether its queries are relevant to a document's references and not to itself."""
+        if self.settings["source"] == "lm":
+            return bool(self.settings["settings"]["prompt"]["style"] == "negative")
+        return self.name == "negative"
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One document whose list is still to be embedded; ``texts`` is None where it is derived."""
+
+    number: int
+    document: Document
+    digest: bytes
+    texts: list[str] | None
+
+
+def expanded_set(style: str) -> str:
+    """Return the name of the set of texts expanded with the queries of another."""
+    return f"expanded:{style}"
+
+
+class QuerySets:
+    """The query sets of a catalog and their lists."""
+
+    def __init__(self, database: Database, settings: Settings, vectors: VectorLedger) -> None:
+        self._database = database
+        self._settings = settings
+        self._vectors = vectors
+
+    def all(self) -> dict[str, QuerySet]:
+        """Return the query sets by name, in the order they were made."""
+        with self._database.reading() as connection:
+            found = connection.execute(
+                "SELECT set_id, name, settings FROM sets ORDER BY set_id"
+            ).fetchall()
+        return {
+            name: QuerySet(set_id, name, json.loads(settings)) for set_id, name, settings in found
+        }
+
+    def ensure(self, name: str, settings: dict[str, Any]) -> QuerySet:
+        """Return a set, made if it is missing; with other settings its lists are made anew."""
+        known = self.all().get(name)
+        if known is None or known.settings != settings:
+            with self._database.writing() as connection:
+                connection.execute(
+                    "INSERT INTO sets (name, settings) VALUES (?, ?)"
+                    " ON CONFLICT (name) DO UPDATE SET settings = excluded.settings",
+                    (name, json.dumps(settings)),
+                )
+                set_ = self.all()[name]
+                if known is None:
+                    dtype = type_for(self._settings.get("query_vectors"), settings["source"])
+                    connection.execute(
+                        "INSERT INTO files (set_id, name, dtype) VALUES (?, ?, ?)",
+                        (set_.set_id, file_name(set_.set_id, dtype), dtype),
+                    )
+                else:
+                    connection.execute(
+                        "UPDATE spans SET digest = x'', older = 1 WHERE set_id = ?", (set_.set_id,)
+                    )
+                if set_.derived:
+                    connection.execute(
+                        "INSERT OR IGNORE INTO waiting (set_id, number)"
+                        " SELECT ?, number FROM documents",
+                        (set_.set_id,),
+                    )
+        return self.all()[name]
+
+    def store(
+        self,
+        set_: QuerySet,
+        lists: Iterable[tuple[str, str, Sequence[str]]],
+        n: int | None = None,
+    ) -> tuple[int, int, list[str]]:
+        """Take in (place, document id, queries) lists, all or none; they wait to be embedded.
+
+        Several lists for one document are pooled in their order; of each pool the first n count.
+        Returns how many documents and queries were taken, and the ids not in the index.
+        """
+        unknown: list[str] = []
+        with self._database.writing() as connection:
+            connection.execute("DROP TABLE IF EXISTS temp.pooled")
+            connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
+            for place, id_, texts in lists:
+                if isinstance(texts, str):
+                    raise BadInput(f"{place}: the queries of {id_!r} are one text, not a list")
+                queries_of = f"{place}, queries of {id_!r}"
+                checked = [checked_string(one, "a query", queries_of, "use text") for one in texts]
+                found = find_document(connection, id_)
+                if found is None:
+                    unknown.append(f"{place}: {id_!r}")
+                    continue
+                earlier = connection.execute(
+                    "SELECT texts FROM pooled WHERE number = ?", (found[0],)
+                ).fetchone()
+                both = (json.loads(earlier[0]) if earlier else []) + checked
+                text = json.dumps(both[:n], ensure_ascii=False)
+                connection.execute("INSERT OR REPLACE INTO pooled VALUES (?, ?)", (found[0], text))
+            taken, queries = connection.execute(
+                "SELECT count(*), coalesce(sum(json_array_length(texts)), 0) FROM pooled"
+            ).fetchone()
+            if not taken:
+                raise BadInput(
+                    "none of the ids is a document of this index"
+                    + (f" (first: {unknown[0]})" if unknown else ": the file has no lists")
+                )
+            self._let_wait(connection, set_)
+            connection.execute("DROP TABLE temp.pooled")
+        return taken, queries, unknown
+
+    def store_generated(
+        self, name: str, settings: dict[str, Any], lists: Iterable[tuple[int, list[str]]]
+    ) -> int:
+        """Let (number, queries) lists wait to be embedded, in one transaction once all are made.
+
+        A set that another generator made is this one's afterwards: lists it has not written are
+        dropped. Returns how many. Without any list nothing changes: a run of failures costs no set.
+        """
+        # Making the lists may take long, and others want to keep replies meanwhile: a table of
+        # this connection alone needs no lock.
+        with self._database.reading() as connection:
+            connection.execute("DROP TABLE IF EXISTS temp.pooled")
+            connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
+            connection.executemany(
+                "INSERT INTO pooled VALUES (?, ?)",
+                ((number, json.dumps(texts, ensure_ascii=False)) for number, texts in lists),
+            )
+            if connection.execute("SELECT 1 FROM pooled").fetchone() is None:
+                connection.execute("DROP TABLE temp.pooled")
+                return 0
+        with self._database.writing() as connection:
+            known = self.all().get(name)
+            set_ = self.ensure(name, settings)
+            dropped = 0
+            if known is not None and known.settings != settings:
+                dropped = self._drop_others(connection, set_)
+            self._let_wait(connection, set_)
+            connection.execute("DROP TABLE temp.pooled")
+        return dropped
+
+    def _drop_others(self, connection: sqlite3.Connection, set_: QuerySet) -> int:
+        """Drop the lists of documents that are not pooled."""
+        others = "set_id = ? AND number NOT IN (SELECT number FROM pooled)"
+        found = connection.execute(f"SELECT number FROM queries WHERE {others}", (set_.set_id,))
+        numbers = [number for (number,) in found]
+        self._vectors.unplace(connection, set_.set_id, numbers)
+        for table in ("queries", "waiting"):
+            connection.execute(f"DELETE FROM {table} WHERE {others}", (set_.set_id,))
+        self._expand_anew(connection, set_, numbers)
+        return len(numbers)
+
+    def _expand_anew(
+        self, connection: sqlite3.Connection, set_: QuerySet, numbers: Sequence[int]
+    ) -> None:
+        """Let documents' texts that were expanded with old queries of a set wait again."""
+        for other in self.all().values():
+            if other.settings.get("of") == set_.name:
+                which = [(other.set_id, number) for number in numbers]
+                connection.executemany(
+                    "UPDATE spans SET digest = x'', older = 1 WHERE set_id = ? AND number = ?",
+                    which,
+                )
+                connection.executemany(
+                    "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)", which
+                )
+
+    @staticmethod
+    def _let_wait(connection: sqlite3.Connection, set_: QuerySet) -> None:
+        """Let the pooled lists wait to be embedded, but for those that are already."""
+        which = (set_.set_id,)
+        connection.execute(
+            "DELETE FROM waiting WHERE set_id = ? AND number IN (SELECT number FROM pooled)", which
+        )
+        connection.execute(
+            "INSERT INTO waiting (set_id, number, texts, digest)"
+            " SELECT ?, p.number, p.texts, d.digest FROM pooled p"
+            " JOIN documents d USING (number) LEFT JOIN queries q ON q.set_id = ?"
+            " AND q.number = p.number WHERE q.texts IS NOT p.texts",
+            (set_.set_id, set_.set_id),
+        )
+        connection.execute(
+            "UPDATE spans SET older = 0, digest ="
+            " (SELECT digest FROM documents d WHERE d.number = spans.number)"
+            " WHERE set_id = ? AND number IN (SELECT number FROM pooled)"
+            " AND NOT EXISTS (SELECT 1 FROM waiting w"
+            " WHERE w.set_id = spans.set_id AND w.number = spans.number)",
+            which,
+        )
+
+    def waiting(self, set_: QuerySet, after: int, limit: int) -> list[Waiting]:
+        """Return documents behind number ``after`` whose list is still to be embedded, in order."""
+        with self._database.reading() as connection:
+            found = connection.execute(
+                "SELECT number, id, title, text, coalesce(w.digest, d.digest), w.texts"
+                " FROM waiting w JOIN documents d USING (number)"
+                " WHERE set_id = ? AND number > ? ORDER BY number LIMIT ?",
+                (set_.set_id, after, limit),
+            )
+            return [
+                Waiting(
+                    number, Document(id_, text, title), digest, json.loads(texts) if texts else None
+                )
+                for number, id_, title, text, digest, texts in bounded(found, 3)
+            ]
+
+    def embedded(
+        self,
+        set_: QuerySet,
+        file: VectorFile,
+        done: Sequence[tuple[int, bytes, list[str]]],
+        sums: Sums,
+    ) -> None:
+        """Record lists (number, digest, texts) whose vectors are the next rows of ``file``."""
+        numbers = [number for number, _, _ in done]
+        with self._database.writing() as connection:
+            self._vectors.place(
+                file, [(number, len(texts), digest) for number, digest, texts in done], sums
+            )
+            connection.executemany(
+                "INSERT OR REPLACE INTO queries VALUES (?, ?, ?)",
+                [
+                    (set_.set_id, number, json.dumps(texts, ensure_ascii=False))
+                    for number, _, texts in done
+                ],
+            )
+            self._vectors.waits_no_more(set_.set_id, numbers)
+            self._expand_anew(connection, set_, numbers)
+
+    def queries(self, set_: QuerySet, number: int) -> list[str]:
+        """Return one document's embedded texts of a set, in the order of their vectors."""
+        with self._database.reading() as connection:
+            found = connection.execute(
+                "SELECT texts FROM queries WHERE set_id = ? AND number = ?", (set_.set_id, number)
+            ).fetchone()
+        return json.loads(found[0]) if found else []
+
+    def forget(self, set_id: int, numbers: Sequence[int]) -> None:
+        """Let documents' vectors of a set wait to be made again: those there are no good."""
+        derived = {set_.set_id: set_.derived for set_ in self.all().values()}
+        given = not derived.get(set_id, True)
+        with self._database.writing() as connection:
+            connection.executemany(
+                "INSERT OR IGNORE INTO waiting (set_id, number, texts, digest)"
+                " SELECT s.set_id, s.number, q.texts, s.digest"
+                " FROM spans s JOIN queries q USING (set_id, number)"
+                " WHERE s.set_id = ? AND s.number = ?"
+                if given
+                else "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)",
+                [(set_id, number) for number in numbers],
+            )
+            self._vectors.unplace(connection, set_id, numbers)
+            connection.executemany(
+                "DELETE FROM queries WHERE set_id = ? AND number = ?",
+                [(set_id, number) for number in numbers],
+            )

@@ -1,0 +1,198 @@
+"""Neighbour lists and chosen references of documents, as the catalog keeps them.
+
+The table ``neighbors`` has a row for each document whose vector took part (``vector_version`` says
+which vector); its list is empty (NULL) while it is still to be computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.common.arrays import Floats, Ints
+from strop.storage.database import Database
+from strop.storage.documents import Documents
+from strop.storage.settings import Settings
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A document to tell another apart from: how similar, and how many neighbours like it."""
+
+    id: str
+    similarity: float
+    cluster_size: int
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A document's references and the mean silhouette of the clusters they stand for."""
+
+    references: list[Reference]
+    silhouette: float
+
+
+class References:
+    """Neighbour lists and references in a catalog; documents are given by number."""
+
+    def __init__(self, database: Database, settings: Settings, documents: Documents) -> None:
+        self._database = database
+        self._settings = settings
+        self._documents = documents
+
+    def of(self, number: int) -> Selected | None:
+        """Return a document's references, those still in the index; None if none were chosen."""
+        with self._database.reading() as connection:
+            row = connection.execute(
+                "SELECT others, similarities, sizes, silhouette FROM selections WHERE number = ?",
+                (number,),
+            ).fetchone()
+            if row is None:
+                return None
+            others, sizes = np.frombuffer(row[0], "<i4"), np.frombuffer(row[2], "<i4")
+            similarities = np.frombuffer(row[1], "<f4")
+            ids = self._documents.ids_of(others.tolist())
+        return Selected(
+            [
+                Reference(ids[other], float(similarity), size)
+                for other, similarity, size in zip(
+                    others.tolist(), similarities, sizes.tolist(), strict=True
+                )
+                if other in ids
+            ],
+            row[3],
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that the stored lists and references were made with."""
+        return dict(self._settings.get("references") or {})
+
+    def begin(self, settings: dict[str, Any], *, lists: bool, selections: bool) -> None:
+        """Store other settings; keep the neighbour ``lists`` and ``selections`` only if told."""
+        with self._database.writing() as connection:
+            if not lists:
+                connection.execute("DELETE FROM neighbors")
+            if not selections:
+                connection.execute("DELETE FROM selections")
+            self._settings.put(references=settings)
+
+    def known(self) -> NDArray[np.int64]:
+        """Return (number, vector_version, whether it has a list) of each known document (n, 3)."""
+        with self._database.reading() as connection:
+            rows = connection.execute(
+                "SELECT number, vector_version, others IS NOT NULL FROM neighbors ORDER BY number"
+            ).fetchall()
+        return np.array(rows, np.int64).reshape(-1, 3)
+
+    def without_list(self) -> Ints:
+        """Return the numbers of documents whose list is still to be computed."""
+        return self._numbers("SELECT number FROM neighbors WHERE others IS NULL ORDER BY number")
+
+    def without_selection(self) -> Ints:
+        """Return the numbers of documents whose references are still to be chosen."""
+        return self._numbers(
+            "SELECT number FROM neighbors LEFT JOIN selections USING (number)"
+            " WHERE silhouette IS NULL ORDER BY number"
+        )
+
+    def _numbers(self, sql: str) -> Ints:
+        with self._database.reading() as connection:
+            return np.array(connection.execute(sql).fetchall(), np.int64).ravel()
+
+    def lists(self, numbers: Ints, width: int) -> tuple[NDArray[np.int32], Floats]:
+        """Return the first ``width`` of each list: document numbers, -1 for none; similarities."""
+        others = np.full((len(numbers), width), -1, np.int32)
+        similarities = np.zeros((len(numbers), width), np.float32)
+        with self._database.reading() as connection:
+            for at, number in enumerate(numbers.tolist()):
+                blobs = connection.execute(
+                    "SELECT others, similarities FROM neighbors WHERE number = ?", (number,)
+                ).fetchone()
+                nearest = np.frombuffer(blobs[0], "<i4")[:width]
+                others[at, : len(nearest)] = nearest
+                similarities[at, : len(nearest)] = np.frombuffer(blobs[1], "<f4")[:width]
+        return others, similarities
+
+    def replace_documents(self, gone: Ints, new: Iterable[tuple[int, int]], emptied: Ints) -> None:
+        """Drop documents, take in ``new`` ones (number, vector_version), and empty lists.
+
+        None of these has references afterwards.
+        """
+        added = list(new)
+        with self._database.writing() as connection:
+            connection.executemany("DELETE FROM neighbors WHERE number = ?", _rows(gone))
+            connection.executemany("INSERT INTO neighbors VALUES (?, ?, NULL, NULL)", added)
+            connection.executemany(
+                "UPDATE neighbors SET others = NULL, similarities = NULL WHERE number = ?",
+                _rows(emptied),
+            )
+            self._drop_selections([*gone.tolist(), *emptied.tolist(), *(one for one, _ in added)])
+
+    def store_lists(self, numbers: Ints, others: Ints, similarities: Floats) -> None:
+        """Store neighbour lists (n, width), -1 for none; their references are dropped."""
+        counts = (others >= 0).sum(axis=1).tolist()
+        with self._database.writing() as connection:
+            connection.executemany(
+                "UPDATE neighbors SET others = ?, similarities = ? WHERE number = ?",
+                [
+                    (
+                        others[at, :count].astype("<i4").tobytes(),
+                        similarities[at, :count].astype("<f4").tobytes(),
+                        number,
+                    )
+                    for at, (number, count) in enumerate(zip(numbers.tolist(), counts, strict=True))
+                ],
+            )
+            self._drop_selections(numbers.tolist())
+
+    def store_selections(
+        self, numbers: Ints, others: Ints, similarities: Floats, sizes: Ints, silhouettes: Floats
+    ) -> None:
+        """Store references (n, width), -1 for none, with similarity and size of their cluster."""
+        counts = (others >= 0).sum(axis=1).tolist()
+        with self._database.writing() as connection:
+            connection.executemany(
+                "INSERT INTO selections VALUES (?, ?, ?, ?, ?)",
+                [
+                    (
+                        number,
+                        others[at, :count].astype("<i4").tobytes(),
+                        similarities[at, :count].astype("<f4").tobytes(),
+                        sizes[at, :count].astype("<i4").tobytes(),
+                        float(silhouettes[at]),
+                    )
+                    for at, (number, count) in enumerate(zip(numbers.tolist(), counts, strict=True))
+                ],
+            )
+
+    def _drop_selections(self, numbers: Sequence[int]) -> None:
+        with self._database.writing() as connection:
+            connection.executemany(
+                "DELETE FROM selections WHERE number = ?", [(number,) for number in numbers]
+            )
+
+    def counts(self) -> dict[str, Any] | None:
+        """Return the settings, how many documents have references, and how many are out of date."""
+        settings = self.settings()
+        with self._database.reading() as connection:
+            (documents,) = connection.execute("SELECT count(*) FROM selections").fetchone()
+            if not settings or not documents:
+                return None
+            (changed,) = connection.execute(
+                "SELECT count(*) FROM spans v LEFT JOIN neighbors n USING (number)"
+                " LEFT JOIN selections s USING (number) WHERE v.set_id = 0"
+                " AND (n.vector_version IS NOT v.vector_version OR s.number IS NULL)"
+            ).fetchone()
+            (gone,) = connection.execute(  # removed, but still in the lists of others
+                "SELECT count(*) FROM neighbors LEFT JOIN documents d USING (number)"
+                " WHERE d.number IS NULL"
+            ).fetchone()
+        return {**settings, "documents": documents, "out_of_date": changed + gone}
+
+
+def _rows(numbers: Ints) -> list[tuple[int]]:
+    return [(number,) for number in numbers.tolist()]

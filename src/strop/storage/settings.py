@@ -1,0 +1,50 @@
+"""Named values of an index: format, version, embedder, tuned defaults, names of cache files."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from strop.errors import IndexDamaged
+from strop.storage.database import Database
+
+
+class Settings:
+    """JSON values by name in the catalog's table ``meta``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def get(self, key: str) -> Any:
+        """Return one stored value, None if there is none."""
+        with self._database.reading() as connection:
+            row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        try:
+            return None if row is None else json.loads(row[0])
+        except (ValueError, TypeError, RecursionError) as error:
+            raise IndexDamaged(
+                f"{self._database.path}: the stored value {key!r} is not JSON ({error}). Restore "
+                "the catalog from a backup, or build the index again in another folder"
+            ) from error
+
+    def number(self, key: str) -> int:
+        """Return a stored number that every catalog has."""
+        value = self.get(key)
+        if type(value) is not int or not 0 <= value < 2**62:
+            raise IndexDamaged(
+                f"{self._database.path}: the stored value {key!r} is {value!r:.80}, not a number "
+                "of 0 or more. Restore the catalog from a backup, or build the index again"
+            )
+        return value
+
+    def put(self, *, searchable: bool = False, **values: Any) -> None:
+        """Store values; None removes one. Say ``searchable`` if search results depend on them."""
+        with self._database.writing(searchable) as connection:
+            connection.executemany(
+                "DELETE FROM meta WHERE key = ?",
+                [(key,) for key, value in values.items() if value is None],
+            )
+            connection.executemany(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+                [(key, json.dumps(value)) for key, value in values.items() if value is not None],
+            )
