@@ -1,4 +1,19 @@
 """The index folder: its SQLite catalog, its vector files, snapshots, checks, compaction.
 
 A change of what is stored, or of its SQL, is made here. Nothing here knows how a score is made.
+
+``Workspace`` (workspace.py) is the folder: ``path``, ``dim``, ``embedder``, ``pipeline``, the one
+writer (``writing()``), checks and compaction. Its ``catalog`` is a ``Catalog`` (catalog.py): plain
+parts over one database, each with its own SQL. ``with catalog.reading()`` is one consistent view
+for all parts, ``with catalog.writing()`` one transaction.
+
+    catalog.documents    Documents      add, remove, get(number), number_of(id), ids, all, count
+    catalog.sets         QuerySets      all, ensure, store, store_generated, queries(set, number)
+    catalog.vectors      VectorLedger   files, spans, checksums, changes, waiting_count
+    catalog.references   References     of(number), neighbour lists, selections
+    catalog.replies      Replies        known(keys), failed(keys), read(key), save, spent
+    catalog.batches      SentBatches    record, open_for(lm), requests(names), outstanding(keys)
+    catalog.settings     Settings       get(key), put(key=value); None removes
+
+``load_snapshot`` (snapshot.py) gives search the vectors of one version, mapped into memory.
 """
