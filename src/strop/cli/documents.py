@@ -44,9 +44,8 @@ from strop.io.files import filled_lines
 )
 @click.option(
     "--query-vectors",
-    type=click.Choice(["int8", "float32", "float16", "compact"]),
-    help="How a new index stores the vectors of its query sets; compact has the documents' in "
-    "float16, too.  [int8]",
+    type=click.Choice(["int8", "float32"]),
+    help="How a new index stores the vectors of its query sets.  [int8]",
 )
 @corpus_options
 @AS_JSON

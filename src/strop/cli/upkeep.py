@@ -74,7 +74,7 @@ def check(path: Path, repair: bool, recall: bool, sample: int, as_json: bool) ->
 @click.argument("path", metavar="INDEX", type=Path)
 @click.option(
     "--query-vectors",
-    type=click.Choice(["int8", "float32", "float16", "compact"]),
+    type=click.Choice(["int8", "float32"]),
     help="Store vectors so from now on, those that are there included.  [as they are]",
 )
 @AS_JSON
