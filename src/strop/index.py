@@ -27,7 +27,7 @@ from strop.io.sentences import MOST
 from strop.lm import LM
 from strop.lm import load as load_lm
 from strop.lm.prices import Price
-from strop.methods import METHODS, Method, parse_method
+from strop.methods import METHODS, Method, parse_method, sharp_with
 from strop.references.selection import ReferenceSettings
 from strop.references.store import update_references
 from strop.search import candidates as two_stage
@@ -616,10 +616,7 @@ class Index:
         kept = self._catalog.settings.get("tuned")
         if kept is None or kept["for_sets"] != self.query_sets():
             return None
-        settings = dict(kept["method"])
-        if settings["sets"] is not None:
-            settings["sets"] = tuple(settings["sets"])
-        return replace(METHODS["sharp"], **settings)
+        return sharp_with(kept["method"])
 
     def sample_queries(
         self, style: str, most: int, seed: int = 0

@@ -147,16 +147,40 @@ def _fused(spec: str, hybrid: Method, name: str, known: Mapping[str, Method]) ->
     return replace(known[name], name=hybrid.name, words=0.0, bm25="fused")
 
 
-def settings_line(settings: Mapping[str, Any]) -> str:
-    """Return settings as the command line takes them: sharp:alpha=2:temperature=0.1."""
-    given = dict(settings) | {"sets": "+".join(settings["sets"] or ())}
-    return ":".join(
-        [
-            "sharp",
-            *(
-                f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
-                for key, value in given.items()
-                if value
-            ),
-        ]
-    )
+def method_spec(method: Method) -> str:
+    """Return the spec that ``parse_method`` reads as this method.
+
+    A method of another name than those in ``METHODS`` is written as ``sharp`` with its settings.
+    """
+    base = METHODS.get(method.name, METHODS["sharp"])
+    parts = [base.name]
+    if base.bm25 == "fused" and (method.weighting != "none" or method.expanded):
+        base = next(
+            other
+            for other in METHODS.values()
+            if other.weighting == method.weighting
+            and (other.expanded is None) == (method.expanded is None)
+        )
+        parts.append(f"of={base.name}")
+    for key in ("alpha", "temperature", "n", "whiten", "feedback", "words"):
+        value = getattr(method, key)
+        shown = method.weighting == "softmax" and key in ("alpha", "temperature")
+        if shown or value != getattr(base, key):
+            parts.append(f"{key}={_number(value)}")
+    if method.expanded != base.expanded:
+        parts.append(f"sets={method.expanded}")
+    elif method.sets != base.sets:
+        parts.append(f"sets={'+'.join(method.sets or ())}")
+    return ":".join(parts)
+
+
+def _number(value: float) -> str:
+    """Return a number in as few digits as read back exactly."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
+def sharp_with(settings: Mapping[str, Any]) -> Method:
+    """Return ``sharp`` with the settings that an index stores for it, JSON values."""
+    sets = settings["sets"]
+    return replace(METHODS["sharp"], **{**settings, "sets": sets if sets is None else tuple(sets)})

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from strop.cli.common import waiting_for_vectors, worth_compacting
 from strop.common.text import escape_controls, human_bytes, shorten
-from strop.methods import settings_line
+from strop.methods import method_spec, sharp_with
 from strop.types import Document
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def print_grid(grid: Grid) -> None:
 def print_choice(choice: Choice) -> None:
     """Print what was chosen for an index, what it should gain and how sure that is."""
     out = standard_output()
-    best = settings_line(choice.to_json()["method"])
+    best = method_spec(choice.method)
     if choice.taken:
         out.print(plain(f"sharp is now {best}", "bold"))
     else:
@@ -207,7 +207,7 @@ def print_info(about: dict[str, Any]) -> None:
         )
     if about["tuned"]:
         unused = "" if about["tuned"]["in_use"] else " (not in use: the query sets are others now)"
-        shown.add_row("tuned", plain(settings_line(about["tuned"]["method"]) + unused))
+        shown.add_row("tuned", plain(method_spec(sharp_with(about["tuned"]["method"])) + unused))
     waiting = waiting_for_vectors(about)
     if waiting:
         finish = f"strop finish {shlex.quote(about['path'])}"

@@ -17,7 +17,7 @@ from strop.errors import BadInput
 from strop.evaluation.scoring import MEASURES, Report, evaluate
 from strop.index import Index
 from strop.io.files import atomic_write
-from strop.methods import settings_line
+from strop.methods import method_spec, sharp_with
 from strop.research.analyse import compare_sets, sweep
 from strop.research.figures import draw_sets, draw_sweep, inline_svg
 from strop.search.explain import Moved
@@ -338,7 +338,8 @@ def _made_of(about: Mapping[str, Any]) -> str:
         of = about["references"]
         rows.append(["references", f"of {of['documents']:,} documents, {of['neighbors']} near"])
     if about["tuned"] and about["tuned"]["in_use"]:
-        rows.append(["sharp as tuned", _safe(settings_line(about["tuned"]["method"]))])
+        tuned = sharp_with(about["tuned"]["method"])
+        rows.append(["sharp as tuned", _safe(method_spec(tuned))])
     rows.append(["size", f"{about['total_bytes'] / 1e6:.1f} MB, format {about['format']}"])
     return f"<h2>What the index is made of</h2>\n{_table(['part', 'what'], rows)}"
 
