@@ -25,9 +25,9 @@ from strop.errors import BadInput
 from strop.types import Dataset, Progress
 
 if TYPE_CHECKING:  # loaded when the demo runs, so that --help is quick
+    from strop.evaluation.changes import Change
     from strop.evaluation.scoring import Report
     from strop.index import Index
-    from strop.search.explain import Moved
 
 _MEASURES = ("nDCG@10", "Success@1", "R@50")
 _COMPARE = {">=": operator.ge, "<": operator.lt}
@@ -53,22 +53,6 @@ def demo(path: Path, embedder: str, as_json: bool) -> None:
         print_json(result.to_json())
         return
     _print_demo(result, path, command())
-
-
-@dataclass(frozen=True)
-class Change:
-    """A question whose answer changed its place; a place of None is beyond the first 50.
-
-    ``moved`` is the document whose move explains it: the answer that rose, or else the document
-    that is first now.
-    """
-
-    question: str
-    answer: str
-    before: int | None
-    after: int | None
-    moved: str
-    why: list[Moved]
 
 
 @dataclass(frozen=True)
@@ -113,6 +97,7 @@ def _admits(versions: str, version: tuple[int, int]) -> bool:
 
 def run_demo(path: Path, embedder: str, progress: Progress | None = None) -> DemoResult:
     """Index the standard library's documentation at ``path`` (or bring it up to date) and score."""
+    from strop.evaluation.changes import largest_changes
     from strop.evaluation.scoring import evaluate
     from strop.io import stdlib_docs
 
@@ -128,7 +113,8 @@ def run_demo(path: Path, embedder: str, progress: Progress | None = None) -> Dem
         index.keep_only(document.id for document in documents)
         questions = read_questions()
         report = evaluate(index, questions, ("trad", "sharp"), measures=_MEASURES)
-        changes = _changes(index, questions, report)
+        gained, lost = largest_changes(index, questions, report, "sharp", 2)
+    changes = [*gained, *lost[:1]]
     return DemoResult(platform.python_version(), len(documents), report, changes)
 
 
@@ -149,32 +135,6 @@ def _refuse_other_documents(index: Index) -> None:
                 f"{index.path} is not an index of the demo (it holds {id_!r}): name another folder "
                 "with -o"
             )
-
-
-def _changes(index: Index, questions: Dataset, report: Report) -> list[Change]:
-    """Return the two questions that gained most and the one that lost most."""
-    gains = []
-    for query, answers in questions.qrels.items():
-        plain = [id_ for id_, _ in report.runs["trad"][query]]
-        sharp = [id_ for id_, _ in report.runs["sharp"][query]]
-        before, after = _best(plain, answers), _best(sharp, answers)
-        gain = 1 / (after or 1000) - 1 / (before or 1000)
-        place = after if gain >= 0 else before
-        if gain and place is not None:
-            answer = (sharp if gain >= 0 else plain)[place - 1]
-            gains.append((gain, query, answer, before, after))
-    gains.sort()
-    changes = []
-    for gain, query, answer, before, after in [*gains[:-3:-1], *gains[:1]]:
-        moved = answer if gain > 0 else report.runs["sharp"][query][0][0]
-        question = questions.queries[query]
-        why = index.explain(question, moved, "sharp").queries[:2]
-        changes.append(Change(question, answer, before, after, moved, why))
-    return changes
-
-
-def _best(ranking: list[str], answers: Any) -> int | None:
-    return next((place for place, id_ in enumerate(ranking, 1) if id_ in answers), None)
 
 
 def command() -> str:
@@ -198,18 +158,17 @@ def _print_demo(result: DemoResult, path: Path, command: str) -> None:
     print_report(result.report)
     out.print("\nThe two answers that gained most and the one that lost most, and why:")
     for change in result.changes:
-        before, after = (str(place or "beyond 50") for place in (change.before, change.after))
+        answer = change.moves[0]
+        cause = answer if change.after > change.before else change.moves[-1]
+        before, after = (str(rank or "beyond 50") for rank in (answer.before, answer.after))
+        overtaken = "" if cause is answer else f"overtaken by {cause.id}, "
         out.print()
-        out.print(plain(f"  {change.question}", "bold"))
-        how = (
-            "moved by its own text"
-            if change.moved == change.answer
-            else (f"overtaken by {change.moved}, moved by its own text")
-        )
-        out.print(plain(f"  {change.answer}: place {before} -> {after}, {how}"))
-        for part in change.why:
+        out.print(plain(f"  {change.text}", "bold"))
+        how = f"{overtaken}moved by its own text"
+        out.print(plain(f"  {answer.id}: rank {before} -> {after}, {how}"))
+        for part in cause.why[:2]:
             out.print(plain(f"    {part.moved:+.3f}  {shorten(part.text, 84)}"))
     out.print("\nSearch it yourself:\n")
-    question = result.changes[0].question if result.changes else "copy a file"
+    question = result.changes[0].text if result.changes else "copy a file"
     words = [command, "search", shlex.quote(str(path)), shlex.quote(question), "--explain"]
     echo(f"  {' '.join(words)}\n")

@@ -1,30 +1,27 @@
-"""``strop report``: one page about an index on a dataset, complete in itself.
+"""``strop report``: one HTML page about an index on a dataset.
 
-Everything is in the page: styles, figures as SVG, no script. Texts of documents and queries are
-strangers' words: they are escaped, and the page forbids itself to load anything.
+Everything is in the page: styles, figures as SVG, no script. Texts of documents and queries come
+from strangers: they are escaped, and the page's policy lets it load nothing.
 """
 
 from __future__ import annotations
 
 import html
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from strop.errors import BadInput
+from strop.evaluation.changes import DEPTH, Change, Move, largest_changes
 from strop.evaluation.scoring import MEASURES, Report, evaluate
 from strop.index import Index
 from strop.io.files import atomic_write
 from strop.methods import method_spec, sharp_with
 from strop.research.analyse import compare_sets, sweep
 from strop.research.figures import draw_sets, draw_sweep, inline_svg
-from strop.search.explain import Moved
 from strop.types import Dataset, Progress
 
 PAGE = "index.html"
-_DEPTH = 50
 _STYLE = """
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}
@@ -40,31 +37,6 @@ pre{overflow-x:auto;padding:.6rem;background:#8881}bdi{overflow-wrap:anywhere}
 @media(prefers-color-scheme:dark){.up{color:#5fd07f}.down{color:#ff8a80}}
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-
-
-@dataclass(frozen=True)
-class Move:
-    """A document whose place changed; a place of None is beyond the first 50."""
-
-    id: str
-    text: str
-    relevant: bool
-    before: int | None
-    after: int | None
-    why: tuple[Moved, ...]
-    words: float
-    """What its words added."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """A query whose value changed, and the documents that explain it."""
-
-    query: str
-    text: str
-    before: float
-    after: float
-    moves: tuple[Move, ...]
 
 
 def write_report(
@@ -83,7 +55,7 @@ def write_report(
 ) -> Path:
     """Write the page and return its path; ``method`` is the one whose changes are explained."""
     about = index.info()
-    have = [name for name, of in about["sets"].items() if of["source"] != "expanded"]
+    have = index.query_sets()
     if not have:
         raise BadInput(
             f"{index.path} has no query sets, so there is nothing to report: "
@@ -96,16 +68,16 @@ def write_report(
         index, dataset, chosen, measures=measures, ignore_same_id=ignore_same_id, baseline="trad",
         progress=progress,
     )  # fmt: skip
-    gained, lost = changes(index, dataset, report, method, most)
+    gained, lost = largest_changes(index, dataset, report, method, most)
     figures = list(_figures(index, dataset, report.measures[0], sets, ignore_same_id, progress))
     parts = [
         _head(dataset, about),
         _methods(report),
         _pictures(figures),
-        _changed("Queries that gained most", gained, report.measures[0], method),
-        _changed("Queries that lost most", lost, report.measures[0], method),
-        _made_of(about),
-        _commands(about, command),
+        _changes("Queries that gained most", index, gained, report.measures[0], method),
+        _changes("Queries that lost most", index, lost, report.measures[0], method),
+        _contents(about),
+        f"<pre>{_safe(command)}</pre>" if command else "",
     ]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / PAGE
@@ -116,65 +88,12 @@ def write_report(
 
 def _fitting(sets: Sequence[str], mixed: str) -> list[str]:
     """Return the methods that an index with these sets can run without embedding anything."""
-    found = [f"sharp{mixed}", f"maxsim{mixed}"]
+    methods = [f"sharp{mixed}", f"maxsim{mixed}"]
     if "simple" in sets:
-        found.append("simsharp")
+        methods.append("simsharp")
     if "contrastive" in sets:
-        found += ["consharp", "indexsharp"]
-    return found
-
-
-# -- what changed -----------------------------------------------------------------------------
-
-
-def changes(
-    index: Index, dataset: Dataset, report: Report, method: str, most: int
-) -> tuple[list[Change], list[Change]]:
-    """Return the queries that gained and that lost most against plain search, explained."""
-    measure = report.measures[0]
-    before, after = report.per_query["trad"][measure], report.per_query[method][measure]
-    order = sorted(before, key=lambda query: after[query] - before[query])
-    lost = [query for query in order[:most] if after[query] < before[query]]
-    gained = [query for query in order[::-1][:most] if after[query] > before[query]]
-    settled = report.settings[method]
-
-    def explained(query: str) -> Change:
-        plain, sharp = (_places(report.runs[name][query]) for name in ("trad", method))
-        grades = dataset.qrels.get(query, {})
-        relevant = [id_ for id_, grade in grades.items() if grade > 0 and id_ in {**plain, **sharp}]
-        far = _DEPTH + 1
-
-        def rise(id_: str) -> float:
-            return 1 / sharp.get(id_, far) - 1 / plain.get(id_, far)
-
-        if after[query] > before[query]:
-            shown = sorted(relevant, key=rise, reverse=True)[:2]
-        else:  # the one that fell, and who took its place
-            shown = sorted(relevant, key=rise)[:1]
-            rivals = [id_ for id_ in list(sharp)[:10] if grades.get(id_, 0) <= 0]
-            shown += sorted(rivals, key=rise, reverse=True)[:1]
-        text = dataset.queries[query]
-        moves = []
-        for id_ in shown:
-            document = index.get(id_)
-            why: tuple[Moved, ...] = ()
-            words = 0.0
-            if settled.weighting != "none" or settled.words:
-                told = index.explain(text, id_, settled)
-                why, words = tuple(told.queries[:3]), told.words
-            moves.append(
-                Move(
-                    id_, document.content, grades.get(id_, 0) > 0, plain.get(id_), sharp.get(id_),
-                    why, words,
-                )
-            )  # fmt: skip
-        return Change(query, text, 100 * before[query], 100 * after[query], tuple(moves))
-
-    return [explained(query) for query in gained], [explained(query) for query in lost]
-
-
-def _places(run: Sequence[tuple[str, float]]) -> dict[str, int]:
-    return {id_: place for place, (id_, _) in enumerate(run[:_DEPTH], 1)}
+        methods += ["consharp", "indexsharp"]
+    return methods
 
 
 # -- the page ---------------------------------------------------------------------------------
@@ -201,7 +120,7 @@ def _safe(text: object) -> str:
 
 
 def _foreign(text: str, most: int = 300) -> str:
-    """Return a stranger's text, shortened, whose direction of writing stays within itself."""
+    """Return a text from outside, shortened; <bdi> keeps its writing direction to itself."""
     folded = " ".join(text.split())
     folded = folded if len(folded) <= most else folded[: most - 1].rstrip() + "…"
     return f"<bdi>{_safe(folded)}</bdi>"
@@ -211,11 +130,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence
     """Return a table of cells that are HTML already; ``numbers`` are columns to the right."""
 
     def line(cells: Sequence[str], tag: str) -> str:
-        made = [
+        columns = [
             f"<{tag}{' class=n' if at in numbers else ''}>{cell}</{tag}>"
             for at, cell in enumerate(cells)
         ]
-        return f"<tr>{''.join(made)}</tr>"
+        return f"<tr>{''.join(columns)}</tr>"
 
     body = "\n".join(line(row, "td") for row in rows)
     return f'<div class="wide"><table>{line(head, "th")}\n{body}</table></div>'
@@ -271,8 +190,7 @@ def _figures(
         "sets": sets, "measure": measure, "ignore_same_id": ignore_same_id, "progress": progress,
     }  # fmt: skip
     for what in ("alpha", "temperature", "n"):
-        found = sweep(index, dataset, what, **common)
-        yield what, draw_sweep(found)
+        yield what, draw_sweep(sweep(index, dataset, what, **common))
     plain, compared = compare_sets(index, dataset, **common)
     title = f"Query sets alone: {dataset.name}, α = 1"
     yield "sets", draw_sets(plain, compared, measure, title)
@@ -287,30 +205,28 @@ def _pictures(figures: Sequence[tuple[str, Any]]) -> str:
     return "<h2>What settings do</h2>\n" + "\n".join(drawn)
 
 
-def _changed(title: str, found: Sequence[Change], measure: str, method: str) -> str:
+def _changes(title: str, index: Index, changes: Sequence[Change], measure: str, method: str) -> str:
     blocks = [f"<h2>{_safe(title)}</h2>"]
-    if not found:
+    if not changes:
         blocks.append("<p>None.</p>")
-    for one in found:
-        change = _signed(one.after - one.before, 1)
-        blocks.append(f"<h3>{_foreign(one.text)}</h3>")
+    for change in changes:
+        difference = _signed(change.after - change.before, 1)
+        blocks.append(f"<h3>{_foreign(change.text)}</h3>")
         blocks.append(
-            f"<p>Query {_foreign(one.query)}: {_safe(measure)} {one.before:.1f} with trad, "
-            f"{one.after:.1f} with {_safe(method)} ({change})</p>"
+            f"<p>Query {_foreign(change.query)}: {_safe(measure)} {change.before:.1f} with trad, "
+            f"{change.after:.1f} with {_safe(method)} ({difference})</p>"
         )
-        blocks += [_moved(move) for move in one.moves]
+        blocks += [_move(move, index.get(move.id).content) for move in change.moves]
     return "\n".join(blocks)
 
 
-def _moved(move: Move) -> str:
-    before, after = (str(place or f"beyond {_DEPTH}") for place in (move.before, move.after))
+def _move(move: Move, text: str) -> str:
+    before, after = (str(rank or f"beyond {DEPTH}") for rank in (move.before, move.after))
     kind = "relevant" if move.relevant else "not relevant"
-    said = (
-        f"<p><strong>{_foreign(move.id)}</strong> ({kind}): place {before} → {after}<br>"
-        f'<span class="faint">{_foreign(move.text)}</span></p>'
+    block = (
+        f"<p><strong>{_foreign(move.id)}</strong> ({kind}): rank {before} → {after}<br>"
+        f'<span class="faint">{_foreign(text)}</span></p>'
     )
-    if not move.why and not move.words:
-        return said
     rows = [
         [_signed(part.moved, 4), f"{part.weight:.2f}", f"{part.similarity:.3f}",
          _safe(part.set), _foreign(part.text)]
@@ -318,15 +234,16 @@ def _moved(move: Move) -> str:
     ]  # fmt: skip
     if move.words:
         rows.insert(0, [_signed(move.words, 4), "", "", "words", "words it shares with the query"])
-    head = ["moved", "weight", "similarity", "set", "stored query"]
-    return said + _table(head, rows, range(3))
+    if not rows:
+        return block
+    return block + _table(["moved", "weight", "similarity", "set", "stored query"], rows, range(3))
 
 
-def _made_of(about: Mapping[str, Any]) -> str:
-    made = about["embedder"]
+def _contents(about: Mapping[str, Any]) -> str:
+    embedder = about["embedder"]
     rows = [
-        ["embedder", f"{_safe(made['name'])}, {made['dim']} dimensions"],
-        ["its options", _safe(made["options"] or "none")],
+        ["embedder", f"{_safe(embedder['name'])}, {embedder['dim']} dimensions"],
+        ["its options", _safe(embedder["options"] or "none")],
         ["documents", f"{about['documents']:,}"],
     ]
     for name, of in about["sets"].items():
@@ -341,34 +258,4 @@ def _made_of(about: Mapping[str, Any]) -> str:
         tuned = sharp_with(about["tuned"]["method"])
         rows.append(["sharp as tuned", _safe(method_spec(tuned))])
     rows.append(["size", f"{about['total_bytes'] / 1e6:.1f} MB, format {about['format']}"])
-    return f"<h2>What the index is made of</h2>\n{_table(['part', 'what'], rows)}"
-
-
-def _commands(about: Mapping[str, Any], command: str) -> str:
-    """Show the commands that make such an index, as far as its settings tell, and this page."""
-    path, made = shlex.quote(about["path"]), about["embedder"]
-    options = "".join(
-        f" --option {shlex.quote(f'{key}={value}')}" for key, value in made["options"].items()
-    )
-    sets = about["sets"]
-    first = "sentences" if "sentences" in sets else "none"
-    lines = [
-        f"strop build CORPUS -o {path} --embedder {shlex.quote(made['name'])}{options}"
-        f" --queries {first}"
-    ]
-    by_source: dict[str, Callable[[str], str]] = {
-        "file": lambda name: f"strop queries {path} --file FILE --style {name}",
-        "lm": lambda name: f"# set {name}: written by a language model",
-    }
-    for name, of in sets.items():
-        if of["source"] in by_source:
-            lines.append(by_source[of["source"]](name))
-    if about["tuned"] and about["tuned"]["in_use"]:
-        lines.append(f"strop tune {path}")
-    if command:
-        lines.append(command)
-    shown = "\n".join(_safe(line) for line in lines)
-    return (
-        "<h2>The commands</h2>\n<p>Such an index is made, and this page was written, by:</p>\n"
-        f"<pre>{shown}</pre>"
-    )
+    return f"<h2>The index</h2>\n{_table(['part', 'what'], rows)}"

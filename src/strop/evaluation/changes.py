@@ -1,0 +1,100 @@
+"""Which queries gained and lost most by a method, and which documents' moves explain that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strop.evaluation.scoring import Report
+from strop.index import Index
+from strop.methods import Method
+from strop.search.explain import Moved
+from strop.types import Dataset
+
+DEPTH = 50
+"""Ranks after this one are not compared."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """A document whose rank changed; a rank of None is beyond the first 50.
+
+    ``why`` are the stored queries that moved it most, ``words`` is what its words added.
+    """
+
+    id: str
+    relevant: bool
+    before: int | None
+    after: int | None
+    why: tuple[Moved, ...] = ()
+    words: float = 0.0
+
+
+@dataclass(frozen=True)
+class Change:
+    """A query, its value with the baseline and with the method, and the moves that explain it.
+
+    Of a query that gained, these are the relevant documents that rose most. Of one that lost, the
+    relevant document that fell most, and the other one that rose most.
+    """
+
+    query: str
+    text: str
+    before: float
+    after: float
+    moves: tuple[Move, ...]
+
+
+def largest_changes(
+    index: Index, dataset: Dataset, report: Report, method: str, most: int
+) -> tuple[list[Change], list[Change]]:
+    """Return the queries that gained and that lost most against the baseline, explained.
+
+    They are compared by the report's first measure.
+    """
+    measure = report.measures[0]
+    before, after = (report.per_query[name][measure] for name in (report.baseline, method))
+    order = sorted(before, key=lambda query: after[query] - before[query])
+    lost = [query for query in order[:most] if after[query] < before[query]]
+    gained = [query for query in order[::-1][:most] if after[query] > before[query]]
+
+    def explained(query: str) -> Change:
+        text = dataset.queries[query]
+        moves = [
+            _explained(index, text, move, report.settings[method])
+            for move in _moves(dataset, report, method, query, after[query] > before[query])
+        ]
+        return Change(query, text, 100 * before[query], 100 * after[query], tuple(moves))
+
+    return [explained(query) for query in gained], [explained(query) for query in lost]
+
+
+def _moves(
+    dataset: Dataset, report: Report, method: str, query: str, gained: bool
+) -> Sequence[Move]:
+    """Return the documents whose moves say most about a query."""
+    old, new = (
+        {id_: rank for rank, (id_, _) in enumerate(report.runs[name][query][:DEPTH], 1)}
+        for name in (report.baseline, method)
+    )
+    grades = dataset.qrels.get(query, {})
+
+    def rise(id_: str) -> float:
+        return 1 / new.get(id_, DEPTH + 1) - 1 / old.get(id_, DEPTH + 1)
+
+    relevant = [id_ for id_, grade in grades.items() if grade > 0 and id_ in {**old, **new}]
+    if gained:
+        ids = sorted(relevant, key=rise, reverse=True)[:2]
+    else:
+        others = [id_ for id_ in list(new)[:10] if grades.get(id_, 0) <= 0]
+        ids = sorted(relevant, key=rise)[:1] + sorted(others, key=rise, reverse=True)[:1]
+    return [Move(id_, grades.get(id_, 0) > 0, old.get(id_), new.get(id_)) for id_ in ids]
+
+
+def _explained(index: Index, text: str, move: Move, method: Method) -> Move:
+    """Return a move with its reasons, where the method has any: ranks fused have none."""
+    if method.weighting == "none" or method.bm25 != "no":
+        return move
+    explanation = index.explain(text, move.id, method)
+    why = tuple(explanation.queries[:3])
+    return Move(move.id, move.relevant, move.before, move.after, why, explanation.words)
