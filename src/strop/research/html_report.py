@@ -17,11 +17,12 @@ from strop.evaluation.scoring import MEASURES, Report, evaluate
 from strop.index import Index
 from strop.io.files import atomic_write
 from strop.methods import method_spec, sharp_with
-from strop.research.analyse import compare_sets, sweep
+from strop.research.analyse import What, compare_sets, sweep
 from strop.research.figures import draw_sets, draw_sweep, inline_svg
 from strop.types import Dataset, Progress
 
 PAGE = "index.html"
+SWEEPS: tuple[What, ...] = ("alpha", "temperature", "n")
 _STYLE = """
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}
@@ -189,7 +190,7 @@ def _figures(
     common: Any = {
         "sets": sets, "measure": measure, "ignore_same_id": ignore_same_id, "progress": progress,
     }  # fmt: skip
-    for what in ("alpha", "temperature", "n"):
+    for what in SWEEPS:
         yield what, draw_sweep(sweep(index, dataset, what, **common))
     plain, compared = compare_sets(index, dataset, **common)
     title = f"Query sets alone: {dataset.name}, α = 1"
