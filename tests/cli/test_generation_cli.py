@@ -36,7 +36,6 @@ from strop.generate.prompts import PROMPT_VERSION, PromptSettings
 from strop.lm.prices import Price
 from strop.storage.replies import Replies
 
-pytest.importorskip("openai")
 pytest.importorskip("anthropic")
 
 SIMPLE = ("--style", "simple")
@@ -342,7 +341,7 @@ def test_an_estimate_for_people(topics: Path, server: ScriptedServer) -> None:
     given = run(topics, server, *SIMPLE, "--dry-run", "--price", "1,2").stdout
     assert "the given price" in given
     assert not server.seen
-    known = strop("estimate", topics, "--lm", "openai:gpt-4.1-mini", *SIMPLE)
+    known = strop("estimate", topics, "--lm", "openai:gpt-4.1-nano", *SIMPLE)
     assert (known.code, known.stderr) == (0, "")
     assert "api.openai.com" in known.stdout
     assert "list price of 20" in known.stdout

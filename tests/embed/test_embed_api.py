@@ -26,9 +26,9 @@ from helpers.embedding_server import (
     serve,
     vector,
 )
+from helpers.lm import FakeClock
 
 from strop.embed import load
-from strop.embed.api import ApiEmbedder
 from strop.errors import BadInput, ServiceError
 
 
@@ -113,42 +113,33 @@ def test_retry_after_in_seconds_is_honoured(server: Server) -> None:
     assert 0.3 <= time.monotonic() - start < 3
 
 
-def recorded_waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The waits that embedders ask for from now on; none is waited for."""
-    waits: list[float] = []
-    wait = ApiEmbedder._wait
-
-    def record(self: ApiEmbedder, attempt: int, response: httpx.Response | None) -> float:
-        waits.append(wait(self, attempt, response))
-        return 0.0
-
-    monkeypatch.setattr(ApiEmbedder, "_wait", record)
-    return waits
-
-
-def test_retry_after_as_a_date_is_honoured_and_capped(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits = recorded_waits(monkeypatch)
+def test_retry_after_as_a_date_is_honoured(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
     soon = datetime.now(timezone.utc) + timedelta(seconds=20)
     server.script = [
         answer(429, {}, Retry_After=format_datetime(soon, usegmt=True)),
-        answer(429, {}, Retry_After="86400"),
+        answer(429, {}, Retry_After="90"),
         answer(429, {}, Retry_After="Thu, 01 Jan 1970 00:00:00 GMT"),
         answer(429, {}, Retry_After="whenever"),
     ]
-    monkeypatch.setattr("random.uniform", lambda low, high: 1.0)
-    api(server, backoff=2.0).embed(["a"], "query")
-    assert 15 < waits[0] <= 20
-    assert waits[1:] == [60, 0, 2.0 * 2**3]
+    monkeypatch.setattr("random.uniform", lambda low, high: high / 4)
+    api(server, backoff=2.0, clock=clock).embed(["a"], "query")
+    assert 15 < clock.waits[0] <= 20
+    assert clock.waits[1:] == pytest.approx([90, 2.0, 4.0])
+
+
+def test_a_very_long_pause_is_an_error(server: Server) -> None:
+    server.script = [answer(429, {}, Retry_After="86400")]
+    with pytest.raises(ServiceError, match=r"86,400 seconds; resume"):
+        api(server).embed(["a"], "query")
 
 
 def test_waits_double_and_vary(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = recorded_waits(monkeypatch)
+    clock = FakeClock()
     server.script = [answer(500, {})] * 5
-    api(server, backoff=1.0).embed(["a"], "query")
-    assert all(0.5 * 2**i <= wait <= 1.5 * 2**i for i, wait in enumerate(waits))
-    assert len(waits) == 5
+    monkeypatch.setattr("random.uniform", lambda low, high: high)
+    api(server, backoff=1.0, clock=clock).embed(["a"], "query")
+    assert clock.waits == pytest.approx([1.0, 2.0, 4.0, 8.0, 16.0])
 
 
 def test_a_server_that_hangs_is_tried_again(server: Server) -> None:
@@ -191,7 +182,7 @@ def test_a_server_that_is_not_there() -> None:
     ("content", "message"),
     [
         (b"<html>It works!</html>", "It works!"),
-        (b"", "did not send embeddings"),
+        (b"", "sent no JSON but: nothing"),
         ([], "did not send embeddings"),
         ({"object": "list"}, "object"),
         ({"data": [{"index": 0}]}, "did not send embeddings"),
@@ -211,7 +202,10 @@ def test_answers_that_make_no_sense(server: Server, content: Any, message: str) 
         api(server).embed(["a"], "query")
     assert "127.0.0.1" in str(caught.value)
     assert len(str(caught.value)) < 400
-    assert len(server.requests) == 1
+    assert len(server.requests) == 3
+
+    server.default, server.script = good, [answer(200, content)]
+    np.testing.assert_allclose(api(server).embed(["a"], "query"), expected(["a"]), atol=1e-6)
 
 
 def test_vectors_that_change_their_length(server: Server) -> None:
@@ -223,8 +217,10 @@ def test_vectors_that_change_their_length(server: Server) -> None:
 
 
 def test_nan_from_a_server_is_named(server: Server) -> None:
+    server.script = [answer(200, b'{"data": [{"index": 0, "embedding": [NaN, 1.0]}]}')]
+    np.testing.assert_allclose(api(server).embed(["a"], "query"), expected(["a"]), atol=1e-6)
     server.default = answer(200, b'{"data": [{"index": 0, "embedding": [NaN, 1.0]}]}')
-    with pytest.raises(Exception, match="NaN"):
+    with pytest.raises(ServiceError, match="NaN"):
         api(server).embed(["a"], "query")
 
 

@@ -14,7 +14,6 @@ from helpers.scripted_server import ScriptedServer, answer, drop
 from strop.errors import BadIndex
 from strop.lm.batches import AnthropicBatches, OpenAIBatches
 
-pytest.importorskip("openai")
 pytest.importorskip("anthropic")
 
 SIMPLE = ("--style", "simple")

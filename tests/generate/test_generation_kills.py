@@ -67,7 +67,7 @@ def test_kills_lose_nothing_and_ask_nothing_twice(
     with create(index) as made:
         made.add(Document(f"d{i}", f"Here alder{i} grows, and birch{i % 7}.") for i in range(size))
     shutil.copytree(index, whole)
-    forks.load("openai")
+    forks.load("strop.common.transport")
     chance = random.Random(4)
     lives: list[list[str]] = []
     with ScriptedServer(latency=0.01) as server:

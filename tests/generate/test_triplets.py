@@ -12,7 +12,6 @@ from helpers.scripted_server import ScriptedServer
 
 from strop import Index
 
-pytest.importorskip("openai")
 TEXT = {topic: record(i)["text"] for i, topic in enumerate(TOPICS)}
 
 

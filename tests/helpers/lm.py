@@ -1,14 +1,23 @@
-"""Requests, a key and a clock whose waits take no time."""
+"""Requests, a key, models of a scripted server, and a clock whose waits take no time."""
 
 from __future__ import annotations
 
-import selectors
 import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from strop.lm import Request
-from strop.lm.gate import Clock
+import pytest
 
+from helpers.scripted_server import ScriptedServer
+from strop.common.retries import Clock
+from strop.lm import Failure, Reply, Request, load
+
+_VARIABLES = (
+    "STROP_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY",
+    "ANTHROPIC_BASE_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_BEARER_TOKEN_BEDROCK",
+)  # fmt: skip
+both = pytest.mark.parametrize("family", ["openai", "anthropic"])
 KEY = "sk-very-secret-0123456789"
 
 
@@ -31,17 +40,6 @@ class FakeClock(Clock):
         condition.wait(0.0005)  # the others get their turn
         self.time = max(self.time, until)
 
-    def watch(
-        self, selector: selectors.BaseSelector, seconds: float | None, silence: float | None
-    ) -> list[tuple[selectors.SelectorKey, int]]:
-        if seconds is None:
-            return selector.select(silence)
-        self.waits.append(seconds)
-        until = self.time + seconds
-        come = selector.select(0.0005)
-        self.time = max(self.time, until)
-        return come
-
 
 def request(key: str = "k", **changes: Any) -> Request:
     given: dict[str, Any] = {
@@ -53,3 +51,37 @@ def request(key: str = "k", **changes: Any) -> Request:
 
 def requests(count: int) -> list[Request]:
     return [request(f"k{i}") for i in range(count)]
+
+
+@contextmanager
+def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+    """A scripted server, and an environment without keys and addresses."""
+    for name in _VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    with ScriptedServer() as running:
+        yield running
+
+
+def model(server: ScriptedServer, family: str = "openai", **options: Any) -> Any:
+    """A model of the server, which repeats calls without waiting long."""
+    url = server.url if family == "openai" else server.root
+    return load(f"{family}:m", **{"base_url": url, "backoff": 0.001, "timeout": 5.0, **options})
+
+
+def replies(results: Iterable[Reply | Failure]) -> dict[str, str]:
+    """The texts by key; whatever failed fails the test."""
+    texts = {}
+    for result in results:
+        assert isinstance(result, Reply), result
+        assert result.key not in texts
+        texts[result.key] = result.text
+    return texts
+
+
+def failure(results: Iterable[Reply | Failure]) -> Failure:
+    """The only result, which must be a failure."""
+    (only,) = list(results)
+    assert isinstance(only, Failure), only
+    assert "\n" not in only.error
+    assert only.seconds >= 0
+    return only

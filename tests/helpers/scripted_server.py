@@ -181,7 +181,8 @@ class ScriptedServer:
         body = seen.body
         if self.refused_field in body:
             name = self.refused_field
-            return _error(400, f"Unsupported parameter: '{name}' is not supported with this model.")
+            said = f"Unsupported parameter: '{name}' is not supported with this model."
+            return _error(400, said, "unsupported_parameter", param=name)
         if path in ("/chat/completions", "/completions"):
             return Answer(200, self.openai_reply(body))
         if path == "/messages" or path.endswith("/invoke"):
@@ -390,8 +391,9 @@ def _message(decided: Answer) -> bytes:
     return "\r\n".join([*head, "", ""]).encode() + data[: decided.cut]
 
 
-def _error(status: int, message: str, code: str | None = None) -> Answer:
-    return Answer(status, {"error": {"message": message, "type": "error", "code": code}})
+def _error(status: int, message: str, code: str | None = None, param: str | None = None) -> Answer:
+    error = {"message": message, "type": "error", "code": code, "param": param}
+    return Answer(status, {"error": error})
 
 
 def _jsonl(records: list[Json]) -> bytes:

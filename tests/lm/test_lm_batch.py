@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.commands import keyed_server
-from helpers.lm import KEY, FakeClock, request, requests
+from helpers.lm import KEY, FakeClock, both, request, requests
 from helpers.scripted_server import ScriptedServer, Seen, answer, drop
 
 from strop.errors import BadInput, ServiceError
@@ -25,12 +24,6 @@ from strop.lm.batches import (
     write_requests,
 )
 
-FAMILIES = [
-    pytest.param(name, marks=pytest.mark.skipif(not there, reason=f"needs strop[{name}]"))
-    for name in ("openai", "anthropic")
-    for there in (importlib.util.find_spec(name) is not None,)
-]
-both = pytest.mark.parametrize("family", FAMILIES)
 FATES = ["succeeded", "errored", "invalid", "expired", "canceled", "missing"]
 
 
@@ -115,7 +108,6 @@ def test_an_unfinished_batch_yields_nothing_yet(server: ScriptedServer, family: 
     assert all(isinstance(r, Failure) and not r.final and "cancel" in r.error for r in got)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("openai") is None, reason="needs strop[openai]")
 def test_a_batch_that_fails_as_a_whole(server: ScriptedServer) -> None:
     server.batch_error, server.polls = "Enqueued token limit reached", 0
     batches = service(server, "openai")
@@ -211,7 +203,6 @@ def test_a_batch_is_never_begun_twice_by_accident(server: ScriptedServer, family
         list(batches.submit(requests(2)))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("openai") is None, reason="needs strop[openai]")
 def test_an_upload_is_repeated_whole(server: ScriptedServer) -> None:
     server.script.extend([drop, answer(500)])
     (batch,) = service(server, "openai").submit(requests(3))

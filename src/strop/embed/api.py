@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import base64
 import os
-import random
-import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
+from strop.common.http import Client, checked_url
+from strop.common.retries import CallFailed, Clock, Gate, Policy, persist
+from strop.common.secrets import key_for, one_line
 from strop.embed.base import BaseEmbedder
 from strop.errors import BadInput, ServiceError
 from strop.types import Kind
@@ -27,8 +27,9 @@ PREFIX = "api:"
 KEY_VARIABLES = ("STROP_API_KEY", "OPENAI_API_KEY")
 _OPENAI = "https://api.openai.com/v1"
 _BATCH_CHARACTERS = 200_000
-_LONGEST_WAIT = 60.0
-_PASSING = frozenset({408, 409, 429})
+_REPLY_BYTES = 1 << 20
+_VECTOR_BYTES = 512 << 10
+"""The longest vector there is (16,384 numbers of 32 characters), with what stands around it."""
 _TOO_MUCH = frozenset({400, 413, 422})
 
 
@@ -38,8 +39,9 @@ class ApiEmbedder(BaseEmbedder):
     ``base_url`` is by default that of the variable OPENAI_BASE_URL, else OpenAI's. The key
     comes from STROP_API_KEY or OPENAI_API_KEY and is kept nowhere else; servers on one's own
     machine need none. ``input_type`` {"query": …, "document": …} is sent as such to servers
-    that tell the two apart. ``max_chars`` cuts texts. ``backoff`` is the first wait in seconds
-    before a request is repeated; it doubles each time. ``transport`` is for tests.
+    that tell the two apart. ``max_chars`` cuts texts. ``timeout`` is the seconds that a call may
+    take. ``retries`` and ``backoff`` are those of ``common.retries.Policy``. ``transport`` and
+    ``clock`` are for tests.
     """
 
     unkeyed_options = frozenset(
@@ -61,21 +63,12 @@ class ApiEmbedder(BaseEmbedder):
         concurrency: int = 4,
         backoff: float = 0.5,
         transport: httpx.BaseTransport | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.name = name
-        if base_url is not None and not isinstance(base_url, str):
-            raise BadInput(f"base_url is {base_url!r}; it must start with http:// or https://")
-        url = (base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI).rstrip("/")
-        try:
-            parts = urlsplit(url)
-            usable = parts.scheme in ("http", "https") and bool(parts.hostname)
-            usable = usable and (parts.port or 1) > 0
-        except ValueError:  # a bracket or a port that is none
-            usable = False
-        if not usable:
-            raise BadInput(f"base_url is {url!r}; it must be like http://127.0.0.1:8080/v1")
-        if urlsplit(url).username:
-            raise BadInput(f"base_url holds a password; put the key in {KEY_VARIABLES[0]}")
+        url = checked_url(
+            base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI, KEY_VARIABLES[0]
+        )
         for option, by_kind in (("input_type", input_type), ("prompts", prompts)):
             if unknown := set(by_kind or {}) - set(get_args(Kind)):
                 raise BadInput(f"{option} has {sorted(unknown)}; it may have query and document")
@@ -100,13 +93,13 @@ class ApiEmbedder(BaseEmbedder):
         }
         self.options = {key: value for key, value in given.items() if value is not None}
         self._model = name.removeprefix(PREFIX)
-        self._url = f"{url}/embeddings"
-        self._host = urlsplit(url).netloc
+        self._url, self._host = url, urlsplit(url).netloc
         self._prompts, self._input_type = prompts or {}, input_type or {}
         self._dim = dimensions
         self._dimensions, self._batch_size, self._max_chars = dimensions, batch_size, max_chars
-        self._timeout, self._retries, self._backoff = timeout, retries, backoff
+        self._timeout, self._policy = timeout, Policy(retries, backoff, clock or Clock())
         self._concurrency, self._transport = concurrency, transport
+        self._reached = False
 
     @property
     def dim(self) -> int:
@@ -124,28 +117,36 @@ class ApiEmbedder(BaseEmbedder):
         prompt = self.prompt(kind)
         inputs = [prompt + text[: self._max_chars] for text in texts]
         batches = list(_batches(inputs, self._batch_size))
-        stop = threading.Event()
-        with self._client() as client:
-            if len(batches) == 1:
-                return self._batch(client, batches[0], kind, stop)
-            pool = ThreadPoolExecutor(min(self._concurrency, len(batches)))
+        gate = Gate(self._concurrency, self._policy.clock, self._reached)
+        threads = min(self._concurrency, len(batches))
+        with self._client(threads) as client:
+            embed = partial(self._batch, client, gate, kind)
+            if threads == 1:
+                return np.concatenate([embed(batch) for batch in batches])
+            pool = ThreadPoolExecutor(threads, thread_name_prefix="strop-embed")
             try:
-                jobs = [pool.submit(self._batch, client, batch, kind, stop) for batch in batches]
+                jobs = [pool.submit(embed, batch) for batch in batches]
+                for job in wait(jobs, return_when=FIRST_EXCEPTION).done:
+                    job.result()
                 return np.concatenate([job.result() for job in jobs])
             finally:
                 # After a failure nothing more is waited for, repeated or begun.
-                stop.set()
+                gate.stop()
                 pool.shutdown(cancel_futures=True)
 
-    def _client(self) -> httpx.Client:
-        import httpx
-
-        key = _key()
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        return httpx.Client(headers=headers, timeout=self._timeout, transport=self._transport)
+    def _client(self, connections: int) -> Client:
+        key = key_for(self._host, KEY_VARIABLES)
+        return Client(
+            self._url,
+            {"Authorization": f"Bearer {key}"} if key else {},
+            self._timeout,
+            key_variables=KEY_VARIABLES,
+            connections=connections,
+            transport=self._transport,
+        )
 
     def _batch(
-        self, client: httpx.Client, inputs: list[str], kind: Kind, stop: threading.Event
+        self, client: Client, gate: Gate, kind: Kind, inputs: list[str]
     ) -> NDArray[np.float32]:
         """Vectors (n, dim) of one batch, halved where the server finds it too much."""
         body: dict[str, Any] = {"model": self._model, "input": inputs, "encoding_format": "float"}
@@ -153,91 +154,51 @@ class ApiEmbedder(BaseEmbedder):
             body["dimensions"] = self._dimensions
         if kind in self._input_type:
             body["input_type"] = self._input_type[kind]
-        response = self._post(client, body, stop)
-        if response.status_code in _TOO_MUCH and len(inputs) > 1:
+        limit = _REPLY_BYTES + len(inputs) * _VECTOR_BYTES
+
+        def call() -> NDArray[np.float32]:
+            return self._rows(client, client.post("/embeddings", body, limit), len(inputs))
+
+        try:
+            vectors = persist(call, gate, self._policy)
+        except CallFailed as failure:
+            if failure.status not in _TOO_MUCH:
+                raise ServiceError(str(failure)) from None
+            if len(inputs) == 1:
+                raise ServiceError(
+                    f"{failure}. The text begins {inputs[0][:80]!r} and has "
+                    f"{len(inputs[0]):,} characters; if it is too long, max_chars=… cuts texts"
+                ) from None
             middle = len(inputs) // 2
             halves = (inputs[:middle], inputs[middle:])
-            return np.concatenate([self._batch(client, half, kind, stop) for half in halves])
-        if response.status_code in _TOO_MUCH:
-            raise ServiceError(
-                f"{self._said(response)}. The text begins {inputs[0][:80]!r} and has "
-                f"{len(inputs[0]):,} characters; if it is too long, max_chars=… cuts texts"
-            )
-        if response.status_code in (401, 403):
-            raise ServiceError(f"{self._said(response)}. Set {' or '.join(KEY_VARIABLES)}")
-        if not response.is_success:
-            raise ServiceError(self._said(response))
-        return self._rows(response, len(inputs))
+            return np.concatenate([self._batch(client, gate, kind, half) for half in halves])
+        self._reached = True
+        return vectors
 
-    def _post(
-        self, client: httpx.Client, body: dict[str, Any], stop: threading.Event
-    ) -> httpx.Response:
-        """The response, after as many tries as passing failures ask for."""
-        import httpx
-
-        for attempt in range(self._retries + 1):
-            response, failure = None, ""
-            try:
-                response = client.post(self._url, json=body)
-                if response.status_code not in _PASSING and response.status_code < 500:
-                    return response
-            except httpx.TransportError as error:
-                failure = f"{type(error).__name__}: {error}"
-            if attempt < self._retries and stop.wait(self._wait(attempt, response)):
-                break
-        if response is not None:
-            failure = self._said(response)
-        else:
-            failure = f"{self._host} cannot be reached ({failure})"
-        raise ServiceError(f"{failure}; gave up after {attempt + 1} tries")
-
-    def _wait(self, attempt: int, response: httpx.Response | None) -> float:
-        """Seconds to wait: what the server asks for, else twice as long each time, jittered."""
-        asked = response.headers.get("retry-after") if response is not None else None
-        seconds = _seconds(asked) if asked else None
-        if seconds is None:
-            seconds = self._backoff * 2**attempt * random.uniform(0.5, 1.5)
-        return min(max(seconds, 0.0), _LONGEST_WAIT)
-
-    def _rows(self, response: httpx.Response, count: int) -> NDArray[np.float32]:
-        """The vectors (count, dim) in a response, in the order of the inputs."""
+    def _rows(self, client: Client, reply: Any, count: int) -> NDArray[np.float32]:
+        """The vectors (count, dim) in a reply, in the order of the inputs."""
         try:
-            data = response.json()["data"]
+            data = reply["data"]
             rows = {int(item.get("index", i)): item["embedding"] for i, item in enumerate(data)}
             if len(data) != count or sorted(rows) != list(range(count)):
-                raise ServiceError(
-                    f"{self._host} sent {len(data)} embeddings for {count} texts, "
-                    f"numbered {_short(str(sorted(rows)))}"
-                )
+                numbers = one_line(str(sorted(rows)))
+                what = f"sent {len(data)} embeddings for {count} texts, numbered {numbers}"
+                raise client.malformed(what)
             vectors = np.array([_numbers(rows[i]) for i in range(count)], np.float32)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ServiceError(
-                f"{self._host} did not send embeddings but: {_short(response.text)}"
-            ) from error
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            text = one_line(str(reply)[:4000])
+            raise client.malformed(f"did not send embeddings but: {text}") from None
         if vectors.ndim != 2 or vectors.shape[1] == 0:
-            raise ServiceError(f"{self._host} sent embeddings without numbers")
+            raise client.malformed("sent embeddings without numbers")
+        if not np.isfinite(vectors).all():
+            raise client.malformed("sent NaN or infinite numbers")
         if self._dim is None:
             self._dim = vectors.shape[1]
         if vectors.shape[1] != self._dim:
-            raise ServiceError(
-                f"{self._host} sent vectors of {vectors.shape[1]} numbers where {self._dim} "
-                "were expected"
+            raise client.malformed(
+                f"sent vectors of {vectors.shape[1]} numbers where {self._dim} were expected"
             )
         return vectors
-
-    def _said(self, response: httpx.Response) -> str:
-        """What the server answered, in one line; never what was sent to it."""
-        try:
-            body = response.json()
-            error = body.get("error", body)
-            message = str(error.get("message", error))
-        except (AttributeError, KeyError, TypeError, ValueError):
-            message = response.text
-        return f"{self._host} answered {response.status_code}: {_short(message)}"
-
-
-def _key() -> str | None:
-    return next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
 
 
 def _batches(inputs: list[str], size: int) -> Iterator[list[str]]:
@@ -258,26 +219,3 @@ def _numbers(embedding: Any) -> NDArray[np.float32]:
     if isinstance(embedding, str):
         return np.frombuffer(base64.b64decode(embedding, validate=True), "<f4")
     return np.asarray(embedding, np.float32)
-
-
-def _seconds(retry_after: str) -> float | None:
-    """The seconds that a Retry-After header asks for; it holds a number or a date."""
-    try:
-        return float(retry_after)
-    except ValueError:
-        pass
-    try:
-        date = parsedate_to_datetime(retry_after)
-    except ValueError:
-        return None
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=timezone.utc)
-    return (date - datetime.now(timezone.utc)).total_seconds()
-
-
-def _short(text: str) -> str:
-    """One line of at most 200 characters, without the key, which some servers repeat."""
-    line = " ".join(text.split())
-    if key := _key():
-        line = line.replace(key, "***")
-    return line if len(line) <= 200 else line[:200] + "…"

@@ -6,16 +6,29 @@ import importlib.util
 import os
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
+from strop.common.http import Client
+from strop.common.retries import CallFailed, Clock
 from strop.errors import BadInput, MissingExtra
-from strop.lm import forms
-from strop.lm.base import Answer, Request
-from strop.lm.gate import Clock, Steps
+from strop.lm.base import (
+    Answer,
+    Body,
+    Request,
+    Usage,
+    make_answer,
+    no_reply,
+    text_of,
+    token_count,
+)
 from strop.lm.service import ServiceLM
 
-PREFIX = "anthropic:"
+MESSAGES = "/v1/messages"
 _ANTHROPIC = "https://api.anthropic.com"
 _VERSION = "2023-06-01"
+_BEDROCK_VERSION = "bedrock-2023-05-31"
+_CACHE = {"type": "ephemeral"}
+_TOKEN = "AWS_BEARER_TOKEN_BEDROCK"
 
 
 class AnthropicLM(ServiceLM):
@@ -24,12 +37,12 @@ class AnthropicLM(ServiceLM):
     ``base_url`` is by default that of the variable ANTHROPIC_BASE_URL, else Anthropic's. The
     key comes from ANTHROPIC_API_KEY or STROP_API_KEY and is kept nowhere. With ``bedrock=True``
     Amazon's service is called instead, in ``region`` (by default that of AWS_REGION), with the
-    credentials that Amazon's tools use. The other options are those of ``ServiceLM``.
+    token in AWS_BEARER_TOKEN_BEDROCK or the credentials that Amazon's tools use. The other options
+    are those of ``ServiceLM``.
     """
 
-    package = "anthropic"
-    extra_name = "anthropic"
     key_variables: tuple[str, ...] = ("ANTHROPIC_API_KEY", "STROP_API_KEY")
+    vendor = _ANTHROPIC
 
     def __init__(
         self,
@@ -45,57 +58,113 @@ class AnthropicLM(ServiceLM):
         extra: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
     ) -> None:
+        url: Any = base_url
         if bedrock:
-            self.extra_name = "bedrock"
-            self.key_variables = ("AWS_BEARER_TOKEN_BEDROCK", "AWS_PROFILE", "AWS_ACCESS_KEY_ID")
-            variables = os.environ
-            region = region or variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION")
+            self.key_variables = (_TOKEN, "AWS_PROFILE", "AWS_ACCESS_KEY_ID")
+            region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
             if region is None:
                 raise BadInput("bedrock needs a region; give region= or set AWS_REGION")
-            vendor = f"https://bedrock-runtime.{region}.amazonaws.com"
-            url = base_url or vendor
+            self.vendor = f"https://bedrock-runtime.{region}.amazonaws.com"
+            if not os.environ.get(_TOKEN) and importlib.util.find_spec("botocore") is None:
+                raise MissingExtra(f"{name} with bedrock=True", "bedrock")
         elif region is not None:
             raise BadInput("region is only for bedrock=True")
         else:
-            vendor = _ANTHROPIC
-            url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or vendor
+            url = base_url or os.environ.get("ANTHROPIC_BASE_URL")
             if isinstance(url, str):  # people give it as they do for OpenAI's protocol
                 url = url.rstrip("/").removesuffix("/v1")
-        given = {
-            "base_url": None if url == vendor else url,
-            "bedrock": bedrock,
-            "region": region,
-        }
         self._configure(
-            name, url, given, concurrency=concurrency, retries=retries, timeout=timeout,
-            backoff=backoff, extra=extra, clock=clock,
+            name, url or self.vendor, {"bedrock": bedrock, "region": region},
+            concurrency=concurrency, retries=retries, timeout=timeout, backoff=backoff,
+            extra=extra, clock=clock,
         )  # fmt: skip
         self.bedrock, self._region = bedrock, region
-        signed = bedrock and not os.environ.get("AWS_BEARER_TOKEN_BEDROCK")
-        if signed and importlib.util.find_spec("boto3") is None:
-            raise MissingExtra(f"{name} with bedrock=True", self.extra_name)
 
-    def client(self, timeout: float | None = None) -> Any:
-        """Anthropic's client."""
-        limits: dict[str, Any] = {"timeout": timeout or self.timeout, "max_retries": 0}
+    def headers(self) -> dict[str, str]:
+        """The key and the version of the protocol; Bedrock wants a token or a signature."""
         if self.bedrock:
-            from anthropic import AnthropicBedrock
+            token = self.key() if os.environ.get(_TOKEN) else None
+            return {"Authorization": f"Bearer {token}"} if token else {}
+        key = self.key()
+        return {"anthropic-version": _VERSION, **({"x-api-key": key} if key else {})}
 
-            return AnthropicBedrock(aws_region=self._region, base_url=self.url, **limits)
-        from anthropic import Anthropic
-
-        return Anthropic(api_key=self.key(_ANTHROPIC), base_url=self.url, **limits)
-
-    def lean_headers(self) -> dict[str, str] | None:
-        """The key and the version of the protocol; Amazon wants each call signed."""
-        if self.bedrock:
-            return None
-        return {"x-api-key": self.key(_ANTHROPIC), "anthropic-version": _VERSION}
-
-    def body(self, request: Request) -> dict[str, Any]:
+    def body(self, request: Request) -> Body:
         """What is sent for a request."""
-        return forms.messages_body(request, self.model, self.extra)
+        return messages_body(request, self.model, self.extra)
 
-    def _answer(self, request: Request) -> Steps[Answer]:
-        answer = yield from self._exchange(forms.MESSAGES, self.body(request))
-        return forms.read_anthropic(answer, self.host)
+    def answer(self, client: Client, request: Request) -> Answer:
+        """Make one call."""
+        body = self.body(request)
+        if not self.bedrock:
+            return read_anthropic(client.post(MESSAGES, body), self.host)
+        path = f"/model/{quote(body.pop('model'), safe=':;')}/invoke"
+        content = client.encoded({"anthropic_version": _BEDROCK_VERSION, **body})
+        signature = {} if os.environ.get(_TOKEN) else self._signed(client.url + path, content)
+        data = client.send("POST", path, content=content, headers=signature)
+        return read_anthropic(client.parsed(data), self.host)
+
+    def _signed(self, url: str, content: bytes) -> dict[str, str]:
+        """The headers that sign a call with the credentials of Amazon's tools."""
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.session import get_session
+
+        credentials = get_session().get_credentials()
+        if credentials is None:
+            raise BadInput(f"bedrock needs credentials; set {' or '.join(self.key_variables)}")
+        request = AWSRequest("POST", url, {"Content-Type": "application/json"}, content)
+        SigV4Auth(credentials.get_frozen_credentials(), "bedrock", self._region).add_auth(request)
+        return dict(request.headers.items())
+
+
+def messages_body(request: Request, model: str, extra: Body) -> Body:
+    """The body of Anthropic's messages, the system and the shared part marked for caching.
+
+    Anthropic refuses blank blocks and blank stop sequences, so neither is sent.
+    """
+    if request.shared.strip() and request.rest.strip():
+        content: list[Body] = [_block(request.shared, cached=True), _block(request.rest)]
+    else:
+        content = [_block(request.user, cached=bool(request.shared.strip()))]
+    body: Body = {
+        "model": model,
+        "max_tokens": request.max_tokens,
+        "messages": [{"role": "user", "content": content}],
+    }
+    if request.system.strip():
+        body["system"] = [_block(request.system, cached=True)]
+    if request.temperature is not None:
+        body["temperature"] = request.temperature
+    if stop := [text for text in request.stop if text.strip()]:
+        body["stop_sequences"] = stop
+    return body | extra
+
+
+def _block(text: str, cached: bool = False) -> Body:
+    block: Body = {"type": "text", "text": text}
+    return block | {"cache_control": _CACHE} if cached else block
+
+
+def read_anthropic(body: Any, host: str) -> Answer:
+    """What a message says; ``CallFailed`` if it says nothing."""
+    try:
+        text = text_of(body["content"])
+        reason = body.get("stop_reason")
+        usage = _usage(body.get("usage") or {})
+        model = body.get("model")
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise no_reply(host, body) from error
+    if reason == "refusal":
+        raise CallFailed(f"{host} declined to answer")
+    truncated = reason in ("max_tokens", "model_context_window_exceeded")
+    return make_answer(host, text, truncated, model, usage)
+
+
+def _usage(usage: Body) -> Usage | None:
+    try:
+        cached = token_count(usage, "cache_read_input_tokens")
+        written = token_count(usage, "cache_creation_input_tokens")
+        total = token_count(usage, "input_tokens") + cached + written  # which it leaves out
+        return Usage(total, token_count(usage, "output_tokens"), cached, written)
+    except ValueError:
+        return None

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from strop.common.retries import CallFailed
+from strop.common.secrets import one_line, redact, storable
 from strop.errors import BadInput
 
+Body = dict[str, Any]
+"""JSON fields by name: what is sent or came."""
 Options = Mapping[str, Any]
 """JSON values by name: what is stored to load a model again."""
-
-_SECRETS = (
-    "STROP_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN",
-    "AWS_BEARER_TOKEN_BEDROCK", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
-)  # fmt: skip
 
 THIS_PROCESS = "this process"
 """The host of models that send the text nowhere."""
@@ -63,6 +61,15 @@ class Usage:
     output_tokens: int
     cached_tokens: int = 0
     written_tokens: int = 0
+
+
+class Answer(NamedTuple):
+    """What one call brought."""
+
+    text: str
+    truncated: bool
+    model: str
+    usage: Usage
 
 
 @dataclass(frozen=True)
@@ -142,39 +149,6 @@ class LM(Protocol):
         """Answer requests, several at a time."""
 
 
-class Answer(NamedTuple):
-    """What one call brought."""
-
-    text: str
-    truncated: bool
-    model: str
-    usage: Usage
-
-
-class CallFailed(Exception):
-    """One call failed; what to do about it.
-
-    ``passing``: try again. ``garbled``: the answer made no sense; try again, but not often,
-    since such answers are paid for. ``crowded``: the service wants fewer calls at a time.
-    ``wait``: seconds for which it wants none. ``general``: if nothing has worked yet, the
-    cause is not this request but a setting.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        passing: bool = False,
-        garbled: bool = False,
-        crowded: bool = False,
-        general: bool = False,
-        wait: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.passing, self.garbled, self.crowded = passing or garbled, garbled, crowded
-        self.general, self.wait = general, wait
-
-
 class BaseLM:
     """The common part: the name, and options that are kept only where they differ."""
 
@@ -189,20 +163,6 @@ class BaseLM:
     def __repr__(self) -> str:
         given = "".join(f", {key}={value!r}" for key, value in self.options.items())
         return f"<language model {self.name}{given}>"
-
-
-def storable(text: str) -> str:
-    """Return a text without halves of surrogate pairs, which JSON can hold and a catalog cannot."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def one_line(text: str, longest: int = 200) -> str:
-    """One line of at most 200 characters, without any key, which some servers repeat."""
-    line = " ".join(storable(text).split())
-    for variable in _SECRETS:
-        if secret := os.environ.get(variable):
-            line = line.replace(secret, "***")
-    return line if len(line) <= longest else line[:longest] + "…"
 
 
 def check_whole(**numbers: tuple[Any, int]) -> None:
@@ -223,3 +183,47 @@ def check_seconds(**numbers: float) -> None:
 def differing(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are not at their default."""
     return {key: value for key, value in given.items() if value != defaults.get(key)}
+
+
+# -- reading replies -------------------------------------------------------------------------
+
+MOST_TOKENS = 10**9
+"""No call has more. A service that says otherwise is not believed."""
+
+
+def make_answer(host: str, text: str, truncated: bool, model: Any, usage: Usage | None) -> Answer:
+    """What a reply says, without keys; ``CallFailed`` if it says nothing.
+
+    ``usage`` None: the service does not say, or nothing that makes sense.
+    """
+    if not text.strip() and truncated:
+        raise CallFailed(f"{host} reached max_tokens before any text; raise it")
+    if not text.strip():
+        raise CallFailed(f"{host} sent an empty reply", malformed=True)
+    name = one_line(str(model or ""))
+    return Answer(redact(storable(text)), truncated, name, usage or Usage(0, 0))
+
+
+def text_of(content: Any) -> str:
+    """A text, or the texts of a list of blocks; thoughts are left out."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = [block["text"] for block in content if block.get("type", "text") == "text"]
+    return "".join(texts)
+
+
+def token_count(usage: Mapping[str, Any], name: str) -> int:
+    """A number of tokens; ``ValueError`` for one that no call can have."""
+    number = usage.get(name)
+    if number is None:
+        return 0
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise ValueError(f"{name} is no number")
+    if not 0 <= number <= MOST_TOKENS:  # NaN neither
+        raise ValueError(f"{name} is out of bounds")
+    return int(number)
+
+
+def no_reply(host: str, body: Any) -> CallFailed:
+    """The error for a body that holds no reply."""
+    return CallFailed(f"{host} sent no reply but: {one_line(str(body))}", malformed=True)

@@ -14,16 +14,18 @@ import json
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, TypeVar
+from urllib.parse import quote
 
+from strop.common.http import Client
+from strop.common.retries import CallFailed, Gate, persist
+from strop.common.secrets import one_line
 from strop.errors import BadInput, ServiceError
 from strop.io.files import Record, short
 from strop.lm.anthropic import AnthropicLM
-from strop.lm.base import LM, CallFailed, Failure, Reply, Request, one_line
-from strop.lm.gate import Gate, persist
+from strop.lm.base import LM, Failure, Reply, Request, token_count
 from strop.lm.lines import Form, custom_id, read_replies, read_result, request_line, write_requests
 from strop.lm.openai import OpenAILM
 
@@ -33,7 +35,9 @@ __all__ = [
 ]  # fmt: skip
 
 T = TypeVar("T")
-_TIMEOUT = 600.0
+_TIMEOUT = 3600.0
+"""Seconds for a call that sends or fetches a whole file."""
+_RESULT_BYTES = 4 << 30
 
 
 class MayHaveBegun(ServiceError):
@@ -70,6 +74,7 @@ class Batches(ABC):
     form: Form
     most_requests: int
     most_bytes: int
+    path: str
 
     def __init__(
         self,
@@ -88,14 +93,14 @@ class Batches(ABC):
         Each batch is yielded as soon as the service has taken it and before the next is made:
         keep its id at once. Requests are pulled as batches are filled.
         """
-        with closing(self.lm.client(_TIMEOUT)) as client:
+        with self.lm.client(_TIMEOUT) as client:
             for names, lines in self._grouped(requests):
                 yield Submitted(self._begin(client, lines), names)
 
     def status(self, ids: Iterable[str]) -> list[Status]:
         """Ask how far batches are, in the order of ``ids``."""
-        with closing(self.lm.client()) as client:
-            return [self._read_status(self._look(client, id)) for id in ids]
+        with self.lm.client() as client:
+            return [self._read_status(id, self._look(client, id)) for id in ids]
 
     def collect(
         self, ids: Iterable[str] | Mapping[str, Collection[str]]
@@ -107,36 +112,47 @@ class Batches(ABC):
         Without, a batch that failed as a whole raises ``ServiceError`` after all the others.
         """
         expected = ids if isinstance(ids, Mapping) else {}
-        errors = []
-        with closing(self.lm.client(_TIMEOUT)) as client:
+        errors: list[str] = []
+        with self.lm.client(_TIMEOUT) as client:
             for id in ids:
-                found = self._look(client, id)
-                status = self._read_status(found)
+                batch = self._look(client, id)
+                status = self._read_status(id, batch)
                 if not status.ended:
                     continue
-                waiting = set(expected.get(id, ()))
-                problem = f"batch {status.state}" + (f": {status.error}" if status.error else "")
-                for line in self._result_lines(client, found):
-                    try:
-                        result = read_result(json.loads(line))
-                    except (KeyError, TypeError, ValueError):
-                        problem = f"{self.lm.host} sent no result but: {one_line(line)}"
-                        errors.append(f"{id}: {problem}")
-                        continue
-                    waiting.discard(result.key)
+                missing = set(expected.get(id, ()))
+                problems = [f"batch {status.state}" + (f": {status.error}" if status.error else "")]
+                for result in self._results(client, id, batch, problems):
+                    missing.discard(result.key)
                     yield result
-                for name in sorted(waiting):
-                    yield Failure(name, f"no result ({problem})", False, 0.0)
+                for name in sorted(missing):
+                    yield Failure(name, f"no result ({problems[-1]})", False, 0.0)
+                errors += [f"{id}: {problem}" for problem in problems[1:]]
                 if status.error and id not in expected:
                     errors.append(f"{id}: {status.error}")
         if errors and not isinstance(ids, Mapping):
             raise ServiceError("; ".join(errors))
 
+    def _results(
+        self, client: Client, id: str, batch: Record, problems: list[str]
+    ) -> Iterator[Reply | Failure]:
+        """Yield the results of a batch; lines that are none are added to the problems."""
+        for path in self._result_paths(id, batch):
+            with tempfile.TemporaryFile() as file:
+                self._try(partial(client.send, "GET", path, limit=_RESULT_BYTES, into=file))
+                file.seek(0)
+                for line in file:
+                    try:
+                        if line.strip():
+                            yield read_result(json.loads(line))
+                    except (BadInput, ValueError, RecursionError):
+                        text = one_line(line[:4000].decode("utf-8", "replace"))
+                        problems.append(f"{self.lm.host} sent no result but: {text}")
+
     def cancel(self, ids: Iterable[str]) -> None:
         """Ask the service to end batches; what is done by then can still be collected."""
-        with closing(self.lm.client()) as client:
+        with self.lm.client() as client:
             for id in ids:
-                self._try(partial(self.lm.send, partial(self._cancel, client, id)))
+                self._try(partial(client.post, f"{self._path(id)}/cancel", {}))
 
     def _grouped(self, requests: Iterable[Request]) -> Iterator[tuple[tuple[str, ...], IO[bytes]]]:
         """Fill files with lines up to the limits; yield each with the ids in it, at its start."""
@@ -167,29 +183,34 @@ class Batches(ABC):
                 raise BadInput(f"request {short(request.key)} has {len(data):,} bytes; {limit}")
             yield custom_id(request.key), data
 
-    def _begin(self, client: Any, lines: IO[bytes]) -> str:
+    def _begin(self, client: Client, lines: IO[bytes]) -> str:
         """Submit one batch; return its id."""
-        call = self._prepared(client, lines)
-        batch = self._try(partial(self._once, call))
-        if not isinstance(batch, dict) or not batch.get("id"):
+        body = self._prepared(client, lines)
+        batch = self._try(partial(self._once, client, body))
+        id = batch.get("id") if isinstance(batch, dict) else None
+        if not isinstance(id, str) or not id:
             raise MayHaveBegun(f"{self.lm.host} sent no batch but: {one_line(str(batch))}")
-        return str(batch["id"])
+        return one_line(id, longest=1000)
 
-    def _once(self, call: Callable[[], str]) -> Any:
+    def _once(self, client: Client, body: Record) -> Any:
         """Begin a batch; repeat only what was surely refused, since a second one costs money."""
         try:
-            return self.lm.send(call)
+            return client.post(self.path, body)
         except CallFailed as failure:
-            if failure.passing and not failure.crowded:
+            if failure.retryable and not (failure.rate_limited or failure.unreachable):
                 advice = "it may have begun all the same: look at the service's list of batches"
                 raise MayHaveBegun(f"{failure}; {advice}, then submit again") from None
             raise
 
-    def _look(self, client: Any, id: str) -> Record:
-        found = self._try(partial(self.lm.send, partial(self._retrieve, client, id)))
-        if not isinstance(found, dict):
-            raise ServiceError(f"{self.lm.host} said of batch {id}: {one_line(str(found))}")
-        return found
+    def _look(self, client: Client, id: str) -> Record:
+        """The service's JSON about a batch."""
+        batch = self._try(partial(client.get, self._path(id)))
+        if not isinstance(batch, dict):
+            raise ServiceError(f"{self.lm.host} said of batch {id}: {one_line(str(batch))}")
+        return batch
+
+    def _path(self, id: str) -> str:
+        return f"{self.path}/{quote(id, safe='')}"
 
     def _try(self, call: Callable[[], T]) -> T:
         """Call, repeating what may work later."""
@@ -203,32 +224,16 @@ class Batches(ABC):
         """The endpoint named in each line."""
 
     @abstractmethod
-    def _prepared(self, client: Any, lines: IO[bytes]) -> Callable[[], str]:
-        """The call that begins a batch of these lines."""
+    def _prepared(self, client: Client, lines: IO[bytes]) -> Record:
+        """The body of the call that begins a batch of these lines."""
 
     @abstractmethod
-    def _retrieve(self, client: Any, id: str) -> str:
-        """The service's JSON about a batch."""
+    def _read_status(self, id: str, batch: Record) -> Status:
+        """What the service's JSON about a batch says."""
 
     @abstractmethod
-    def _cancel(self, client: Any, id: str) -> str:
-        """Ask for the end of a batch; the service's JSON about it."""
-
-    @abstractmethod
-    def _read_status(self, found: Record) -> Status:
-        """What that JSON says."""
-
-    @abstractmethod
-    def _result_lines(self, client: Any, found: Record) -> Iterator[str]:
-        """The lines of results of a batch that has ended."""
-
-    def _lines(self, client: Any, path: str) -> Iterator[str]:
-        headers = {"headers": {"Accept": "application/binary"}}
-        call = partial(client.get, path, cast_to=str, options=headers)
-        # Not splitlines: JSON may hold other characters that it takes for line breaks.
-        for line in self._try(partial(self.lm.fetch, call)).split("\n"):
-            if line.strip():
-                yield line
+    def _result_paths(self, id: str, batch: Record) -> Iterator[str]:
+        """Where the results of a batch that has ended are."""
 
 
 class OpenAIBatches(Batches):
@@ -237,56 +242,47 @@ class OpenAIBatches(Batches):
     form = "openai"
     most_requests = 50_000
     most_bytes = 200_000_000
+    path = "/batches"
 
     def _url(self) -> str:
         assert isinstance(self.lm, OpenAILM)
         return self.lm.endpoint
 
-    def _prepared(self, client: Any, lines: IO[bytes]) -> Callable[[], str]:
-        def upload() -> str:
-            lines.seek(0)
-            file = ("requests.jsonl", lines, "application/jsonl")
-            headers = {"Content-Type": "multipart/form-data"}
-            text: str = client.post(
-                "/files", body={"purpose": "batch"}, files=[("file", file)],
-                options={"headers": headers}, cast_to=str,
-            )  # fmt: skip
-            return text
+    def _prepared(self, client: Client, lines: IO[bytes]) -> Record:
+        def upload() -> Any:
+            sent = client.send("POST", "/files", form={"purpose": "batch"}, file=lines)
+            return client.parsed(sent)
 
-        file = self._try(partial(self.lm.send, upload))
-        body = {
+        file = self._try(upload)
+        return {
             "input_file_id": file.get("id") if isinstance(file, dict) else None,
             "endpoint": self._url(),
             "completion_window": "24h",
         }
-        return partial(client.post, "/batches", body=body, cast_to=str)
 
-    def _retrieve(self, client: Any, id: str) -> str:
-        text: str = client.get(f"/batches/{id}", cast_to=str)
-        return text
-
-    def _cancel(self, client: Any, id: str) -> str:
-        text: str = client.post(f"/batches/{id}/cancel", cast_to=str)
-        return text
-
-    def _read_status(self, found: Record) -> Status:
-        counts = found.get("request_counts") or {}
-        errors = (found.get("errors") or {}).get("data") or []
-        state = str(found.get("status"))
+    def _read_status(self, id: str, batch: Record) -> Status:
+        counts = batch.get("request_counts")
+        errors = batch.get("errors")
+        problems = errors.get("data") if isinstance(errors, dict) else None
+        messages = [
+            str(problem.get("message")) if isinstance(problem, dict) else str(problem)
+            for problem in (problems if isinstance(problems, list) else [])
+        ]
+        state = one_line(str(batch.get("status")))
         return Status(
-            str(found.get("id")),
+            id,
             state,
             state in ("completed", "failed", "expired", "cancelled"),
-            int(counts.get("total") or 0),
-            int(counts.get("completed") or 0),
-            int(counts.get("failed") or 0),
-            one_line("; ".join(str(error.get("message")) for error in errors)),
+            _count(counts, "total"),
+            _count(counts, "completed"),
+            _count(counts, "failed"),
+            one_line("; ".join(messages)),
         )
 
-    def _result_lines(self, client: Any, found: Record) -> Iterator[str]:
+    def _result_paths(self, id: str, batch: Record) -> Iterator[str]:
         for name in ("output_file_id", "error_file_id"):
-            if file := found.get(name):
-                yield from self._lines(client, f"/files/{file}/content")
+            if isinstance(file := batch.get(name), str) and file:
+                yield f"/files/{quote(file, safe='')}/content"
 
 
 class AnthropicBatches(Batches):
@@ -295,34 +291,33 @@ class AnthropicBatches(Batches):
     form = "anthropic"
     most_requests = 100_000
     most_bytes = 256_000_000
-    _path = "/v1/messages/batches"
+    path = "/v1/messages/batches"
 
     def _url(self) -> str:
         return ""
 
-    def _prepared(self, client: Any, lines: IO[bytes]) -> Callable[[], str]:
-        body = {"requests": [json.loads(line) for line in lines]}
-        return partial(client.post, self._path, body=body, cast_to=str)
+    def _prepared(self, client: Client, lines: IO[bytes]) -> Record:
+        return {"requests": [json.loads(line) for line in lines]}
 
-    def _retrieve(self, client: Any, id: str) -> str:
-        text: str = client.get(f"{self._path}/{id}", cast_to=str)
-        return text
+    def _read_status(self, id: str, batch: Record) -> Status:
+        counts = batch.get("request_counts")
+        state = one_line(str(batch.get("processing_status")))
+        failed = sum(_count(counts, name) for name in ("errored", "canceled", "expired"))
+        succeeded = _count(counts, "succeeded")
+        total = _count(counts, "processing") + succeeded + failed
+        return Status(id, state, state == "ended", total, succeeded, failed)
 
-    def _cancel(self, client: Any, id: str) -> str:
-        text: str = client.post(f"{self._path}/{id}/cancel", cast_to=str)
-        return text
+    def _result_paths(self, id: str, batch: Record) -> Iterator[str]:
+        # Not the address in results_url: the key would go wherever that points.
+        yield f"{self._path(id)}/results"
 
-    def _read_status(self, found: Record) -> Status:
-        counts = found.get("request_counts") or {}
-        state = str(found.get("processing_status"))
-        failed = sum(int(counts.get(name) or 0) for name in ("errored", "canceled", "expired"))
-        succeeded = int(counts.get("succeeded") or 0)
-        total = int(counts.get("processing") or 0) + succeeded + failed
-        return Status(str(found.get("id")), state, state == "ended", total, succeeded, failed)
 
-    def _result_lines(self, client: Any, found: Record) -> Iterator[str]:
-        # Not from the address in results_url: the key would go wherever that points.
-        yield from self._lines(client, f"{self._path}/{found.get('id')}/results")
+def _count(counts: Any, name: str) -> int:
+    """A number of requests; 0 for what is none."""
+    try:
+        return token_count(counts, name) if isinstance(counts, dict) else 0
+    except ValueError:
+        return 0
 
 
 def open_batches(

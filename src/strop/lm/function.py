@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from strop.common.retries import CallFailed, Policy
+from strop.common.secrets import one_line
 from strop.errors import BadInput, StropError
-from strop.lm.base import Answer, BaseLM, CallFailed, Request, Usage, check_whole, one_line
-from strop.lm.runner import Run, in_threads
+from strop.lm.base import Answer, BaseLM, Request, Usage, check_whole
+from strop.lm.runner import Run
 
 PREFIX = "callable:"
 
@@ -32,7 +34,7 @@ class CallableLM(BaseLM):
 
     def complete(self, requests: Iterable[Request]) -> Run:
         """Answer requests, ``threads`` at a time."""
-        return in_threads(requests, self._answer, self.concurrency)
+        return Run(requests, self._answer, concurrency=self.concurrency, policy=Policy(retries=0))
 
     def _answer(self, request: Request) -> Answer:
         try:
@@ -41,7 +43,7 @@ class CallableLM(BaseLM):
             raise
         except Exception as error:
             message = one_line(f"{self.name} raised {type(error).__name__}: {error}")
-            raise CallFailed(message, passing=True) from error
+            raise CallFailed(message, retryable=True) from error
         if not isinstance(text, str):
             raise BadInput(f"{self.name} returned {type(text).__name__}, not a string")
         return Answer(text, False, self.name, Usage(0, 0))

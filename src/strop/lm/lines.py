@@ -8,14 +8,16 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
+from strop.common.retries import CallFailed
+from strop.common.secrets import one_line, storable
 from strop.errors import BadInput
 from strop.io.files import Record, atomic_write, field_names, json_records, short
-from strop.lm import forms
-from strop.lm.base import Answer, CallFailed, Failure, Reply, Request, one_line
+from strop.lm import anthropic, openai
+from strop.lm.base import Answer, Failure, Reply, Request
 
 Form = Literal["openai", "anthropic"]
 
-_PASSING_STATUS = frozenset({408, 409, 429})
+_RETRYABLE = frozenset({408, 409, 429})
 _FINAL_TYPES = frozenset(
     {
         "authentication_error", "invalid_request_error", "not_found_error", "permission_error",
@@ -54,12 +56,12 @@ def write_requests(
     with atomic_write(path) as file:
         for request in requests:
             if form == "anthropic":
-                body = forms.messages_body(request, model, further)
+                body = anthropic.messages_body(request, model, further)
             elif completion:
-                body = forms.completion_body(request, model, further)
+                body = openai.completion_body(request, model, further)
             else:
-                body = forms.chat_body(request, model, forms.NEW_TOKENS, further)
-            endpoint = forms.COMPLETIONS if completion else forms.CHAT
+                body = openai.chat_body(request, model, openai.NEW_TOKENS, further)
+            endpoint = openai.COMPLETIONS if completion else openai.CHAT
             file.write(request_line(form, request, body, endpoint, seen))
     return len(seen)
 
@@ -89,44 +91,52 @@ def read_replies(path: str | os.PathLike[str]) -> Iterator[Reply | Failure]:
     for where, record in json_records(path):
         try:
             yield read_result(record)
-        except KeyError:
-            forms_known = "custom_id with response (OpenAI) or result (Anthropic)"
-            what = f"expected {forms_known}; there are {field_names(record)}"
-            raise BadInput(f"{where}: no result: {what}") from None
+        except BadInput as error:
+            raise BadInput(f"{where}: {error}") from None
 
 
-def read_result(record: Record) -> Reply | Failure:
-    """One result; ``KeyError`` if it has neither vendor's form."""
-    name = str(record["custom_id"])
-    result = record.get("result")
+def read_result(record: Any) -> Reply | Failure:
+    """One result; ``BadInput`` if it has neither vendor's form."""
+    fields = record if isinstance(record, dict) else {}
+    name, result = fields.get("custom_id"), fields.get("result")
+    response, error = fields.get("response"), fields.get("error")
+    is_openai = isinstance(response, dict) or isinstance(error, dict)
+    if not isinstance(name, str) or not (isinstance(result, dict) or is_openai):
+        known = "custom_id with response (OpenAI) or result (Anthropic)"
+        there = f"there are {field_names(fields)}" if fields else f"this is {short(record)}"
+        raise BadInput(f"no result: expected {known}; {there}")
+    key = storable(name)
     try:
         if isinstance(result, dict):
             answer = _anthropic_result(result)
-        elif isinstance(record.get("response"), dict) or isinstance(record.get("error"), dict):
-            answer = _openai_result(record.get("response") or {}, record.get("error") or {})
         else:
-            raise KeyError("result")
+            answer = _openai_result(_object(response), _object(error))
     except CallFailed as failure:
-        return Failure(name, str(failure), not failure.passing, 0.0)
-    return Reply(name, *answer, 0.0)
+        return Failure(key, str(failure), not failure.retryable, 0.0)
+    return Reply(key, *answer, 0.0)
 
 
 def _openai_result(response: Record, error: Record) -> Answer:
     status = response.get("status_code")
     if status == 200 and not error:
-        return forms.read_openai(response.get("body"), "the batch")
-    body = response.get("body")
-    inner = error or (body.get("error") if isinstance(body, dict) else None) or {}
+        return openai.read_openai(response.get("body"), "the batch")
+    inner = error or _object(_object(response.get("body")).get("error"))
     code, message = inner.get("code") or status or "error", inner.get("message", "")
-    rejected = isinstance(status, int) and 400 <= status < 500 and status not in _PASSING_STATUS
-    raise CallFailed(one_line(f"{code}: {message}"), passing=not rejected)
+    refused = type(status) is int and 400 <= status < 500 and status not in _RETRYABLE
+    raise CallFailed(one_line(f"{code}: {message}"), retryable=not refused)
 
 
 def _anthropic_result(result: Record) -> Answer:
     kind = result.get("type")
     if kind == "succeeded":
-        return forms.read_anthropic(result.get("message"), "the batch")
-    error = result.get("error") or {}
-    inner = error.get("error") or error  # the error of an error response
-    what, message = inner.get("type") or kind, inner.get("message", "")
-    raise CallFailed(one_line(f"{what}: {message}".rstrip(": ")), passing=what not in _FINAL_TYPES)
+        return anthropic.read_anthropic(result.get("message"), "the batch")
+    error = _object(result.get("error"))
+    inner = _object(error.get("error")) or error  # the error of an error response
+    what, message = str(inner.get("type") or kind), inner.get("message", "")
+    said = one_line(f"{what}: {message}".rstrip(": "))
+    raise CallFailed(said, retryable=what not in _FINAL_TYPES)
+
+
+def _object(value: Any) -> Record:
+    """A JSON object; an empty one in place of anything else."""
+    return value if isinstance(value, dict) else {}

@@ -12,19 +12,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from strop.common.retries import CallFailed, Policy
+from strop.common.secrets import one_line
 from strop.errors import BadInput, MissingExtra, StropError
-from strop.lm import forms
-from strop.lm.base import (
-    THIS_PROCESS,
-    Answer,
-    BaseLM,
-    CallFailed,
-    Request,
-    check_whole,
-    differing,
-    one_line,
-)
-from strop.lm.runner import Run, in_threads
+from strop.lm.base import THIS_PROCESS, Answer, BaseLM, Request, check_whole, differing
+from strop.lm.openai import OLD_TOKENS, chat_body, completion_body, read_openai
+from strop.lm.runner import Run
 
 PREFIX = "llama:"
 SMOLLM2 = "smollm2"
@@ -100,17 +93,17 @@ class LlamaLM(BaseLM):
 
     def complete(self, requests: Iterable[Request]) -> Run:
         """Answer requests, ``parallel`` at a time."""
-        return in_threads(requests, self._answer, self.concurrency)
+        return Run(requests, self._answer, concurrency=self.concurrency, policy=Policy(retries=0))
 
     def _answer(self, request: Request) -> Answer:
         server = self._loaded()
         seed = zlib.crc32(f"{self._seed} {request.key}".encode("utf-8", "surrogatepass"))
         fields = {"cache_prompt": self._cache_prompt, "seed": seed}
         if self._completion:
-            body = forms.completion_body(request, "", fields)
+            body = completion_body(request, "", fields)
             handle = server.handle_completions
         else:
-            body = forms.chat_body(request, "", forms.OLD_TOKENS, fields)
+            body = chat_body(request, "", OLD_TOKENS, fields)
             handle = server.handle_chat_completions
         try:
             said = handle(body)
@@ -120,7 +113,7 @@ class LlamaLM(BaseLM):
             message = one_line(str(said["error"].get("message", said["error"])))
             raise CallFailed(f"{self._path.name}: {message}")
         # The model is named by its path there, which is this machine's own affair.
-        return forms.read_openai(said, THIS_PROCESS)._replace(model=self._path.name)
+        return read_openai(said, THIS_PROCESS)._replace(model=self._path.name)
 
     def _loaded(self) -> Any:
         with self._loading:

@@ -6,15 +6,28 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from strop.common.http import Client
+from strop.common.retries import CallFailed, Clock
+from strop.common.secrets import one_line
 from strop.errors import BadInput
-from strop.lm import forms
-from strop.lm.base import Answer, CallFailed, Request
-from strop.lm.gate import Clock, Steps
+from strop.lm.base import (
+    Answer,
+    Body,
+    Request,
+    Usage,
+    make_answer,
+    no_reply,
+    text_of,
+    token_count,
+)
 from strop.lm.service import ServiceLM
 
-PREFIX = "openai:"
-_OPENAI = "https://api.openai.com"
-_TOKEN_NAMES = (forms.NEW_TOKENS, forms.OLD_TOKENS)
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+NEW_TOKENS, OLD_TOKENS = "max_completion_tokens", "max_tokens"
+"""OpenAI's newer models refuse the old name; many other servers know only that."""
+_OPENAI = "https://api.openai.com/v1"
+_TOKEN_NAMES = (NEW_TOKENS, OLD_TOKENS)
+_ACCOUNT = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
 
 
 class OpenAILM(ServiceLM):
@@ -27,9 +40,8 @@ class OpenAILM(ServiceLM):
     other options are those of ``ServiceLM``.
     """
 
-    package = "openai"
-    extra_name = "openai"
     key_variables = ("STROP_API_KEY", "OPENAI_API_KEY")
+    vendor = _OPENAI
 
     def __init__(
         self,
@@ -45,72 +57,108 @@ class OpenAILM(ServiceLM):
         extra: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        url = base_url or os.environ.get("OPENAI_BASE_URL") or f"{_OPENAI}/v1"
         if max_tokens_name not in (None, *_TOKEN_NAMES):
             what = " or ".join(_TOKEN_NAMES)
             raise BadInput(f"max_tokens_name is {max_tokens_name!r}; it must be {what}")
-        given = {
-            "base_url": None if url == f"{_OPENAI}/v1" else url,
-            "completion": completion,
-            "max_tokens_name": max_tokens_name,
-        }
         self._configure(
-            name, url, given, concurrency=concurrency, retries=retries, timeout=timeout,
-            backoff=backoff, extra=extra, clock=clock,
+            name, base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI,
+            {"completion": completion, "max_tokens_name": max_tokens_name},
+            concurrency=concurrency, retries=retries, timeout=timeout, backoff=backoff,
+            extra=extra, clock=clock,
         )  # fmt: skip
         self.completion = completion
-        known = forms.NEW_TOKENS if self.url.startswith(_OPENAI) else forms.OLD_TOKENS
-        self._tokens = max_tokens_name or known
+        self.tokens_name = max_tokens_name or (NEW_TOKENS if self.at_vendor else OLD_TOKENS)
         self._tokens_fixed = max_tokens_name is not None
 
     @property
     def endpoint(self) -> str:
         """The path that requests go to, as batches name it."""
-        return forms.COMPLETIONS if self.completion else forms.CHAT
+        return COMPLETIONS if self.completion else CHAT
 
-    def client(self, timeout: float | None = None) -> Any:
-        """OpenAI's client."""
-        from openai import OpenAI
+    def headers(self) -> dict[str, str]:
+        """The key, and whose account it is if the environment says so."""
+        key = self.key()
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        account = {name: os.environ.get(variable) for name, variable in _ACCOUNT.items()}
+        return headers | {name: value for name, value in account.items() if value}
 
-        return OpenAI(
-            api_key=self.key(_OPENAI),
-            base_url=self.url,
-            timeout=timeout or self.timeout,
-            max_retries=0,
-        )
-
-    def lean_headers(self) -> dict[str, str] | None:
-        """The key, as OpenAI wants it."""
-        return {"Authorization": f"Bearer {self.key(_OPENAI)}", **_organization()}
-
-    def body(self, request: Request, tokens: str | None = None) -> dict[str, Any]:
+    def body(self, request: Request, tokens_name: str | None = None) -> Body:
         """What is sent for a request."""
         if self.completion:
-            return forms.completion_body(request, self.model, self.extra)
-        return forms.chat_body(request, self.model, tokens or self._tokens, self.extra)
+            return completion_body(request, self.model, self.extra)
+        return chat_body(request, self.model, tokens_name or self.tokens_name, self.extra)
 
-    def _answer(self, request: Request) -> Steps[Answer]:
-        name = self._tokens
+    def answer(self, client: Client, request: Request) -> Answer:
+        """Make one call; a second one if the service refuses the name of the limit on tokens."""
+        name = self.tokens_name
         try:
-            return (yield from self._ask(self.body(request, name)))
+            return self._call(client, self.body(request, name))
         except CallFailed as failure:
-            # Only a refusal that names the field is about the field.
-            if failure.passing or self._tokens_fixed or self.completion or name not in str(failure):
+            # Only a refusal, which costs nothing, and only one that names the field as the cause.
+            if name not in failure.fields or self._tokens_fixed or self.completion:
                 raise
         other = next(other for other in _TOKEN_NAMES if other != name)
-        answer = yield from self._ask(self.body(request, other))
-        self._tokens = other
+        answer = self._call(client, self.body(request, other))
+        self.tokens_name = other
         return answer
 
-    def _ask(self, body: dict[str, Any]) -> Steps[Answer]:
-        answer = yield from self._exchange(self.endpoint.removeprefix("/v1"), body)
-        if isinstance(answer, dict) and "error" in answer and not answer.get("choices"):
-            code = answer["error"].get("code") if isinstance(answer["error"], dict) else None
-            raise self.refused(code if isinstance(code, int) else 500, answer, {})
-        return forms.read_openai(answer, self.host)
+    def _call(self, client: Client, body: Body) -> Answer:
+        reply = client.post(self.endpoint.removeprefix("/v1"), body)
+        if isinstance(reply, dict) and "error" in reply and not reply.get("choices"):
+            error = reply["error"]
+            code = error.get("code") if isinstance(error, dict) else None
+            status = code if type(code) is int and 400 <= code < 600 else 500
+            raise client.refused(status, reply, {})
+        return read_openai(reply, self.host)
 
 
-def _organization() -> dict[str, str]:
-    """What OpenAI's client also tells, if the environment says so."""
-    names = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
-    return {name: os.environ[of] for name, of in names.items() if os.environ.get(of)}
+def chat_body(request: Request, model: str, tokens_name: str, extra: Body) -> Body:
+    """The body of OpenAI's chat completions."""
+    messages = [{"role": "user", "content": request.user}]
+    if request.system:
+        messages.insert(0, {"role": "system", "content": request.system})
+    body: Body = {"model": model, "messages": messages, tokens_name: request.max_tokens}
+    return _sampled(body, request) | extra
+
+
+def completion_body(request: Request, model: str, extra: Body) -> Body:
+    """The body of OpenAI's older completions, which continue a text."""
+    body = {"model": model, "prompt": request.prompt, OLD_TOKENS: request.max_tokens}
+    return _sampled(body, request) | extra
+
+
+def _sampled(body: Body, request: Request) -> Body:
+    if request.temperature is not None:
+        body["temperature"] = request.temperature
+    if request.stop:
+        body["stop"] = list(request.stop)
+    return body
+
+
+def read_openai(body: Any, host: str) -> Answer:
+    """What a chat completion or a completion says; ``CallFailed`` if it says nothing."""
+    try:
+        choice = body["choices"][0]
+        message = choice.get("message")
+        text = text_of(choice["text"] if message is None else message.get("content"))
+        reason, refusal = choice.get("finish_reason"), (message or {}).get("refusal")
+        usage = _usage(body.get("usage") or {})
+        model = body.get("model")
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise no_reply(host, body) from error
+    if reason == "content_filter" or (refusal and not text):
+        raise CallFailed(f"{host} declined to answer: {one_line(str(refusal or reason))}")
+    return make_answer(host, text, reason == "length", model, usage)
+
+
+def _usage(usage: Body) -> Usage | None:
+    details = usage.get("prompt_tokens_details") or {}
+    try:
+        return Usage(
+            token_count(usage, "prompt_tokens"),
+            token_count(usage, "completion_tokens"),
+            token_count(details, "cached_tokens") or token_count(usage, "prompt_cache_hit_tokens"),
+            token_count(details, "cache_write_tokens"),
+        )
+    except ValueError:
+        return None

@@ -1,0 +1,315 @@
+"""Calls to services over HTTP: language models and embedders go through this module alone.
+
+A call is bounded in time and bytes, goes to one host only, and ends in a body, in ``CallFailed``
+(what to do about it is in there; ``retries.persist`` does it) or in ``ServiceError`` (nothing more
+is to be sent). Keys are taken out of every message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import urljoin, urlsplit
+
+from strop.common.retries import LONGEST_WAIT, CallFailed
+from strop.common.secrets import one_line
+from strop.errors import BadInput, ServiceError
+
+if TYPE_CHECKING:
+    import httpx
+
+Headers = Mapping[str, str]
+
+REPLY_BYTES = 16 << 20
+"""The longest body of a call, unless the caller says otherwise."""
+HEAD_BYTES = 1 << 20
+"""The most that may come before a body: headers, and answers that announce another one."""
+_ERROR_BYTES = 64 << 10
+_WIRE = 8
+"""Bytes on the wire per byte of a body at most; a chunk of one byte takes six."""
+_PIECE = 256 << 10
+_REDIRECTS = 3
+_REDIRECTED = frozenset({301, 302, 303, 307, 308})
+_RETRYABLE = frozenset({408, 409, 429})
+_RATE_LIMITED = frozenset({429, 529})
+_NO_MONEY = re.compile(r"insufficient_quota|billing_")
+
+
+class Client:
+    """Calls to one service.
+
+    ``headers`` go with every call, the key among them; ``key_variables`` are named where the
+    service refuses it. ``timeout`` is the seconds that a call may take as a whole.
+    ``connections`` calls can be under way at a time, each in a thread of the caller. ``transport``
+    is for tests.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        headers: Headers,
+        timeout: float,
+        *,
+        key_variables: Sequence[str] = (),
+        connections: int = 1,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        from strop.common.transport import Transport
+
+        self.url, self.host = url, urlsplit(url).netloc
+        self._headers = {"User-Agent": "strop", "Accept-Encoding": "gzip", **headers}
+        self._timeout = timeout
+        self._key_variables = key_variables
+        self._transport = transport or Transport(url, connections)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._transport.close()
+
+    def post(self, path: str, body: Any, limit: int = REPLY_BYTES) -> Any:
+        """Send JSON to a path below the address; return the JSON that came."""
+        return self.parsed(self.send("POST", path, content=self.encoded(body), limit=limit))
+
+    def get(self, path: str) -> Any:
+        """Return the JSON at a path below the address."""
+        return self.parsed(self.send("GET", path))
+
+    def encoded(self, body: Any) -> bytes:
+        """Return the bytes that send JSON."""
+        try:
+            return json.dumps(body, ensure_ascii=False).encode()
+        except UnicodeError as error:
+            raise CallFailed(f"the text cannot be sent: {one_line(str(error))}") from None
+
+    def parsed(self, data: bytes) -> Any:
+        """Return what the bytes of a body say in JSON."""
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):  # the latter if it is nested too deeply
+            text = one_line(data[:_ERROR_BYTES].decode("utf-8", "replace")) or "nothing"
+            raise self.malformed(f"sent no JSON but: {text}") from None
+
+    def malformed(self, what: str) -> CallFailed:
+        """The error for a reply that makes no sense."""
+        return CallFailed(f"{self.host} {what}", malformed=True)
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None = None,
+        headers: Headers | None = None,
+        form: Mapping[str, str] | None = None,
+        file: IO[bytes] | None = None,
+        limit: int = REPLY_BYTES,
+        into: IO[bytes] | None = None,
+    ) -> bytes:
+        """Make a call and return the body that came, of at most ``limit`` bytes.
+
+        Sent is ``content``, which is JSON, or a form with a file. ``into`` is a file that the body
+        is written to instead.
+        """
+        import httpx
+
+        from strop.common.transport import ERRORS, NOT_CONNECTED, TIMEOUTS, TooLong, bounded
+
+        all_headers = {**self._headers, **(headers or {})}
+        if content is not None:
+            all_headers["Content-Type"] = "application/json"
+        upload: dict[str, Any] = {}
+        if file is not None:
+            named = ("requests.jsonl", file, "application/jsonl")
+            upload = {"data": dict(form or {}), "files": {"file": named}}
+
+        def request(url: str) -> httpx.Request:
+            if file is not None:
+                file.seek(0)
+            return httpx.Request(method, url, headers=all_headers, content=content, **upload)
+
+        try:
+            with bounded(self._timeout, HEAD_BYTES):
+                return self._exchange(request, f"{self.url}{path}", limit, into)
+        except TooLong:
+            raise self.malformed(f"sent more than {limit:,} bytes") from None
+        except ERRORS as error:
+            # "from None": errors of httpx hold the request, and with it the key.
+            if isinstance(error, NOT_CONNECTED):
+                said = one_line(f"{type(error).__name__}: {error}")
+                advice = "is it running, and is base_url right?"
+                raise CallFailed(
+                    f"{self.host} cannot be reached ({said}); {advice}", unreachable=True
+                ) from None
+            if isinstance(error, TIMEOUTS):
+                late = f"{self.host} did not answer within {self._timeout:g} seconds"
+                raise CallFailed(late, retryable=True) from None
+            said = one_line(f"{type(error).__name__}: {error}")
+            raise CallFailed(f"{self.host} broke off ({said})", retryable=True) from None
+
+    def _exchange(self, request: Any, url: str, limit: int, into: IO[bytes] | None) -> bytes:
+        """Send, follow redirects within the service, and read the body."""
+        from strop.common.transport import allow, timeouts
+
+        for _ in range(_REDIRECTS + 1):
+            sent = request(url)
+            sent.extensions = {"timeout": timeouts(self._timeout)}
+            response = self._transport.handle_request(sent)
+            try:
+                status = response.status_code
+                if status in _REDIRECTED:
+                    url = self._followed(sent.method, status, url, response.headers)
+                    continue
+                allow(limit * _WIRE + HEAD_BYTES)
+                if status // 100 == 2:
+                    return self._body(response, limit, into)
+                raise self.refused(status, self._explanation(response), response.headers)
+            finally:
+                response.stream.close()  # type: ignore[union-attr]
+        raise ServiceError(f"{self.host} redirects in a circle; check base_url")
+
+    def _followed(self, method: str, status: int, url: str, headers: Headers) -> str:
+        """The address that a redirect names; another host gets neither text nor key."""
+        target = urljoin(url, headers.get("location", ""))
+        ours, theirs = urlsplit(url), urlsplit(target)
+        shown = one_line(f"{theirs.scheme}://{theirs.netloc}{theirs.path}")
+        if (ours.scheme, ours.netloc) != (theirs.scheme, theirs.netloc):
+            raise ServiceError(
+                f"{self.host} redirects to {shown}, and texts are sent to no other host than the "
+                "given one. If that address is right, give it as base_url"
+            )
+        if method != "GET" and status not in (307, 308):
+            raise ServiceError(f"{self.host} answered {status}: its address is {shown} now")
+        return target
+
+    def _body(self, response: httpx.Response, limit: int, into: IO[bytes] | None) -> bytes:
+        parts, size = [], 0
+        if into is not None:
+            into.seek(0)
+            into.truncate()
+        for piece in self._decoded(response):
+            size += len(piece)
+            if size > limit:
+                raise self.malformed(f"sent more than {limit:,} bytes")
+            parts.append(piece) if into is None else into.write(piece)
+        return b"".join(parts)
+
+    def _explanation(self, response: httpx.Response) -> Any:
+        """What a refusal says, as JSON or text; what is too long for that is left."""
+        data = b""
+        try:
+            for piece in self._decoded(response):
+                data += piece
+                if len(data) > _ERROR_BYTES:
+                    break
+        except CallFailed:
+            pass  # the status says enough
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            return data.decode("utf-8", "replace") or None
+
+    def _decoded(self, response: httpx.Response) -> Iterator[bytes]:
+        """The bytes of a body without its gzip encoding, in pieces of bounded size."""
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        stream: Iterator[bytes] = iter(response.stream)  # type: ignore[arg-type]
+        if encoding in ("", "identity"):
+            yield from stream
+            return
+        if encoding not in ("gzip", "x-gzip"):
+            raise self.malformed(f"sent a body encoded as {one_line(encoding)}, not asked for")
+        decoder = zlib.decompressobj(wbits=31)
+        try:
+            for data in stream:
+                while True:
+                    piece = decoder.decompress(data, _PIECE)
+                    yield piece
+                    data = decoder.unconsumed_tail
+                    if len(piece) < _PIECE:
+                        break
+        except zlib.error as error:
+            raise self.malformed(f"sent a damaged body ({error})") from None
+        if not decoder.eof:
+            raise self.malformed("sent half a body")
+
+    def refused(self, status: int, body: Any, headers: Headers) -> CallFailed | ServiceError:
+        """What a status other than success means for the call, or for the run."""
+        message, code, fields = _explained(body)
+        said = f"{self.host} answered {status}: {one_line(message)}"
+        if status in (401, 403):
+            return ServiceError(f"{said}. Set {' or '.join(self._key_variables)}")
+        # Anthropic gives no code for an empty account. A wrong guess ends the run, repeats nothing.
+        if status == 402 or _NO_MONEY.search(code) or "credit balance is too low" in message:
+            return ServiceError(f"{said}. The account has no money or quota left")
+        if status not in _RETRYABLE and status < 500:
+            setting = status == 400 and ("temperature" in fields or "temperature" in message)
+            if setting:
+                said += ". If the model takes no temperature, leave it out (None)"
+            configuration = setting or status == 404
+            return CallFailed(said, configuration=configuration, status=status, fields=fields)
+        wait = retry_after(headers)
+        if wait is not None and wait > LONGEST_WAIT:
+            return ServiceError(f"{said}. It wants no more for {wait:,.0f} seconds; resume then")
+        rate_limited = status in _RATE_LIMITED
+        return CallFailed(said, retryable=True, rate_limited=rate_limited, wait=wait, status=status)
+
+
+def checked_url(url: object, key_variable: str) -> str:
+    """Return the address of a service without a slash at its end; ``BadInput`` if it is none."""
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else urlsplit("")
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+        usable = usable and (parts.port or 1) > 0
+    except ValueError:  # a bracket or a port that is none
+        usable = False
+    if not usable or not isinstance(url, str):
+        raise BadInput(f"base_url is {url!r}; it must be like http://127.0.0.1:8080/v1")
+    if parts.username or parts.password:
+        raise BadInput(f"base_url holds a password; put the key in {key_variable}")
+    return url.rstrip("/")
+
+
+def retry_after(headers: Headers) -> float | None:
+    """The seconds that a service asks to wait: a number, a date, or milliseconds."""
+    try:
+        seconds = float(headers["retry-after-ms"]) / 1000
+    except (KeyError, ValueError):
+        value = headers.get("retry-after")
+        if value is None:
+            return None
+        try:
+            seconds = float(value)
+        except ValueError:
+            try:
+                date = parsedate_to_datetime(value)
+            except ValueError:
+                return None
+            if date.tzinfo is None:
+                date = date.replace(tzinfo=timezone.utc)
+            seconds = (date - datetime.now(timezone.utc)).total_seconds()
+    return max(seconds, 0.0) if seconds == seconds else None
+
+
+def _explained(body: Any) -> tuple[str, str, frozenset[str]]:
+    """The message, the code and the named fields in the body of a refusal, in the usual forms."""
+    error = body.get("error", body) if isinstance(body, dict) else body
+    if not isinstance(error, dict):
+        return str(error if error is not None else "no explanation"), "", frozenset()
+    detail = error.get("detail")
+    message = error.get("message") or detail or json.dumps(error)
+    fields = [error.get("param")]
+    for item in detail if isinstance(detail, list) else []:  # as pydantic writes it
+        where = item.get("loc") if isinstance(item, dict) else None
+        fields += where if isinstance(where, list) else []
+    named = frozenset(field for field in fields if isinstance(field, str))
+    return str(message), f"{error.get('code')} {error.get('type')}", named

@@ -1,0 +1,181 @@
+"""When a call to a service goes out, and when it is repeated: one rule for every service."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
+
+LONGEST_WAIT = 600.0
+"""Seconds. A service that asks for a longer pause ends the run, which can be resumed later."""
+UNREACHABLE_PATIENCE = 3.0
+"""Seconds in which a service must be reached for the first time."""
+_LONGEST_BACKOFF = 60.0
+_MALFORMED_REPEATS = 2
+
+
+class CallFailed(Exception):
+    """One call failed. The attributes say what to do about it.
+
+    ``retryable``: try again. ``malformed``: the reply made no sense; try again, but only twice,
+    since such replies are paid for. ``unreachable``: nothing was sent. ``rate_limited``: the
+    service wants fewer calls at a time. ``wait``: seconds for which it wants none.
+    ``configuration``: if no call has worked yet, the cause is not this request but a setting.
+    ``status`` is the HTTP status, 0 if there was none; ``fields`` are the fields of the request
+    that the service names, in a structured way, as the cause.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool = False,
+        malformed: bool = False,
+        unreachable: bool = False,
+        rate_limited: bool = False,
+        configuration: bool = False,
+        wait: float | None = None,
+        status: int = 0,
+        fields: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(message)
+        self.retryable = retryable or malformed or unreachable
+        self.malformed, self.unreachable = malformed, unreachable
+        self.rate_limited, self.configuration = rate_limited, configuration
+        self.wait, self.status, self.fields = wait, status, fields
+
+
+class Stopped(Exception):
+    """The run is over; what was waiting is not sent any more."""
+
+
+class Clock:
+    """Time, for tests to replace."""
+
+    def now(self) -> float:
+        """Seconds from an arbitrary moment."""
+        return time.monotonic()
+
+    def wait(self, condition: threading.Condition, seconds: float | None) -> None:
+        """Wait until notified, or for so many seconds; the condition's lock is held."""
+        condition.wait(seconds)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How often a call is repeated, and how long the pause before is.
+
+    ``retries`` repetitions; before the n-th, a random part (so that many callers spread out)
+    of ``backoff`` times 2 to the n-1 seconds, at most a minute.
+    """
+
+    retries: int = 8
+    backoff: float = 0.5
+    clock: Clock = field(default_factory=Clock)
+
+    def pause(self, tries: int, wait: float | None) -> float:
+        """Seconds to wait after so many tries; never less than the service asks for."""
+        limit = min(self.backoff * 2 ** min(tries - 1, 60), _LONGEST_BACKOFF)
+        return max(random.uniform(0, limit), wait or 0.0)
+
+
+class Gate:
+    """Lets as many calls through at a time as the service takes.
+
+    Begins at ``most``. A rate-limited call halves the number, once for all calls that were under
+    way by then; after as many successes in a row as the number is, it grows by one. A pause that
+    the service asks for holds for every call. ``succeeded``: whether any call has worked yet.
+    """
+
+    def __init__(self, most: int, clock: Clock, succeeded: bool = False) -> None:
+        self.limit = self.most = most
+        self.succeeded = succeeded
+        self.clock = clock
+        self._changed = threading.Condition()
+        self._active = self._streak = 0
+        self._closed_until = self._halved_at = float("-inf")
+        self._stopped = False
+
+    def enter(self, not_before: float) -> float:
+        """Wait for a place and for the moment; return the time, which is for ``leave``."""
+        with self._changed:
+            while True:
+                if self._stopped:
+                    raise Stopped
+                pause = max(not_before, self._closed_until) - self.clock.now()
+                if pause > 0:
+                    self.clock.wait(self._changed, pause)
+                elif self._active < self.limit:
+                    self._active += 1
+                    return self.clock.now()
+                else:
+                    self.clock.wait(self._changed, None)
+
+    def leave(self, entered: float, failure: CallFailed | None = None, ok: bool = False) -> None:
+        """Give the place back and learn from how the call went."""
+        with self._changed:
+            self._active -= 1
+            if ok:
+                self.succeeded = True
+                self._streak += 1
+                if self._streak >= self.limit and self.limit < self.most:
+                    self.limit, self._streak = self.limit + 1, 0
+            elif failure is not None:
+                self._learn(failure, entered)
+            # After a success one place is free, for one; otherwise everybody looks again.
+            self._changed.notify(2) if ok else self._changed.notify_all()
+
+    def _learn(self, failure: CallFailed, entered: float) -> None:
+        now = self.clock.now()
+        self._streak = 0
+        if failure.wait is not None:
+            self._closed_until = max(self._closed_until, now + failure.wait)
+        if failure.rate_limited and entered >= self._halved_at:
+            self.limit, self._halved_at = max(1, self.limit // 2), now
+
+    def stop(self) -> None:
+        """Let nothing through any more."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+
+def persist(call: Callable[[], T], gate: Gate, policy: Policy) -> T:
+    """Call until it works or there is no point; then ``CallFailed``, or ``Stopped``."""
+    tries = malformed = 0
+    not_before = float("-inf")
+    began = policy.clock.now()
+    while True:
+        entered = gate.enter(not_before)
+        try:
+            result = call()
+        except CallFailed as failure:
+            gate.leave(entered, failure)
+            tries += 1
+            malformed += failure.malformed
+            if not failure.retryable:
+                raise
+            lost = failure.unreachable and not gate.succeeded
+            waited = policy.clock.now() - began
+            if (
+                tries > policy.retries
+                or malformed > _MALFORMED_REPEATS
+                or (lost and waited > UNREACHABLE_PATIENCE)
+            ):
+                times = f"; gave up after {tries} tries" if tries > 1 else ""
+                raise CallFailed(f"{failure}{times}", retryable=True, configuration=lost) from None
+            pause = policy.pause(tries, failure.wait)
+            if lost:
+                pause = min(pause, UNREACHABLE_PATIENCE - waited + 0.01)
+            not_before = policy.clock.now() + pause
+        except BaseException:
+            gate.leave(entered)
+            raise
+        else:
+            gate.leave(entered, ok=True)
+            return result

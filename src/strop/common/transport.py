@@ -1,0 +1,189 @@
+"""Connections whose calls are bounded in time and bytes as a whole, headers included.
+
+httpx bounds each read and each write, so a service that sends a byte every now and then is never
+late. Here the stream below HTTP knows the deadline of the call that uses it. Imported only when a
+service is called.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import httpcore
+import httpx
+
+ERRORS = (
+    httpx.TransportError, httpcore.TimeoutException, httpcore.NetworkError,
+    httpcore.ProtocolError, httpcore.ProxyError, httpcore.UnsupportedProtocol, OSError,
+)  # fmt: skip
+TIMEOUTS = (httpx.TimeoutException, httpcore.TimeoutException)
+NOT_CONNECTED = (
+    httpx.ConnectError, httpx.ConnectTimeout, httpcore.ConnectError, httpcore.ConnectTimeout,
+    httpcore.ProxyError, httpx.ProxyError,
+)  # fmt: skip
+
+_CONNECT = 10.0
+_IDLE = 30.0
+_GRACE = 1.0
+_AT_HAND = 0.02
+"""Seconds. After the deadline only what has arrived is read: a reply that came is paid for, however
+late this process looks at it."""
+
+
+class TooLong(Exception):
+    """More bytes came than a call may bring."""
+
+
+class _Bounds(threading.local):
+    """What the call of this thread may still use."""
+
+    deadline = grace = float("inf")
+    room = float("inf")
+
+    def left(self, timeout: float | None, late: type[Exception]) -> float:
+        """Seconds for the next step."""
+        now = time.monotonic()
+        left = self.deadline - now
+        if left <= 0:
+            self.grace = min(self.grace, now + _GRACE)
+            if now >= self.grace:
+                raise late("the call took too long")
+            left = _AT_HAND
+        return left if timeout is None else min(timeout, left)
+
+
+_bounds = _Bounds()
+
+
+@contextmanager
+def bounded(seconds: float, head: int) -> Iterator[None]:
+    """Bound the call that this thread makes: its time, and the bytes before its body."""
+    _bounds.deadline, _bounds.grace = time.monotonic() + seconds, float("inf")
+    _bounds.room = head
+    try:
+        yield
+    finally:
+        _bounds.deadline = _bounds.grace = _bounds.room = float("inf")
+
+
+def allow(count: int) -> None:
+    """Let so many bytes more come, for the body."""
+    _bounds.room = count
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, stream: httpcore.NetworkStream) -> None:
+        self._stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        data = self._stream.read(max_bytes, _bounds.left(timeout, httpcore.ReadTimeout))
+        _bounds.room -= len(data)
+        if _bounds.room < 0:
+            raise TooLong
+        return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, _bounds.left(timeout, httpcore.WriteTimeout))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        left = _bounds.left(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, left))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class _Backend(httpcore.SyncBackend):
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        left = _bounds.left(timeout, httpcore.ConnectTimeout)
+        return _Stream(super().connect_tcp(host, port, left, local_address, socket_options))
+
+
+class Transport(httpx.BaseTransport):
+    """Calls to one address, through the proxy and by the certificates that the environment names.
+
+    Up to ``connections`` connections are open at a time, and kept.
+    """
+
+    def __init__(self, url: str, connections: int) -> None:
+        secure = urlsplit(url).scheme == "https"
+        options: dict[str, Any] = {
+            "ssl_context": httpx.create_ssl_context() if secure else None,
+            "max_connections": connections,
+            "max_keepalive_connections": connections,
+            "keepalive_expiry": _IDLE,
+            "network_backend": _Backend(),
+        }
+        named = proxy_of(url)
+        if named is None:
+            self._pool: httpcore.ConnectionPool = httpcore.ConnectionPool(**options)
+            return
+        proxy = httpx.Proxy(named if "://" in named else f"http://{named}")
+        if proxy.url.scheme.startswith("socks"):
+            self._pool = httpcore.SOCKSProxy(str(proxy.url), proxy.raw_auth, **options)
+        else:
+            self._pool = httpcore.HTTPProxy(str(proxy.url), proxy.raw_auth, **options)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request; the body of the response is read from its stream."""
+        response = self._pool.handle_request(
+            httpcore.Request(
+                request.method,
+                httpcore.URL(
+                    scheme=request.url.raw_scheme,
+                    host=request.url.raw_host,
+                    port=request.url.port,
+                    target=request.url.raw_path,
+                ),
+                headers=request.headers.raw,
+                content=request.stream,
+                extensions=request.extensions,
+            )
+        )
+        return httpx.Response(response.status, headers=response.headers, stream=_Body(response))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.close()
+
+
+class _Body(httpx.SyncByteStream):
+    def __init__(self, response: httpcore.Response) -> None:
+        self._response = response
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._response.iter_stream()
+
+    def close(self) -> None:
+        self._response.close()
+
+
+def proxy_of(url: str) -> str | None:
+    """The proxy that the environment names for an address, None if it is called directly."""
+    parts = urlsplit(url)
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    return None if proxy is None or proxy_bypass(parts.hostname or "") else proxy
+
+
+def timeouts(seconds: float) -> dict[str, float]:
+    """The bounds of each step, as httpx wants them."""
+    return {"connect": min(seconds, _CONNECT), "read": seconds, "write": seconds, "pool": seconds}

@@ -1,0 +1,59 @@
+"""When calls go out and when they are repeated."""
+
+from __future__ import annotations
+
+from helpers.lm import FakeClock
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strop.common.http import retry_after
+from strop.common.retries import CallFailed, Gate
+
+
+def test_what_retry_after_may_hold() -> None:
+    assert retry_after({}) is None
+    assert retry_after({"retry-after": "whenever"}) is None
+    assert retry_after({"retry-after": "nan"}) is None
+    assert retry_after({"retry-after": "-3"}) == 0
+    assert retry_after({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}) == 0
+    assert retry_after({"retry-after": "9", "retry-after-ms": "1500"}) == 1.5
+    assert retry_after({"retry-after": "9", "retry-after-ms": "soon"}) == 9
+
+
+def test_calls_refused_together_halve_the_number_once() -> None:
+    clock = FakeClock()
+    gate = Gate(16, clock)
+    entered = [gate.enter(0) for _ in range(16)]
+    clock.time += 1
+    for at in entered:
+        gate.leave(at, CallFailed("busy", retryable=True, rate_limited=True))
+    assert gate.limit == 8
+    clock.time += 1
+    gate.leave(gate.enter(0), CallFailed("busy", retryable=True, rate_limited=True))
+    assert gate.limit == 4
+    gate.leave(gate.enter(0), CallFailed("broken", retryable=True))
+    assert gate.limit == 4
+    for _ in range(4):
+        gate.leave(gate.enter(0), ok=True)
+    assert gate.limit == 5
+
+
+@settings(deadline=None)
+@given(st.integers(1, 8), st.lists(st.sampled_from("okay crowd fail wait".split()), max_size=60))
+def test_the_number_stays_within_its_bounds(most: int, outcomes: list[str]) -> None:
+    clock = FakeClock()
+    gate = Gate(most, clock)
+    for outcome in outcomes:
+        places = [gate.enter(0) for _ in range(gate.limit)]
+        clock.time += 1
+        for at in places:
+            if outcome == "okay":
+                gate.leave(at, ok=True)
+            else:
+                wait = 2.0 if outcome == "wait" else None
+                gate.leave(at, CallFailed("x", rate_limited=outcome == "crowd", wait=wait))
+        assert 1 <= gate.limit <= most
+        if outcome == "wait":
+            before = clock.now()
+            gate.leave(gate.enter(0), ok=True)
+            assert clock.now() >= before + 2
