@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.arrays import Ints, as_floats, unit_rows
+from strop.common.arrays import Ints, as_floats, ranges, unit_rows
 from strop.embed import Embedder
 from strop.errors import BadIndex, BadInput, ServiceError
 from strop.expand.methods import QueryMethod
@@ -639,6 +639,22 @@ class Index:
             ]
         rows = spans.start[places] + which
         return [ids[number] for number in numbers], texts, as_floats(np.array(spans.vectors[rows]))
+
+    def sample_lists(self, style: str, most: int, seed: int = 0) -> tuple[list[list[str]], Vectors]:
+        """Return the stored queries of documents drawn at random, at most ``most`` in all.
+
+        Texts by document, and the vectors (n, dim) of all of them in the same order.
+        """
+        set_ = self._require(style)
+        with self._catalog.reading():
+            snapshot, _ = self._layout(METHODS["trad"])
+            spans = snapshot.sets[style]
+            drawn = np.random.default_rng(seed).permutation(len(spans.count))
+            drawn = np.sort(drawn[np.cumsum(spans.count[drawn]) <= most])
+            drawn = drawn[spans.count[drawn] > 0]
+            lists = [self._texts_of(set_, number) for number in snapshot.numbers[drawn].tolist()]
+            rows = ranges(spans.start[drawn], spans.count[drawn])
+            return lists, as_floats(np.array(spans.vectors[rows]))
 
     def embed_queries(self, queries: str | Sequence[str]) -> Vectors:
         """Embed queries as users' queries; ``search`` takes the result (n, dim) in their place."""

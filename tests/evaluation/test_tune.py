@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -55,13 +53,13 @@ def blurred(tmp_path: Path) -> Iterator[Index]:
         yield made
 
 
-def test_crossed_sets_ask_for_strong_sharpening_where_documents_are_blurred(blurred: Index) -> None:
+def test_crossed_sets_choose_strong_sharpening_where_documents_are_blurred(blurred: Index) -> None:
     choice = tune(blurred, queries=200)
     assert choice.taken
     assert choice.method.alpha >= 2
     assert choice.method.sets == ("simple", "contrastive")
     assert choice.method.feedback == 0  # stored queries cannot judge it
-    assert choice.asked == 400
+    assert choice.queries == 400
     assert choice.gain is not None
     assert choice.low is not None
     assert choice.high is not None
@@ -70,7 +68,7 @@ def test_crossed_sets_ask_for_strong_sharpening_where_documents_are_blurred(blur
     assert blurred.method() == choice.method
 
 
-def test_words_are_asked_for_where_no_dense_setting_gains(
+def test_words_are_taken_where_no_dense_setting_gains(
     blurred: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Documents' numbers are words too, and the numbers lead to the document."""
@@ -80,7 +78,7 @@ def test_words_are_asked_for_where_no_dense_setting_gains(
     choice = tune(blurred, queries=200)
     assert choice.taken
     assert choice.method == replace(METHODS["sharp"], words=1.0) == blurred.method("sharp")
-    assert "sharp:words=1 gains" in choice.why
+    assert "words=1 gains" in choice.why
     assert choice.gain is not None
     assert choice.low is not None
     assert choice.high is not None
@@ -99,7 +97,7 @@ def test_negative_queries_have_no_part_in_it(tmp_path: Path) -> None:
         with make(tmp_path / "-".join(styles), 0.85, 0.55, styles) as index:
             choices.append((tune(index), tune(index, labels)))
     assert choices[0] == choices[1]
-    assert choices[1][0].asked == 0  # one set cannot judge itself
+    assert choices[1][0].queries == 0  # one set cannot judge itself
     assert choices[1][1].method.sets == ("simple",)
     with (
         make(tmp_path / "negative", 0.85, 0.55, ["negative"]) as index,
@@ -108,11 +106,10 @@ def test_negative_queries_have_no_part_in_it(tmp_path: Path) -> None:
         tune(index)
 
 
-@pytest.mark.parametrize("styles", [["simple"], ["simple", "contrastive"]])
 def test_words_end_two_stage_search_and_that_is_said(
-    styles: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with make(tmp_path / "index", 0.85, 0.55, styles) as index:
+    with make(tmp_path / "index", 0.85, 0.55, ["simple", "contrastive"]) as index:
         choice = tune(index, queries=100)
         assert choice.method.words
         assert "two-stage" not in choice.why
@@ -166,38 +163,28 @@ def test_labels_choose_by_folds(blurred: Index) -> None:
     dataset = Dataset("labelled", queries, {f"q{at}": {f"d{at}": 1} for at in range(60)})
     choice = tune(blurred, dataset, exclude=["q0"])
     assert choice.taken
-    assert choice.asked == 59
+    assert choice.queries == 59
     assert choice.method.alpha >= 2
     assert "labelled" in choice.why
 
 
-def test_one_set_takes_words_unasked(tmp_path: Path) -> None:
-    with make(tmp_path / "index", 0.8, 0.5, ["simple"]) as index:
-        choice = tune(index)
-        assert (choice.taken, choice.gain, choice.asked) == (True, None, 0)
-        assert choice.method == replace(METHODS["sharp"], words=1.0) == index.method("sharp")
-        assert "cannot judge itself" in choice.why
-        assert "whiten" not in choice.why  # it loses beside words on some collections
-        assert index.method("sharp:words=0") == METHODS["sharp"]
-        assert index.method("hybrid:of=sharp").words == 0
+def test_labels_may_ignore_the_document_of_the_same_id(blurred: Index) -> None:
+    """Queries that are documents: their own are first, and right are others."""
+    queries = {f"d{at}": f"0.85 {at} 0" for at in range(0, SIZE, 2)}
+    dataset = Dataset("same", queries, {id_: {f"d{int(id_[1:]) + 1}": 1} for id_ in queries})
+    with_same, without = (tune(blurred, dataset, ignore_same_id=ignore) for ignore in (False, True))
+    assert with_same.queries == without.queries == SIZE // 2
+    assert with_same.why == without.why
+    assert with_same.gain != without.gain
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "remedy"),
-    [
-        ("countable", lambda: False, r"strop\[bm25\]"),
-        ("WORDS_UP_TO", SIZE - 1, "try sharp:words=1"),
-    ],
-)
-def test_one_set_keeps_the_defaults_where_words_cost(
-    name: str, value: Any, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"strop.evaluation.tune.{name}", value)
+def test_one_generated_set_alone_changes_nothing(tmp_path: Path) -> None:
     with make(tmp_path / "index", 0.8, 0.5, ["simple"]) as index:
         choice = tune(index)
-        assert not choice.taken
+        assert (choice.taken, choice.gain, choice.queries) == (False, None, 0)
         assert index.method("sharp") == METHODS["sharp"]
-        assert re.search(remedy, choice.why)
+        assert "cannot judge itself" in choice.why
+        assert "--labels" in choice.why
 
 
 def named(document: int) -> str:
@@ -211,7 +198,7 @@ def spelled(document: int) -> str:
 
 
 @pytest.mark.parametrize(("shift", "wanted"), [(0, 1.0), (1, 0.0)])
-def test_crossed_sets_ask_for_words_only_where_these_lead_to_the_document(
+def test_crossed_sets_take_words_only_where_these_lead_to_the_document(
     shift: int, wanted: float, tmp_path: Path
 ) -> None:
     """Queries name their own document, or another one in each set."""
@@ -228,14 +215,55 @@ def test_crossed_sets_ask_for_words_only_where_these_lead_to_the_document(
         choice = tune(index, queries=100)
         assert choice.taken
         assert choice.method.words == wanted
-        assert ("sharp:words=1 gains" in choice.why) == bool(wanted)
+        assert ("words=1 gains" in choice.why) == bool(wanted)
+
+
+def sentences_only(path: Path, shift: int) -> Index:
+    """Each sentence names its own document, or with a shift a different other one."""
+    made = Index.create(path, embed, name="blurred", dim=DIM)
+    made.sharpen("sentences")
+    made.add(
+        {"id": f"d{at}", "text": " ".join(
+            f"0.7 {spelled(at)} {n} {named((at + n * shift) % SIZE)} was there." for n in range(5)
+        )} for at in range(SIZE)
+    )  # fmt: skip
+    return made
+
+
+@pytest.mark.parametrize(("shift", "taken"), [(0, True), (1, False)])
+def test_held_out_sentences_take_words_only_where_these_lead_to_the_document(
+    shift: int, taken: bool, tmp_path: Path
+) -> None:
+    with sentences_only(tmp_path / "index", shift) as index:
+        choice = tune(index, queries=100)
+        assert choice.taken is taken
+        assert choice.queries == 50  # the other half chose
+        assert index.method("sharp") == replace(METHODS["sharp"], words=choice.method.words)
+        assert (choice.method.words > 0) is taken
+        assert choice.gain is not None
+        assert choice.low is not None
+        assert (choice.low > 0) is taken
+        assert "held out" in choice.why
+
+
+def test_sentences_of_few_documents_or_without_the_extra_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sentences_only(tmp_path / "index", 0) as index:
+        monkeypatch.setattr("strop.evaluation.held_out.SENTENCES", 30)
+        assert "3 stored queries are too few" in tune(index).why
+        monkeypatch.setattr("strop.evaluation.tune.countable", lambda: False)
+        choice = tune(index)
+        assert not choice.taken
+        assert "pip install 'strop[bm25]'" in choice.why
+        assert index.method("sharp") == METHODS["sharp"]
 
 
 def test_one_generated_set_judges_whitening_by_the_sentences(tmp_path: Path) -> None:
     with make(tmp_path / "index", 0.5, 0.5, ["simple"]) as index:
         index.sharpen("sentences")
         choice = tune(index)
-        assert choice.asked == 3 * SIZE
+        assert choice.queries == 3 * SIZE
         assert (choice.method.alpha, choice.method.temperature) == (1.0, 0.1)
         assert choice.low is not None
         assert choice.taken == (choice.low > 0)
@@ -312,10 +340,9 @@ def test_the_command_shows_what_is_in_use(tmp_path: Path, blurred: Index) -> Non
     assert "tuned" in strop("info", tmp_path / "index").stdout
 
 
-def test_the_command_says_when_nothing_can_be_asked(tmp_path: Path, corpus: Path) -> None:
+def test_the_command_measures_words_by_sentences(tmp_path: Path, corpus: Path) -> None:
     path = tmp_path / "sentences.index"
     assert strop("build", corpus, "-o", path).code == 0
-    said = strop("tune", path).stdout
-    assert "sharp is now sharp:alpha=1:temperature=0.1:words=1" in said
-    assert "cannot judge itself" in said
-    assert "words=1" in strop("info", path).stdout
+    output = strop("tune", path, "--ignore-same-id").stdout
+    assert "held out" in output
+    assert "95%" in output

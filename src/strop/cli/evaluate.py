@@ -135,8 +135,9 @@ def eval_(
 @click.option("--labels", metavar="DATASET", help="Choose on this dataset's labelled queries.")
 @click.option("--split", default="test", show_default=True, help="Which qrels of the dataset.")
 @click.option("--exclude-queries", help="Ids of queries to drop, such as 1,3.")
+@click.option("--ignore-same-id", is_flag=True, help="Leave out a document with the query's id.")
 @click.option(
-    "--queries", "most", default=1000, show_default=True, help="Stored queries to ask, of each set."
+    "--queries", "most", default=1000, show_default=True, help="Stored queries to try, of each set."
 )
 @click.option("--reset", is_flag=True, help="Go back to the usual defaults.")
 @AS_JSON
@@ -145,16 +146,17 @@ def tune(
     labels: str | None,
     split: str,
     exclude_queries: str | None,
+    ignore_same_id: bool,
     most: int,
     reset: bool,
     as_json: bool,
 ) -> None:
     """Choose the defaults of sharp for INDEX, without labels, and keep them there.
 
-    With two or more generated sets the queries of each ask an index sharpened by the others. The
-    gain is measured on queries the choice did not see, with a 95% interval. With one set alone
-    nothing can be asked: words are taken into the score (words=1), the rest stays. Options of other
-    commands, such as --alpha, still override what was chosen. See docs/tuning.md.
+    Two or more generated sets cross-validate each other: the queries of each search an index
+    sharpened by the others. With sentences alone only the weight of words is chosen. The gain is
+    measured on queries the choice did not see, with a 95% interval; what does not surely gain is
+    not taken. Options of other commands, such as --alpha, override the choice. See docs/tuning.md.
     """
     from strop.cli import tables
     from strop.evaluation.tune import tune as choose
@@ -171,6 +173,7 @@ def tune(
             index,
             read_dataset(labels, split) if labels else None,
             exclude=split_list(exclude_queries),
+            ignore_same_id=ignore_same_id,
             queries=most,
             progress=progress,
         )

@@ -172,12 +172,12 @@ def print_choice(choice: Choice) -> None:
     if choice.taken:
         out.print(plain(f"sharp is now {best}", "bold"))
     else:
-        tried = f"; the best tried was {best}" if choice.asked else ""
+        tried = f"; the best tried was {best}" if choice.queries else ""
         out.print(plain(f"sharp keeps its defaults{tried}", "bold"))
     if choice.gain is not None:
         out.print(
             f"{choice.gain:+.2f} nDCG@10 against the defaults, 95% sure of {choice.low:+.2f} to"
-            f" {choice.high:+.2f} ({choice.asked:,} queries)"
+            f" {choice.high:+.2f} ({choice.queries:,} queries)"
         )
     out.print(plain(choice.why))
 
