@@ -310,6 +310,15 @@ def test_sharpen_with_another_n_makes_the_lists_anew(index: Index, bag: Bag) -> 
         index.sharpen("magic")
 
 
+@pytest.mark.parametrize("blank", ["", " \n\t"])
+def test_blank_queries_are_refused(blank: str, index: Index) -> None:
+    """They would have zero vectors, which take weight from the others."""
+    before = index.info()["sets"]
+    with pytest.raises(BadInput, match=r"the given lists: query 2 of 'owl' is blank; remove it"):
+        index.import_queries({"fox": ["q1"], "owl": ["q2", blank]}, "simple")
+    assert index.info()["sets"] == before
+
+
 def test_import_replaces_the_list_of_each_document_it_names(index: Index, bag: Bag) -> None:
     taken = index.import_queries({"fox": ["q1", "q2"], "owl": ["q3"], "cow": ["q4"]}, "simple")
     assert taken[:2] == (2, 3)

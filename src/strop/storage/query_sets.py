@@ -127,6 +127,8 @@ class QuerySets:
                     raise BadInput(f"{place}: the queries of {id_!r} are one text, not a list")
                 queries_of = f"{place}, queries of {id_!r}"
                 checked = [checked_string(one, "a query", queries_of, "use text") for one in texts]
+                if blank := [at for at, text in enumerate(checked, 1) if not text.strip()]:
+                    raise BadInput(f"{place}: query {blank[0]} of {id_!r} is blank; remove it")
                 found = find_document(connection, id_)
                 if found is None:
                     unknown.append(f"{place}: {id_!r}")
