@@ -29,7 +29,7 @@ from strop.lm import load as load_lm
 from strop.lm.prices import Price
 from strop.methods import METHODS, Method, parse_method, sharp_with
 from strop.references.selection import ReferenceSettings
-from strop.references.store import update_references
+from strop.references.updates import update_references
 from strop.search import candidates as two_stage
 from strop.search.candidate_cache import CandidateCache
 from strop.search.candidates import TwoStage, two_stage_suits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,12 +16,11 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_samples
 from threadpoolctl import threadpool_limits
 
-from strop import Document, Index
+from strop import Index
 from strop.common import threads
 from strop.common.arrays import unit_rows
 from strop.errors import BadInput
-from strop.references import cells, neighbors
-from strop.references import store as reference_store
+from strop.references import cells, neighbors, updates
 from strop.references.clustering import kmeans, silhouette, squared_distances
 from strop.references.neighbors import nearest_neighbors, neighbors_of, nonzero_rows
 from strop.references.selection import ReferenceSettings, select_references
@@ -300,16 +300,18 @@ SMALL = ReferenceSettings(neighbors=12, smallest=2, largest=4, n_init=2)
 
 
 def everything(index: Index) -> dict[str, Selected | None]:
-    return {id_: index.references_of(id_) for id_ in index._catalog.documents.ids()}
+    return {id_: index.references_of(id_) for id_ in index.ids()}
 
 
 def afresh(index: Index) -> dict[str, Selected | None]:
-    with index._catalog.writing() as connection:
-        connection.execute("DELETE FROM neighbors")
-        connection.execute("DELETE FROM selections")
-        connection.execute("DELETE FROM meta WHERE key = 'references'")
-    index.select_references(SMALL)
-    return everything(index)
+    """The references of the same documents, in the same order, in a new index."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Index.create(Path(folder) / "index", embed) as fresh,
+    ):
+        fresh.add(index.get(id_) for id_ in index.ids())
+        fresh.select_references(SMALL)
+        return everything(fresh)
 
 
 EDITS = st.lists(
@@ -325,8 +327,6 @@ EDITS = st.lists(
 @settings(max_examples=25, deadline=None)
 @given(EDITS, st.integers(0, 60))
 def test_updates_are_the_same_as_a_fresh_run(edits: list[tuple[str, int]], size: int) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "i", embed) as index:
         texts = {f"d{i}": f"g{i % 6} w{i}" for i in range(size)}
         index.add({"id": id_, "text": text} for id_, text in texts.items())
@@ -353,8 +353,8 @@ def test_updates_are_the_same_as_a_fresh_run(edits: list[tuple[str, int]], size:
         updated = everything(index)
         assert set(updated) == set(texts)
         assert updated == afresh(index)
-        told = index.info()["references"]
-        assert told is None or (told["documents"], told["out_of_date"]) == (len(texts), 0)
+        counts = index.info()["references"]
+        assert counts is None or (counts["documents"], counts["out_of_date"]) == (len(texts), 0)
 
 
 def test_only_what_changed_is_chosen_again(tmp_path: Path) -> None:
@@ -378,14 +378,14 @@ def test_longer_lists_serve_for_fewer_neighbours(
         index.select_references(ReferenceSettings(neighbors=40))
         with monkeypatch.context() as patch:
             for name in ("nearest_neighbors", "neighbors_of"):
-                patch.setattr(reference_store, name, None)
+                patch.setattr(updates, name, None)
             assert index.select_references(SMALL) == 100
         assert everything(index) == afresh(index)
 
 
 def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference_store, "_PART", 32)
-    monkeypatch.setattr(reference_store, "_AT_ONCE", 50)
+    monkeypatch.setattr(updates, "PART", 32)
+    monkeypatch.setattr(updates, "ALL_AT_ONCE", 50)
     with Index.create(tmp_path / "i", embed) as index:
         index.add({"id": f"d{i}", "text": f"g{i % 5} w{i}"} for i in range(200))
         calls = 0
@@ -407,12 +407,22 @@ def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_repaired_vectors_are_looked_at_again(tmp_path: Path) -> None:
     """Repair uses the rows of lost vectors again; a list must not take them for the old ones."""
-    with Index.create(tmp_path / "i", embed) as index:
+
+    def embed_or_fail(texts: Sequence[str]) -> Vectors:
+        if working:
+            return embed(texts)
+        raise ValueError("not now")
+
+    working = True
+    with Index.create(tmp_path / "i", embed_or_fail) as index:
         index.add({"id": f"d{i}", "text": f"g{i % 5} w{i}"} for i in range(60))
         index.select_references(SMALL)
         file = tmp_path / "i" / "vectors" / "documents.f32"
         file.write_bytes(file.read_bytes()[:-48])
-        index._catalog.documents.add([(Document("d59", "g1 another text"), "here")])
+        working = False
+        with pytest.raises(ValueError, match="not now"):
+            index.add([{"id": "d59", "text": "g1 another text"}])
+        working = True
         assert index.check(repair=True)
         assert index.select_references(SMALL) > 0
         assert everything(index) == afresh(index)

@@ -1,0 +1,226 @@
+"""Keeps neighbour lists and references up to date as documents come, change and go.
+
+Only lists that a change touches are computed again, and only their documents get new references;
+the result equals that of a fresh run. Each part is committed, so a run that was stopped continues.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from strop.common.arrays import Floats, Ints, as_floats
+from strop.common.threads import in_parts
+from strop.references.neighbors import (
+    ROUNDING,
+    SPARE,
+    Candidates,
+    Neighbors,
+    merge_columns,
+    nearest_neighbors,
+    neighbors_of,
+    nonzero_rows,
+    rank,
+    resolve_method,
+)
+from strop.references.selection import ReferenceSettings, choose_references
+from strop.storage.catalog import Catalog
+from strop.storage.snapshot import Spans
+from strop.types import Progress, Vectors
+
+PART = 4096
+"""Documents between two commits."""
+ALL_AT_ONCE = 50_000
+"""Up to this size all lists are computed in one pass, each pair once; above, part by part."""
+RESTART_SHARE = 0.3
+"""If more of the corpus than this is new, computing all lists again is faster than merging."""
+
+
+def update_references(
+    catalog: Catalog,
+    numbers: Ints,
+    documents: Spans,
+    settings: ReferenceSettings,
+    *,
+    method: str = "auto",
+    progress: Progress | None = None,
+) -> int:
+    """Choose the references of every document where they are missing or out of date.
+
+    ``numbers`` and ``documents`` are those of a snapshot. Return the number of documents done.
+    """
+    method = resolve_method(method, len(numbers))
+    update = _Update(catalog, numbers, documents, progress)
+    width = update.apply_settings(settings, method)
+    update.apply_changes(width)
+    update.compute_lists(width, method)
+    return update.choose(settings)
+
+
+class _Update:
+    """One run of ``update_references``.
+
+    A document has a number in the catalog and a position among those that have a vector; neighbour
+    lists are stored as numbers and computed as positions.
+    """
+
+    def __init__(
+        self, catalog: Catalog, numbers: Ints, documents: Spans, progress: Progress | None
+    ) -> None:
+        self._catalog = catalog
+        self._stored = catalog.references
+        self._numbers = numbers
+        self._versions = documents.vector_version
+        self._vectors = _contiguous(documents)
+        self._usable = nonzero_rows(self._vectors)
+        self._progress = progress
+
+    def apply_settings(self, settings: ReferenceSettings, method: str) -> int:
+        """Store the settings and drop what they invalidate; return the length of the lists.
+
+        Lists that are longer than these settings need stay.
+        """
+        wanted: dict[str, Any] = {**asdict(settings), "method": method}
+        before = self._stored.settings()
+        width = max(settings.neighbors, int(before.get("width", 0)))
+        if before == {**wanted, "width": width}:
+            return width
+        lists = before.get("width", width) >= settings.neighbors and before.get("method") == method
+        if not lists:
+            width = settings.neighbors
+        selections = lists and {key: before.get(key) for key in wanted} == wanted
+        self._stored.begin({**wanted, "width": width}, lists=lists, selections=selections)
+        return width
+
+    def apply_changes(self, width: int) -> None:
+        """Merge new and changed documents into the lists; empty the lists with removed ones."""
+        known, versions, listed = self._stored.known().T
+        at = np.searchsorted(self._numbers, known)
+        at[at == len(self._numbers)] = 0
+        current = np.zeros(len(known), bool)
+        if len(self._numbers):
+            current = (self._numbers[at] == known) & (self._versions[at] == versions)
+        new = np.setdiff1d(np.arange(len(self._numbers)), at[current])
+        removed = known[~current]
+        if not len(new) and not len(removed):
+            return
+        with_list = at[current & (listed > 0)]
+        if len(new) > RESTART_SHARE * len(self._numbers):
+            with_list = with_list[:0]
+        others, similarities = self._stored.lists(self._numbers[with_list], width)
+        stale = np.isin(others, removed).any(axis=1)
+        valid = with_list[~stale]
+        changed, lists, uncertain = self._merge(valid, others[~stale], similarities[~stale], new)
+        emptied = np.setdiff1d(at[current], np.setdiff1d(valid, uncertain))
+        rows = zip(self._numbers[new].tolist(), self._versions[new].tolist(), strict=True)
+        with self._catalog.writing():
+            self._stored.replace_documents(removed, rows, self._numbers[emptied])
+            self._stored.store_lists(self._numbers[changed], *lists)
+
+    def _merge(
+        self, listed: Ints, others: Candidates, similarities: Floats, new: Ints
+    ) -> tuple[Ints, tuple[Ints, Floats], Ints]:
+        """Merge new documents into the lists of the positions ``listed``.
+
+        Return the positions whose list changed, these lists, and the positions where more new
+        documents are equally near than could be kept: their lists must be computed again.
+        """
+        width = others.shape[1]
+        empty = (np.empty((0, width), np.int64), np.empty((0, width), np.float32))
+        new = new[self._usable[new]]
+        if not len(listed) or not len(new):
+            return listed[:0], empty, listed[:0]
+        best, nearest = self._nearest_new(listed, new, min(len(new), width + SPARE))
+        # The similarity that a new document must reach; any will do where a list is not full.
+        worst = np.where(others[:, -1] >= 0, similarities[:, -1], np.float32(-np.inf))
+        reached = np.flatnonzero(best[:, 0] > worst - ROUNDING)
+        added = np.where(nearest[reached] >= 0, new[nearest[reached]], -1)
+        uncertain = (added[:, -1] >= 0) & (best[reached, -1] > worst[reached] - ROUNDING)
+        uncertain &= added.shape[1] < len(new)
+        candidates = np.concatenate([self._positions(others[reached]), added], axis=1)
+        lists = rank(
+            self._vectors, self._usable, listed[reached],
+            np.zeros(candidates.shape, np.float32), candidates.astype(np.int32), width,
+            exact=False,
+        )  # fmt: skip
+        numbers = np.where(lists.rows >= 0, self._numbers[lists.rows], -1)
+        differs = (numbers != others[reached]).any(axis=1) & ~uncertain
+        return (
+            listed[reached[differs]],
+            (numbers[differs], lists.similarities[differs]),
+            listed[reached[uncertain]],
+        )
+
+    def _nearest_new(self, listed: Ints, new: Ints, width: int) -> tuple[Floats, Candidates]:
+        """Return for each position the nearest new documents: products, and places in ``new``."""
+        best = np.full((len(listed), width), -np.inf, np.float32)
+        nearest = np.full((len(listed), width), -1, np.int32)
+        for first in range(0, len(new), 1024):
+            part = new[first : first + 1024]
+            for begin in range(0, len(listed), 8192):
+                block = slice(begin, begin + 8192)
+                rows = listed[block]
+                products = self._vectors[part] @ self._vectors[rows].T
+                in_parts(
+                    len(rows),
+                    partial(
+                        merge_columns, products, self._usable[part], self._usable[rows], first,
+                        best[block], nearest[block],
+                    ),
+                )  # fmt: skip
+        return best, nearest
+
+    def compute_lists(self, width: int, method: str) -> None:
+        """Compute the lists that are missing."""
+        missing = np.searchsorted(self._numbers, self._stored.without_list())
+        n = len(self._numbers)
+        if not len(missing):
+            return
+        many = len(missing) > RESTART_SHARE * n
+        if (method == "cells" and many) or (len(missing) == n and n <= ALL_AT_ONCE):
+            lists = nearest_neighbors(self._vectors, width, method=method, progress=self._progress)
+            self._store_lists(missing, Neighbors(lists.rows[missing], lists.similarities[missing]))
+            return
+        for first in range(0, len(missing), PART):
+            part = missing[first : first + PART]
+            self._store_lists(part, neighbors_of(self._vectors, self._usable, part, width))
+            if self._progress is not None:
+                self._progress("finding neighbours", first + len(part), len(missing))
+
+    def choose(self, settings: ReferenceSettings) -> int:
+        """Choose references where they are missing; return for how many documents."""
+        missing = np.searchsorted(self._numbers, self._stored.without_selection())
+        for first in range(0, len(missing), PART):
+            part = missing[first : first + PART]
+            others, similarities = self._stored.lists(self._numbers[part], settings.neighbors)
+            chosen = choose_references(
+                self._vectors, self._positions(others), similarities, settings
+            )
+            numbers = np.where(chosen.rows >= 0, self._numbers[chosen.rows], -1)
+            self._stored.store_selections(
+                self._numbers[part], numbers, chosen.similarities, chosen.cluster_sizes,
+                chosen.silhouettes,
+            )  # fmt: skip
+            if self._progress is not None:
+                self._progress("choosing references", first + len(part), len(missing))
+        return len(missing)
+
+    def _positions(self, numbers: Candidates) -> Ints:
+        positions: Ints = np.searchsorted(self._numbers, numbers)
+        positions[numbers < 0] = -1
+        return positions
+
+    def _store_lists(self, positions: Ints, lists: Neighbors) -> None:
+        numbers = np.where(lists.rows >= 0, self._numbers[lists.rows], -1)
+        self._stored.store_lists(self._numbers[positions], numbers, lists.similarities)
+
+
+def _contiguous(documents: Spans) -> Vectors:
+    """Return the documents' vectors in order, without a copy where they are stored in order."""
+    start = documents.start
+    if len(start) and (start == np.arange(start[0], start[0] + len(start))).all():
+        return as_floats(documents.vectors[start[0] : start[0] + len(start)])
+    return as_floats(np.ascontiguousarray(documents.vectors[start]))
