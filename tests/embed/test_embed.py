@@ -22,9 +22,10 @@ from helpers.embedding_server import serve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from strop.common import cache
+from strop.common.cache import cache_file
 from strop.embed import CachedEmbedder, Embedder, load
-from strop.embed.base import unit_rows
-from strop.embed.cache import default_path
+from strop.embed.base import checked_vectors
 from strop.errors import BadInput, StropError
 from strop.types import Kind
 
@@ -365,7 +366,7 @@ def test_unit_rows_of_any_numbers(rows: list[list[float]]) -> None:
     for dtype in (np.float32, np.float64):
         raw = np.array(rows, dtype)
         kept = raw.copy()
-        got = unit_rows(raw, len(rows), "x")
+        got = checked_vectors(raw, len(rows), "x")
         np.testing.assert_array_equal(raw, kept)
         norms = np.linalg.norm(got.astype(np.float64), axis=1)
         assert np.all((abs(norms - 1) < 1e-5) | ((norms == 0) & ~raw.any(axis=1)))
@@ -427,7 +428,7 @@ class Counting:
 
     def embed(self, texts: Any, kind: Kind) -> Any:
         self.asked += texts
-        return unit_rows(words(list(texts), kind), len(texts), self.name) if texts else []
+        return checked_vectors(words(list(texts), kind), len(texts), self.name) if texts else []
 
 
 @pytest.fixture
@@ -621,7 +622,7 @@ def test_a_cache_that_cannot_be_used_costs_one_warning(
 ) -> None:
     harm(file)
     cached = CachedEmbedder(Counting(), file)
-    with pytest.warns(UserWarning, match="going on without the embedding cache") as caught:
+    with pytest.warns(UserWarning, match="going on without the cache") as caught:
         got = cached.embed(["a", "b"], "query")
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -638,15 +639,13 @@ def test_a_cache_damaged_in_the_middle(file: Path) -> None:
     for i in range(4096, len(content), 4096):
         content[i : i + 200] = b"\xff" * 200
     file.write_bytes(content)
-    with pytest.warns(UserWarning, match="without the embedding cache"):
+    with pytest.warns(UserWarning, match="without the cache"):
         got = CachedEmbedder(Counting(), file).embed(texts, "query")
     np.testing.assert_array_equal(got, Counting().embed(texts, "query"))
 
 
 def test_a_locked_and_a_full_cache(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from strop.embed import cache
-
-    monkeypatch.setattr(cache, "_BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(cache, "BUSY_SECONDS", 0.05)
     CachedEmbedder(Counting(), file).embed(["a"], "query")
     lock = sqlite3.connect(file, isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
@@ -656,14 +655,14 @@ def test_a_locked_and_a_full_cache(file: Path, monkeypatch: pytest.MonkeyPatch) 
     lock.close()
     np.testing.assert_array_equal(got, Counting().embed(["a", "b"], "query"))
 
-    connect = CachedEmbedder._connect
+    connect = cache.Cache.connect
 
-    def tiny(self: CachedEmbedder) -> sqlite3.Connection:
+    def tiny(self: cache.Cache) -> sqlite3.Connection:
         connection = connect(self)
         connection.execute("PRAGMA max_page_count = 4")
         return connection
 
-    monkeypatch.setattr(CachedEmbedder, "_connect", tiny)
+    monkeypatch.setattr(cache.Cache, "connect", tiny)
     texts = [f"text {i}" for i in range(600)]
     with pytest.warns(UserWarning, match="full"):
         got = CachedEmbedder(Counting(), file).embed(texts, "query")
@@ -698,10 +697,11 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     if sys.platform == "win32":
         monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_path() == tmp_path / "strop" / "embeddings.sqlite"
+    assert cache_file("embeddings.sqlite") == tmp_path / "strop" / "embeddings.sqlite"
     if sys.platform != "win32":
         monkeypatch.setenv("XDG_CACHE_HOME", "")
-        assert default_path() == Path.home() / ".cache" / "strop" / "embeddings.sqlite"
+        home = Path.home() / ".cache" / "strop"
+        assert cache_file("embeddings.sqlite") == home / "embeddings.sqlite"
 
 
 def test_nothing_is_logged(caplog: pytest.LogCaptureFixture, file: Path) -> None:

@@ -8,18 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.compiled import compiled
+from strop.common.rows import unit_rows
 from strop.types import Vectors
+
+__all__ = ["Floats", "Ints", "as_floats", "ranges", "unit_floats", "unit_rows"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-
-
-def unit_rows(vectors: NDArray[np.floating]) -> Vectors:
-    """Return ``vectors`` (n, dim) as float32 with rows of length one; zero rows stay zero."""
-    rows = np.ascontiguousarray(vectors, dtype=np.float32)
-    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, None]
-    unit: Vectors = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-    return unit
 
 
 @compiled(reorder=True)

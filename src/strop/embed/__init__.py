@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+from strop.common.cache import cache_file
 from strop.embed.base import Embedder
-from strop.embed.cache import CachedEmbedder, default_path
+from strop.embed.cache import FILE, CachedEmbedder
 from strop.embed.presets import PRESETS, TASKS, Preset
 from strop.errors import BadInput
 
@@ -46,7 +47,7 @@ def load(
     embedder = _make(spec, options)
     if cache is False or not getattr(embedder, "worth_caching", True):
         return embedder
-    path = default_path() if cache is True else Path(cache)
+    path = cache_file(FILE) if cache is True else Path(cache)
     return embedder if path is None else CachedEmbedder(embedder, path)
 
 

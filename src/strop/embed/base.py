@@ -1,4 +1,4 @@
-"""What every embedder promises, and the checks they share."""
+"""The protocol of embedders, and the checks they share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Protocol, get_args
 
 import numpy as np
 
+from strop.common.rows import unit_rows
 from strop.errors import BadInput, StropError
 from strop.types import Kind, Vectors
 
@@ -42,9 +43,9 @@ class Embedder(Protocol):
 
 
 class BaseEmbedder(ABC):
-    """The common part: blank texts, checked input, and unit rows of checked output.
+    """The common part: blank texts, checked input, checked output as unit rows.
 
-    A subclass sets ``name``, ``revision`` and ``options`` and says how texts become vectors.
+    A subclass sets ``name``, ``revision`` and ``options`` and implements ``_vectors``.
     """
 
     name: str
@@ -62,7 +63,7 @@ class BaseEmbedder(ABC):
 
     @abstractmethod
     def _vectors(self, texts: list[str], kind: Kind) -> Any:
-        """Raw vectors (n, dim) of n > 0 texts that all hold something to embed."""
+        """Return raw vectors (n, dim) of n > 0 texts that are not blank."""
 
     def prompt(self, kind: Kind) -> str:
         """The text put before an input of this kind, "" if none."""
@@ -79,7 +80,7 @@ class BaseEmbedder(ABC):
         if not filled:
             return np.zeros((len(cleaned), self.dim), np.float32)
         raw = self._vectors([cleaned[i] for i in filled], kind)
-        rows = unit_rows(raw, len(filled), self.name)
+        rows = checked_vectors(raw, len(filled), self.name)
         if len(filled) == len(cleaned):
             return rows
         out = np.zeros((len(cleaned), rows.shape[1]), np.float32)
@@ -92,7 +93,7 @@ class BaseEmbedder(ABC):
 
 
 def checked_texts(texts: Sequence[str], kind: Kind) -> list[str]:
-    """The texts as a list; lone surrogates, which no tokenizer can read, become "?"."""
+    """Return the texts as a list; lone surrogates, which no tokenizer can read, become "?"."""
     if kind not in get_args(Kind):
         raise BadInput(f"kind is {kind!r}; it must be 'document' or 'query'")
     if isinstance(texts, (str, bytes)):
@@ -108,11 +109,10 @@ def checked_texts(texts: Sequence[str], kind: Kind) -> list[str]:
     return cleaned
 
 
-def unit_rows(raw: Any, count: int, who: str, dim: int | None = None) -> Vectors:
+def checked_vectors(raw: Any, count: int, who: str, dim: int | None = None) -> Vectors:
     """Check that ``raw`` is (count, dim) finite numbers; return it with rows of length one.
 
-    Rows of zeros stay zero. Norms are taken in float64, so neither huge nor tiny values
-    overflow on the way.
+    Rows of zeros stay zero.
     """
     try:
         values = np.asarray(raw)
@@ -128,9 +128,8 @@ def unit_rows(raw: Any, count: int, who: str, dim: int | None = None) -> Vectors
         )
     if values.shape[1] == 0:
         raise StropError(f"{who} returned vectors of length 0")
-    norms = np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64))
-    if not np.isfinite(norms).all():
-        row = int(np.flatnonzero(~np.isfinite(norms))[0])
+    finite = np.isfinite(np.einsum("ij,ij->i", values, values, dtype=np.float64))
+    if not finite.all():
+        row = int(np.flatnonzero(~finite)[0])
         raise StropError(f"{who} returned NaN or infinite numbers for text {row} of {count}")
-    norms[norms == 0] = 1
-    return np.ascontiguousarray(values / norms[:, None], dtype=np.float32)
+    return unit_rows(values)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from strop.embed.base import BaseEmbedder, unit_rows
+from strop.embed.base import BaseEmbedder, checked_vectors
 from strop.errors import BadInput
 from strop.types import Kind, Vectors
 
@@ -48,7 +48,7 @@ class CallableEmbedder(BaseEmbedder):
 
     def _vectors(self, texts: list[str], kind: Kind) -> Vectors:
         raw = self._function(texts, kind=kind) if self._with_kind else self._function(texts)
-        rows = unit_rows(raw, len(texts), self.name, self._dim)
+        rows = checked_vectors(raw, len(texts), self.name, self._dim)
         self._dim = rows.shape[1]
         return rows
 

@@ -1,4 +1,4 @@
-"""How fluent texts are to a causal language model: their perplexity, remembered."""
+"""The perplexity of texts to a causal language model, cached."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import hashlib
 import io
 import json
 import math
-import sqlite3
+import struct
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from strop.embed.cache import default_path
+from strop.common.cache import Cache, cache_file
 from strop.errors import BadInput, MissingExtra, StropError
 from strop.types import Progress
 
 PREFIX, SMOLLM2 = "hf:", "smollm2"
-_AT_ONCE = 16  # texts between two commits
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,8 @@ def perplexities(
 ) -> list[float]:
     """Return exp(mean negative log-likelihood) of each text; NaN for one of a single token.
 
-    The first token is given, not predicted. Values are kept in the user's cache, so the model
-    is loaded only for texts it has not read.
+    The first token is given, not predicted. Values are cached, so the model is loaded only for new
+    texts.
     """
     if lacking := settings.missing():
         if "strop[" in lacking:
@@ -84,62 +83,26 @@ def perplexities(
         raise StropError(lacking)
     about = [settings.lm, _identity(settings), settings.max_tokens]
     keys = [hashlib.sha256(json.dumps([*about, text]).encode()).digest() for text in texts]
-    with _cache() as cache:
-        known = {key: value for key in dict.fromkeys(keys) if (value := cache.get(key)) is not None}
-        waiting = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
-        if waiting:
-            read = _reader(settings)
-            for done, (key, text) in enumerate(waiting.items(), 1):
-                cache.put(key, read(text))
-                if progress is not None:
-                    progress("reading for perplexity", done, len(waiting))
-        found: list[float] = []
-        for key in keys:
-            value = cache.get(key)
-            found.append(math.nan if value is None else value)
-    return found
+    cache = Cache(cache_file("perplexity.sqlite"), "perplexities")
+    stored = cache.get(keys)
+    new = {key: text for key, text in zip(keys, texts, strict=True) if key not in stored}
+    if new:
+        read = _reader(settings)
+        for done, (key, text) in enumerate(new.items(), 1):
+            stored[key] = struct.pack("<d", read(text))
+            cache.put({key: stored[key]})
+            if progress is not None:
+                progress("measuring perplexity", done, len(new))
+    return [struct.unpack("<d", stored[key])[0] for key in keys]
 
 
 def _identity(settings: PerplexitySettings) -> str:
-    """Return what tells two files of one name apart."""
+    """Return a fingerprint of a GGUF file, "" for other models."""
     file = settings.file()
     if file is None:
         return ""
     with open(file, "rb") as stream:
         return f"{file.stat().st_size} {hashlib.sha256(stream.read(1 << 22)).hexdigest()}"
-
-
-class _Cache:
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._pending = 0
-        connection.execute("CREATE TABLE IF NOT EXISTS perplexity (key BLOB PRIMARY KEY, value)")
-
-    def get(self, key: bytes) -> float | None:
-        row = self._connection.execute(
-            "SELECT value FROM perplexity WHERE key = ?", (key,)
-        ).fetchone()
-        # SQLite has no NaN: it stores NULL.
-        return None if row is None else math.nan if row[0] is None else float(row[0])
-
-    def put(self, key: bytes, value: float) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO perplexity VALUES (?, ?)", (key, value))
-        self._pending += 1
-        if self._pending % _AT_ONCE == 0:
-            self._connection.commit()
-
-
-@contextmanager
-def _cache() -> Iterator[_Cache]:
-    vectors = default_path()
-    if vectors is not None:
-        vectors.parent.mkdir(parents=True, exist_ok=True)
-    place = ":memory:" if vectors is None else str(vectors.with_name("perplexity.sqlite"))
-    with closing(sqlite3.connect(place, timeout=30)) as connection:
-        try:
-            yield _Cache(connection)
-        finally:
-            connection.commit()
 
 
 def _reader(settings: PerplexitySettings) -> Any:

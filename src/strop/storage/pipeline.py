@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from strop.embed.base import Embedder, unit_rows
+from strop.embed.base import Embedder, checked_vectors
 from strop.io.sentences import title_and_sentences
 from strop.storage.batching import Batches
 from strop.storage.catalog import Catalog
@@ -91,5 +91,5 @@ class Pipeline:
         if said:
             embedder = self._embedder()
             made = embedder.embed([texts[at] for at in said], kind)
-            vectors[said] = unit_rows(made, len(said), embedder.name, self._dim)
+            vectors[said] = checked_vectors(made, len(said), embedder.name, self._dim)
         return vectors

@@ -1,0 +1,111 @@
+"""Values by key in a SQLite file of the user's cache folder, so that nothing is computed twice."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+
+BUSY_SECONDS = 10.0
+_KEYS_AT_ONCE = 500  # SQLite before 3.32 allows 999 parameters in a statement
+
+
+def cache_file(name: str) -> Path | None:
+    """Return a file in the cache folder; None when STROP_CACHE is "off".
+
+    The folder is STROP_CACHE, else the user's cache folder on this system.
+    """
+    chosen = os.environ.get("STROP_CACHE")
+    if chosen == "off":
+        return None
+    if chosen:
+        folder = Path(chosen).expanduser()
+    elif sys.platform == "win32" and "LOCALAPPDATA" in os.environ:
+        folder = Path(os.environ["LOCALAPPDATA"]) / "strop"
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strop"
+    return folder / name
+
+
+class Cache:
+    """Byte strings by key in one table of a SQLite file; ``path`` None stores nothing.
+
+    Several threads and processes may use one file. A file that cannot be read or written costs
+    one warning, after which nothing is cached; it never costs the work itself.
+    """
+
+    def __init__(self, path: Path | None, table: str) -> None:
+        self.path = path
+        self._table = table
+        self._unusable = path is None
+        self._lock = threading.Lock()
+
+    def get(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Return the values that are stored, by key."""
+        values: dict[bytes, bytes] = {}
+        wanted = list(dict.fromkeys(keys))
+        if self._unusable:
+            return values
+        try:
+            with closing(self.connect()) as connection:
+                for start in range(0, len(wanted), _KEYS_AT_ONCE):
+                    part = wanted[start : start + _KEYS_AT_ONCE]
+                    marks = ",".join("?" * len(part))
+                    statement = f"SELECT * FROM {self._table} WHERE key IN ({marks})"
+                    values.update((key, bytes(value)) for key, value in
+                                  connection.execute(statement, part))  # fmt: skip
+        except (sqlite3.Error, OSError, ValueError, TypeError) as error:
+            self.give_up(error)
+            return {}
+        return values
+
+    def put(self, values: Mapping[bytes, bytes]) -> None:
+        """Store values; they are committed when this returns."""
+        if self._unusable:
+            return
+        try:
+            with closing(self.connect()) as connection, connection:
+                statement = f"INSERT OR IGNORE INTO {self._table} VALUES (?, ?)"
+                connection.executemany(statement, values.items())
+        except (sqlite3.Error, OSError) as error:
+            self.give_up(error)
+
+    def connect(self) -> sqlite3.Connection:
+        """Return a connection for one use: cheap beside the work, and no thread owns it."""
+        assert self.path is not None
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        until = time.monotonic() + BUSY_SECONDS
+        while True:
+            connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS)
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=NORMAL")
+                connection.execute(
+                    f"CREATE TABLE IF NOT EXISTS {self._table}"
+                    " (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
+                )
+                return connection
+            except sqlite3.Error as error:
+                connection.close()
+                # Two processes that make a new file at once: SQLite refuses one without waiting.
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
+
+    def give_up(self, error: Exception, stacklevel: int = 4) -> None:
+        """Warn once, and cache nothing from now on."""
+        with self._lock:
+            if self._unusable:
+                return
+            self._unusable = True
+        warnings.warn(
+            f"going on without the cache {self.path}: {error} "
+            "(delete the file, or set STROP_CACHE=off)",
+            stacklevel=stacklevel,
+        )
