@@ -1,27 +1,31 @@
-"""The small values that travel between the parts of strop."""
+"""The small values that the packages of strop hand to each other.
+
+Nothing here loads numpy: every command imports this file, also ``strop --help``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Kind = Literal["document", "query"]
 """What a text is to the embedder: many models embed the two differently."""
 
-Vectors = NDArray[np.float32]
-"""float32, one row per text, rows of length one (or all zero for a text with nothing in it)."""
+Vectors: TypeAlias = "NDArray[np.float32]"
+"""float32, one row per text. Rows have length one; the row of a text without words is zero."""
 
 Progress = Callable[[str, int, int], None]
-"""Told how far long work is: ``progress(label, done, total)``."""
+"""Called during long work: ``progress(label, done, total)``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document. ``metadata`` holds whatever else its source said, as JSON values."""
+    """One document. ``metadata`` holds the other fields of its source, as JSON values."""
 
     id: str
     text: str
@@ -30,12 +34,12 @@ class Document:
 
     @property
     def content(self) -> str:
-        """The text that is embedded: title and body, as BEIR and MTEB join them."""
+        """The text that is embedded: title and body, joined as BEIR and MTEB join them."""
         return f"{self.title} {self.text}".strip()
 
 
 class Hits(NamedTuple):
-    """Ranked documents, a row for each query; rows are best first and of equal length.
+    """Ranked documents, one row per query; rows are best first and of equal length.
 
     ``ids`` is an object array of document ids and ``scores`` a float32 array, both of shape
     (queries, k), where k is at most the number of documents in the index.
@@ -49,7 +53,7 @@ class Hits(NamedTuple):
 class Dataset:
     """Test queries with relevance judgements: ``qrels[query id][document id] = grade``.
 
-    ``excluded`` lists documents that are left out of a query's ranking, as BRIGHT has them.
+    ``excluded`` lists the documents to leave out of a query's ranking, as BRIGHT does.
     """
 
     name: str

@@ -36,7 +36,7 @@ NEW = {"id": "pathlib.Path.touch", "text": "Create this file if it does not exis
 VERBS: dict[str, tuple[list[str], str, set[str]]] = {
     "build": (["CORPUS", "-o", "NEW"], "60 documents (60 new)", {"new", "documents", "queries"}),
     "add": (["INDEX", "MORE"], "61 documents (1 new)", {"new", "changed", "unchanged", "empty"}),
-    "remove": (["INDEX", "shutil.move"], "removed 1; 59 documents", {"removed", "documents"}),
+    "remove": (["INDEX", "shutil.move"], "removed 1 document; 59 left", {"removed", "documents"}),
     "info": (["INDEX"], "wordllama, 256 dimensions", {"documents", "sets", "embedder", "format"}),
     "show": (["INDEX", "shutil.move"], "Recursively move a file", {"id", "title", "queries"}),
     "queries": (["INDEX", "--style", "sentences", "--n", "2"], "set sentences:", {"set", "n"}),
@@ -46,8 +46,8 @@ VERBS: dict[str, tuple[list[str], str, set[str]]] = {
     "eval": (["INDEX", "DATASET"], "nDCG@10", {"dataset", "queries", "results", "baseline"}),
     "tune": (["INDEX"], "sharp", {"method", "taken", "why", "asked", "gain", "low", "high"}),
     "finish": (["INDEX"], "60 documents, sharpened by", {"documents", "queries"}),
-    "check": (["INDEX"], "whole", {"problems", "repaired"}),
-    "compact": (["INDEX"], "given back", {"freed_bytes", "sizes"}),
+    "check": (["INDEX"], "No damage found", {"problems", "repaired"}),
+    "compact": (["INDEX"], "freed", {"freed_bytes", "sizes"}),
     "analyse": (["INDEX", "DATASET", "--what", "alpha", "-o", "NEW"], "alpha: best", {"alpha"}),
     "report": (["INDEX", "DATASET", "-o", "NEW"], "index.html", {"page", "bytes"}),
 }
@@ -106,7 +106,7 @@ def test_help_loads_nothing_heavy() -> None:
         from strop.cli.main import main
         for verb in main.commands:
             main([verb, "--help"], standalone_mode=False)
-        heavy = {"torch", "numba", "sentence_transformers", "transformers", "scipy", "ir_measures"}
+        heavy = {"torch", "numba", "numpy", "rich", "httpx", "transformers", "scipy", "ir_measures"}
         assert not heavy & set(sys.modules), heavy & set(sys.modules)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -211,76 +211,6 @@ def test_nothing_but_the_answer_is_piped(corpus: Path, tmp_path: Path) -> None:
     assert ran.stdout.startswith("60 documents (60 new), sharpened by ")
     assert ran.stdout.endswith(" in docs.index\n")
     assert ran.stdout.count("\n") == 1
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
-def test_bars_are_for_terminals_and_leave_the_json_alone(corpus: Path, tmp_path: Path) -> None:
-    import pty
-
-    ours, theirs = pty.openpty()
-    done = subprocess.run(
-        [sys.executable, "-m", "strop", "build", corpus, "-o", tmp_path / "x", "--json"],
-        stdout=subprocess.PIPE, stderr=theirs, check=True,
-        env={**os.environ, "TERM": "xterm"},
-    )  # fmt: skip
-    os.close(theirs)
-    seen = b""
-    while part := _read(ours):
-        seen += part
-    os.close(ours)
-    assert json.loads(done.stdout)["new"] == 60
-    assert b"embedding documents" in seen
-    assert b"embedding sentences" in seen
-
-
-def _read(handle: int) -> bytes:
-    try:
-        return os.read(handle, 65536)
-    except OSError:  # Linux says so when the other side is closed
-        return b""
-
-
-def test_texts_are_shown_as_they_are(tmp_path: Path) -> None:
-    odd = "[bold]no markup[/] :smile: \x1b[31mno colour\x07 C:\\"
-    shown = "[bold]no markup[/] :smile: \\u001b[31mno colour\\u0007 C:\\"
-    document = {"id": "[id] :x:", "title": "[i]t[/i]", "text": odd, "kind": "[dim]:heart:"}
-    index = tmp_path / "odd.index"
-    assert strop("build", "-", "-o", index, stdin=jsonl(document)).code == 0
-    for verb, asked in (("show", "[id] :x:"), ("search", "no")):
-        out = strop(verb, index, asked).stdout
-        assert shown in out
-        assert "[id] :x:" in out
-        assert "[i]t[/i]" in out
-    assert "kind: [dim]:heart:" in strop("show", index, "[id] :x:").stdout
-    assert shown in strop("search", index, "no", "--explain").stdout
-    assert strop("show", index, "[id] :x:", "--json").json["text"] == odd
-
-
-def test_piped_lines_are_not_folded(tmp_path: Path) -> None:
-    long = "word " * 3000
-    index = tmp_path / "long.index"
-    strop("build", "-", "-o", index, stdin=jsonl({"id": "x" * 300, "text": long}))
-    lines = strop("show", index, "x" * 300).stdout.splitlines()
-    assert lines[1].rstrip() == long.rstrip()
-    assert any("x" * 300 in line for line in strop("search", index, "word").stdout.splitlines())
-
-
-def test_any_encoding_of_the_terminal_will_do(tmp_path: Path) -> None:
-    text = "naïve → 🙂"
-    index = tmp_path / "x.index"
-    strop("build", "-", "-o", index, stdin=jsonl({"id": "1", "text": text}))
-    for encoding, more in (("ascii", []), ("cp1252", ["--json"])):
-        done = subprocess.run(
-            [sys.executable, "-m", "strop", "show", index, "1", *more],
-            env={**os.environ, "PYTHONIOENCODING": encoding},
-            capture_output=True,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, b"")
-        if more:
-            assert json.loads(done.stdout.decode("cp1252"))["text"] == text
-        else:
-            assert rb"na\xefve \u2192 \U0001f642" in done.stdout
 
 
 # -- build: every form of a corpus -------------------------------------------------------------
@@ -513,7 +443,7 @@ def test_check_and_repair_report_to_people_and_machines(index: Path) -> None:
         "repaired": True,
         "waiting": 0,
     }
-    assert strop("check", index).stdout == "whole\n"
+    assert strop("check", index).stdout == "No damage found\n"
 
 
 def test_check_says_what_waits(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -526,10 +456,10 @@ def test_check_says_what_waits(index: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert strop("add", index, "-", stdin=line).code != 0
     assert strop("check", index, "--json").json["waiting"] > 0
     whole, waits = strop("check", index).stdout.splitlines()
-    assert whole == "whole"
+    assert whole == "No damage found"
     assert f"strop finish {index}" in waits
     strop("finish", index)
-    assert strop("check", index).stdout == "whole\n"
+    assert strop("check", index).stdout == "No damage found\n"
 
 
 # -- search ------------------------------------------------------------------------------------
@@ -683,7 +613,7 @@ def test_eval_warns_of_relevant_documents_that_are_missing(index: Path, dataset:
     strop("remove", index, gone)
     ran = strop("eval", index, dataset, "--json")
     assert ran.json["judged_documents_missing"] == 1
-    assert ran.stderr.startswith("warning: 1 relevant documents of questions are not in the index")
+    assert ran.stderr.startswith("warning: 1 relevant document of questions not in the index")
 
 
 def test_a_warning_of_the_library_is_one_line_too(

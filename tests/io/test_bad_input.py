@@ -64,8 +64,8 @@ def lines_with(at: int, line: str | bytes) -> bytes:
 
 # A file's name, its content, and what the message must name besides the file.
 CORPORA: dict[str, tuple[str, bytes, list[str]]] = {
-    "empty": ("c.jsonl", b"", ["holds no documents"]),
-    "only a header": ("c.csv", b"id,text\n", ["holds no documents"]),
+    "empty": ("c.jsonl", b"", ["contains no documents"]),
+    "only a header": ("c.csv", b"id,text\n", ["contains no documents"]),
     "malformed JSON": (
         "c.jsonl",
         lines_with(4, '{"id": "n3", "text": "half'),
@@ -148,7 +148,7 @@ def test_a_missing_corpus(index: Path, tmp_path: Path) -> None:
 
 def test_nothing_on_standard_input(tmp_path: Path) -> None:
     ran = strop("build", "-", "-o", tmp_path / "new", stdin="")
-    failed(ran, "standard input holds no documents")
+    failed(ran, "standard input contains no documents")
     assert not (tmp_path / "new").exists()
 
 
@@ -168,7 +168,7 @@ def test_documents_without_text_are_kept_and_counted(index: Path) -> None:
     blank = [{"id": "e1", "text": ""}, {"id": "e2", "title": "", "text": ""}, GOOD[0]]
     ran = strop("add", index, "-", "--json", stdin=jsonl(*blank))
     assert (ran.json["new"], ran.json["empty"], ran.json["documents"]) == (3, 2, 63)
-    assert ran.stderr == "warning: 2 documents have no text; they are kept and score 0\n"
+    assert ran.stderr == "warning: 2 documents without text: stored, but no search can match them\n"
     assert strop("info", index, "--json").json["empty"] == 2
     hits = strop("search", index, "copy a file", "-k", "99", "--json").json["hits"]
     assert {hit["id"]: hit["score"] for hit in hits}.items() >= {("e1", 0.0), ("e2", 0.0)}
@@ -301,8 +301,8 @@ def test_lost_vectors_are_named_and_made_again(
     ran = strop("check", index, "--repair")
     assert (ran.code, ran.stderr) == (0, "")
     assert f"vectors/{name} holds " in ran.stdout
-    assert ran.stdout.endswith("\nrepaired\n")
-    assert strop("check", index).stdout == "whole\n"
+    assert ran.stdout.endswith("\nRepaired\n")
+    assert strop("check", index).stdout == "No damage found\n"
     assert content(index) == before
 
 
@@ -369,7 +369,7 @@ def test_a_read_only_index_can_be_read_and_not_written(
         built = strop("build", "-", "-o", read_only.parent / "new", stdin=jsonl(*GOOD))
         checked = strop("check", read_only)
     assert found == expected
-    assert checked.stdout == "whole\n"
+    assert checked.stdout == "No damage found\n"
     for ran in (added, removed):
         failed(ran, read_only, "cannot be written", "permissions")
     failed(built, read_only.parent / "new", "Permission denied")
@@ -508,7 +508,7 @@ def _goes_on(index: Path, ran: Ran, corpus: Path, tmp_path: Path, *options: str)
     whole = tmp_path / "whole.index"
     assert strop("build", corpus, "-o", whole, *options).code == 0
     assert content(index) == content(whole)
-    assert strop("check", index).stdout == "whole\n"
+    assert strop("check", index).stdout == "No damage found\n"
 
 
 @pytest.mark.parametrize("writes", [0, 1])

@@ -1,4 +1,4 @@
-"""What the verbs of the command line share: options, opening, reading, reporting."""
+"""What the verbs share: options, opening an index, reading a corpus, reporting changes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from strop.cli.messages import echo, print_json, say, warn
-from strop.common.text import human_bytes
+from strop.common.text import counted, human_bytes
 from strop.errors import BadInput
 from strop.io.files import shown_name
 
-if TYPE_CHECKING:  # loaded by the verbs that need it, so that --help is quick
+if TYPE_CHECKING:  # the verbs load it themselves, so that --help is quick
     from strop.index import Index
 
 _OWN = frozenset(
     ("cache", "cls", "embedder", "spec", "lm", "settings", "into", "limit", "price", "retry",
      "verify", "clock")
 )  # fmt: skip
-"""Arguments of their own in the library, not options of an embedder or a model."""
+"""Names of arguments of the library, which are not options of an embedder or a model."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,6 +33,11 @@ _WASTE_SHARE, _WASTE_BYTES = 0.2, 1_000_000
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
+def _delimiter(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """A tab is hard to type: ``tab`` and ``\\t`` mean it."""
+    return "\t" if value in ("tab", "\\t") else value
+
+
 def corpus_options(command: F) -> F:
     """Add the options that say how to read a corpus."""
     for option in reversed(
@@ -40,11 +45,25 @@ def corpus_options(command: F) -> F:
             click.option(
                 "--format",
                 type=click.Choice(["beir", "jsonl", "csv", "tsv", "parquet", "text"]),
-                help="What CORPUS is, where its name does not say.",
+                help="Corpus format, if not clear from the extension.",
             ),
-            click.option("--id-field", help="The field with the document's id.  [_id, id]"),
-            click.option("--text-field", help="The field with its text.  [text]"),
-            click.option("--title-field", help="The field with its title.  [title]"),
+            click.option("--id-field", help="Name of the id field.  [_id, id]"),
+            click.option("--text-field", help="Name of the text field.  [text]"),
+            click.option("--title-field", help="Name of the title field.  [title]"),
+            click.option(
+                "--delimiter",
+                callback=_delimiter,
+                metavar="CHARACTER",
+                help="Column separator of a CSV file, such as ';' or tab.  [guessed from the"
+                " header]",
+            ),
+            click.option(
+                "--max-document-bytes",
+                type=click.IntRange(1),
+                default=64_000_000,
+                show_default=True,
+                help="Refuse longer lines and documents.",
+            ),
         ]
     ):
         command = option(command)
@@ -52,18 +71,18 @@ def corpus_options(command: F) -> F:
 
 
 def scoring_options(command: F) -> F:
-    """Add the options that every way of scoring takes."""
+    """Add the options that every method takes."""
     for option in reversed(
         [
             click.option("--alpha", type=float, help="Strength of sharpening.  [1]"),
             click.option(
                 "--temperature",
                 type=float,
-                help="Of the softmax over a document's queries: 0 takes the most similar, inf the"
-                " mean.  [sharp 0.1, simsharp and consharp 1]",
+                help="Softmax temperature over a document's queries: 0 takes the most similar"
+                " query, inf their mean.  [sharp 0.1, simsharp and consharp 1]",
             ),
             click.option("--sets", help="Query sets to use, such as simple+contrastive.  [all]"),
-            click.option("--n", type=int, help="Use the first N queries of each list.  [all]"),
+            click.option("--n", type=int, help="Use the first N queries per document and set."),
         ]
     ):
         command = option(command)
@@ -77,20 +96,20 @@ def open_index(path: Path) -> Index:
     return Index.open(path)
 
 
-def documents_of(corpus: str, fields: dict[str, str | None]) -> Iterator[Any]:
+def documents_of(corpus: str, options: dict[str, Any]) -> Iterator[Any]:
     """Yield a corpus's documents with their places; an empty corpus is an error."""
     from strop.io.corpora import read_corpus_with_places
 
     empty = True
-    for sourced in read_corpus_with_places(corpus, **fields):
+    for sourced in read_corpus_with_places(corpus, **options):
         empty = False
         yield sourced.document, sourced.where
     if empty:
-        raise BadInput(f"{shown_name(corpus)} holds no documents")
+        raise BadInput(f"{shown_name(corpus)} contains no documents")
 
 
-def clear_away(folder: Path, folder_too: bool) -> None:
-    """Delete an index that came to nothing, and the folder if it was not there before."""
+def delete_index(folder: Path, folder_too: bool) -> None:
+    """Delete the files of an index, and the folder itself if it is ours."""
     for entry in folder.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)
@@ -100,44 +119,57 @@ def clear_away(folder: Path, folder_too: bool) -> None:
         folder.rmdir()
 
 
-def report_changes(index: Index, changes: dict[str, Any], as_json: bool) -> None:
-    """Say what an index holds after documents came."""
-    about = index.info()
-    if changes.get("empty"):
-        warn(f"{changes['empty']:,} documents have no text; they are kept and score 0")
+def report_changes(path: Path, changes: dict[str, Any], as_json: bool) -> None:
+    """Report what an index holds after documents were added or embedded.
+
+    The index is opened again for this: only once its writer has closed it, and SQLite has emptied
+    its log, does the folder have the size that ``strop info`` reports.
+    """
+    with open_index(path) as index:
+        about = index.info()
+    if empty := changes.get("empty"):
+        warn(f"{counted(empty, 'document')} without text: stored, but no search can match them")
     sets = {name: of["queries"] for name, of in about["sets"].items() if of["source"] != "expanded"}
     if as_json:
         print_json({**changes, "documents": about["documents"], "queries": sets})
         return
-    said = [
+    kinds = [
         f"{changes[key]:,} {key}" for key in ("new", "changed", "unchanged") if changes.get(key)
     ]
-    mixed = ", ".join(f"{count:,} {name}" for name, count in sets.items())
+    queries = ", ".join(f"{count:,} {name}" for name, count in sets.items())
     echo(
-        f"{about['documents']:,} documents"
-        + (f" ({', '.join(said)})" if said else "")
-        + (f", sharpened by {mixed}" if mixed else "")
-        + f", {human_bytes(about['total_bytes'])} in {about['path']}"
+        counted(about["documents"], "document")
+        + (f" ({', '.join(kinds)})" if kinds else "")
+        + (f", sharpened by {queries}" if queries else "")
+        + f", {human_bytes(about['sizes']['total'])} in {about['path']}"
     )
     if worth_compacting(about["sizes"]):
         waste = human_bytes(about["sizes"]["waste"])
-        say(f"{waste} of it are in no use: strop compact {shlex.quote(about['path'])}")
+        say(f"{waste} of it can be freed: strop compact {shlex.quote(about['path'])}")
 
 
 def waiting_for_vectors(about: dict[str, Any]) -> int:
-    """Return how many documents and lists of queries ``strop finish`` would embed."""
-    # Expanded text is embedded when a method asks for it, not by finish.
+    """Return how many documents and query lists ``strop finish`` would embed."""
+    # Text of doc2query and docexp is embedded when a method needs it, not by finish.
     sets = [of for of in about["sets"].values() if of["source"] != "expanded"]
     return int(about["waiting"] + sum(of["waiting"] for of in sets))
 
 
+def unfinished(path: Path, waiting: int) -> str:
+    """Return the message for an index with documents or query lists that wait for vectors."""
+    return (
+        f"the index is unfinished: {waiting:,} of its documents and query lists wait to be "
+        f"embedded; to continue: strop finish {shlex.quote(str(path))}"
+    )
+
+
 def worth_compacting(sizes: dict[str, Any]) -> bool:
-    """Tell whether so much of an index is waste that people should hear of it."""
+    """Tell whether enough space is wasted to be worth a message."""
     return bool(sizes["waste"] > max(_WASTE_BYTES, _WASTE_SHARE * sizes["total"]))
 
 
 def named_options(pairs: Sequence[str], flag: str = "--option") -> dict[str, Any]:
-    """Read NAME=VALUE pairs; a value that is JSON is taken as such."""
+    """Read NAME=VALUE pairs; a value that is valid JSON is read as JSON."""
     options = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -152,6 +184,11 @@ def named_options(pairs: Sequence[str], flag: str = "--option") -> dict[str, Any
     return options
 
 
-def split_list(text: str | None, mark: str = ",") -> list[str]:
-    """Return the parts of a list given as one argument."""
-    return [part.strip() for part in (text or "").split(mark) if part.strip()]
+def split_list(text: str | None) -> list[str]:
+    """Return the parts of a list given as one argument, separated by commas."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def split_sets(text: str | None) -> list[str]:
+    """Return names of query sets given as one argument, such as ``simple+contrastive``."""
+    return split_list((text or "").replace("+", ","))

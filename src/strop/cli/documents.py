@@ -1,17 +1,18 @@
-"""The verbs that bring documents in, change them, show them and choose their references."""
+"""The verbs that add, update, remove and show documents, and choose their references."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from strop.cli.common import (
     AS_JSON,
-    clear_away,
     corpus_options,
+    delete_index,
     documents_of,
     named_options,
     open_index,
@@ -19,6 +20,7 @@ from strop.cli.common import (
 )
 from strop.cli.messages import echo, print_json, say
 from strop.cli.progress import progress_bars
+from strop.common.text import counted
 from strop.errors import IndexBusy, StropError
 from strop.io.files import filled_lines
 
@@ -26,26 +28,26 @@ from strop.io.files import filled_lines
 @click.command()
 @click.argument("corpus")
 @click.option("-o", "--output", "path", required=True, type=Path, help="The index folder.")
-@click.option("--embedder", help="Which embedder.  [that of the index; wordllama for a new one]")
-@click.option("--base-url", help="Where api: finds its server, such as http://127.0.0.1:8080/v1.")
+@click.option("--embedder", help="Embedder, see above.  [the index's own; for a new one wordllama]")
+@click.option("--base-url", help="Server of api: embedders, such as http://127.0.0.1:8080/v1.")
 @click.option(
     "--option",
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An embedder's option, such as max_length=512 (repeatable).",
+    help="Option of the embedder, such as max_length=512 (repeatable).",
 )
 @click.option(
     "--queries",
     type=click.Choice(["sentences", "none"]),
     default="sentences",
     show_default=True,
-    help="What to sharpen with: the documents' own sentences, or nothing yet.",
+    help="Sharpen with the documents' own sentences, or with nothing yet.",
 )
 @click.option(
     "--query-vectors",
     type=click.Choice(["int8", "float32"]),
-    help="How a new index stores the vectors of its query sets.  [int8]",
+    help="How a new index stores its query vectors.  [int8]",
 )
 @corpus_options
 @AS_JSON
@@ -58,12 +60,15 @@ def build(
     queries: str,
     query_vectors: str | None,
     as_json: bool,
-    **fields: str | None,
+    **reading: Any,
 ) -> None:
-    """Index CORPUS: a BEIR folder, JSONL, CSV, TSV, Parquet, a folder of .txt and .md, or -.
+    """Index CORPUS and sharpen it.
 
-    Run again, it goes on where it was interrupted and takes in what is new or changed; it removes
-    nothing. In a folder of texts the ids are the files' names.
+    CORPUS is a BEIR folder, a JSONL, CSV, TSV or Parquet file, a folder of .txt and .md files, or -
+    for JSON lines on standard input. In a folder of texts the ids are the file names.
+
+    Run it again to continue after an interruption and to add what is new or changed; it removes
+    nothing.
 
     \b
     Embedders: wordllama            static vectors, packaged, fast (the default)
@@ -74,38 +79,39 @@ def build(
     """
     from strop.index import Index
 
-    given = named_options(options) | ({"base_url": base_url} if base_url else {})
+    settings = named_options(options) | ({"base_url": base_url} if base_url else {})
     exists = (path / "catalog.sqlite").exists()
-    held = None if not path.exists() else any(path.iterdir()) if path.is_dir() else True
+    new_folder = not path.exists()
+    was_empty = new_folder or (path.is_dir() and not any(path.iterdir()))
     if exists:
         if query_vectors is not None:
             raise click.UsageError(
-                f"{path} is there already and keeps how it stores its vectors; to change that: "
+                f"{path} exists and keeps the form of its vectors; to change it: "
                 f"strop compact {shlex.quote(str(path))} --query-vectors {query_vectors}"
             )
-        index = Index.open(path, embedder, **given)
+        index = Index.open(path, embedder, **settings)
     else:
-        stored = query_vectors or "int8"
-        index = Index.create(path, embedder or "wordllama", query_vectors=stored, **given)
+        form = query_vectors or "int8"
+        index = Index.create(path, embedder or "wordllama", query_vectors=form, **settings)
     with index:
         try:
             with progress_bars() as progress:
                 if queries == "sentences" and not exists:
                     index.sharpen("sentences", progress=progress)
-                changes = index.add(documents_of(corpus, fields), progress)
-                # One that is there has been brought up to date by now, whatever its settings.
+                changes = index.add(documents_of(corpus, reading), progress)
+                # Adding has finished whatever an interrupted run left, so the sets are known now.
                 if queries == "sentences" and exists and "sentences" not in index.info()["sets"]:
                     index.sharpen("sentences", progress=progress)
         except IndexBusy:
             raise
         except StropError:
-            if not held and not len(index):  # nothing came of it: leave no empty index behind
+            if was_empty and not len(index):  # nothing was added: leave no empty index behind
                 index.close()
-                clear_away(path, folder_too=held is None)
+                delete_index(path, folder_too=new_folder)
             raise
-        if exists:
-            say(f"{path} was there already: what is new or changed came to it, nothing went")
-        report_changes(index, asdict(changes), as_json)
+    if exists:
+        say(f"{path} existed: added what is new, updated what changed, removed nothing")
+    report_changes(path, asdict(changes), as_json)
 
 
 @click.command()
@@ -113,31 +119,41 @@ def build(
 @click.argument("corpus")
 @corpus_options
 @AS_JSON
-def add(path: Path, corpus: str, as_json: bool, **fields: str | None) -> None:
+def add(path: Path, corpus: str, as_json: bool, **reading: Any) -> None:
     """Add the documents of CORPUS to INDEX; a known id with another text is updated."""
-    with open_index(path) as index:
-        with progress_bars() as progress:
-            changes = index.add(documents_of(corpus, fields), progress)
-        report_changes(index, asdict(changes), as_json)
+    with open_index(path) as index, progress_bars() as progress:
+        changes = index.add(documents_of(corpus, reading), progress)
+    report_changes(path, asdict(changes), as_json)
 
 
 @click.command()
 @click.argument("path", metavar="INDEX", type=Path)
 @click.argument("ids", nargs=-1)
-@click.option("--file", help="A file with one id a line; - for standard input.")
+@click.option("--file", help="A file with one id per line; - for standard input.")
 @AS_JSON
 def remove(path: Path, ids: tuple[str, ...], file: str | None, as_json: bool) -> None:
-    """Remove documents by id; if one is unknown, none is removed."""
-    wanted = [*ids, *(line.strip() for _, line in (filled_lines(file) if file else ()))]
-    if not wanted:
+    """Remove documents by id; if one id is unknown, nothing is removed."""
+    unwanted = [*ids, *(line.strip() for _, line in (filled_lines(file) if file else ()))]
+    if not unwanted:
         raise click.UsageError("name at least one id, or give --file")
     with open_index(path) as index:
-        index.remove(wanted)
+        index.remove(unwanted)
         left = len(index)
+    removed = len(set(unwanted))
     if as_json:
-        print_json({"removed": len(set(wanted)), "documents": left})
+        print_json({"removed": removed, "documents": left})
     else:
-        echo(f"removed {len(set(wanted)):,}; {left:,} documents are left")
+        echo(f"removed {counted(removed, 'document')}; {left:,} left")
+
+
+@click.command()
+@click.argument("path", metavar="INDEX", type=Path)
+@AS_JSON
+def finish(path: Path, as_json: bool) -> None:
+    """Continue interrupted work on INDEX: embed what still waits."""
+    with open_index(path) as index, progress_bars() as progress:
+        index.finish(progress)
+    report_changes(path, {}, as_json)
 
 
 @click.command()
@@ -145,24 +161,24 @@ def remove(path: Path, ids: tuple[str, ...], file: str | None, as_json: bool) ->
 @click.argument("id_", metavar="ID")
 @AS_JSON
 def show(path: Path, id_: str, as_json: bool) -> None:
-    """Show one document and its stored queries."""
+    """Show a document, its stored queries and its references."""
     with open_index(path) as index:
         document, queries = index.get(id_), index.queries_of(id_)
-        selected = index.references_of(id_)
+        references = index.references_of(id_)
     if as_json:
-        chosen = asdict(selected) if selected else None
+        chosen = asdict(references) if references else None
         print_json({**asdict(document), "queries": queries, "references": chosen})
         return
-    from strop.cli import tables
+    from strop.cli.tables import print_document
 
-    tables.print_document(document, queries, selected)
+    print_document(document, queries, references)
 
 
 @click.command()
 @click.argument("path", metavar="INDEX", type=Path)
-@click.option("--neighbors", default=100, show_default=True, help="How many to cluster.")
+@click.option("--neighbors", default=100, show_default=True, help="Nearest documents to cluster.")
 @click.option("--k", "sizes", default="3:10", show_default=True, help="Numbers of clusters to try.")
-@click.option("--seed", default=0, show_default=True, help="Of the seeding of KMeans.")
+@click.option("--seed", default=0, show_default=True, help="Seed of KMeans.")
 @click.option(
     "--method",
     type=click.Choice(["auto", "exact", "cells"]),
@@ -179,9 +195,10 @@ def references(
     method: str,
     as_json: bool,
 ) -> None:
-    """Choose the neighbours each document of INDEX is to be told apart from.
+    """Choose for each document the similar ones it must be told apart from.
 
-    After documents came, changed or went, only what that touches is chosen anew.
+    Run it again after documents were added, changed or removed: only what that affects is chosen
+    again.
     """
     from strop.references.selection import ReferenceSettings
 
@@ -192,20 +209,8 @@ def references(
     with open_index(path) as index:
         with progress_bars() as progress:
             chosen = index.select_references(settings, method=method, progress=progress)
-        about = index.info()
-    told = {"chosen": chosen, **(about["references"] or {"documents": 0, "out_of_date": 0})}
+        stored = index.info()["references"] or {"documents": 0, "out_of_date": 0}
     if as_json:
-        print_json(told)
+        print_json({"chosen": chosen, **stored})
     else:
-        echo(f"references of {told['documents']:,} documents ({chosen:,} chosen now)")
-
-
-@click.command()
-@click.argument("path", metavar="INDEX", type=Path)
-@AS_JSON
-def finish(path: Path, as_json: bool) -> None:
-    """Go on with work on INDEX that was interrupted."""
-    with open_index(path) as index:
-        with progress_bars() as progress:
-            index.finish(progress)
-        report_changes(index, {}, as_json)
+        echo(f"references of {counted(stored['documents'], 'document')} ({chosen:,} chosen now)")

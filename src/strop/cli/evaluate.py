@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from strop.cli.common import AS_JSON, open_index, scoring_options, split_list
+from strop.cli.common import AS_JSON, open_index, scoring_options, split_list, split_sets
 from strop.cli.expand import chosen_steps, expansion_options, limits, report_expansion
 from strop.cli.messages import echo, print_json, warn
 from strop.cli.progress import progress_bars
+from strop.common.text import counted
 
 
 @click.command("eval")
@@ -21,36 +22,36 @@ from strop.cli.progress import progress_bars
     default="trad,sharp",
     show_default=True,
     help="Any of trad, sharp, simsharp, consharp, indexsharp, maxsim, doc2query, docexp, bm25,"
-    " hybrid; each may carry settings: sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5."
-    " T is short for temperature. sharp:words=1 adds the share of the query's words a document has;"
-    " hybrid:of=sharp fuses the ranks of BM25 with sharp's instead of trad's.",
+    " hybrid. Each may have settings: sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5"
+    " (T is short for temperature). sharp:words=1 adds keyword matching to the score;"
+    " hybrid:of=sharp fuses BM25 with sharp instead of trad.",
 )
 @click.option(
     "--measures",
     default="nDCG@10,R@50,AP@50",
     show_default=True,
-    help="Any that ir_measures knows.",
+    help="Any measures of ir_measures.",
 )
-@click.option("--split", default="test", show_default=True, help="Which qrels of the dataset.")
-@click.option("--exclude-queries", help="Ids of queries to drop, such as 1,3.")
-@click.option("--limit-queries", type=click.IntRange(1), help="Take the first N of the others.")
+@click.option("--split", default="test", show_default=True, help="Which qrels of DATASET.")
+@click.option("--exclude-queries", help="Ids of queries to leave out, such as 1,3.")
+@click.option("--limit-queries", type=click.IntRange(1), help="Use only the first N queries.")
 @click.option(
-    "--ignore-same-id", is_flag=True, help="Leave out a document with the query's id (ArguAna)."
+    "--ignore-same-id", is_flag=True, help="Skip a document with the id of the query (ArguAna)."
 )
-@click.option("--baseline", help="What to test the others against.  [the first method]")
+@click.option("--baseline", help="Method that the others are compared with.  [the first]")
 @scoring_options
 @click.option(
     "--run-out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="A folder for TREC run files, one for each method.",
+    help="Write TREC run files to this folder, one per method.",
 )
 @click.option(
     "--leak-gate",
     type=float,
-    help="Also score without every generated query whose cosine to a test query is at least this,"
+    help="Score again without the generated queries whose cosine to a test query is at least this,"
     " such as 0.9.",
 )
-@click.option("--per-query", is_flag=True, help="With --json: also the value of each query.")
+@click.option("--per-query", is_flag=True, help="With --json: also the values per query.")
 @expansion_options(several=True)
 @AS_JSON
 def eval_(
@@ -73,11 +74,12 @@ def eval_(
     as_json: bool,
     **expansion: Any,
 ) -> None:
-    """Score methods on DATASET, a BEIR folder with queries.jsonl and qrels.
+    """Compare methods on the labelled queries of DATASET.
 
-    trad is plain search, sharp all query sets at temperature 0.1; docs/architecture.md has the
-    others. doc2query and docexp embed the expanded documents first and keep that in the index.
-    With --expand there is one table of query methods by scoring methods.
+    DATASET is a BEIR folder with queries.jsonl and qrels. trad is plain search, sharp mixes all
+    query sets at temperature 0.1; docs/architecture.md explains the others. doc2query and docexp
+    first embed the augmented documents and keep these vectors in the index. With --expand the
+    table has a row for each query method and scoring method.
     """
     from strop.cli import tables
     from strop.evaluation.grid import evaluate_grid
@@ -85,7 +87,7 @@ def eval_(
 
     steps = chosen_steps(expansion)
     with open_index(path) as index, progress_bars() as progress:
-        if run_out is not None:  # before the work, not after, if it cannot be made
+        if run_out is not None:  # now: an error after the work would waste it
             run_out.mkdir(parents=True, exist_ok=True)
         grid = evaluate_grid(
             index,
@@ -99,7 +101,7 @@ def eval_(
             baseline=baseline,
             alpha=alpha,
             temperature=temperature,
-            sets=split_list((sets or "").replace("+", ",")),
+            sets=split_sets(sets),
             n=n,
             leak_gate=leak_gate,
             progress=progress,
@@ -108,38 +110,35 @@ def eval_(
     report = grid.first
     if report.missing:
         warn(
-            f"{report.missing:,} relevant documents of {report.dataset} are not in the index;"
+            f"{counted(report.missing, 'relevant document')} of {report.dataset} not in the index:"
             " no method can find them"
         )
     for name, refined in grid.refined.items():
         report_expansion(name, refined)
     if run_out is not None:
-        for step, one in grid.reports.items():
-            for name, run in one.runs.items():
-                named = name if step == "none" else f"{step}.{name}"
-                safe = named.replace(":", "_").replace("=", "-")
+        for step, scored in grid.reports.items():
+            for name, run in scored.runs.items():
+                label = name if step == "none" else f"{step}.{name}"
+                safe = label.replace(":", "_").replace("=", "-")
                 write_run(run_out / f"{report.dataset}.{safe}.trec", run, f"strop-{safe}")
-    if not grid.refined:
-        if as_json:
-            print_json(report.to_json(per_query))
-        else:
-            tables.print_report(report)
-    elif as_json:
-        print_json(grid.to_json(per_query))
-    else:
+    if as_json:
+        print_json((grid if grid.refined else report).to_json(per_query))
+    elif grid.refined:
         tables.print_grid(grid)
+    else:
+        tables.print_report(report)
 
 
 @click.command()
 @click.argument("path", metavar="INDEX", type=Path)
-@click.option("--labels", metavar="DATASET", help="Choose on this dataset's labelled queries.")
-@click.option("--split", default="test", show_default=True, help="Which qrels of the dataset.")
-@click.option("--exclude-queries", help="Ids of queries to drop, such as 1,3.")
-@click.option("--ignore-same-id", is_flag=True, help="Leave out a document with the query's id.")
+@click.option("--labels", metavar="DATASET", help="Choose by the labelled queries of DATASET.")
+@click.option("--split", default="test", show_default=True, help="Which qrels of DATASET.")
+@click.option("--exclude-queries", help="Ids of queries to leave out, such as 1,3.")
+@click.option("--ignore-same-id", is_flag=True, help="Skip a document with the id of the query.")
 @click.option(
-    "--queries", "most", default=1000, show_default=True, help="Stored queries to try, of each set."
+    "--queries", "most", default=1000, show_default=True, help="Stored queries to use per set."
 )
-@click.option("--reset", is_flag=True, help="Go back to the usual defaults.")
+@click.option("--reset", is_flag=True, help="Restore the usual defaults.")
 @AS_JSON
 def tune(
     path: Path,
@@ -151,19 +150,19 @@ def tune(
     reset: bool,
     as_json: bool,
 ) -> None:
-    """Choose the defaults of sharp for INDEX, without labels, and keep them there.
+    """Choose better defaults of sharp for INDEX, without labels, and store them.
 
-    Two or more generated sets cross-validate each other: the queries of each search an index
+    Two or more generated query sets are cross-validated: the queries of each set search an index
     sharpened by the others. With sentences alone only the weight of words is chosen. The gain is
-    measured on queries the choice did not see, with a 95% interval; what does not surely gain is
-    not taken. Options of other commands, such as --alpha, override the choice. See docs/tuning.md.
+    measured on queries that had no part in the choice, with a 95% interval; settings without a
+    sure gain are not taken. Options such as --alpha override the stored choice. See docs/tuning.md.
     """
     from strop.cli import tables
     from strop.evaluation.tune import tune as choose
     from strop.io.datasets import read_dataset
 
     if reset and labels:
-        raise click.UsageError("--reset goes alone")
+        raise click.UsageError("--reset cannot be combined with --labels")
     with open_index(path) as index, progress_bars() as progress:
         if reset:
             index.keep_tuned(None)

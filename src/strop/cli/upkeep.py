@@ -7,64 +7,68 @@ from pathlib import Path
 
 import click
 
-from strop.cli.common import AS_JSON, open_index, waiting_for_vectors
+from strop.cli.common import AS_JSON, open_index, unfinished, waiting_for_vectors
 from strop.cli.messages import echo, print_json
 from strop.cli.progress import progress_bars
-from strop.common.text import human_bytes
+from strop.common.text import counted, human_bytes
 
 
 @click.command()
 @click.argument("path", metavar="INDEX", type=Path)
 @AS_JSON
 def info(path: Path, as_json: bool) -> None:
-    """Say what INDEX holds, how large it is and what still waits to be embedded."""
+    """Show what INDEX holds, its size, and what still waits to be embedded."""
     with open_index(path) as index:
         about = index.info()
     if as_json:
         print_json(about)
         return
-    from strop.cli import tables
+    from strop.cli.tables import print_info
 
-    tables.print_info(about)
+    print_info(about)
 
 
 @click.command()
 @click.argument("path", metavar="INDEX", type=Path)
-@click.option("--repair", is_flag=True, help="Make damaged vectors anew from the catalog.")
-@click.option("--recall", is_flag=True, help="Also compare searches with exact ones.")
+@click.option("--repair", is_flag=True, help="Compute damaged vectors again from the catalog.")
+@click.option("--recall", is_flag=True, help="Also compare fast searches with exact ones.")
 @click.option(
     "--sample",
     type=click.IntRange(1),
     default=100,
     show_default=True,
-    help="How many stored queries --recall asks.",
+    help="Number of stored queries that --recall uses.",
 )
 @AS_JSON
 def check(path: Path, repair: bool, recall: bool, sample: int, as_json: bool) -> None:
-    """Read every file of INDEX and say what is damaged; ends with 1 if anything is.
+    """Read every file of INDEX and report damage; exit code 1 if there is any.
 
-    Vectors are compared with their checksums, the catalog is examined by SQLite.
+    Vectors are compared with their checksums; SQLite examines the catalog.
     """
     with open_index(path) as index, progress_bars() as progress:
         problems = index.check(repair, progress)
-        found = index.recall(sample) if recall and (repair or not problems) else None
+        measured = index.recall(sample) if recall and (repair or not problems) else None
         waiting = waiting_for_vectors(index.info())
-    mended = bool(problems) and repair
+    repaired = bool(problems) and repair
     if as_json:
-        told = {"problems": problems, "repaired": mended, "waiting": waiting}
-        print_json(told | ({"recall": found} if found else {}))
+        result = {"problems": problems, "repaired": repaired, "waiting": waiting}
+        print_json(result | ({"recall": measured} if measured else {}))
     else:
         for problem in problems:
             echo(problem)
-        mend = f"damaged; to mend it: strop check {shlex.quote(str(path))} --repair"
-        echo("repaired" if mended else mend if problems else "whole")
+        if not problems:
+            echo("No damage found")
+        elif repaired:
+            echo("Repaired")
+        else:
+            echo(f"Damaged; to repair it: strop check {shlex.quote(str(path))} --repair")
         if waiting:
-            echo(f"not finished: {waiting:,} to embed: strop finish {shlex.quote(str(path))}")
-        if found:
-            how = "candidates" if found["two_stage"] else "every document (so it is exact)"
+            echo(unfinished(path, waiting))
+        if measured:
+            scored = "candidates" if measured["two_stage"] else "every document, so it is exact"
             echo(
-                f"overlap@{found['k']} with the exact ranking: {found['overlap']:.4f} "
-                f"({found['queries']:,} stored queries; searches score {how})"
+                f"overlap@{measured['k']} with the exact ranking: {measured['overlap']:.4f} "
+                f"({counted(measured['queries'], 'stored query')}; searches score {scored})"
             )
     if problems and not repair:
         raise click.exceptions.Exit(1)
@@ -75,14 +79,14 @@ def check(path: Path, repair: bool, recall: bool, sample: int, as_json: bool) ->
 @click.option(
     "--query-vectors",
     type=click.Choice(["int8", "float32"]),
-    help="Store vectors so from now on, those that are there included.  [as they are]",
+    help="Store vectors in this form from now on, also those already stored.  [unchanged]",
 )
 @AS_JSON
 def compact(path: Path, query_vectors: str | None, as_json: bool) -> None:
-    """Give back the space of what was removed or replaced; searches go on meanwhile.
+    """Free space left by removals and updates; searches continue meanwhile.
 
-    `strop info` says how much that is. It needs room for a second copy of what stays. Vectors
-    stored in fewer bytes by --query-vectors do not get back the digits they lose.
+    `strop info` shows how much that is. It needs room for a second copy of what is kept. Precision
+    that --query-vectors takes away does not come back.
     """
     with open_index(path) as index:
         with progress_bars() as progress:
@@ -91,5 +95,5 @@ def compact(path: Path, query_vectors: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"freed_bytes": freed, "sizes": sizes})
     else:
-        change = "given back" if freed >= 0 else "more than before"
+        change = "freed" if freed >= 0 else "more than before"
         echo(f"{human_bytes(abs(freed))} {change}, {human_bytes(sizes['total'])} in all")

@@ -1,7 +1,7 @@
-"""Corpora in: BEIR folders, JSONL, CSV, TSV, Parquet, folders of text.
+"""Reads corpora: BEIR folders, JSONL, CSV, TSV, Parquet, folders of text.
 
-Files are read line by line (Parquet by small batches of rows), so memory does not grow with a
-corpus.
+Files are read line by line (Parquet by small batches of rows), so memory does not grow with the
+corpus. Lines and documents have a limit, so it does not grow with one of them either.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import csv
 import math
 import os
-import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from strop.errors import BadInput, MissingExtra
 from strop.io.files import (
+    MAX_BYTES,
     PathLike,
     Record,
     cannot_read,
@@ -33,13 +34,16 @@ from strop.io.files import (
     short,
     shown_name,
     suffix,
+    too_long,
 )
+from strop.io.markdown import first_heading, split_front_matter
 from strop.types import Document
 
 FORMATS = ("beir", "jsonl", "csv", "tsv", "parquet", "text")
 _FORMAT_OF = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 _FORMAT_OF[".parquet"] = "parquet"
-_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#*)?[ \t]*$")
+_ID_FIELDS = ("_id", "id")
+_DELIMITERS = (",", ";", "\t", "|")
 _csv_limit = threading.Lock()
 
 
@@ -57,21 +61,32 @@ def read_corpus(
     text_field: str | None = None,
     title_field: str | None = None,
     format: str | None = None,
+    delimiter: str | None = None,
+    max_document_bytes: int = MAX_BYTES,
 ) -> Iterator[Document]:
-    """Yield the documents of a corpus, in its order, without holding more than a few of them.
+    """Yield the documents of a corpus in its order, with only a few of them in memory.
 
-    ``source`` is a BEIR folder (it holds ``corpus.jsonl``), a JSONL, CSV, TSV or Parquet file,
-    a folder of ``.txt`` and ``.md`` files, or ``-`` for JSON lines on standard input; all but
-    Parquet may be gzipped. ``format`` (one of ``FORMATS``) overrules the suffix.
+    ``source`` is a BEIR folder (with ``corpus.jsonl``), a JSONL, CSV, TSV or Parquet file, a
+    folder of ``.txt`` and ``.md`` files, or ``-`` for JSON lines on standard input. All but
+    Parquet may be gzipped. ``format`` (one of ``FORMATS``) overrides the suffix. ``delimiter``
+    separates the columns of a CSV file; without it the header decides.
 
-    The fields are ``_id`` or ``id``, ``text`` and, if there, ``title``; one named by the caller
-    must be in every record. Other fields become metadata; an object in the field ``metadata``
-    is merged into it, and a field beside it wins over one inside. In a folder of texts the ids
-    are relative paths; files come before subfolders, each sorted by name; hidden names are
-    skipped and links to folders not followed. Ids may repeat: who stores them finds that out.
+    The fields are ``_id`` or ``id``, ``text`` and optionally ``title``; a field named by the
+    caller must be in every record. Other fields become metadata. An object in the field
+    ``metadata`` is merged into it; where both have a name, the field outside wins. In a folder
+    of texts the ids are relative paths; YAML front matter of an .md file becomes metadata, and
+    the title is the one named there, else the first heading. Files come before subfolders, each
+    sorted by name; hidden names are skipped and links to folders are not followed. Ids may
+    repeat: the index refuses that, not this function.
     """
     sourced = read_corpus_with_places(
-        source, id_field=id_field, text_field=text_field, title_field=title_field, format=format
+        source,
+        id_field=id_field,
+        text_field=text_field,
+        title_field=title_field,
+        format=format,
+        delimiter=delimiter,
+        max_document_bytes=max_document_bytes,
     )
     return (item.document for item in sourced)
 
@@ -83,18 +98,26 @@ def read_corpus_with_places(
     text_field: str | None = None,
     title_field: str | None = None,
     format: str | None = None,
+    delimiter: str | None = None,
+    max_document_bytes: int = MAX_BYTES,
 ) -> Iterator[Sourced]:
     """Do as ``read_corpus``, and say where each document came from."""
-    found, path = _find_corpus(os.fspath(source), format)
-    if found == "text":
-        return _text_files(path)
-    if found == "parquet":
-        records = _parquet_records(path)
-    elif found in ("csv", "tsv"):
-        records = _csv_records(path, "," if found == "csv" else "\t")
-    else:
-        records = json_records(path)
+    format, path = _find_corpus(os.fspath(source), format)
+    if delimiter is not None and (format not in ("csv", "tsv") or len(delimiter) != 1):
+        what = "takes one character, such as ';'" if len(delimiter) != 1 else "is for csv and tsv"
+        raise BadInput(f"delimiter {short(delimiter)}: it {what}")
     fields = (id_field, text_field, title_field)
+    if format == "text":
+        return _text_files(path, max_document_bytes)
+    if format == "parquet":
+        records = _parquet_records(path, max_document_bytes)
+    elif format in ("csv", "tsv"):
+        if delimiter is None and format == "tsv":
+            delimiter = "\t"
+        expected = {name for name in (*fields, *_ID_FIELDS, "text") if name}
+        records = _csv_records(path, delimiter, expected, max_document_bytes)
+    else:
+        records = json_records(path, max_document_bytes)
     return (Sourced(_document(record, where, *fields), where) for where, record in records)
 
 
@@ -129,46 +152,51 @@ def _find_corpus(path: str, format: str | None) -> tuple[str, str]:
     format = format or _FORMAT_OF.get(suffix(path))
     if format is None:
         raise BadInput(
-            f"{path}: the name does not tell the format; known are .jsonl, .ndjson, .json, .csv, "
-            ".tsv (each also .gz), .parquet, BEIR folders and folders of .txt or .md files; or say "
-            f"--format {' | '.join(FORMATS)}"
+            f"{path}: the format is not clear from the extension; known are .jsonl, .ndjson, .json,"
+            " .csv, .tsv (each also .gz), .parquet, BEIR folders and folders of .txt or .md files;"
+            f" or give --format {' | '.join(FORMATS)}"
         )
     return format, path
 
 
-def _text_files(folder: str) -> Iterator[Sourced]:
-    def fail(error: OSError) -> None:  # os.walk would pass over a closed folder in silence
+def _text_files(folder: str, max_bytes: int) -> Iterator[Sourced]:
+    def fail(error: OSError) -> None:  # os.walk skips a folder it cannot read without a word
         raise cannot_read(str(error.filename), error) from error
 
-    found = False
+    empty = True
     for parent, subfolders, names in os.walk(folder, onerror=fail):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         for name in sorted(names):
             if name.startswith(".") or suffix(name) not in (".txt", ".md"):
                 continue
-            found = True
+            empty = False
             path = os.path.join(parent, name)
             id = Path(path[:-3] if is_gzip(path) else path).relative_to(folder).as_posix()
-            text = "".join(line for _, line in numbered_lines(path))
-            title = _first_heading(text) if suffix(name) == ".md" else ""
-            yield Sourced(Document(checked_id(id, path), text, title), path)
-    if not found:
+            text = _whole_text(path, max_bytes)
+            metadata: dict[str, Any] = {}
+            title = ""
+            if suffix(name) == ".md":
+                front, text = split_front_matter(text, path)
+                metadata = _jsonable(front, path)
+                title = metadata.pop("title", None) or first_heading(text)
+            yield Sourced(Document(checked_id(id, path), text, str(title), metadata), path)
+    if empty:
         raise BadInput(
             f"{folder}: nothing to read; it needs corpus.jsonl (BEIR), .txt or .md files"
         )
 
 
-def _first_heading(markdown: str) -> str:
-    fenced = False
-    for line in markdown.splitlines():
-        if line.lstrip().startswith(("```", "~~~")):
-            fenced = not fenced  # a comment in a block of code looks like a heading
-        elif not fenced and (heading := _HEADING.match(line)) and heading[1]:
-            return heading[1]
-    return ""
+def _whole_text(path: str, max_bytes: int) -> str:
+    lines, size = [], 0
+    for _, line in numbered_lines(path, max_bytes):
+        size += len(line.encode("utf-8"))
+        if size > max_bytes:
+            raise too_long(path, "the file", max_bytes)
+        lines.append(line)
+    return "".join(lines)
 
 
-def _parquet_records(path: str) -> Iterator[tuple[str, Record]]:
+def _parquet_records(path: str, max_bytes: int) -> Iterator[tuple[str, Record]]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -182,20 +210,29 @@ def _parquet_records(path: str) -> Iterator[tuple[str, Record]]:
             names = _distinct(file.schema_arrow.names, path)
             for batch in file.iter_batches(batch_size=256):
                 columns = [
-                    # Python's times know neither nanoseconds nor every time zone; strings do.
+                    # Python's datetime lacks nanoseconds and some time zones; strings have them.
                     column.cast("string") if pyarrow.types.is_timestamp(column.type) else column
                     for column in batch.columns
                 ]
                 for values in zip(*(column.to_pylist() for column in columns), strict=True):
                     row += 1
+                    if sum(len(value) for value in values if isinstance(value, str)) > max_bytes:
+                        raise too_long(f"{path} row {row}", "the row", max_bytes)
                     yield f"{path} row {row}", dict(zip(names, values, strict=True))
     except (pyarrow.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
         what = f"cannot be read as Parquet after row {row}: {one_line(error)}"
         raise BadInput(f"{path}: {what}; if it is damaged or cut short, copy it again") from error
 
 
-def _csv_records(path: str, delimiter: str) -> Iterator[tuple[str, Record]]:
-    rows = _csv_rows(path, delimiter)
+def _csv_records(
+    path: str, delimiter: str | None, expected: set[str], max_bytes: int
+) -> Iterator[tuple[str, Record]]:
+    lines = numbered_lines(path, max_bytes)
+    if delimiter is None:
+        first = next(lines, (1, ""))
+        delimiter = _guess_delimiter(first[1], expected)
+        lines = chain([first], lines)
+    rows = _csv_rows(path, lines, delimiter, max_bytes)
     where, header = next(rows, (f"{shown_name(path)} line 1", []))
     if not any(cell.strip() for cell in header):
         raise BadInput(f"{where}: the header is empty; name the columns there, as in id,title,text")
@@ -205,23 +242,49 @@ def _csv_records(path: str, delimiter: str) -> Iterator[tuple[str, Record]]:
     for where, row in rows:
         if len(row) > len(columns):
             extra = short(row[len(columns)])
-            what = f"{len(row)} fields, the header has {len(columns)}, {extra} is beyond it"
-            raise BadInput(f"{where}: {what}; put fields that hold {delimiter!r} in double quotes")
+            what = f"{len(row)} fields, but the header has {len(columns)}: {extra} is one too many"
+            raise BadInput(
+                f"{where}: {what}; put fields that contain {delimiter!r} in double quotes, or give"
+                " another --delimiter"
+            )
         yield where, dict(zip(columns, row, strict=False))
 
 
-def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[str, list[str]]]:
+def _guess_delimiter(header: str, expected: set[str]) -> str:
+    """Return the delimiter that splits a header into expected names, then into most columns."""
+
+    def quality(delimiter: str) -> tuple[int, int]:
+        try:
+            cells = next(csv.reader([header], delimiter=delimiter), [])
+        except csv.Error:  # reading the rows will say what is wrong
+            return 0, 0
+        return len(expected & {cell.strip() for cell in cells}), len(cells)
+
+    return max(_DELIMITERS, key=quality)
+
+
+def _csv_rows(
+    path: str, lines: Iterable[tuple[int, str]], delimiter: str, max_bytes: int
+) -> Iterator[tuple[str, list[str]]]:
     """Yield the line where each row starts and its cells; a quoted cell may span lines."""
-    # Strict, for else a quote never closed would swallow the rest of the file without a word.
-    reader = csv.reader(
-        (line for _, line in numbered_lines(path)), delimiter=delimiter, strict=True
-    )
+    where, size = "", 0
+
+    def limited() -> Iterator[str]:
+        nonlocal size
+        for _, line in lines:
+            size += len(line)
+            if size > max_bytes:  # a quote that is never closed makes the rest one row
+                raise too_long(where, "the row", max_bytes)
+            yield line
+
+    # Strict: otherwise a quote that is never closed makes the rest of the file one cell.
+    reader = csv.reader(limited(), delimiter=delimiter, strict=True)
     row: list[str] | None = []
     while row is not None:
-        where = f"{shown_name(path)} line {reader.line_num + 1}"
-        # The limit of 128 KB a cell belongs to the whole process: lift it for this row alone.
+        where, size = f"{shown_name(path)} line {reader.line_num + 1}", 0
+        # Python's limit of 128 KB a cell is shared by the whole process: lift it for this row.
         with _csv_limit:
-            limit = csv.field_size_limit(2**31 - 1)
+            limit = csv.field_size_limit(max(max_bytes, 1))
             try:
                 row = next(reader, None)
             except csv.Error as error:
@@ -247,7 +310,7 @@ def _document(
     text_field: str | None,
     title_field: str | None,
 ) -> Document:
-    id_key = field_name(record, where, (id_field,) if id_field else ("_id", "id"), "--id-field")
+    id_key = field_name(record, where, (id_field,) if id_field else _ID_FIELDS, "--id-field")
     text_key = field_name(record, where, (text_field or "text",), "--text-field")
     title_key = (
         field_name(record, where, (title_field,), "--title-field") if title_field else "title"
@@ -274,7 +337,7 @@ def _document(
 
 
 def _jsonable(value: object, where: str) -> Any:
-    """Return the value as JSON can hold it: NaN is null; dates, decimals and bytes are strings."""
+    """Return a JSON value: NaN becomes null; dates, decimals and bytes become strings."""
     if isinstance(value, dict):
         return {_jsonable(str(key), where): _jsonable(item, where) for key, item in value.items()}
     if isinstance(value, list | tuple):

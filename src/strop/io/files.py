@@ -1,7 +1,7 @@
-"""Text files: lines and JSON records whose errors name their place; writing all or nothing.
+"""Text files: lines and JSON records with their places; files written whole or not at all.
 
-Whatever is wrong with a file is a ``BadInput`` of one line that names the place, the value and
-the remedy. A path may be ``-`` for standard input, and gzip is undone everywhere.
+A file that cannot be used raises a ``BadInput`` of one line that names the place, the value and
+the remedy. A path may be ``-`` for standard input; gzip is recognised everywhere.
 """
 
 from __future__ import annotations
@@ -30,23 +30,29 @@ _shortener.maxstring = _shortener.maxother = _shortener.maxlong = 60
 short = _shortener.repr
 """The repr of a value, shortened for messages."""
 
+MAX_BYTES = 64_000_000
+"""The longest line and the longest document that are read unless the caller allows more.
+
+A gzip file of a few megabytes can hold one line of many gigabytes.
+"""
+
 
 @contextmanager
 def atomic_write(path: PathLike) -> Iterator[TextIO]:
-    """Open a UTF-8 text file to write, gzipped if it ends in ``.gz``, put in place at the end.
+    """Open a UTF-8 text file to write, gzipped if its name ends in ``.gz``; it appears at the end.
 
-    The text goes to a hidden file beside it, which takes the name once all is on the disk; if
-    anything fails before, an older file stays as it was. An ``OSError`` becomes ``BadInput``.
+    The text goes to a hidden file beside it, which is renamed once all is on the disk. If
+    anything fails before that, an older file stays as it was. An ``OSError`` becomes ``BadInput``.
     """
     path = os.fspath(path)
-    target = os.path.realpath(path)  # what a link points to is replaced, not the link
+    target = os.path.realpath(path)  # replace the file a link points to, not the link
     if os.path.exists(target) and not os.path.isfile(target):
         raise BadInput(f"{path}: cannot be written: not a regular file; choose another name")
-    # Not tempfile: its files are private to the user, and this one should follow the umask.
+    # Not tempfile: its files are private to the user; this one must follow the umask.
     temporary = os.path.join(os.path.dirname(target), f".strop-{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "xb") as raw:
-            # No name and no time inside the gzip: equal texts give equal files.
+            # No name and no time inside the gzip file: equal texts give equal files.
             sink = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if is_gzip(path) else raw
             with sink, io.TextIOWrapper(sink, encoding="utf-8", newline="\n") as text:
                 yield text
@@ -61,9 +67,9 @@ def atomic_write(path: PathLike) -> Iterator[TextIO]:
             os.unlink(temporary)
 
 
-def json_records(path: PathLike) -> Iterator[tuple[str, Record]]:
+def json_records(path: PathLike, max_bytes: int = MAX_BYTES) -> Iterator[tuple[str, Record]]:
     """Yield the place and the object of each line that is not blank."""
-    for where, line in filled_lines(path):
+    for where, line in filled_lines(path, max_bytes):
         yield where, json_object(line, where)
 
 
@@ -78,24 +84,29 @@ def json_object(line: str, where: str) -> Record:
         near = repr(line[max(0, error.pos - 20) : error.pos + 20])
         what = f"not valid JSON at column {error.colno}: {error.msg}, near {near}"
         raise BadInput(f"{where}: {what}; write one object a line (jq -c . FILE)") from error
-    except (ValueError, RecursionError) as error:  # endless digits, endless brackets
+    except (ValueError, RecursionError) as error:  # too many digits or brackets
         raise BadInput(f"{where}: JSON too large to read: {one_line(error)}; cut it") from error
     if not isinstance(record, dict):
         raise BadInput(f"{where}: {short(record)} is not a JSON object; write {{…}} on each line")
     return record
 
 
-def filled_lines(path: PathLike) -> Iterator[tuple[str, str]]:
+def filled_lines(path: PathLike, max_bytes: int = MAX_BYTES) -> Iterator[tuple[str, str]]:
     """Yield the place and the text, without its line break, of each line that is not blank."""
     path = os.fspath(path)
-    for number, line in numbered_lines(path):
+    for number, line in numbered_lines(path, max_bytes):
         if line.strip():
             yield f"{shown_name(path)} line {number}", line.rstrip("\r\n")
 
 
-def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yield the number, from 1, and the text of each line, its line break included."""
-    for number, data in enumerate(_byte_lines(path), 1):
+def numbered_lines(path: str, max_bytes: int = MAX_BYTES) -> Iterator[tuple[int, str]]:
+    """Yield the number, from 1, and the text of each line, its line break included.
+
+    A line longer than ``max_bytes`` is an error before more of it is read.
+    """
+    for number, data in enumerate(_byte_lines(path, max_bytes + 2), 1):
+        if len(data.rstrip(b"\r\n")) > max_bytes:
+            raise too_long(f"{shown_name(path)} line {number}", "the line", max_bytes)
         try:
             line = data.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -106,14 +117,23 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
         yield number, line.removeprefix("\ufeff") if number == 1 else line
 
 
-def _byte_lines(path: str) -> Iterator[bytes]:
+def too_long(where: str, what: str, max_bytes: int) -> BadInput:
+    """Return the error for a line or a document that is longer than allowed."""
+    return BadInput(
+        f"{where}: {what} is longer than {max_bytes:,} bytes; split it, or allow more for a corpus:"
+        " --max-document-bytes (in Python max_document_bytes)"
+    )
+
+
+def _byte_lines(path: str, longest: int) -> Iterator[bytes]:
+    """Yield lines as bytes; of one longer than ``longest``, only so much is read at a time."""
     try:
         with _open(path) as stream:
             if is_gzip(path) or stream.peek(2)[:2] == b"\x1f\x8b":
                 with gzip.GzipFile(fileobj=stream) as unpacked:
-                    yield from unpacked
+                    yield from iter(lambda: unpacked.readline(longest), b"")
             else:
-                yield from stream
+                yield from iter(lambda: stream.readline(longest), b"")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         what = f"gzip data damaged or cut short: {one_line(error)}"
         raise BadInput(f"{shown_name(path)}: {what}; copy or make the file again") from error
@@ -127,7 +147,7 @@ def _open(path: str) -> Iterator[io.BufferedReader]:
         with open(path, "rb") as stream:
             yield stream
         return
-    # Whatever stands in for standard input, this can peek; and it is not ours to close.
+    # sys.stdin may be replaced by something that cannot peek; and it is not ours to close.
     stream = io.BufferedReader(cast(io.RawIOBase, sys.stdin.buffer))
     try:
         yield stream
@@ -153,12 +173,12 @@ def is_gzip(path: str) -> bool:
 
 
 def suffix(path: str) -> str:
-    """Return a name's lower-case suffix, that before .gz if it has that."""
+    """Return a name's suffix in lower case; of ``x.csv.gz`` that is ``.csv``."""
     return os.path.splitext(path.lower().removesuffix(".gz"))[1]
 
 
 def plain_or_gzip(folder: PathLike, name: str) -> str:
-    """Return the path of a file in a folder: gzipped if only that is there."""
+    """Return the path of a file in a folder, or of its gzipped form if only that exists."""
     path = os.path.join(folder, name)
     return f"{path}.gz" if not os.path.exists(path) and os.path.exists(f"{path}.gz") else path
 
