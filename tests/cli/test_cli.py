@@ -44,7 +44,7 @@ VERBS: dict[str, tuple[list[str], str, set[str]]] = {
     "estimate": (["INDEX", "--lm", "openai:m"], "text goes to", {"lm", "calls", "cost", "host"}),
     "search": (["INDEX", "move a folder"], "shutil.move", {"query", "method", "hits"}),
     "eval": (["INDEX", "DATASET"], "nDCG@10", {"dataset", "queries", "results", "baseline"}),
-    "tune": (["INDEX"], "sharp", {"method", "taken", "why", "asked", "gain", "low", "high"}),
+    "tune": (["INDEX"], "sharp", {"method", "taken", "why", "queries", "gain", "low", "high"}),
     "finish": (["INDEX"], "60 documents, sharpened by", {"documents", "queries"}),
     "check": (["INDEX"], "No damage found", {"problems", "repaired"}),
     "compact": (["INDEX"], "freed", {"freed_bytes", "sizes"}),
