@@ -15,7 +15,7 @@ test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" -n 2 --dist worksteal --durations=10
 
 # Real models over whole collections; minutes to hours without the cached vectors.
 test-slow: $(VENV)/.dev

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import gzip
 import os
+import socket
 import tempfile
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from strop.common.http import Client
+from strop.common.retries import CallFailed
 from strop.errors import StropError
 from strop.expand.prompts import TASKS, read_passage, read_verdict
 from strop.generate.prompts import PromptSettings, parse_reply
@@ -20,6 +24,8 @@ from strop.generate.query_filters import apply_filters
 from strop.io.corpora import read_corpus
 from strop.io.datasets import read_dataset, read_qrels, read_queries, read_query_lists, read_run
 from strop.io.sentences import title_and_sentences
+from strop.lm.anthropic import read_anthropic
+from strop.lm.openai import read_openai
 from strop.methods import parse_method
 
 Target = Callable[[bytes], None]
@@ -34,7 +40,7 @@ def accepts(target: Target, data: bytes) -> bool:
     """Run a target; return False if it refused the input with strop's own error."""
     try:
         target(data)
-    except StropError:
+    except (StropError, CallFailed):  # the second is how a single call to a service ends
         return False
     return True
 
@@ -129,6 +135,60 @@ def method(data: bytes) -> None:
     parse_method(_text(data))
 
 
+# -- services -----------------------------------------------------------------------------------
+
+
+class Service:
+    """A service on this machine that answers every connection with the same bytes."""
+
+    def __init__(self) -> None:
+        self.answer = b""
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            connection, _ = self._socket.accept()
+            try:
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(self.answer)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65536):
+                        pass
+            except OSError:  # the client has had enough
+                pass
+
+
+@cache
+def _service() -> Service:
+    return Service()
+
+
+def http_stream(data: bytes) -> None:
+    """The input is what a service sends, status line and headers included."""
+    service = _service()
+    service.answer = data
+    with Client(service.url, {}, 60) as client:
+        client.post("/v1/chat/completions", {}, limit=1 << 20)
+
+
+def openai_body(data: bytes) -> None:
+    read_openai(Client("http://service", {}, 60).parsed(data), "service")
+
+
+def anthropic_body(data: bytes) -> None:
+    read_anthropic(Client("http://service", {}, 60).parsed(data), "service")
+
+
+def error_body(data: bytes) -> None:
+    """What a service says when it refuses: a status from the first byte, then a body."""
+    client = Client("http://service", {}, 60)
+    status = 400 + (data[0] if data else 0)
+    raise client.refused(status, client.parsed(data[1:]), {"retry-after": _text(data[1:40])})
+
+
 TARGETS: dict[str, Target] = {
     "jsonl": _corpus("corpus.jsonl"),
     "csv": _corpus("corpus.csv"),
@@ -143,11 +203,24 @@ TARGETS: dict[str, Target] = {
     "reply": reply,
     "passage": passage,
     "method": method,
+    "http_stream": http_stream,
+    "openai_body": openai_body,
+    "anthropic_body": anthropic_body,
+    "error_body": error_body,
 }
 
 _DOCUMENT = b'{"_id": "a", "title": "Foxes", "text": "The fox. It runs.", "metadata": {"n": [1]}}\n'
 _QUERY = b'{"_id": "q1", "text": "what is a fox", "metadata": {}}\n'
 _QRELS = b"query-id\tcorpus-id\tscore\nq1\ta\t1\nq2\tb\t0\n"
+
+_OPENAI = (
+    b'{"model": "m", "choices": [{"message": {"content": "<query>a</query>"}, "finish_reason": '
+    b'"stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}'
+)
+_ANTHROPIC = (
+    b'{"model": "m", "content": [{"type": "text", "text": "a"}], "stop_reason": "end_turn", '
+    b'"usage": {"input_tokens": 3, "output_tokens": 2, "cache_read_input_tokens": 1}}'
+)
 
 SEEDS: dict[str, list[bytes]] = {
     "jsonl": [_DOCUMENT * 2, b'{"id": 7, "text": null}\n', b"\xef\xbb\xbf" + _DOCUMENT],
@@ -173,5 +246,18 @@ SEEDS: dict[str, list[bytes]] = {
         b"hybrid:of=sharp",
         b"trad:words=1",
         b"sharp:whiten=0.5",
+    ],
+    "http_stream": [
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_OPENAI), _OPENAI),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(b"{}", mtime=0),
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 429 Slow\r\nRetry-After: 7\r\n\r\n{}",
+        b"HTTP/1.1 307 Moved\r\nLocation: http://elsewhere/\r\n\r\n",
+    ],
+    "openai_body": [_OPENAI, b'{"choices": [{"text": "a", "finish_reason": "length"}]}'],
+    "anthropic_body": [_ANTHROPIC],
+    "error_body": [
+        b'\x1d{"error": {"message": "slow", "type": "rate_limit", "code": "insufficient_quota"}}',
+        b'\x00{"detail": [{"loc": ["body", "max_tokens"], "msg": "unknown"}]}',
     ],
 }

