@@ -14,7 +14,10 @@ from helpers.scripted_server import ScriptedServer
 
 from strop import Index, evaluate
 from strop.research.benchmark_data import collection
-from strop.research.paper import figures_of, read_tables
+from strop.research.paper import chosen_tables, figures_of, read_tables
+from strop.research.perplexity import PerplexitySettings
+from strop.research.reproduce import ALPHAS
+from strop.research.reproduce_plan import Setup, plan
 from strop.types import Document
 
 TABLES = {
@@ -203,6 +206,86 @@ def test_a_model_writes_the_queries(
         assert "the figure is of texts by Claude 3.5 Sonnet, not by openai:m" in one["why"]
         run("beir", "--methods", "simsharp", "--embedders", "contriever", *given)
         assert len(server.bodies) == asked
+
+
+def differences(table: str, embedder: str, method: str, **given: Any) -> str:
+    """Return what makes a figure of SciFact, or of the first dataset, not comparable."""
+    figures = [
+        figure for figure in figures_of(chosen_tables([table]))
+        if (figure.row.embedder, figure.row.method) == (embedder, method)
+        and not figure.row.query_side
+    ]  # fmt: skip
+    first = next((one for one in figures if one.dataset == "scifact"), figures[0])
+    return "; ".join(plan(first, Setup(Path("nowhere"), **given)).differs)
+
+
+def test_runs_that_are_not_like_the_papers_are_not_comparable(tmp_path: Path) -> None:
+    folder = tmp_path / "queries" / "scifact"
+    folder.mkdir(parents=True)
+    (folder / "simple.jsonl").write_text('{"id": "1", "queries": ["x"]}\n')
+    files = {"queries": tmp_path / "queries"}
+    sonnet = "anthropic:claude-3-5-sonnet-20241022"
+    assert differences("beir", "contriever", "trad") == ""
+    assert differences("beir", "contriever", "simsharp", lm=sonnet) == ""
+    assert "not by openai:x" in differences("beir", "contriever", "simsharp", lm="openai:x")
+    by_file = differences("beir", "contriever", "simsharp", **files)
+    assert "the file's are by an unknown author" in by_file
+    assert "by me" in differences("beir", "contriever", "simsharp", queries_by="me", **files)
+    assert differences("beir", "contriever", "simsharp", queries_by=sonnet, **files) == ""
+    assert "other options than by default: max_length" in differences(
+        "beir", "contriever", "trad", options={"max_length": 64}
+    )
+    assert "used with an instruction" in differences("beir", "e5-mistral", "trad")
+    assert "used with an instruction" in differences(
+        "miracl", "multilingual-e5-large-instruct", "trad"
+    )
+    assert differences("beir", "e5-mistral", "trad", options={"prompts": {"query": ""}}) == ""
+    assert differences("bright", "reasonir-8b", "trad") == ""
+    reader = PerplexitySettings("hf:gpt2")
+    assert "does not name the model" in differences(
+        "perplexity", "contriever", "consharp", lm=sonnet, perplexity=reader
+    )
+
+
+def test_the_list_names_what_is_not_comparable(tmp_path: Path) -> None:
+    ran = strop("reproduce", "perplexity", "miracl", "--list", "-o", tmp_path / "out")
+    assert "the paper does not name the model that measured perplexity" in ran.stdout
+    assert "is used with an instruction" in ran.stdout
+
+
+def test_alpha_is_searched_on_the_subset_that_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    root, queries = tmp_path / "data", tmp_path / "queries"
+    for part in ("pony", "theoremqa_questions"):
+        texts = {f"d{i}": f"{word} was seen in the {part}" for i, word in enumerate(
+            ["harbour", "violin", "engine", "forest", "glacier", "lantern"])}  # fmt: skip
+        tables = {
+            "documents": [{"id": id_, "content": text} for id_, text in texts.items()],
+            "examples": [{"id": f"q{i}", "query": f"thing {i} of the sea",
+                          "gold_ids": [f"d{i}"], "excluded_ids": ["N/A"]} for i in range(6)],
+        }  # fmt: skip
+        for kind, rows in tables.items():
+            file = root / "bright" / kind / f"{part}-00000-of-00001.parquet"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(pa.Table.from_pylist(rows), file)
+        folder = queries / f"bright-{part.replace('_', '-')}"
+        folder.mkdir(parents=True)
+        lists = [{"id": f"d{i}", "queries": [f"thing {i} of the sea"]} for i in range(6)]
+        (folder / "contrastive.jsonl").write_text(jsonl(*lists))
+    (one,) = strop(
+        "reproduce", "bright", "--datasets", "bright-pony", "--methods", "consharp", "--embedder",
+        "wordllama", "--data", root, "--queries", queries, "-o", tmp_path / "out", "--json",
+    ).json  # fmt: skip
+    assert one["measured"] is not None
+    (run,) = json.loads((tmp_path / "out" / "results.json").read_text())["runs"].values()
+    assert {float(alpha) for alpha in run["alphas"]} == set(ALPHAS)
+    best = max(run["alphas"], key=run["alphas"].__getitem__)
+    assert f"alpha={float(best):g}" in run["method"]
+    assert run["alphas"]["0.05"] < run["alphas"][best]  # queries that are copies ask for much
 
 
 def test_wrong_arguments_say_what_there_is(tmp_path: Path) -> None:

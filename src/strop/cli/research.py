@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--data", type=Path, envvar="STROP_DATA", help="Collections.  [OUTPUT/data]")
 @click.option("--models", type=Path, envvar="STROP_MODELS", help="Weights.  [OUTPUT/models]")
 @click.option("--queries", type=Path, help="Generated queries.  [OUTPUT/queries]")
+@click.option("--queries-by", default="", help="The model that wrote the generated queries.")
 @click.option("--sentences", is_flag=True, help="Documents' own sentences in place of queries.")
 @click.option("--lm", help="The language model that writes what is not there.")
 @click.option("--lm-option", "lm_options", multiple=True, metavar="NAME=VALUE", help="Its options.")
@@ -99,6 +100,7 @@ def _setup(
     data: Path | None,
     models: Path | None,
     queries: Path | None,
+    queries_by: str,
     sentences: bool,
     lm: str | None,
     lm_options: Sequence[str],
@@ -120,7 +122,7 @@ def _setup(
         perplexity = PerplexitySettings(perplexity_lm, documents=documents or 500)
     return Setup(
         output, data, models, queries, sentences, lm, named_options(lm_options), shown, budget,
-        embedder, named_options(options), perplexity, download,
+        embedder, named_options(options), perplexity, download, queries_by,
     )  # fmt: skip
 
 
@@ -181,14 +183,16 @@ def _print_missing(outcomes: Sequence[Outcome]) -> None:
     from strop.cli.tables import plain, standard_output
 
     out = standard_output()
-    for verdict, heading in (
-        ("not run", "Not run, for want of:"),
-        ("not comparable", "Not comparable:"),
-    ):
-        reasons = Counter(why for one in outcomes if one.verdict == verdict for why in one.why)
-        if reasons:
+    reasons = {
+        "Not run, because of what is missing:":
+            Counter(why for one in outcomes if one.verdict == "not run" for why in one.why),
+        "Not comparable with the paper:":
+            Counter(why for one in outcomes for why in one.differs),
+    }  # fmt: skip
+    for heading, counts in reasons.items():
+        if counts:
             out.print(f"\n{heading}")
-            for why, count in sorted(reasons.items()):
+            for why, count in sorted(counts.items()):
                 out.print(plain(f"  {why}  ({count} figures)"))
 
 

