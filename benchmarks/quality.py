@@ -1,17 +1,22 @@
 """Every method on real collections: nDCG@10, R@50, AP@50 and significance.
 
     python benchmarks/quality.py --data DATA [--indexes FOLDER] [--embedders wordllama,minilm]
-        [--collections scifact,nfcorpus,cranfield] [--output benchmarks/results/quality.json]
+        [--collections scifact,nfcorpus,…] [--output benchmarks/results/quality.json]
 
-DATA holds collections in BEIR's layout, and generated queries in ``cranfield/generated``. An
-index that is in FOLDER already is used as it is. ``tuned`` is ``sharp`` with what ``strop tune``
-chose without labels, ``tuned, dense`` the same without words, ``whiten+feedback`` adds
-``whiten=0.5:feedback=0.2`` to that; ``+words`` is with ``words=1``. Cranfield is scored with its
-generated queries, without the five test queries the generator saw, and once more behind a leak gate
-of 0.9. ``p`` is of two-sided paired t-tests (Holm): against plain search, and against the paper's
-formula (alpha 1, T 1).
-Results are merged into the output, collection by collection; the last line is JSON. Render them
-into README.md with ``python benchmarks/render_quality.py``.
+DATA holds collections in BEIR's layout; queries in ``<collection>/generated`` are used where there
+are any, else the documents' sentences. An index that is in FOLDER already is used as it is, and
+vectors of slow embedders are cached (STROP_CACHE).
+
+``peers`` are methods without sharpening: plain search, BM25, their fusion by rank, words in the
+score; ``+sets`` gives them the words of the same generated queries that ``sharp`` has. p-values are
+of two-sided paired t-tests (Holm): against plain search, against the paper's formula (alpha 1,
+T 1), and against the best peer of the column. ``tuned`` is ``sharp`` with what ``strop tune`` chose
+without labels, ``tuned, dense`` the same without words. Cranfield is scored without the five
+queries the generator saw, and again behind a leak gate of 0.9.
+
+``CHOICES`` says which collections had a part in which choice; ``held out`` in the results are
+those that had none. Results are merged into the output; the last line is JSON. Render them into
+README.md with ``python benchmarks/render_quality.py``.
 """
 
 from __future__ import annotations
@@ -23,79 +28,90 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy.stats import ttest_rel
-
 from strop import METHODS, Index, Method, Report, evaluate
-from strop.evaluation.scoring import holm
-from strop.evaluation.tune import WORDS, Choice, tune
+from strop.embed import load
+from strop.errors import BadInput
+from strop.evaluation.scoring import significance
+from strop.evaluation.tune import Choice, tune
 from strop.io.corpora import read_corpus
 from strop.io.datasets import read_query_lists
 
-SHOWN = ("1", "3", "9", "11", "12")
+COLLECTIONS = ("scifact", "nfcorpus", "cranfield", "nq-utd", "medline", "time")
+SHOWN = {"cranfield": ("1", "3", "9", "11", "12")}
+"""Test queries that the generator saw as examples of style."""
 GATE = 0.9
 GENERATED = ("simple", "contrastive")
+PEERS = ("trad", "bm25", "hybrid", "trad+words", "bm25+sets", "hybrid+sets", "trad+words+sets")
 RESULTS = Path(__file__).parent / "results" / "quality.json"
 
+CHOICES = {
+    "temperature 0.1, alpha 1": ("scifact", "nfcorpus", "cranfield"),
+    "words in the score, weight 1": (
+        "scifact", "nfcorpus", "cranfield", "python", "xquad-hi", "xquad-th",
+    ),
+    "whiten=0.5, feedback=0.2": ("scifact", "nfcorpus", "cranfield"),
+    "half of the weight that held-out sentences ask for": ("nq-utd", "medline", "time", "lisa"),
+}  # fmt: skip
+"""Which collections' test queries had a part in which choice."""
 
-def build(path: Path, data: Path, name: str, embedder: str) -> Index:
+
+def build(path: Path, data: Path, embedder: str) -> Index:
     """Open the index of a collection, made if it is not there."""
+    model = load(embedder, cache=True)
     if (path / "catalog.sqlite").exists():
-        return Index.open(path)
-    index = Index.create(path, embedder)
+        return Index.open(path, model)
+    index = Index.create(path, model)
     index.sharpen("sentences")
-    index.add(read_corpus(data / name))
+    index.add(read_corpus(data))
     for style in GENERATED:
-        file = data / name / "generated" / f"{style}.jsonl"
+        file = data / "generated" / f"{style}.jsonl"
         if file.exists():
             index.import_queries(read_query_lists(str(file)), style)
     return index
 
 
 def methods(index: Index, tuned: Method) -> list[Method]:
-    """Return the methods to compare; ``paper`` is its formula on the best set at hand."""
-    generated = set(GENERATED) <= set(index.info()["sets"])
-    sharp = METHODS["sharp"]
-    own = ("sentences",)
-    best = GENERATED if generated else own
+    """Return the methods to compare; ``paper`` is its formula on the best sets at hand."""
+    generated = set(GENERATED) <= set(index.query_sets())
+    sets = GENERATED if generated else ("sentences",)
+    sharp = replace(METHODS["sharp"], sets=sets)
     dense = replace(tuned, name="tuned, dense", words=0.0)
-    evened = replace(dense, name="whiten+feedback", whiten=0.5, feedback=0.2)
     compared = [
         METHODS["trad"],
         METHODS["bm25"],
         METHODS["hybrid"],
-        replace(METHODS["trad"], name="trad+words", words=WORDS),
-        replace(METHODS["maxsim"], sets=best),
-        replace(sharp, name="paper", sets=best, temperature=1.0),
-        replace(sharp, sets=best),
-        replace(sharp, name="sharp+words", sets=best, words=WORDS),
+        replace(METHODS["trad"], name="trad+words", words=1.0),
+        replace(METHODS["maxsim"], sets=sets),
+        replace(sharp, name="paper", temperature=1.0),
+        sharp,
+        replace(sharp, name="sharp+words", words=1.0),
+        replace(sharp, name="hybrid:of=sharp", bm25="fused"),
         dense,
         replace(tuned, name="tuned"),
-        evened,
-        replace(evened, name="whiten+feedback+words", words=WORDS),
-        replace(evened, name="hybrid:of=whiten+feedback", bm25="fused"),
+        replace(dense, name="whiten+feedback", whiten=0.5, feedback=0.2),
     ]
     if generated:
-        compared += [METHODS[name] for name in
-                     ("consharp", "simsharp", "indexsharp", "doc2query", "docexp")]  # fmt: skip
-        alone = replace(sharp, name="sharp:sets=sentences", sets=own)
-        compared += [alone, replace(alone, name=f"{alone.name}+words", words=WORDS)]
+        compared += [METHODS[name] for name in ("consharp", "simsharp", "indexsharp")]
+        compared += [METHODS[name] for name in ("doc2query", "docexp")]
+        compared.append(replace(sharp, name="sharp:sets=sentences", sets=("sentences",)))
+        compared += _with_sets(index)
     return compared
 
 
-def against(report: Report, base: str) -> dict[str, dict[str, float]]:
-    """Return p-values of every method against one, by measure."""
-    p_values: dict[str, dict[str, float]] = {name: {} for name in report.results if name != base}
-    for measure in report.measures:
-        raw = {}
-        for name in p_values:
-            ours, theirs = (
-                np.array(list(report.per_query[which][measure].values())) for which in (name, base)
-            )
-            raw[name] = float(ttest_rel(ours, theirs).pvalue) if (ours != theirs).any() else 1.0
-        for name, p_value in holm(raw).items():
-            p_values[name][measure] = p_value
-    return p_values
+def _with_sets(index: Index) -> list[Method]:
+    """Return the peers that count the words of generated queries, as far as they exist."""
+    found = []
+    mixed = f"sets={'+'.join(GENERATED)}"
+    for name, spec in (
+        ("bm25+sets", f"bm25:{mixed}"),
+        ("hybrid+sets", f"hybrid:{mixed}"),
+        ("trad+words+sets", f"trad:words=1:{mixed}"),
+    ):
+        try:
+            found.append(replace(index.method(spec), name=name))
+        except BadInput as error:
+            print(f"left out: {error}")
+    return found
 
 
 def percent(report: Report) -> dict[str, dict[str, float]]:
@@ -105,30 +121,35 @@ def percent(report: Report) -> dict[str, dict[str, float]]:
     }
 
 
-def _usual(index: Index, choice: Choice) -> Method:
-    return choice.method if choice.taken else index.method("sharp", sets=["sentences"])
+def _tuned(choice: Choice) -> Method:
+    return choice.method if choice.taken else METHODS["sharp"]
 
 
-def score(index: Index, data: Path, name: str) -> dict[str, Any]:
-    generated = name == "cranfield"
+def score(index: Index, data: Path) -> dict[str, Any]:
     choice = tune(index)
     index.keep_tuned(None)
+    shown = SHOWN.get(data.name, ())
     report = evaluate(
-        index, data / name, methods(index, _usual(index, choice)),
-        exclude=SHOWN if generated else (), leak_gate=GATE if generated else None,
+        index, data, methods(index, _tuned(choice)), exclude=shown,
+        leak_gate=GATE if shown else None,
     )  # fmt: skip
-    told: dict[str, Any] = {
+    peers = [name for name in PEERS if name in report.results]
+    peer = max(peers, key=lambda name: report.results[name]["nDCG@10"])
+    figures: dict[str, Any] = {
         "queries": report.queries,
         "results": percent(report),
-        "p_against_trad": against(report, "trad"),
-        "p_against_paper": against(report, "paper"),
+        "best_peer": peer,
+        "p_against_trad": significance(report.per_query, "trad"),
+        "p_against_paper": significance(report.per_query, "paper"),
+        "p_against_peer": significance(report.per_query, peer),
         "tuned": choice.to_json(),
+        "held_out_of": [what for what, names in CHOICES.items() if data.name not in names],
     }
     if report.gated is not None:
-        told["leak_gate"] = {
+        figures["leak_gate"] = {
             "cosine": GATE, "left_out": dict(report.left_out), "results": percent(report.gated),
         }  # fmt: skip
-    return told
+    return figures
 
 
 def main() -> None:
@@ -136,22 +157,25 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--indexes", type=Path)
     parser.add_argument("--embedders", default="wordllama,minilm")
-    parser.add_argument("--collections", default="scifact,nfcorpus,cranfield")
+    parser.add_argument("--collections", default=",".join(COLLECTIONS))
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args()
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    found = json.loads(args.output.read_text("utf-8")) if args.output.exists() else {}
+    results = json.loads(args.output.read_text("utf-8")) if args.output.exists() else {}
+    for what, names in CHOICES.items():
+        print(f"{what}: chosen on {', '.join(names)}")
     with tempfile.TemporaryDirectory() as folder:
         for embedder in args.embedders.split(","):
             for name in args.collections.split(","):
                 path = (args.indexes or Path(folder)) / f"{embedder}-{name}.index"
-                with build(path, args.data, name, embedder) as index:
-                    told = score(index, args.data, name)
-                found.setdefault(embedder, {})[name] = told
-                args.output.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
-                for method, values in told["results"].items():
+                with build(path, args.data / name, embedder) as index:
+                    figures = score(index, args.data / name)
+                results.setdefault(embedder, {})[name] = figures
+                text = json.dumps(results, indent=1, sort_keys=True) + "\n"
+                args.output.write_text(text, "utf-8")
+                for method, values in figures["results"].items():
                     print(f"{embedder:10} {name:10} {method:22}", values, flush=True)
-    print(json.dumps({e: {n: of["results"] for n, of in c.items()} for e, c in found.items()}))
+    print(json.dumps({e: {n: of["results"] for n, of in c.items()} for e, c in results.items()}))
 
 
 if __name__ == "__main__":

@@ -14,50 +14,64 @@ RESULTS = ROOT / "benchmarks" / "results" / "quality.json"
 BEGIN = "<!-- quality: made by benchmarks/render_quality.py -->\n"
 END = "<!-- end of quality -->\n"
 
-_COLLECTIONS = {"scifact": "SciFact", "nfcorpus": "NFCorpus", "cranfield": "Cranfield"}
+_COLLECTIONS = {
+    "scifact": "SciFact", "nfcorpus": "NFCorpus", "cranfield": "Cranfield", "nq-utd": "nq-utd",
+    "medline": "Medline", "time": "Time",
+}  # fmt: skip
 _EMBEDDERS = {"wordllama": "WordLlama", "minilm": "MiniLM"}
-_ROWS = {
-    "trad": "plain search (`trad`)",
+_METHODS = {
+    "trad": "plain",
     "bm25": "BM25",
-    "hybrid": "BM25 + plain (`hybrid`)",
-    "maxsim": "`maxsim`",
-    "doc2query": "doc2query",
-    "docexp": "docexp",
-    "indexsharp": "`indexsharp`",
-    "paper": "the paper's formula (alpha 1, T 1)",
-    "sharp": "`sharp`, its defaults",
-    "tuned, dense": "`sharp` as tuned, without words",
-    "whiten+feedback": "that with `whiten=0.5:feedback=0.2`",
-    "hybrid:of=whiten+feedback": "BM25 + that (`hybrid:of=`)",
+    "bm25+sets": "BM25 with queries",
+    "hybrid": "fused",
+    "hybrid+sets": "fused with queries",
     "trad+words": "`trad:words=1`",
-    "tuned": "**`sharp` after `strop tune`** (words included)",
-    "whiten+feedback+words": "that with `whiten=0.5:feedback=0.2`",
+    "trad+words+sets": "`trad:words=1` with queries",
+    "paper": "paper (T 1)",
+    "sharp": "`sharp`",
+    "tuned": "**`sharp` tuned**",
 }
+_NOTE = """\
+nDCG@10, bold: the best of a row. Fused: BM25 and plain search by rank; with queries: the words
+of the generated queries that `sharp` has count too. An asterisk: better than the strongest of the
+methods without sharpening (those before the paper's formula; paired t-test, Holm, p < 0.05). A
+dagger: temperature, alpha and `words=1` were chosen without this collection.
+`benchmarks/quality.py` lists which collections had a part in which choice."""
 
 
-def render(found: dict[str, Any]) -> str:
-    """Return the table as Markdown: nDCG@10, the best of each column in bold."""
-    columns = [(e, c) for e in _EMBEDDERS for c in _COLLECTIONS if c in found.get(e, {})]
-    heads = [f"{_EMBEDDERS[e]} {_COLLECTIONS[c]}" for e, c in columns]
-    lines = [f"| nDCG@10 | {' | '.join(heads)} |", "|---" * (len(columns) + 1) + "|"]
-    best = {
-        (e, c): max(found[e][c]["results"][name]["nDCG@10"] for name in _ROWS
-                    if name in found[e][c]["results"])
-        for e, c in columns
-    }  # fmt: skip
-    for name, label in _ROWS.items():
-        cells = []
-        for e, c in columns:
-            values = found[e][c]["results"].get(name)
-            if values is None:
-                cells.append("")
-                continue
-            value = values["nDCG@10"]
-            cell = f"**{value:.2f}**" if value == best[e, c] else f"{value:.2f}"
-            surely = found[e][c]["p_against_paper"].get(name, {}).get("nDCG@10", 1) < 0.05
-            cells.append(cell + ("*" if surely else ""))
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+def render(results: dict[str, Any]) -> str:
+    """Return the table as Markdown, a line for each embedder and collection."""
+    lines = [(e, c) for e in _EMBEDDERS for c in _COLLECTIONS if c in results.get(e, {})]
+    shown = [
+        name for name in _METHODS if any(name in results[e][c]["results"] for e, c in lines)
+    ]  # fmt: skip
+    table = [f"| | {' | '.join(_METHODS[name] for name in shown)} |"]
+    table.append("|---" * (len(shown) + 1) + "|")
+    for embedder, collection in lines:
+        figures = results[embedder][collection]
+        cells = [_cell(figures, name, shown) for name in shown]
+        table.append(f"| {_label(figures, embedder, collection)} | {' | '.join(cells)} |")
+    return "\n".join([*table, "", _NOTE]) + "\n"
+
+
+def _label(figures: dict[str, Any], embedder: str, collection: str) -> str:
+    held_out = figures.get("held_out_of", ())
+    dagger = all(any(part in what for what in held_out) for part in ("temperature", "weight 1"))
+    return f"{_EMBEDDERS[embedder]}, {_COLLECTIONS[collection]}{'†' if dagger else ''}"
+
+
+def _cell(figures: dict[str, Any], name: str, shown: list[str]) -> str:
+    values = {key: of["nDCG@10"] for key, of in figures["results"].items() if key in shown}
+    if name not in values:
+        return ""
+    cell = f"{values[name]:.2f}"
+    if values[name] == max(values.values()):
+        cell = f"**{cell}**"
+    if "best_peer" not in figures:
+        return cell
+    peer = figures["results"][figures["best_peer"]]["nDCG@10"]
+    p_value = figures["p_against_peer"].get(name, {}).get("nDCG@10", 1)
+    return cell + ("*" if p_value < 0.05 and values[name] > peer else "")
 
 
 def fill(page: str, table: str) -> str:
