@@ -7,6 +7,7 @@ import gzip
 import importlib.util
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -462,7 +463,32 @@ def test_check_says_what_waits(index: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert strop("check", index).stdout == "No damage found\n"
 
 
+def test_build_and_info_give_the_same_size(corpus: Path, tmp_path: Path) -> None:
+    built = strop("build", corpus, "-o", tmp_path / "x.index").stdout
+    size = re.search(r"([\d.]+ [kM]?B) in ", built)
+    assert size is not None
+    assert f"{size[1]}, " in strop("info", tmp_path / "x.index").stdout
+
+
 # -- search ------------------------------------------------------------------------------------
+
+
+def test_search_says_what_waits(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "x.index"
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "run", stop)
+        assert strop("build", corpus, "-o", path, "--queries", "none").code == 130
+    ran = strop("search", path, "copy a file", "--method", "trad")
+    assert ran.code == 0
+    assert "60 of its documents and query lists wait to be embedded" in ran.stderr
+    assert f"strop finish {path}" in ran.stderr
+    strop("finish", path)
+    assert strop("search", path, "copy a file", "--method", "trad").stderr == ""
 
 
 def _hits(index: Path, *options: str, query: str = "copy a file and its times") -> list[Any]:
