@@ -6,7 +6,6 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,11 @@ from numpy.typing import NDArray
 
 from strop.common.arrays import Ints, as_floats, ranges, unit_rows
 from strop.embed import Embedder
-from strop.errors import BadIndex, BadInput, ServiceError
+from strop.errors import BadIndex, BadInput
 from strop.expand.methods import QueryMethod
-from strop.expand.refining import Candidate, Refined
-from strop.generate.asking import Spent
-from strop.generate.batches import BatchGeneration, read_reply_file, write_request_file
-from strop.generate.generation import Generation, GenerationSettings, Summary
+from strop.expand.refining import Candidate, Limits, Refined, Resources
+from strop.generate.generation import Generation, IndexSteps
+from strop.generate.plan import GenerationSettings
 from strop.generate.triplets import Triplet, triplets
 from strop.io.sentences import MOST
 from strop.lm import LM
@@ -33,7 +31,7 @@ from strop.references.updates import update_references
 from strop.search import candidates as two_stage
 from strop.search.candidate_cache import CandidateCache
 from strop.search.candidates import TwoStage, two_stage_suits
-from strop.search.contrast import Contrast
+from strop.search.contrast import contrast_rate
 from strop.search.explain import Explanation, explain
 from strop.search.layout import Layout
 from strop.search.leaks import drop_leaks
@@ -254,83 +252,22 @@ class Index:
         limit: int | None = None,
         price: Price | None = None,
         retry: bool = False,
-        verify: bool = False,
         replace: bool = False,
         **options: Any,
     ) -> Generation:
-        """Plan queries written by a language model; ``estimate()`` says what it would cost.
+        """Return the work of a language model that writes queries: ``estimate()``, ``run()`` …
 
         They go to the set ``into``, by default that of the style. ``limit`` plans for the first
-        documents only, ``retry`` for just what failed before; ``verify`` drops queries that the
-        embedder does not place nearer their document than its references (see the docs: this
-        usually makes search worse). Lists that came from a file are kept unless ``replace`` says
-        otherwise: nothing here could bring them back. ``options`` are the model's.
+        documents only, ``retry`` for what failed before. A set that came from a file is refused
+        unless ``replace`` is given. ``options`` are the model's.
         """
         settings = settings or GenerationSettings()
-        name = into or settings.prompt.style
-        check_style(name)
-        known = self._catalog.sets.all().get(name)
-        if known is not None and known.settings["source"] == "file" and not replace:
-            raise BadInput(
-                f"the set {name!r} came from a file, and these queries would take its place: give "
-                "them a set of their own (--set NAME, into=), or --replace it"
-            )
+        check_style(into or settings.prompt.style)
+        steps = IndexSteps(self._choose_references, self._make_vectors, self.contrast_rate)
         return Generation(
-            self._catalog, load_lm(lm, **options), settings, into=into, limit=limit,
-            given_price=price, retry=retry, verify=verify,
+            self._workspace, steps, load_lm(lm, **options), settings, into=into, limit=limit,
+            price=price, retry=retry, replace=replace,
         )  # fmt: skip
-
-    def generate(
-        self,
-        plan: Generation,
-        *,
-        budget: float | None = None,
-        again: bool = False,
-        progress: Progress | None = None,
-    ) -> Summary:
-        """Ask the model what is not answered yet, keep every reply, and embed the queries.
-
-        ``again`` asks although a batch may be under way that was cut off while being sent.
-        """
-        with self._workspace.writing():
-            if not again:
-                self._catalog.batches.refuse_cut_off(plan.lm.name, "--again")
-            try:
-                spent = plan.run(budget=budget, progress=progress)
-            except ServiceError:  # no money left, say: what was paid for is used all the same
-                self._take_replies(plan, Spent(), progress)
-                raise
-            return self._take_replies(plan, spent, progress)
-
-    def take_replies(
-        self, plan: Generation, spent: Spent | None = None, progress: Progress | None = None
-    ) -> Summary:
-        """Make the query lists of a plan from the replies that are there, and embed them."""
-        with self._workspace.writing():
-            return self._take_replies(plan, spent or Spent(), progress)
-
-    def _take_replies(self, plan: Generation, spent: Spent, progress: Progress | None) -> Summary:
-        summary = Summary(spent)
-        lists = plan.lists(summary)
-        if plan.verify:
-            contrast = self._contrast((), plan.style == "negative")
-            lists = contrast.verified(lists, self.embed_queries, summary)
-
-        def counted() -> Iterator[tuple[int, list[str]]]:
-            for made in lists:
-                summary.lists += 1
-                summary.queries += len(made.queries)
-                yield made.number, made.queries
-
-        known = self._catalog.sets.all().get(plan.name)
-        summary.replaced_source = known.settings["source"] if known else ""
-        summary.replaced = self._catalog.sets.store_generated(
-            plan.name, plan.set_settings, counted()
-        )
-        self._make_vectors(progress)
-        if plan.name in self._catalog.sets.all():  # it may have come to nothing
-            summary.contrast = self.contrast_rate(plan.name)
-        return summary
 
     def triplets(self, name: str, negatives: int = 1) -> Iterator[Triplet]:
         """Yield (query, positive, negative) texts of a query set, for contrastive training."""
@@ -339,34 +276,16 @@ class Index:
             raise BadInput(f"{self.path} has no references yet: strop references {self.path}")
         return triplets(self._catalog, set_, negatives)
 
-    @contextmanager
-    def batches(self, plan: Generation) -> Iterator[BatchGeneration]:
-        """A plan's questions by way of a batch service: submit, status, collect."""
-        with self._workspace.writing():
-            yield BatchGeneration(self._catalog, plan)
-
-    def write_requests(self, plan: Generation, path: str | os.PathLike[str]) -> int:
-        """Write a plan's open questions to a file for any service to answer; how many."""
-        with self._workspace.writing():
-            return write_request_file(self._catalog, plan, path)
-
-    def read_replies(self, plan: Generation, path: str | os.PathLike[str]) -> Spent:
-        """Keep replies from a file; say what came."""
-        with self._workspace.writing():
-            return read_reply_file(self._catalog, plan, path)
-
     def contrast_rate(self, name: str) -> float | None:
         """Return the share of a set's queries nearer their document than all its references.
 
-        Of an even sample where there are many documents; None where none has references. It is
-        a measure, not a goal: the queries an embedder places wrongly are those it can learn from.
+        None if no document has references. It is a measure, not a goal: the queries that an
+        embedder places wrongly are those it can learn from.
         """
         with self._catalog.reading():
-            return self._contrast((name,), self._require(name).negative).rate()
-
-    def _contrast(self, sets: tuple[str, ...], negative: bool) -> Contrast:
-        snapshot, layout = self._layout(Method("contrast", sets=sets))
-        return Contrast(self._catalog, snapshot, layout, negative)
+            set_ = self._require(name)
+            snapshot, layout = self._layout(Method("contrast", sets=(name,)))
+            return contrast_rate(self._catalog, snapshot, layout, set_.negative)
 
     def expand(self, style: str, progress: Progress | None = None) -> None:
         """Embed each document's text with its queries of a set appended (doc2query, docexp)."""
@@ -438,6 +357,9 @@ class Index:
                 settings or self._reference_settings(), method=method, progress=progress,
             )  # fmt: skip
 
+    def _choose_references(self, progress: Progress | None) -> int:
+        return self.select_references(progress=progress)
+
     def _reference_settings(self) -> ReferenceSettings:
         saved = self._catalog.references.settings()
         names = {field.name for field in fields(ReferenceSettings)}
@@ -478,7 +400,7 @@ class Index:
         if expand is not None:
             refined = self.refine(queries, expand)
             if refined.failed:
-                warnings.warn(refined.told(), stacklevel=2)
+                warnings.warn(refined.failure_message(), stacklevel=2)
             vectors = refined.vectors
         texts = self._texts(queries, chosen, vectors)
         if not texts:
@@ -687,39 +609,31 @@ class Index:
                 "expand takes a query method with its model, such as HyDE('openai:…'), not"
                 f" {expand!r}"
             )
-        if isinstance(queries, np.ndarray):
-            raise BadInput(f"{expand.name} needs the text of the queries, not their vectors")
-        texts = [queries] if isinstance(queries, str) else list(queries)
-        return expand.refine(
-            self, self._catalog, texts, leave_out=leave_out, budget=budget, price=price,
-            progress=progress,
-        )  # fmt: skip
+        resources = Resources(
+            self._catalog, self.embed_queries, self.embed_documents, self.candidates
+        )
+        return expand.refine(queries, resources, Limits(leave_out, budget, price), progress)
 
     def candidates(
-        self,
-        queries: Vectors,
-        k: int,
-        method: str | Method | None = None,
-        leave_out: Sequence[str] | None = None,
+        self, queries: Sequence[str], vectors: Vectors, method: str | Method | None, k: int
     ) -> list[list[Candidate]]:
         """Return the best k documents for each query, with their texts and their own vectors.
 
-        ``leave_out`` has for each query the id of a document that does not count.
+        ``vectors`` (n, dim) are those of the queries. The documents are those of ``search``.
         """
+        documents = self._catalog.documents
         with self._catalog.reading():
-            hits = self.search(queries, k + (leave_out is not None), method)
+            hits = self.search(queries, k, method, vectors=vectors)
             snapshot, layout = self._layout(METHODS["trad"])
 
             def of(id_: str) -> Candidate:
-                number = self._catalog.documents.number_of(id_)
+                number = documents.number_of(id_)
                 place = int(np.searchsorted(snapshot.numbers, number))
-                text = self._catalog.documents.get(number).content
-                return Candidate(id_, text, np.array(layout.document(place)))
+                return Candidate(
+                    id_, documents.get(number).content, np.array(layout.document(place))
+                )
 
-            return [
-                [of(id_) for id_ in ids if leave_out is None or id_ != leave_out[at]][:k]
-                for at, ids in enumerate(hits.ids.tolist())
-            ]
+            return [[of(id_) for id_ in ids] for ids in hits.ids.tolist()]
 
     def _asked(self, queries: str | Sequence[str] | Vectors) -> Vectors:
         if isinstance(queries, np.ndarray):

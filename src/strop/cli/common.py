@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the verbs load it themselves, so that --help is quick
 
 _OWN = frozenset(
     ("cache", "cls", "embedder", "spec", "lm", "settings", "into", "limit", "price", "retry",
-     "verify", "clock")
+     "replace", "clock")
 )  # fmt: skip
 """Names of arguments of the library, which are not options of an embedder or a model."""
 

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strop.cli.common import F, split_list
-from strop.cli.generate import model_options, options_of_model, profile_of
 from strop.cli.messages import say, warn
+from strop.cli.model_options import PROFILE, given_price, load_model, model_options, profile_of
+from strop.common.text import counted
 
-if TYPE_CHECKING:  # loaded where a model is asked, so that --help is quick
+if TYPE_CHECKING:  # loaded where a model is called, so that --help is quick
     from strop.expand.methods import QueryMethod
     from strop.expand.refining import Refined
 
 _ALL = "hyde, query2doc, lamer, rede-rf"
-# An option of the command, and the setting of the methods that it is.
+# Options of the command, and the settings of the methods that they stand for.
 _SETTINGS = {
     "task": "task",
     "profile": "profile",
@@ -25,15 +26,13 @@ _SETTINGS = {
     "passage_tokens": "max_tokens",
     "sampling_temperature": "temperature",
     "candidates": "candidates",
-    "candidate_chars": "candidate_chars",
     "first_pass": "first_pass",
-    "fallback": "fallback",
 }
 
 
 def expansion_options(several: bool) -> Callable[[F], F]:
     """Add the options of query methods; ``several`` of them may be named."""
-    whole = click.IntRange(1)
+    number = click.IntRange(1)
     which = f"Any of none, {_ALL}" if several else f"One of {_ALL}"
     options = [
         click.option("--expand", help=f"Have a language model refine the queries. {which}."),
@@ -42,29 +41,23 @@ def expansion_options(several: bool) -> Callable[[F], F]:
             help="What queries and documents are: web, science, scifact, nfcorpus, fiqa,"
             " trec-covid, scidocs, arguana, bright, miracl.  [web]",
         ),
+        PROFILE,
         click.option(
-            "--profile", type=click.Choice(["instruct", "small"]),
-            help="How to ask; small for models that follow no instructions.  [instruct]",
+            "--samples", type=number, help="Passages to write.  [hyde, rede-rf 8, lamer 5]"
         ),
         click.option(
-            "--samples", type=whole, help="Passages to write.  [hyde, rede-rf 8, lamer 5]"
-        ),
-        click.option(
-            "--passage-tokens", type=whole,
-            help="The longest passage.  [hyde, rede-rf 512, query2doc, lamer 128]",
+            "--passage-tokens", type=number,
+            help="Tokens per passage at most.  [hyde, rede-rf 512, query2doc, lamer 128]",
         ),
         click.option(
             "--sampling-temperature", metavar="NUMBER",
-            help="Of the model; none leaves it to the model.  [0.7; query2doc, lamer 1]",
+            help="LM sampling temperature; none leaves it to the model.  [0.7; query2doc, lamer 1]",
         ),
         click.option(
-            "--candidates", type=whole, help="Documents to show.  [lamer 10, rede-rf 20]"
+            "--candidates", type=number, help="Documents of the first pass.  [lamer 10, rede-rf 20]"
         ),
-        click.option("--candidate-chars", type=whole, help="Cut them to so much.  [600]"),
-        click.option("--first-pass", metavar="METHOD", help="What finds them.  [trad]"),
         click.option(
-            "--fallback", type=click.Choice(["hyde-prf", "hyde", "query"]),
-            help="What rede-rf does where no candidate is relevant.  [hyde-prf]",
+            "--first-pass", metavar="METHOD", help="The method that finds them.  [trad]"
         ),
     ]  # fmt: skip
 
@@ -84,11 +77,10 @@ def chosen_steps(given: dict[str, Any]) -> dict[str, QueryMethod | None]:
     if names == ["none"]:
         for key in ("lm", "base_url", "concurrency", "budget", "price", *values):
             if given[key] is not None:
-                raise click.UsageError(f"--{key.replace('_', '-')} is of use with --expand only")
+                raise click.UsageError(f"--{key.replace('_', '-')} needs --expand")
         return {"none": None}
     from strop.errors import BadInput
     from strop.expand.methods import QUERY_METHODS
-    from strop.lm import load
 
     if unknown := [name for name in names if name != "none" and name not in QUERY_METHODS]:
         raise BadInput(f"no query method {unknown[0]!r}: choose from none, {_ALL}")
@@ -97,7 +89,7 @@ def chosen_steps(given: dict[str, Any]) -> dict[str, QueryMethod | None]:
     values["profile"] = profile = profile_of(given)
     if "sampling_temperature" in values:
         values["sampling_temperature"] = _temperature(values["sampling_temperature"])
-    lm = load(given["lm"], **options_of_model(given, profile))
+    lm = load_model(given, profile)
     steps: dict[str, QueryMethod | None] = {}
     used: set[str] = set()
     for name in dict.fromkeys(names):
@@ -112,16 +104,13 @@ def chosen_steps(given: dict[str, Any]) -> dict[str, QueryMethod | None]:
     for key in values:
         if _SETTINGS[key] not in used:
             option = key.replace("_", "-")
-            raise click.UsageError(f"--{option} means nothing to {', '.join(steps)}")
+            raise click.UsageError(f"--{option} is no option of {', '.join(steps)}")
     return steps
 
 
 def limits(given: dict[str, Any]) -> dict[str, Any]:
     """Return what refining may cost, as ``Index.refine`` takes it."""
-    from strop.lm.prices import Price
-
-    price = given["price"]
-    return {"budget": given["budget"], "price": Price.parse(price) if price else None}
+    return {"budget": given["budget"], "price": given_price(given)}
 
 
 def _temperature(text: str) -> float | None:
@@ -134,20 +123,21 @@ def _temperature(text: str) -> float | None:
 
 
 def report_expansion(name: str, refined: Refined) -> None:
-    """Say what refining cost, and how many queries it failed for."""
+    """Say what refining cost, and for how many queries it failed."""
     if refined.failed:
-        warn(f"{name}: {refined.told()}")
-    if refined.spent.stopped:
-        warn(f"{name}: {refined.spent.stopped}")
-    told = refined.to_json()
-    seconds = told["seconds_per_query"]
+        warn(f"{name}: {refined.failure_message()}")
+    if refined.spending.stopped:
+        warn(f"{name}: {refined.spending.stopped}")
+    about = refined.to_json()
+    seconds = about["seconds_per_query"]
     alone, now = seconds["stored_as_they_took"], seconds["stored_as_nothing"]
-    cost = "" if told["cost"] is None else f", {told['cost']:.4f} USD"
-    none = told["no_relevant_candidate"]
+    cost = "" if about["cost"] is None else f", {about['cost']:.4f} USD"
+    without = about["no_relevant_candidate"]
     say(
-        f"{name}: {told['replies_now']:,} replies, {told['replies_stored']:,} stored earlier, "
-        f"{told['input_tokens']:,} + {told['output_tokens']:,} tokens{cost}; seconds a query: "
-        f"mean {alone['mean']:.2f}, p95 {alone['p95']:.2f} (stored replies as long as they took), "
-        f"mean {now['mean']:.2f}, p95 {now['p95']:.2f} (stored ones as nothing)"
-        + (f"; no candidate was relevant for {none:,}" if none else "")
+        f"{name}: {counted(about['replies_now'], 'new reply', 'new replies')}, "
+        f"{about['replies_stored']:,} stored earlier, {about['input_tokens']:,} + "
+        f"{about['output_tokens']:,} tokens{cost}; seconds per query: mean {alone['mean']:.2f}, "
+        f"p95 {alone['p95']:.2f} (stored replies as long as they took), mean {now['mean']:.2f}, "
+        f"p95 {now['p95']:.2f} (stored replies as nothing)"
+        + (f"; no relevant candidate for {counted(without, 'query', 'queries')}" if without else "")
     )

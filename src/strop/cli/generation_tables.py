@@ -10,31 +10,43 @@ from rich.text import Text
 
 from strop.cli.messages import echo, say, warn
 from strop.cli.tables import plain, standard_output
+from strop.common.text import counted
+from strop.generate.plan import EXPECTED_REFERENCES
+from strop.lm.base import THIS_PROCESS
 
 if TYPE_CHECKING:
-    from strop.generate.generation import Estimate, Generation, Summary
+    from strop.generate import Estimate, Generation, Summary
 
 
-def print_estimate(plan: Generation, found: Estimate, packed: Estimate | None, batch: bool) -> None:
+def print_estimate(generation: Generation, estimate: Estimate, batch: bool) -> None:
     """Print what a run would cost and who would receive the text."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
     table.add_column()
-    roughly = "about " if found.guessed else ""
+    guessed = " (a guess)" if estimate.guessed else ""
+    answered = f" ({estimate.stored:,} answered)" if estimate.stored else ""
     rows = {
-        "queries": f"{plan.style}, for the set {plan.name}, by {plan.lm.name}",
-        "text goes to": found.host,
-        "documents": f"{found.documents:,}",
-        "calls": f"{found.calls:,}" + (f" ({found.stored:,} answered)" if found.stored else ""),
-        "tokens in": f"about {found.input_tokens:,}",
-        "tokens out": f"about {found.output_tokens:,}" + (" (a guess)" if found.guessed else ""),
-        "price": _price(plan, found, batch),
-        "time": "within a day" if batch else f"{roughly}{_duration(found.seconds)}",
+        "queries": f"{generation.style}, for the set {generation.name}, by {generation.lm.name}",
+        "text goes to": estimate.host,
+        "documents": f"{estimate.documents:,}" + _cut(generation, estimate),
+        "calls": f"{estimate.calls:,}{answered}",
+        "tokens in": f"about {estimate.input_tokens:,}",
+        "tokens out": f"about {estimate.output_tokens:,}{guessed}",
+        "price": _price(generation, estimate, batch),
+        "time": "within a day"
+        if batch
+        else f"{'about ' if guessed else ''}{_duration(estimate.seconds)}",
     }
-    if found.without_references:
-        rows["left out"] = f"{found.without_references:,} documents have no references"
-    if packed is not None and found.calls:
-        share = packed.input_tokens / max(1, found.input_tokens)
+    if estimate.unchosen_references:
+        rows["references"] = (
+            f"not chosen yet for {counted(estimate.unchosen_references, 'document')}: counted with "
+            f"{EXPECTED_REFERENCES} each; exact after strop references"
+        )
+    if estimate.without_references:
+        rows["left out"] = f"no references: {counted(estimate.without_references, 'document')}"
+    packed = estimate.packed
+    if packed is not None and estimate.calls:
+        share = packed.input_tokens / max(1, estimate.input_tokens)
         cost = "" if packed.cost is None else f", {_money(packed.cost)}"
         rows["with --packed"] = f"{packed.calls:,} calls, {share:.0%} of the tokens in{cost}"
     for name, value in rows.items():
@@ -42,47 +54,63 @@ def print_estimate(plan: Generation, found: Estimate, packed: Estimate | None, b
     standard_output().print(table)
 
 
-def print_generated(plan: Generation, summary: Summary, again: str) -> None:
-    """Print what a run did, and the command that goes on where something is left."""
-    spent = summary.spent
-    now = f"{spent.replies:,} replies now"
-    if spent.replies:
-        tokens = f"{spent.input_tokens:,} tokens in, {spent.output_tokens:,} out"
-        now += f" ({tokens}" + ("" if spent.cost is None else f", {_money(spent.cost)}") + ")"
-    echo(f"set {plan.name}: {summary.queries:,} queries for {summary.lists:,} documents; {now}")
+def print_summary(generation: Generation, summary: Summary, again: str) -> None:
+    """Print what a run did, and the command that goes on if something is left."""
+    spending = summary.spending
+    now = f"{counted(spending.replies, 'new reply', 'new replies')}"
+    if spending.replies:
+        tokens = f"{spending.input_tokens:,} tokens in, {spending.output_tokens:,} out"
+        cost = "" if spending.cost is None else f", {_money(spending.cost)}"
+        now += f" ({tokens}{cost})"
+    queries = counted(summary.queries, "query", "queries")
+    documents = counted(summary.documents, "document")
+    echo(f"set {generation.name}: {queries} for {documents}; {now}")
     if summary.dropped:
-        echo("dropped: " + _counted(summary.dropped))
-    if summary.unverified:
-        echo(f"dropped by --verify: {summary.unverified:,}")
-    if summary.problems:
-        held = f" ({summary.unparsed:,} replies held no query)" if summary.unparsed else ""
-        echo("in the replies: " + _counted(summary.problems) + held)
-    if spent.unknown:
-        warn(f"{spent.unknown:,} replies are of no question asked here and were left out")
-    if summary.replaced:
-        lists, back = "that another generator wrote", "its replies are kept, and the same command"
-        if summary.replaced_source == "file":
-            lists, back = "that came from a file", "importing it again, into a set of another name,"
-        warn(
-            f"{summary.replaced:,} lists {lists} are gone from the set; {back}"
-            + (" as then" if summary.replaced_source != "file" else "")
-            + " brings them back for nothing"
-        )
+        empty = counted(summary.empty_replies, "reply", "replies") + " without a query; "
+        shown = empty if summary.empty_replies else ""
+        echo(f"dropped: {_counted(summary.dropped)} ({shown}see them: --show-dropped)")
     if summary.contrast is not None:
-        where = "their document than all of its references"
-        if plan.style == "negative":
-            where = "a reference than their document"
-        echo(f"contrast rate of the set: {summary.contrast:.1%} nearer {where}")
+        nearer = "their document than all of its references"
+        if generation.style == "negative":
+            nearer = "a reference than their document"
+        echo(f"contrast rate of the set: {summary.contrast:.1%} nearer {nearer}")
+    if spending.unknown_replies:
+        replies = counted(spending.unknown_replies, "reply", "replies")
+        warn(f"{replies} belong to no request of this index and were left out")
+    if summary.replaced:
+        warn(_replaced(summary))
     if summary.in_batches:
-        say(f"{summary.in_batches:,} questions are out in a batch: fetch them with --batch collect")
-    if summary.refused and not spent.failures:
-        say(f"{summary.refused:,} questions were refused before; to ask them again: --retry-failed")
-    if spent.stopped:
-        say(f"stopped: {spent.stopped}. To go on, give more: {again}")
-    if spent.errors:
-        say(f"{spent.failures:,} questions failed: {_counted(spent.errors)}")
-    if spent.failures:
-        say(f"to ask just these again: {again} --retry-failed")
+        requests = counted(summary.in_batches, "request")
+        say(f"{requests} in a running batch: fetch the replies with --batch collect")
+    if summary.refused and not spending.failures:
+        requests = counted(summary.refused, "request")
+        say(f"{requests} refused before; to send them again: --retry-failed")
+    if spending.stopped and spending.replies:
+        say(f"stopped: {spending.stopped}. To spend as much again: {again}")
+    if spending.errors:
+        say(f"{counted(spending.failures, 'request')} failed: {_counted(spending.errors)}")
+    if spending.failures:
+        say(f"to send only these again: {again} --retry-failed")
+
+
+def _replaced(summary: Summary) -> str:
+    lists = counted(summary.replaced, "list")
+    if summary.replaced_source == "file":
+        return (
+            f"{lists} from a file were dropped from the set; import the file again, into a set of"
+            " another name, to restore them"
+        )
+    return (
+        f"{lists} of another generator were dropped from the set; its replies are kept, and its"
+        " command restores them at no cost"
+    )
+
+
+def _cut(generation: Generation, estimate: Estimate) -> str:
+    if not estimate.cut_documents:
+        return ""
+    limit = generation.plan.settings.prompt.text_limit
+    return f" ({estimate.cut_documents:,} cut at {limit:,} characters: --document-chars)"
 
 
 def _counted(counts: Mapping[str, int]) -> str:
@@ -91,14 +119,14 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {plain(name).plain}" for name, count in shown[:5]) + more
 
 
-def _price(plan: Generation, found: Estimate, batch: bool) -> str:
-    if found.cost is None:
-        if found.host == "this process":
+def _price(generation: Generation, estimate: Estimate, batch: bool) -> str:
+    if estimate.cost is None:
+        if estimate.host == THIS_PROCESS:
             return "nothing"
         return "unknown: give --price INPUT,OUTPUT in USD per million tokens"
-    known = plan.asking.price
+    known = generation.plan.calls.price
     source = f" (list price of {known.read}" if known and known.read else " (the given price"
-    return f"about {_money(found.cost)}{source}{', batch' if batch else ''})"
+    return f"about {_money(estimate.cost)}{source}{', batch' if batch else ''})"
 
 
 def _money(cost: float) -> str:

@@ -22,7 +22,7 @@ from strop.errors import StropError
 _VERBS = {
     "Build an index": (
         documents.build, documents.add, documents.remove, documents.finish, generate.queries,
-        generate.estimate, documents.references,
+        documents.references,
     ),
     "Search it": (search.search, documents.show),
     "Measure and tune": (evaluate.eval_, evaluate.tune),

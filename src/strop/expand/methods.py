@@ -4,7 +4,7 @@ Each makes of a query's text a refined vector q_r, which takes the place of q in
 sharpening as well as in the score. So every way to refine goes with every way to score:
 ``index.search(queries, method="consharp", expand=HyDE("openai:…"))``.
 
-Replies are kept in the index's catalog, so that nothing is asked twice. A query that cannot be
+Replies are kept in the index's catalog, so that no call is made twice. A query that cannot be
 refined is searched as it is, and counted.
 """
 
@@ -14,33 +14,27 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
 from strop.errors import BadInput
-from strop.expand.prompts import EXPAND_PROMPT_VERSION, Ask, TaskWording, task_named
-from strop.expand.refining import Refined, Run
-from strop.generate.prompts import Profile
-from strop.lm import LM, Price
+from strop.expand.prompts import EXPAND_PROMPT_VERSION, TaskWording, task_named
+from strop.expand.refining import Limits, Refined, Refinement, Resources
+from strop.generate.templates import Profile
+from strop.lm import LM
 from strop.lm import load as load_lm
-from strop.storage.catalog import Catalog
-from strop.types import Progress
-
-if TYPE_CHECKING:  # it stands below
-    from strop.index import Index
-
-Fallback = Literal["hyde-prf", "hyde", "query"]
+from strop.types import Progress, Vectors
 
 
 @dataclass(frozen=True)
 class QueryMethod(ABC):
-    """What all have in common. ``lm`` is a language model, its name or a function.
+    """The common settings. ``lm`` is a language model, its name or a function.
 
     ``task`` says what queries and documents are: one of ``TASKS`` or a ``TaskWording``.
-    ``profile`` "small" has a text continued, for models that follow no instructions. A
-    ``temperature`` of None is the model's own choice: some accept nothing else. ``examples``
-    are pairs of a query and a passage that answers it.
+    ``profile`` "small" has a text completed, for models that do not follow instructions. A
+    ``temperature`` of None is left to the model: some accept nothing else. ``examples`` are
+    pairs of a query and a passage that answers it.
     """
 
     lm: str | LM | Callable[[str], str]
@@ -74,24 +68,22 @@ class QueryMethod(ABC):
 
     def refine(
         self,
-        index: Index,
-        catalog: Catalog,
-        queries: Sequence[str],
-        *,
-        leave_out: Sequence[str] | None = None,
-        budget: float | None = None,
-        price: Price | None = None,
+        queries: str | Sequence[str] | Vectors,
+        resources: Resources,
+        limits: Limits | None = None,
         progress: Progress | None = None,
     ) -> Refined:
-        """Refine queries; ``Index.refine`` calls it with its catalog, where replies are kept.
+        """Refine queries, given as texts.
 
-        ``leave_out`` has for each query the id of a document that its first pass must not see.
-        Asks nothing more before ``budget`` (USD) could be passed; queries that were not asked
-        about then stay as they are.
+        No call is made once the budget could be exceeded; queries without a reply then stay as
+        they are.
         """
-        run = Run(self, index, catalog, list(queries), leave_out, budget, price, progress)
-        self._fill(run)
-        return run.refined()
+        if isinstance(queries, np.ndarray):
+            raise BadInput(f"{self.name} needs the text of the queries, not their vectors")
+        texts = [queries] if isinstance(queries, str) else list(queries)
+        refinement = Refinement(self, resources, texts, limits or Limits(), progress)
+        self._fill(refinement)
+        return refinement.result()
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as JSON values, without the model."""
@@ -102,8 +94,8 @@ class QueryMethod(ABC):
         return {"expand": self.name, **own, "prompts": EXPAND_PROMPT_VERSION}
 
     @abstractmethod
-    def _fill(self, run: Run) -> None:
-        """Put the refined vector of each query into ``run.found``."""
+    def _fill(self, work: Refinement) -> None:
+        """Put the refined vector of each query into ``work.refined_vectors``."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +106,9 @@ class HyDE(QueryMethod):
 
     name: ClassVar[str] = "hyde"
 
-    def _fill(self, run: Run) -> None:
-        for place, vectors in run.passages("passage", range(run.count), self.samples):
-            run.found[place] = np.mean([run.plain[place], *vectors], axis=0)
+    def _fill(self, work: Refinement) -> None:
+        for place, vectors in work.passages("passage", range(work.count), self.samples):
+            work.refined_vectors[place] = np.mean([work.query_vectors[place], *vectors], axis=0)
 
 
 @dataclass(frozen=True)
@@ -128,13 +120,13 @@ class Query2Doc(QueryMethod):
 
     name: ClassVar[str] = "query2doc"
 
-    def _fill(self, run: Run) -> None:
-        texts = dict(run.texts("passage", range(run.count), 1))
-        with run.timed():
-            vectors = run.index.embed_queries(
-                [f"{run.queries[place]} {passages[0]}" for place, passages in texts.items()]
+    def _fill(self, work: Refinement) -> None:
+        texts = dict(work.texts("passage", range(work.count), 1))
+        with work.timed():
+            vectors = work.embed_queries(
+                [f"{work.queries[place]} {passages[0]}" for place, passages in texts.items()]
             )
-        run.found.update(zip(texts, vectors, strict=True))
+        work.refined_vectors.update(zip(texts, vectors, strict=True))
 
 
 @dataclass(frozen=True)
@@ -142,65 +134,50 @@ class LameR(QueryMethod):
     """Answers written with the candidates of a first pass in view (2304.14233).
 
     q_r lies half-way between q and the mean of the answers' vectors. ``first_pass`` is the
-    method that finds the ``candidates``, each cut to ``candidate_chars``.
+    method that finds the ``candidates``.
     """
 
     max_tokens: int = 128
     temperature: float | None = 1.0
     samples: int = 5
     candidates: int = 10
-    candidate_chars: int = 600
     first_pass: str = "trad"
 
     name: ClassVar[str] = "lamer"
 
-    def _fill(self, run: Run) -> None:
-        run.search(self.first_pass, self.candidates)
-        for place, vectors in run.passages("answer", range(run.count), self.samples):
-            run.found[place] = (run.plain[place] + np.mean(vectors, axis=0)) / 2
+    def _fill(self, work: Refinement) -> None:
+        work.search(self.first_pass, self.candidates)
+        for place, vectors in work.passages("answer", range(work.count), self.samples):
+            work.refined_vectors[place] = (work.query_vectors[place] + np.mean(vectors, axis=0)) / 2
 
 
 @dataclass(frozen=True)
 class ReDERF(QueryMethod):
-    """Real documents that the model finds relevant (2410.21242).
+    """Real documents that the model judges relevant (2410.21242).
 
-    q_r is the mean of the vectors of the ``candidates`` judged relevant and, ``with_query``, q.
-    Where none is relevant, ``fallback`` says what to do: write ``samples`` passages with the
-    candidates in view ("hyde-prf") or without ("hyde") and take their mean with q, or take q.
+    q_r is the mean of q and the vectors of the ``candidates`` judged relevant. Where none is, it
+    is the mean of q and ``samples`` passages written with the candidates in view.
     """
 
     samples: int = 8
     candidates: int = 20
-    candidate_chars: int = 600
     first_pass: str = "trad"
-    with_query: bool = True
-    fallback: Fallback = "hyde-prf"
 
     name: ClassVar[str] = "rede-rf"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.fallback not in get_args(Fallback):
-            raise BadInput(
-                f"no fallback {self.fallback!r}: choose from {', '.join(get_args(Fallback))}"
-            )
-
-    def _fill(self, run: Run) -> None:
-        run.search(self.first_pass, self.candidates)
+    def _fill(self, work: Refinement) -> None:
+        work.search(self.first_pass, self.candidates)
         without = []
-        for place, verdicts in run.verdicts():
-            own = [run.plain[place]] if self.with_query else []
-            if chosen := [one.vector for one, yes in verdicts if yes]:
-                run.found[place] = np.mean([*own, *chosen], axis=0)
+        for place, verdicts in work.verdicts():
+            if relevant := [one.vector for one, verdict in verdicts if verdict]:
+                vectors = [work.query_vectors[place], *relevant]
+                work.refined_vectors[place] = np.mean(vectors, axis=0)
             else:
                 without.append(place)
-        run.defaulted = tuple(without)
-        if self.fallback == "query":
-            run.found.update((place, run.plain[place]) for place in without)
-            return
-        ask: Ask = "answer" if self.fallback == "hyde-prf" else "passage"
-        for place, vectors in run.passages(ask, without, self.samples):
-            run.found[place] = np.mean([run.plain[place], *vectors], axis=0)
+        work.no_relevant = tuple(without)
+        for place, passages in work.passages("answer", without, self.samples):
+            vectors = [work.query_vectors[place], *passages]
+            work.refined_vectors[place] = np.mean(vectors, axis=0)
 
 
 QUERY_METHODS: Mapping[str, type[QueryMethod]] = {

@@ -1,22 +1,29 @@
-"""What a language model is asked about a user's query, and how its replies are read."""
+"""The prompts about a user's query, and how the replies are read."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from strop.errors import BadInput
-from strop.generate.prompts import REFUSAL, Profile, Prompt, folded, safe_text, without_reasoning
+from strop.generate.parsing import is_refusal, without_reasoning
+from strop.generate.templates import (
+    Profile,
+    Prompt,
+    chosen_lines,
+    safe_text,
+    single_line,
+    version_of,
+)
 
-Ask = Literal["passage", "answer", "verdict"]
+Purpose = Literal["passage", "answer", "verdict"]
 """A passage that answers the query; the same with candidates in view; a judgement of one text."""
 
 SMALL_STOPS = ("\n",)
 _QUERY_CHARS = 4000
+_CANDIDATE_CHARS = 600  # about 128 tokens
 
 
 @dataclass(frozen=True)
@@ -107,66 +114,63 @@ _PAIRS = (
 )  # fmt: skip
 
 
-def build_question(
-    ask: Ask,
+def expansion_prompt(
+    purpose: Purpose,
     task: TaskWording,
     query: str,
     candidates: Sequence[str] = (),
     *,
     profile: Profile = "instruct",
     words: int = 100,
-    candidate_chars: int = 600,
     examples: Sequence[tuple[str, str]] = (),
 ) -> Prompt:
-    """Return one question. For a verdict there is one candidate, for a passage there is none."""
-    query = safe_text(folded(query), _QUERY_CHARS)
-    texts = [safe_text(folded(text), candidate_chars) or "(no text)" for text in candidates]
+    """Return one prompt. For a verdict there is one candidate, for a passage there is none."""
+    query = safe_text(single_line(query), _QUERY_CHARS)
+    texts = [safe_text(single_line(text), _CANDIDATE_CHARS) or "(no text)" for text in candidates]
     if profile == "small":
-        return _completion(ask, task, query, texts, examples)
+        return _completion(purpose, task, query, texts, examples)
     shown = "\n".join(
-        f"<EXAMPLE>\n<QUERY>{safe_text(folded(asked))}</QUERY>\n{safe_text(folded(text))}"
+        f"<EXAMPLE>\n<QUERY>{safe_text(single_line(one))}</QUERY>\n{safe_text(single_line(text))}"
         "\n</EXAMPLE>"
-        for asked, text in examples
+        for one, text in examples
     )
     named = {"query": task.query, "passage": task.passage, "relation": task.relation}
-    used = {"", ask, "verdict" if ask == "verdict" else "text", "shown" if shown else ""}
-    lines = (line.partition("|") for line in _SYSTEM.split("\n"))
-    system = "\n".join(text[1:] for when, _, text in lines if when.strip() in used)
-    name = "DOCUMENT" if ask == "verdict" else "DOCUMENT {}"
+    labels = [purpose, "verdict" if purpose == "verdict" else "text", "shown" if shown else ""]
+    name = "DOCUMENT" if purpose == "verdict" else "DOCUMENT {}"
     blocks = "".join(
         f"<{name.format(at)}>\n{text}\n</{name.format(at)}>\n\n" for at, text in enumerate(texts, 1)
     )
-    closing = _CLOSING[ask].format(**named)
+    closing = _CLOSING[purpose].format(**named)
     about = f"<QUERY>\n{query}\n</QUERY>\n\n"
-    told = system.format(**named, words=words, shown=shown)
-    if ask == "verdict":  # the same query with one text after the other
-        return Prompt(told, about, blocks + closing)
-    return Prompt(told, about + blocks, closing)
+    system = chosen_lines(_SYSTEM, labels).format(**named, words=words, shown=shown)
+    if purpose == "verdict":  # the same query with one text after the other
+        return Prompt(system, about, blocks + closing)
+    return Prompt(system, about + blocks, closing)
 
 
 def _completion(
-    ask: Ask,
+    purpose: Purpose,
     task: TaskWording,
     query: str,
     candidates: Sequence[str],
     examples: Sequence[tuple[str, str]],
 ) -> Prompt:
     """Return a text that a model without instructions goes on with as wanted."""
-    asked, passage = task.labels
-    pairs = [(folded(one), folded(text)) for one, text in examples] or list(_PAIRS)
-    if ask != "verdict":
-        if ask == "answer":  # the candidates themselves show how to go on
+    label, passage = task.labels
+    pairs = [(single_line(one), single_line(text)) for one, text in examples] or list(_PAIRS)
+    if purpose != "verdict":
+        if purpose == "answer":  # the candidates themselves show how to go on
             pairs = [(query, text) for text in candidates]
-        shots = "".join(f"{asked}: {one}\n{passage}: {text}\n\n" for one, text in pairs)
-        return Prompt("", f"{shots}{asked}: {query}\n", f"{passage}:")
+        shots = "".join(f"{label}: {one}\n{passage}: {text}\n\n" for one, text in pairs)
+        return Prompt("", f"{shots}{label}: {query}\n", f"{passage}:")
     # Each example once with its own text and once with the next one's.
     turned = [text for _, text in (*pairs[1:], *pairs[:1])]
     shots = ""
     for (one, text), other in zip(pairs, turned, strict=True):
         for shown in (text, other) if other != text else (text,):
             verdict = "Yes" if shown == text else "No"
-            shots += f"{asked}: {one}\n{passage}: {shown}\nRelevant: {verdict}\n\n"
-    return Prompt("", f"{shots}{asked}: {query}\n", f"{passage}: {candidates[0]}\nRelevant:")
+            shots += f"{label}: {one}\n{passage}: {shown}\nRelevant: {verdict}\n\n"
+    return Prompt("", f"{shots}{label}: {query}\n", f"{passage}: {candidates[0]}\nRelevant:")
 
 
 _TAGS = re.compile(r"(?i)</?(?:query|text|passage|answer|example|document[ \d]*)>")
@@ -175,19 +179,19 @@ _VERDICT = re.compile(r"(?i)\b(?:(yes|relevant|true)|(no|not|irrelevant|false))\
 
 def read_passage(text: str, task: TaskWording) -> str:
     """Return the passage of a reply; "" where it holds none or the model declined."""
-    body = folded(_TAGS.sub(" ", without_reasoning(text)))
+    body = single_line(_TAGS.sub(" ", without_reasoning(text)))
     label = re.escape(task.labels[1])
     body = re.sub(rf"(?i)^[*#\s]*{label}[*\s]*:[*\s]*", "", body)
-    return "" if REFUSAL.match(body) or not any(map(str.isalnum, body)) else body
+    return "" if is_refusal(body) or not any(map(str.isalnum, body)) else body
 
 
 def read_verdict(text: str) -> bool | None:
     """Return whether a reply says yes; None where it says neither, or repeats the question."""
-    said = without_reasoning(text)
-    found = _VERDICT.search(said)
-    if found is None or re.search(r"(?i)\byes or no\b", said):
+    body = without_reasoning(text)
+    verdict = _VERDICT.search(body)
+    if verdict is None or re.search(r"(?i)\byes or no\b", body):
         return None
-    return found[1] is not None
+    return verdict[1] is not None
 
 
 def task_named(task: str | TaskWording) -> TaskWording:
@@ -199,21 +203,16 @@ def task_named(task: str | TaskWording) -> TaskWording:
     return TASKS[task]
 
 
-def _version() -> str:
-    """Hash prompts of every kind, so that no change of wording goes unnoticed."""
+def _every_kind() -> Iterator[Prompt]:
     shown = (("one", "two"), ("three", "four"))
-    asks: tuple[tuple[Ask, int], ...] = (("passage", 0), ("answer", 2), ("verdict", 1))
-    made = [
-        asdict(
-            build_question(
-                ask, TASKS["web"], "query", ["text"] * count, profile=profile, examples=examples
-            )
-        )
-        for ask, count in asks
-        for profile in get_args(Profile)
-        for examples in ((), shown)
-    ]
-    return hashlib.sha256(json.dumps(made).encode()).hexdigest()[:12]
+    purposes: tuple[tuple[Purpose, int], ...] = (("passage", 0), ("answer", 2), ("verdict", 1))
+    for purpose, count in purposes:
+        for profile in get_args(Profile):
+            for examples in ((), shown):
+                texts = ["text"] * count
+                yield expansion_prompt(
+                    purpose, TASKS["web"], "query", texts, profile=profile, examples=examples
+                )
 
 
-EXPAND_PROMPT_VERSION: str = _version()  # kept with each reply
+EXPAND_PROMPT_VERSION: str = version_of(_every_kind())  # kept with each reply

@@ -1,4 +1,11 @@
-"""Queries written by a language model: prompts, parsing, plan, cost, calls, batches, triplets.
+"""Queries written by a language model: prompts, parsing, filters, plan, calls, batches, triplets.
 
-A change of a prompt, or of what is kept of a reply, is made here. Nothing here ranks documents.
+A change of a prompt, of what is kept of a reply, or of what a run costs is made here. Nothing here
+ranks documents.
 """
+
+from strop.generate.generation import Generation, Summary
+from strop.generate.plan import Estimate, GenerationSettings
+from strop.generate.prompts import PromptSettings
+
+__all__ = ["Estimate", "Generation", "GenerationSettings", "PromptSettings", "Summary"]

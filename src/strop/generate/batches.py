@@ -1,4 +1,7 @@
-"""Generation by batch services, at half the price within a day, and by files of requests."""
+"""Requests that go to a batch service, at half the price within a day, or to a file.
+
+Whatever was submitted is recorded, so that nothing is paid for twice.
+"""
 
 from __future__ import annotations
 
@@ -8,179 +11,167 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from strop.errors import ServiceError
-from strop.generate.asking import Spent
-from strop.generate.generation import Generation
-from strop.lm import Failure, Reply, Request
-from strop.lm.batches import MayHaveBegun, Status, open_batches
+from strop.generate.calls import Spending
+from strop.generate.plan import Plan
+from strop.lm import LM, Failure, Reply, Request
+from strop.lm.batches import Batches, MayHaveBegun, Status, open_batches
 from strop.lm.lines import Form, custom_id, read_replies, write_requests
 from strop.storage.catalog import Catalog
 from strop.storage.replies import Provenance
+
+__all__ = [
+    "Submission", "collect", "open_batches", "read_reply_file", "status", "submit",
+    "write_request_file",
+]  # fmt: skip
 
 _AT_ONCE = 500
 
 
 @dataclass(frozen=True)
-class Sent:
-    """What went out: batches by id with their numbers of requests; why not all, if not all."""
+class Submission:
+    """The batches sent, by id, with their numbers of requests; why not all, if not all."""
 
     batches: dict[str, int]
     stopped: str = ""
+    next_cost: float = 0.0
+    """USD that the next request can cost at most, if the budget ended the submission."""
 
 
-class BatchGeneration:
-    """A plan's questions by way of a batch service. The index's writer lock must be held."""
-
-    def __init__(self, catalog: Catalog, plan: Generation) -> None:
-        self._catalog = catalog
-        self._plan = plan
-
-    def submit(self, *, budget: float | None = None, again: bool = False) -> Sent:
-        """Send what is open; each batch is written down as soon as the service has taken it.
-
-        ``again`` sends although an earlier submission was cut off on its way.
-        """
-        self._plan.asking.check_budget(budget)
-        if not again:
-            self._catalog.batches.refuse_cut_off(self._plan.lm.name, "--batch submit --again")
-        service = open_batches(self._plan.lm)
-        meant: dict[str, tuple[str, int]] = {}
-        stopped: list[str] = []
-        batches = {}
-
-        def requests() -> Iterator[Request]:
-            dearest = 0.0
-            for request, number in self._plan.waiting():
-                if budget is not None:
-                    dearest += self._plan.asking.dearest(request, batch=True)
-                    if dearest > budget:
-                        stopped.append(f"the budget of {budget:g} USD could be passed")
-                        return
-                meant[custom_id(request.key)] = (request.key, number)
-                yield request
-
-        self._catalog.batches.mark_sending(self._plan.lm.name)
-        try:
-            for batch in service.submit(requests()):
-                sent = {name: meant.pop(name) for name in batch.custom_ids}
-                provenance = self._plan.asking.provenance
-                try:
-                    self._catalog.batches.record(batch.id, sent, provenance)
-                except Exception as error:
-                    raise MayHaveBegun(
-                        f"batch {batch.id} has begun and could not be written down ({error}). When "
-                        f"that is mended: --batch collect --batch-id {batch.id}"
-                    ) from error
-                batches[batch.id] = len(sent)
-        except MayHaveBegun:
-            raise  # sending the same again could be paid for twice
-        except Exception:
-            # An error was answered: nothing is on its way.
-            self._catalog.batches.mark_sending(None)
-            raise
-        self._catalog.batches.mark_sending(None)
-        return Sent(batches, "".join(stopped))
-
-    def status(self) -> list[Status]:
-        """Ask how far the batches are that have not been collected."""
-        known = self._catalog.batches.open_for(self._plan.lm.name)
-        return open_batches(self._plan.lm).status([batch.id for batch in known])
-
-    def collect(
-        self, given: str | None = None, *, again: bool = False
-    ) -> tuple[Spent, list[Status]]:
-        """Keep what has come of batches that have ended; return it and those still running.
-
-        What failed or expired there can be asked again. ``given`` is the id of a batch that was
-        not written down. ``again`` gives up batches that the service does not know.
-        """
-        service = open_batches(self._plan.lm)
-        spent = self._plan.asking.nothing_spent()
-        known = self._catalog.batches.open_for(self._plan.lm.name)
-        recorded = {batch.id for batch in known}
-        states = []
-        for id_ in [given] if given else [batch.id for batch in known]:
-            try:
-                states += service.status([id_])
-            except ServiceError as error:
-                if id_ not in recorded or "answered 404" not in str(error):
-                    raise
-                # Services forget batches after a while, but do not know those of another account
-                # either: only the user can say whether to ask, and pay for, the same again.
-                told = f"batch {id_} is not known there: {error}"
-                if again:
-                    self._catalog.batches.collected(id_)
-                else:
-                    told += " (another key or address? If it is lost: --batch collect --again)"
-                spent.errors[told] += 1
-        for state in states:
-            if not state.ended:
-                continue
-            here = state.id in recorded
-            if state.error and not here:
-                raise ServiceError(f"batch {state.id} {state.state}: {state.error}")
-            names = self._catalog.batches.names_in(state.id) if here else []
-            answers = service.collect({state.id: names})
-            take_answers(self._catalog, self._plan, answers, spent, batch=True)
-            if here:
-                self._catalog.batches.collected(state.id)
-            else:
-                self._catalog.batches.mark_sending(None)
-        return spent, [state for state in states if not state.ended]
-
-
-def write_request_file(catalog: Catalog, plan: Generation, path: str | os.PathLike[str]) -> int:
-    """Write what is open as JSON lines in the vendor's form; how many."""
-    form: Form = "anthropic" if plan.lm.name.startswith("anthropic:") else "openai"
-    meant: dict[str, tuple[str, int]] = {}
+def submit(catalog: Catalog, plan: Plan, service: Batches, budget: float | None) -> Submission:
+    """Send what is open; each batch is recorded as soon as the service has taken it."""
+    sent: dict[str, tuple[str, int]] = {}
+    spending = plan.calls.no_spending()
+    submitted = {}
 
     def requests() -> Iterator[Request]:
-        for request, number in plan.waiting():
-            meant[custom_id(request.key)] = (request.key, number)
+        total = 0.0
+        for request, number in plan.open_requests():
+            if budget is not None:
+                cost = plan.calls.worst_case_cost(request, batch=True)
+                total += cost
+                if total > budget:
+                    spending.over_budget(budget, cost)
+                    return
+            sent[custom_id(request.key)] = (request.key, number)
+            yield request
+
+    catalog.batches.mark_sending(plan.lm.name)
+    try:
+        for batch in service.submit(requests()):
+            names = {name: sent.pop(name) for name in batch.custom_ids}
+            try:
+                catalog.batches.record(batch.id, names, plan.calls.provenance)
+            except Exception as error:
+                raise MayHaveBegun(
+                    f"batch {batch.id} has begun and could not be recorded ({error}). When that is "
+                    "mended and the batch has ended, download its results: --replies-in FILE"
+                ) from error
+            submitted[batch.id] = len(names)
+    except MayHaveBegun:
+        raise  # sending the same again could be paid for twice
+    except Exception:
+        # The service answered with an error: nothing is running.
+        catalog.batches.mark_sending(None)
+        raise
+    catalog.batches.mark_sending(None)
+    return Submission(submitted, spending.stopped, spending.next_cost)
+
+
+def status(catalog: Catalog, lm: LM) -> list[Status]:
+    """Ask about the batches that have not been collected."""
+    ids = [batch.id for batch in catalog.batches.open_for(lm.name)]
+    return open_batches(lm).status(ids)
+
+
+def collect(catalog: Catalog, plan: Plan, again: bool) -> tuple[Spending, list[Status]]:
+    """Keep the results of batches that have ended; also return those still running.
+
+    Requests that failed or expired there are open again.
+    """
+    service = open_batches(plan.lm)
+    spending = plan.calls.no_spending()
+    states = []
+    for batch in catalog.batches.open_for(plan.lm.name):
+        try:
+            states += service.status([batch.id])
+        except ServiceError as error:
+            if "answered 404" not in str(error):
+                raise
+            # Services forget batches after a while, but do not know those of another account
+            # either: only the user can decide to send, and pay for, the same again.
+            message = f"batch {batch.id} is not known there: {error}"
+            if again:
+                catalog.batches.collected(batch.id)
+            else:
+                message += " (another key or address? If it is lost: --batch collect --again)"
+            spending.errors[message] += 1
+    for state in states:
+        if state.ended:
+            names = catalog.batches.names_in(state.id)
+            _keep(catalog, plan, service.collect({state.id: names}), spending, batch=True)
+            catalog.batches.collected(state.id)
+    return spending, [state for state in states if not state.ended]
+
+
+def write_request_file(catalog: Catalog, plan: Plan, path: str | os.PathLike[str]) -> int:
+    """Write what is open as JSON lines in the vendor's form; return how many."""
+    form: Form = "anthropic" if plan.lm.name.startswith("anthropic:") else "openai"
+    sent: dict[str, tuple[str, int]] = {}
+
+    def requests() -> Iterator[Request]:
+        for request, number in plan.open_requests():
+            sent[custom_id(request.key)] = (request.key, number)
             yield request
 
     model = plan.lm.name.partition(":")[2] or plan.lm.name
     extra = dict(getattr(plan.lm, "extra", {}))
     completion = bool(getattr(plan.lm, "completion", False))
     written = write_requests(path, requests(), model, form, extra=extra, completion=completion)
-    catalog.batches.record_file(meant, plan.asking.provenance)
+    catalog.batches.record_file(sent, plan.calls.provenance)
     return written
 
 
-def read_reply_file(catalog: Catalog, plan: Generation, path: str | os.PathLike[str]) -> Spent:
-    """Keep the replies in a file of either vendor's form; with a line of no form, none."""
-    spent = plan.asking.nothing_spent()
+def read_reply_file(catalog: Catalog, plan: Plan, path: str | os.PathLike[str]) -> Spending:
+    """Keep the replies in a file of either vendor's form; with a malformed line, none."""
+    spending = plan.calls.no_spending()
     with catalog.writing(searchable=False):  # standard input can be read only once
-        take_answers(catalog, plan, read_replies(path), spent, batch=False)
-    return spent
+        if _keep(catalog, plan, read_replies(path), spending, batch=False):
+            catalog.batches.mark_sending(None)  # these are of a batch that was not recorded
+    return spending
 
 
-def take_answers(
+def _keep(
     catalog: Catalog,
-    plan: Generation,
+    plan: Plan,
     answers: Iterable[Reply | Failure],
-    spent: Spent,
+    spending: Spending,
     *,
     batch: bool,
-) -> None:
-    """Keep answers that go by the names of their requests, each with the provenance of its own."""
+) -> bool:
+    """Keep answers by the names of their requests, each with its own provenance.
+
+    Returns whether some were for requests of this plan that are not recorded as sent.
+    """
     answers = iter(answers)
-    planned = None
+    planned: dict[str, tuple[str, int, Provenance]] = {}
+    unrecorded = False
     while part := list(islice(answers, _AT_ONCE)):
-        meant = catalog.batches.requests([answer.key for answer in part])
-        if len(meant) < len(part):
+        sent = catalog.batches.requests([answer.key for answer in part])
+        if len(sent) < len({answer.key for answer in part}):
             planned = planned or {
-                custom_id(request.key): (request.key, task.number, plan.asking.provenance)
+                custom_id(request.key): (request.key, task.number, plan.calls.provenance)
                 for task in plan.tasks()
                 for request in task.requests
             }
-            meant = {**planned, **meant}
-        known = catalog.replies.known([meant[one.key][0] for one in part if one.key in meant])
+            unrecorded |= any(one.key in planned and one.key not in sent for one in part)
+            sent = {**planned, **sent}
+        known = catalog.replies.known([sent[one.key][0] for one in part if one.key in sent])
         kept: dict[str, tuple[Reply | Failure, int, Provenance]] = {}
         for answer in part:
-            if answer.key not in meant:
-                spent.unknown += 1
+            if answer.key not in sent:
+                spending.unknown_replies += 1
                 continue
-            key, number, provenance = meant[answer.key]
+            key, number, provenance = sent[answer.key]
             earlier = kept.get(key)
             if key in known or (earlier and isinstance(earlier[0], Reply)):
                 continue  # it was kept before
@@ -190,4 +181,5 @@ def take_answers(
             by_source.setdefault(repr(one[2]), []).append(one)
         for same in by_source.values():
             pairs = [(answer, number) for answer, number, _ in same]
-            plan.asking.keep(pairs, spent, batch=batch, provenance=same[0][2])
+            plan.calls.keep(pairs, spending, batch=batch, provenance=same[0][2])
+    return unrecorded

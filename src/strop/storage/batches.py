@@ -114,9 +114,9 @@ class SentBatches:
         sending = self._settings.get("sending")
         if sending and sending["lm"] == lm:
             raise BadInput(
-                f"a batch was on its way when the program ended ({sending['since']}), and may be "
-                "running: look at the service's list. If it is there: --batch collect --batch-id "
-                f"ID. If not: {remedy}"
+                f"the program ended while it submitted a batch ({sending['since']}), which may be "
+                "running: look at the service's list. If it is there, download its results when it "
+                f"has ended, and give --replies-in FILE. If not: {remedy}"
             )
 
 

@@ -108,7 +108,7 @@ class Replies:
                 ],
             )
 
-    def spent(self, lm: str, settings: dict[str, Any]) -> tuple[int, Usage, float]:
+    def totals(self, lm: str, settings: dict[str, Any]) -> tuple[int, Usage, float]:
         """Return of a model's replies to such questions: how many, tokens together, mean seconds.
 
         Replies that came by a batch or a file have no seconds; 0 where none has.

@@ -1,0 +1,178 @@
+"""Which generated queries are dropped, and why.
+
+Only the texts decide. What an embedder thinks of a query does not: the queries that it places
+wrongly are those it can learn from, and dropping them makes sharpening worse.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+NEAR = 0.9
+"""The share of common words, or of common letter trigrams, that makes two queries the same."""
+_SCRIPTS = {"HIRAGANA": "KANA", "KATAKANA": "KANA", "CJK": "HAN", "IDEOGRAPHIC": "HAN"}
+_NEUTRAL = ("", "MODIFIER", "MICRO")
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """What is left of a list of queries."""
+
+    kept: list[str]
+    positions: list[int]
+    """Where the kept queries stood in the list."""
+    dropped: list[tuple[str, str]]
+    """(reason, query), in the order of the list."""
+
+
+def apply_filters(
+    queries: Sequence[str],
+    document_text: str,
+    examples: Sequence[str] = (),
+    *,
+    near: float | None = NEAR,
+    limit: int | None = None,
+) -> Filtered:
+    """Drop queries that are empty, copied, in the wrong script or repeated.
+
+    ``near`` None keeps near duplicates; ``limit`` bounds how many are kept. The reasons are
+    "empty", "example", "wrong script", "duplicate", "near duplicate" and "over the limit".
+    """
+    reasons: dict[int, str] = {}
+    copies = {normal_form(text) for text in examples}
+    for at, query in enumerate(queries):
+        form = normal_form(query)
+        if not form:
+            reasons[at] = "empty"
+        elif form in copies:
+            reasons[at] = "example"
+        elif wrong_script(query, document_text, examples):
+            reasons[at] = "wrong script"
+    left = [at for at in range(len(queries)) if at not in reasons]
+    for at in exact_duplicates([queries[at] for at in left]):
+        reasons[left[at]] = "duplicate"
+    left = [at for at in left if at not in reasons]
+    for at in near_duplicates([queries[at] for at in left], near) if near is not None else ():
+        reasons[left[at]] = "near duplicate"
+    left = [at for at in left if at not in reasons]
+    reasons.update(dict.fromkeys(left[limit:] if limit is not None else (), "over the limit"))
+    left = left[:limit]
+    dropped = [(reasons[at], queries[at]) for at in sorted(reasons)]
+    return Filtered([queries[at] for at in left], left, dropped)
+
+
+def normal_form(text: str) -> str:
+    """Return a text without what makes no difference: case, spaces, punctuation, widths.
+
+    Marks within numbers stay, as do symbols: 1.5 is not 15, and C++ is not C.
+    """
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", _words(text))
+
+
+def exact_duplicates(queries: Sequence[str]) -> list[int]:
+    """Return the positions of queries whose normal form came before."""
+    seen: set[str] = set()
+    duplicates = []
+    for at, form in enumerate(map(normal_form, queries)):
+        if form in seen:
+            duplicates.append(at)
+        seen.add(form)
+    return duplicates
+
+
+def near_duplicates(queries: Sequence[str], threshold: float = NEAR) -> list[int]:
+    """Return the positions of queries that nearly repeat an earlier one that is kept.
+
+    Two are near if the Jaccard similarity of their words, or of their letter trigrams, reaches
+    the threshold. Queries with different numbers are different.
+    """
+    kept: list[tuple[frozenset[str], frozenset[str], frozenset[str]]] = []
+    duplicates = []
+    for at, text in enumerate(map(_words, queries)):
+        words = frozenset(text.split())
+        numbers = frozenset(word for word in words if any(map(str.isdigit, word)))
+        padded = f" {text} "
+        trigrams = frozenset(padded[i : i + 3] for i in range(len(padded) - 2))
+        if any(
+            numbers == other[0]
+            and (
+                _jaccard(words, other[1]) >= threshold or _jaccard(trigrams, other[2]) >= threshold
+            )
+            for other in kept
+        ):
+            duplicates.append(at)
+        else:
+            kept.append((numbers, words, trigrams))
+    return duplicates
+
+
+def wrong_script(query: str, document_text: str, examples: Sequence[str] = ()) -> bool:
+    """Say whether a query is in a script that neither its document nor the examples use.
+
+    Latin words among others are fine, and so is a query all of whose words are in the document,
+    such as a name.
+    """
+    expected: set[str] = set()
+    for text in (document_text, " ".join(examples)):
+        shares = _script_shares(text)
+        expected.update(
+            name for name, share in shares.items() if share >= (0.25 if name == "LATIN" else 0.05)
+        )
+    if "JAPANESE" in expected:
+        expected.add("HAN")
+    shares = _script_shares(query)
+    if not expected or not shares:
+        return False
+    main = max(shares, key=lambda name: shares[name])
+    if main in expected:
+        return False
+    mixed = main == "LATIN" and sum(shares.get(name, 0.0) for name in expected) >= 0.2
+    quoted = set(_words(query).split()) <= set(_words(document_text).split())
+    return not mixed and not quoted
+
+
+@lru_cache(maxsize=4096)
+def _words(text: str) -> str:
+    """Return the words of a text in lower case, with single spaces between them."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    pieces = re.split(r"(?<=\d)([.,:/])(?=\d)", folded)
+    pieces[::2] = ["".join(map(_letter, piece)) for piece in pieces[::2]]
+    return " ".join("".join(pieces).split())
+
+
+@lru_cache(maxsize=65536)
+def _letter(letter: str) -> str:
+    """Return a letter, mark, number or symbol as it is, anything else as a space."""
+    category = unicodedata.category(letter)
+    return letter if (category[0] in "LMNS" and category != "Sk") or letter in "#%" else " "
+
+
+def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
+    return len(one & other) / max(1, len(one | other))
+
+
+@lru_cache(maxsize=65536)
+def _script(letter: str) -> str:
+    if not letter.isalpha():
+        return ""
+    name = re.split("[ -]", unicodedata.name(letter, ""))[0]
+    return _SCRIPTS.get(name, name)
+
+
+@lru_cache(maxsize=256)
+def _script_shares(text: str) -> dict[str, float]:
+    """Return each script's share of a text's letters; nothing for a text with hardly any."""
+    counts: Counter[str] = Counter()
+    for letter, n in Counter(unicodedata.normalize("NFKC", text)).items():
+        counts[_script(letter)] += n
+    for name in _NEUTRAL:
+        del counts[name]
+    if counts["KANA"] >= 0.05 * (counts["KANA"] + counts["HAN"]) > 0:
+        counts["JAPANESE"] = counts.pop("KANA") + counts.pop("HAN", 0)
+    total = counts.total()
+    return {name: n / total for name, n in counts.items() if n} if total >= 3 else {}

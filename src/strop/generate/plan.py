@@ -1,0 +1,316 @@
+"""Which requests a language model gets for each document, what they cost, what replies give.
+
+A plan lists the requests document by document. Requests with a stored reply are not sent again.
+From the stored replies of a document its query list is made. Nothing here writes to the index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from strop.errors import BadInput
+from strop.generate.calls import Calls
+from strop.generate.filters import apply_filters
+from strop.generate.parsing import parse_reply
+from strop.generate.prompts import SMALL_STOPS, PromptSettings, build_prompt
+from strop.lm import LM, Request, Usage, count_tokens
+from strop.lm.base import THIS_PROCESS
+from strop.lm.prices import Price
+from strop.storage.catalog import Catalog
+from strop.types import Document
+
+EXPECTED_REFERENCES = 4
+"""How many references a document gets, as long as they are not chosen (Cranfield: 4.0)."""
+# Used before any reply came: queries in a reply, tokens of one query with its plan and tags,
+# seconds before a reply begins, tokens a second of a service (output) and of a small local model
+# (output, input).
+_QUERIES_PER_CALL = 8
+_TOKENS_PER_QUERY = {"simple": 25, "contrastive": 65, "negative": 65}
+_SECONDS_BEFORE, _OUTPUT_SPEED, _INPUT_SPEED = 1.0, 60, 1000
+
+_TOGETHER = 8
+"""Documents read at a time, with their requests; more would hold up calls in flight."""
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """What the model is asked for, and how much it may write.
+
+    ``samples`` sends each prompt several times, for small models that write one query.
+    """
+
+    prompt: PromptSettings = field(default_factory=PromptSettings)
+    max_tokens: int = 2000
+    temperature: float | None = None
+    samples: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "samples"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if self.temperature is not None and not 0 <= self.temperature < math.inf:
+            raise BadInput(f"temperature must be 0 or more, not {self.temperature}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as JSON values."""
+        return {**asdict(self), "prompt": self.prompt.to_json()}
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> GenerationSettings:
+        """Return the settings that ``to_json`` gave."""
+        prompt = {key: value for key, value in saved["prompt"].items() if key != "prompts"}
+        return cls(**{**saved, "prompt": PromptSettings(**prompt)})
+
+
+@dataclass(frozen=True)
+class Task:
+    """All requests for one document."""
+
+    number: int
+    document: Document
+    references: tuple[Document, ...]
+    chosen: bool
+    """Whether its references have been chosen, if it needs any."""
+    requests: tuple[Request, ...]
+    shown: tuple[tuple[int, ...], ...]
+    """For each request the positions of the references in its prompt."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run would cost; ``cost`` (USD) is None if the price is unknown."""
+
+    documents: int
+    calls: int
+    stored: int
+    input_tokens: int
+    output_tokens: int
+    cost: float | None
+    seconds: float
+    guessed: bool
+    """The model has not replied yet, so the length of replies and the speed are rules of thumb."""
+    host: str
+    without_references: int
+    unchosen_references: int
+    """Documents whose references are not chosen: each counts with ``EXPECTED_REFERENCES``."""
+    cut_documents: int
+    """Documents longer than ``document_chars``."""
+    packed: Estimate | None = None
+    """The same with all references of a document in one call."""
+
+
+@dataclass(frozen=True)
+class QueryList:
+    """The queries that the stored replies give for one document."""
+
+    number: int
+    document: Document
+    queries: list[str]
+    against: list[tuple[Document, ...]]
+    """For each query the references it was written against."""
+    dropped: list[tuple[str, str]]
+    """(reason, query or reply)"""
+    replies: int
+    empty_replies: int
+    missing: list[str]
+    """The keys of requests without a reply."""
+
+
+class Plan:
+    """The requests of one model and one style; equal settings always find the same replies.
+
+    ``retry`` sends only the requests that failed before; otherwise those that failed for good
+    are left out.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        lm: LM,
+        settings: GenerationSettings,
+        *,
+        limit: int | None = None,
+        price: Price | None = None,
+        retry: bool = False,
+    ) -> None:
+        if limit is not None and limit < 1:
+            raise BadInput(f"limit must be 1 or more, not {limit}")
+        self._catalog = catalog
+        self._limit, self._price, self._retry = limit, price, retry
+        self.lm, self.settings = lm, settings
+        self.calls = Calls(lm, settings.to_json(), catalog.replies.save, price)
+
+    @property
+    def needs_references(self) -> bool:
+        """Whether the prompts show references."""
+        return self.settings.prompt.style != "simple"
+
+    # -- requests -------------------------------------------------------------------------
+
+    def tasks(self) -> Iterator[Task]:
+        """Yield the requests for each document, in order."""
+        for done, (number, document, _) in enumerate(self._catalog.documents.all(_TOGETHER)):
+            if self._limit is not None and done >= self._limit:
+                return
+            references: list[Document] = []
+            selected = self._catalog.references.of(number) if self.needs_references else None
+            for one in selected.references if selected else ():
+                other = self._catalog.documents.number_of(one.id)
+                references.append(self._catalog.documents.get(other))
+            chosen = selected is not None or not self.needs_references
+            yield self._task(number, document, tuple(references), chosen)
+
+    def _task(
+        self, number: int, document: Document, references: tuple[Document, ...], chosen: bool
+    ) -> Task:
+        settings, prompt = self.settings, self._prompt(len(references))
+        single = self.needs_references and not prompt.packed
+        stop = SMALL_STOPS if prompt.profile == "small" else ()
+        requests, shown = [], []
+        for at, one in enumerate(build_prompt(prompt, document, references)):
+            for sample in range(settings.samples):
+                requests.append(
+                    self.calls.request(one, settings.max_tokens, settings.temperature, sample, stop)
+                )
+                shown.append((at,) if single else tuple(range(len(references))))
+        return Task(number, document, references, chosen, tuple(requests), tuple(shown))
+
+    def _prompt(self, references: int) -> PromptSettings:
+        """Share a limit among several calls: each is asked for its part and one more."""
+        prompt = self.settings.prompt
+        if not self.needs_references or prompt.packed or prompt.max_queries is None:
+            return prompt
+        share = math.ceil(prompt.max_queries / max(1, references)) + 1
+        return replace(prompt, max_queries=min(prompt.max_queries, share))
+
+    def _open(self, tasks: Sequence[Task]) -> list[tuple[Request, int]]:
+        """Return the requests to send, each once, with the number of their first document."""
+        requests: dict[str, tuple[Request, int]] = {}
+        for task in tasks:
+            for request in task.requests:
+                requests.setdefault(request.key, (request, task.number))
+        with self._catalog.reading():
+            replies, batches = self._catalog.replies, self._catalog.batches
+            done = replies.known(requests) | batches.outstanding(requests)
+            failed = replies.failed(requests)
+        return [
+            request
+            for key, request in requests.items()
+            if key not in done and (key in failed if self._retry else not failed.get(key, False))
+        ]
+
+    def open_requests(self) -> Iterator[tuple[Request, int]]:
+        """Yield the requests to send now, with the number of their document.
+
+        Each comes once: documents of one text share one request, whether or not it has been
+        answered by the time the next of them is looked up.
+        """
+        tasks, seen = self.tasks(), set[str]()
+        while True:
+            with self._catalog.reading():  # one transaction for several documents is faster
+                part = list(islice(tasks, _TOGETHER))
+                requests = self._open(part)
+            for request, number in requests:
+                if request.key not in seen:
+                    seen.add(request.key)
+                    yield request, number
+            if not part:
+                return
+
+    # -- estimate -------------------------------------------------------------------------
+
+    def estimate(self, batch: bool = False) -> Estimate:
+        """Return what the open requests would cost. Only reads, and chooses no references."""
+        documents = calls = stored = given = got = without = unchosen = cut = 0
+        count, usage, seconds = self._catalog.replies.totals(self.lm.name, self.settings.to_json())
+        text_limit = self.settings.prompt.text_limit
+        for task in self.tasks():
+            documents += 1
+            cut += text_limit is not None and len(task.document.content) > text_limit
+            if task.chosen or not task.document.content:
+                requests = [request for request, _ in self._open([task])]
+                without += not task.requests and bool(task.document.content)
+                stored += len(self._catalog.replies.known([one.key for one in task.requests]))
+            else:  # references are likely to be about as long as their document
+                unchosen += 1
+                likely = (task.document,) * EXPECTED_REFERENCES
+                task = self._task(task.number, task.document, likely, chosen=False)
+                requests = list(task.requests)
+            calls += len(requests)
+            given += sum(count_tokens(request.prompt) for request in requests)
+            got += len(requests) * self._expected_output(len(task.references))
+        if count:
+            got = round(calls * usage.output_tokens / count)
+        if not seconds:
+            seconds = self._expected_seconds(given, got, calls)
+        at_once = min(int(getattr(self.lm, "concurrency", 1)), calls or 1)
+        packed = None
+        if self.needs_references and not self.settings.prompt.packed:
+            other = replace(self.settings, prompt=replace(self.settings.prompt, packed=True))
+            packed = Plan(
+                self._catalog, self.lm, other, limit=self._limit, price=self._price,
+                retry=self._retry,
+            ).estimate(batch)  # fmt: skip
+        return Estimate(
+            documents, calls, stored, given, got, self.calls.cost(Usage(given, got), batch),
+            calls * seconds / at_once, not count, self.lm.host, without, unchosen, cut, packed,
+        )  # fmt: skip
+
+    def _expected_output(self, references: int) -> int:
+        prompt = self._prompt(references)
+        queries = 1 if prompt.profile == "small" else prompt.max_queries or _QUERIES_PER_CALL
+        return min(self.settings.max_tokens, queries * _TOKENS_PER_QUERY[prompt.style])
+
+    def _expected_seconds(self, given: int, got: int, calls: int) -> float:
+        writing = got / max(1, calls) / _OUTPUT_SPEED
+        if self.lm.host == THIS_PROCESS:  # reading takes long too
+            return writing + given / max(1, calls) / _INPUT_SPEED
+        return _SECONDS_BEFORE + writing
+
+    # -- replies --------------------------------------------------------------------------
+
+    def lists(self) -> Iterator[QueryList]:
+        """Yield what the stored replies give for each document, in order."""
+        prompt = self.settings.prompt
+        for task in self.tasks():
+            per_reply: list[list[tuple[str, tuple[int, ...]]]] = []
+            dropped: list[tuple[str, str]] = []
+            missing = []
+            for request, shown in zip(task.requests, task.shown, strict=True):
+                reply = self._catalog.replies.read(request.key)
+                if reply is None:
+                    missing.append(request.key)
+                    continue
+                parsed = parse_reply(reply.text, prompt, reply.truncated, len(task.references))
+                dropped += parsed.dropped
+                per_reply.append(
+                    [
+                        (query, (against or shown) if prompt.packed else shown)
+                        for query, against in zip(parsed.queries, parsed.against, strict=True)
+                    ]
+                )
+            pooled = _in_turn(per_reply)
+            filtered = apply_filters(
+                [query for query, _ in pooled], task.document.content, prompt.examples,
+                limit=prompt.max_queries,
+            )  # fmt: skip
+            against = [
+                tuple(task.references[at] for at in pooled[place][1])
+                for place in filtered.positions
+            ]
+            yield QueryList(
+                task.number, task.document, filtered.kept, against, dropped + filtered.dropped,
+                len(per_reply), sum(not queries for queries in per_reply), missing,
+            )  # fmt: skip
+
+
+def _in_turn(
+    lists: Sequence[Sequence[tuple[str, tuple[int, ...]]]],
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the first of each list, then the second of each, and so on: all references count."""
+    longest = max(map(len, lists), default=0)
+    return [texts[at] for at in range(longest) for texts in lists if at < len(texts)]

@@ -1,0 +1,64 @@
+"""What all prompts share: their parts, templates of labelled lines, and text made safe to show."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+Profile = Literal["instruct", "small"]
+"""``small``: a text to complete, for models that do not follow instructions."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One call, in parts so ordered that services can cache the beginning."""
+
+    system: str  # the same for the whole corpus; empty for small models
+    shared: str  # the same for all calls of one document
+    rest: str
+
+    @property
+    def user(self) -> str:
+        """The message of the user, or the text that a small model is to complete."""
+        return self.shared + self.rest
+
+
+def chosen_lines(template: str, labels: Iterable[str]) -> str:
+    """Return the lines of a template whose label is empty or among ``labels``.
+
+    A line is written ``label | text``.
+    """
+    wanted = {"", *labels}
+    lines = (line.partition("|") for line in template.split("\n"))
+    return "\n".join(text[1:] for label, _, text in lines if label.strip() in wanted)
+
+
+def version_of(prompts: Iterable[Prompt]) -> str:
+    """Hash prompts: kept with each reply, it tells which wording the reply belongs to."""
+    text = json.dumps([asdict(prompt) for prompt in prompts])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+# Our own tags, and the marks of turns in chat templates, which servers honour in any text.
+_MARKS = re.compile(
+    r"(?i)[<＜](?=\s*/?\s*(?:document|reference|example|plan|query|against|(?:start|end)_of_turn)"
+    r"(?![a-z])|\||/?s>)"
+)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
+
+def safe_text(text: str, limit: int | None = None) -> str:
+    """Make a text unable to end its block, and cut it after a word (where spaces divide words)."""
+    if limit is not None and len(text) > limit:
+        space = max(text.rfind(" ", 0, limit + 1), text.rfind("\n", 0, limit + 1))
+        text = text[: space if space > limit // 2 else limit].rstrip() + " […]"
+    return _MARKS.sub("‹", _CONTROLS.sub(" ", text))
+
+
+def single_line(text: str) -> str:
+    """Return a text on one line with single spaces and without control characters."""
+    return " ".join(_CONTROLS.sub(" ", text).split())
