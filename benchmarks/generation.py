@@ -33,8 +33,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from strop import Index
-from strop.generate.generation import GenerationSettings
-from strop.generate.prompts import PromptSettings
+from strop.generate import GenerationSettings, PromptSettings
 from strop.io.corpora import read_corpus
 
 SERVER = Path(__file__).parent.parent / "tests" / "helpers" / "scripted_server.py"
@@ -70,8 +69,8 @@ def time_strop(calls: int, slots: int, latency: float) -> dict[str, float]:
     ):
         index.add({"id": str(i), "text": f"{TEXT} Number {i}."} for i in range(calls + slots))
         options: dict[str, Any] = {"base_url": url, "concurrency": slots}
-        index.generate(index.generation("openai:scripted", SIMPLE, limit=slots, **options))
-        plan = index.generation("openai:scripted", SIMPLE, **options)  # all is loaded by now
+        index.generation("openai:scripted", SIMPLE, limit=slots, **options).run()
+        plan = index.generation("openai:scripted", SIMPLE, **options).plan  # all is loaded by now
         began, busy = time.perf_counter(), time.process_time()
         spent = plan.run()
         took, busy = time.perf_counter() - began, time.process_time() - busy

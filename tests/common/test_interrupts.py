@@ -15,8 +15,7 @@ from helpers.scripted_server import ScriptedServer
 
 from strop import Index
 from strop.common import interrupts
-from strop.generate.generation import GenerationSettings
-from strop.generate.prompts import PromptSettings
+from strop.generate import GenerationSettings, PromptSettings
 
 TIMES = int(os.environ.get("STROP_INTERRUPTS", "12"))
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer")
@@ -44,15 +43,15 @@ def test_what_was_answered_is_kept(tmp_path: Path, concurrency: int) -> None:
             server.text = lambda prompt: "<query>what is it</query>"
             index.add({"id": str(i), "text": f"Text number {i}."} for i in range(400))
             options: dict[str, Any] = {"base_url": server.url, "concurrency": concurrency}
-            plan = index.generation("openai:scripted", settings, **options)
+            plan = index.generation("openai:scripted", settings, **options).plan
             signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.01, 0.3))
             try:
                 plan.run()
                 signal.setitimer(signal.ITIMER_REAL, 0)  # here: it may ring until the last moment
             except KeyboardInterrupt:
                 interrupted += 1
-            plan = index.generation("openai:scripted", settings, **options)
-            assert 400 - sum(1 for _ in plan.waiting()) == len(server.seen)
+            plan = index.generation("openai:scripted", settings, **options).plan
+            assert 400 - sum(1 for _ in plan.open_requests()) == len(server.seen)
     assert interrupted
 
 
@@ -100,4 +99,4 @@ def test_half_a_surrogate_pair_is_kept_as_a_question_mark(tmp_path: Path) -> Non
         server.text = lambda prompt: "<query>what is \ud83d</query>"
         index.add({"id": str(i), "text": f"Text number {i}."} for i in range(40))
         plan = index.generation("openai:scripted", settings, base_url=server.url)
-        assert plan.run().replies == 40
+        assert plan.run().spending.replies == 40

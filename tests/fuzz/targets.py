@@ -19,8 +19,9 @@ from strop.common.http import Client
 from strop.common.retries import CallFailed
 from strop.errors import StropError
 from strop.expand.prompts import TASKS, read_passage, read_verdict
-from strop.generate.prompts import PromptSettings, parse_reply
-from strop.generate.query_filters import apply_filters
+from strop.generate.filters import apply_filters
+from strop.generate.parsing import parse_reply
+from strop.generate.prompts import PromptSettings
 from strop.io.corpora import read_corpus
 from strop.io.datasets import read_dataset, read_qrels, read_queries, read_query_lists, read_run
 from strop.io.sentences import title_and_sentences
@@ -121,7 +122,7 @@ def reply(data: bytes) -> None:
     parsed = parse_reply(
         _text(data[1:]), PROMPTS[choice % len(PROMPTS)], truncated=choice > 127, references=5
     )
-    assert len(parsed.queries) == len(parsed.plans) == len(parsed.against)
+    assert len(parsed.queries) == len(parsed.against)
     apply_filters(parsed.queries, "Foxes are small animals that live in the woods.")
 
 

@@ -21,6 +21,13 @@ SUBMIT, COLLECT = ("--batch", "submit"), ("--batch", "collect")
 both = pytest.mark.parametrize("lm", ["openai:m", "anthropic:m"])
 
 
+def downloaded(server: ScriptedServer, batch: str, lm: str) -> list[dict[str, object]]:
+    """The results of a batch as the vendor's page gives them."""
+    result = server.openai_result if lm.startswith("openai") else server.anthropic_result
+    made = [result(name, body, "succeeded") for name, body in server.batches[batch]["requests"]]
+    return [one for one in made if one is not None]
+
+
 def sent(server: ScriptedServer) -> int:
     return sum(len(batch["requests"]) for batch in server.batches.values())
 
@@ -28,7 +35,7 @@ def sent(server: ScriptedServer) -> int:
 @both
 def test_the_life_of_a_batch(topics: Path, server: ScriptedServer, lm: str) -> None:
     told = run(topics, server, *SIMPLE, *SUBMIT, "--json", lm=lm).json
-    assert told == {"batches": {"batch_0": 12}, "stopped": ""}
+    assert told == {"batches": {"batch_0": 12}, "stopped": "", "next_cost": 0.0}
     assert "nothing is open" in run(topics, server, *SIMPLE, *SUBMIT, lm=lm).stdout
     run(topics, server, *SIMPLE, lm=lm)  # a plain run does not ask what is out
     assert (sent(server), asked(server)) == (12, 0)
@@ -36,10 +43,10 @@ def test_the_life_of_a_batch(topics: Path, server: ScriptedServer, lm: str) -> N
     assert "batch_0: in_progress" in run(topics, server, *SIMPLE, "--batch", "status", lm=lm).stdout
     price = ("--price", "1,1000", "--json")
     got = run(topics, server, *SIMPLE, *COLLECT, *price, lm=lm).json
-    assert (got["replies"], got["failures"], got["lists"]) == (12, 0, 12)
+    assert (got["replies"], got["failures"], got["documents"]) == (12, 0, 12)
     given, out = rows(topics, "SELECT sum(input_tokens), sum(output_tokens) FROM replies")[0]
     assert got["cost"] == pytest.approx((given + 1000 * out) / 1e6 / 2)
-    assert "no batch is out" in run(topics, server, *SIMPLE, "--batch", "status", lm=lm).stdout
+    assert "no batch is running" in run(topics, server, *SIMPLE, "--batch", "status", lm=lm).stdout
     assert set(lists(topics, "simple")) == set(IDS)
     run(topics, server, *SIMPLE, lm=lm)
     assert asked(server) == 0
@@ -53,7 +60,7 @@ def test_what_fails_in_a_batch_is_submitted_again(
     server.fate, server.polls = lambda name: next(fates, "succeeded"), 0
     run(topics, server, *SIMPLE, *SUBMIT, lm=lm)
     ran = run(topics, server, *SIMPLE, *COLLECT, lm=lm)
-    assert "5 questions failed" in ran.stderr
+    assert "5 requests failed" in ran.stderr
     assert len(lists(topics, "simple")) == 7
     assert count(topics, "failures WHERE final") == 1
     retry = shlex.split(ran.stderr.splitlines()[-1].partition(": ")[2])[1:]
@@ -70,7 +77,7 @@ def test_a_batch_that_fails_as_a_whole(topics: Path, server: ScriptedServer) -> 
     run(topics, server, *SIMPLE, *SUBMIT)
     ran = strop(*command(topics, server, *SIMPLE, *COLLECT))
     assert ran.code == 1
-    assert "12 questions failed" in ran.stderr
+    assert "12 requests failed" in ran.stderr
     assert "the file is bad" in ran.stderr
     server.batch_error = None
     run(topics, server, *SIMPLE, *SUBMIT)
@@ -102,9 +109,9 @@ def test_a_batch_keeps_to_a_budget(topics: Path, server: ScriptedServer) -> None
 
 @both
 def test_a_batch_that_may_have_begun_is_not_sent_twice(
-    topics: Path, server: ScriptedServer, lm: str
+    topics: Path, server: ScriptedServer, tmp_path: Path, lm: str
 ) -> None:
-    """The service took it, the answer was lost: only the user can say."""
+    """The service took it, the answer was lost: its results are downloaded and given as a file."""
 
     def taken_and_dropped(seen: object) -> object:
         server.respond(seen)  # type: ignore[arg-type]
@@ -118,10 +125,11 @@ def test_a_batch_that_may_have_begun_is_not_sent_twice(
     assert "may have begun" in ran.stderr
     again = strop(*command(topics, server, *SIMPLE, *SUBMIT, lm=lm))
     assert again.code == 1
-    assert "--batch-id" in again.stderr
+    assert "--replies-in FILE" in again.stderr
     assert sent(server) == 12
-    server.polls = 0
-    run(topics, server, *SIMPLE, *COLLECT, "--batch-id", "batch_0", lm=lm)
+    results = tmp_path / "results.jsonl"
+    results.write_text(jsonl(*downloaded(server, "batch_0", lm)))
+    run(topics, server, *SIMPLE, "--replies-in", results, lm=lm)
     assert len(lists(topics, "simple")) == 12
     assert "nothing is open" in run(topics, server, *SIMPLE, *SUBMIT, lm=lm).stdout
     assert sent(server) == 12
@@ -167,9 +175,9 @@ def answered(server: ScriptedServer, requests: Path, lm: str) -> list[dict[str, 
     """Answer a file of requests as the vendor's batches do."""
     found = [json.loads(line) for line in requests.read_text("utf-8").splitlines()]
     if lm.startswith("openai"):
-        made = [server._openai_result(r["custom_id"], r["body"], "succeeded") for r in found]
+        made = [server.openai_result(r["custom_id"], r["body"], "succeeded") for r in found]
     else:
-        made = [server._anthropic_result(r["custom_id"], r["params"], "succeeded") for r in found]
+        made = [server.anthropic_result(r["custom_id"], r["params"], "succeeded") for r in found]
     return [one for one in made if one is not None]
 
 
@@ -182,17 +190,17 @@ def test_requests_go_out_in_a_file_and_replies_come_in(
         "requests"
     ] == 12  # fmt: skip
     made = answered(server, out, lm)
-    failed = (server._openai_result if lm.startswith("openai") else server._anthropic_result)(
+    failed = (server.openai_result if lm.startswith("openai") else server.anthropic_result)(
         str(made[0]["custom_id"]), {}, "errored"
     )
     back.write_text(jsonl(failed, *made[1:], {**made[1], "custom_id": "of-someone-else"}))
     ran = run(topics, server, *SIMPLE, "--replies-in", back, lm=lm)
-    assert "1 questions failed" in ran.stderr
-    assert "1 replies are of no question asked here" in ran.stderr
+    assert "1 request failed" in ran.stderr
+    assert "1 reply left out: for no request" in ran.stderr
     assert "--replies-in" not in ran.stderr.splitlines()[-1]
     assert len(lists(topics, "simple")) == 11
     again = run(topics, server, *SIMPLE, "--replies-in", back, "--json", lm=lm).json
-    assert (again["replies"], again["lists"]) == (0, 11)
+    assert (again["replies"], again["documents"]) == (0, 11)
     stdin = jsonl(made[0])
     assert run(topics, server, *SIMPLE, "--replies-in", "-", "--json", lm=lm, stdin=stdin).json[
         "replies"
@@ -255,7 +263,7 @@ def test_a_batch_that_another_key_did_not_see_is_collected_later(
 
 
 def test_a_batch_that_cannot_be_written_down_is_not_sent_twice(
-    topics: Path, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    topics: Path, server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*given: object) -> None:
         raise BadIndex("the disk is full")
@@ -265,10 +273,13 @@ def test_a_batch_that_cannot_be_written_down_is_not_sent_twice(
         ran = strop(*command(topics, server, *SIMPLE, *SUBMIT))
     assert ran.code == 1
     assert "the disk is full" in ran.stderr
-    assert "--batch-id batch_0" in ran.stderr
+    assert "batch batch_0 has begun" in ran.stderr
+    assert "--replies-in FILE" in ran.stderr
     assert strop(*command(topics, server, *SIMPLE, *SUBMIT)).code == 1
-    server.polls = 0
-    run(topics, server, *SIMPLE, *COLLECT, "--batch-id", "batch_0")
+    results = tmp_path / "results.jsonl"
+    results.write_text(jsonl(*downloaded(server, "batch_0", "openai:m")))
+    run(topics, server, *SIMPLE, "--replies-in", results)
+    assert "nothing is open" in run(topics, server, *SIMPLE, *SUBMIT).stdout
     assert (len(lists(topics, "simple")), sent(server)) == (12, 12)
 
 

@@ -51,8 +51,7 @@ from strop import Document, Index, ReferenceSettings
 from strop.common.arrays import Ints
 from strop.embed import load
 from strop.errors import BadIndex
-from strop.generate.generation import GenerationSettings
-from strop.generate.prompts import PromptSettings
+from strop.generate import GenerationSettings, PromptSettings
 from strop.types import Vectors
 
 CRASHED = 77
@@ -89,7 +88,7 @@ class Writer:
 
 def generate(index: Index, size: int, log: Path | None) -> None:
     settings = GenerationSettings(PromptSettings(style="contrastive"))
-    index.generate(index.generation(Writer(log), settings, name="writer", limit=min(size, 12)))
+    index.generation(Writer(log), settings, name="writer", limit=min(size, 12)).run()
 
 
 REFERENCES = ReferenceSettings(neighbors=8, smallest=2, largest=3, n_init=2)
@@ -519,10 +518,9 @@ def ask(path: str, url: str, slots: int) -> None:
     """Have a language model write simple queries for every document."""
     settings = GenerationSettings(PromptSettings(style="simple"), max_tokens=100)
     with reopen(Path(path)) as index:
-        plan = index.generation(
+        index.generation(
             "openai:scripted", settings, base_url=url, concurrency=slots, backoff=0.01
-        )
-        index.generate(plan)
+        ).run()
 
 
 JOBS: dict[str, Callable[..., None]] = {

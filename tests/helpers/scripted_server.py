@@ -252,14 +252,14 @@ class ScriptedServer:
         elif batch["ended"]:
             lines_by_file: dict[str, list[Json]] = {"output_file_id": [], "error_file_id": []}
             for name, body in reversed(batch["requests"]):
-                if (line := self._openai_result(name, body, fates[name])) is not None:
+                if (line := self.openai_result(name, body, fates[name])) is not None:
                     kind = "output_file_id" if fates[name] == "succeeded" else "error_file_id"
                     lines_by_file[kind].append(line)
             for kind, lines_ in lines_by_file.items():
                 shown[kind] = self._store(_jsonl(lines_)) if lines_ else None
         return Answer(200, shown)
 
-    def _openai_result(self, name: str, body: Json, fate: str) -> Json | None:
+    def openai_result(self, name: str, body: Json, fate: str) -> Json | None:
         line: Json = {"id": "r", "custom_id": name, "response": None, "error": None}
         if fate == "succeeded":
             return line | {"response": {"status_code": 200, "body": self.openai_reply(body)}}
@@ -280,7 +280,7 @@ class ScriptedServer:
             batch = self.batches[parts[3]]
             if parts[-1] == "results":
                 fates = batch["fates"]
-                lines = [self._anthropic_result(n, b, fates[n]) for n, b in batch["requests"]]
+                lines = [self.anthropic_result(n, b, fates[n]) for n, b in batch["requests"]]
                 return Answer(200, _jsonl([line for line in reversed(lines) if line]))
             self._look(batch, parts[-1] == "cancel")
         ended = batch["ended"]
@@ -291,7 +291,7 @@ class ScriptedServer:
         shown = {"id": batch["id"], "processing_status": state, "request_counts": counts}
         return Answer(200, {**shown, "results_url": url})
 
-    def _anthropic_result(self, name: str, body: Json, fate: str) -> Json | None:
+    def anthropic_result(self, name: str, body: Json, fate: str) -> Json | None:
         result: Json = {"type": "errored" if fate == "invalid" else fate}
         if fate == "missing":
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -333,13 +334,15 @@ def _report(generation: Generation, summary: Summary, as_json: bool) -> None:
     spending = summary.spending
     if spending.stopped and not spending.replies and not spending.failures:
         raise _too_small(spending.stopped, spending.next_cost)
-    if spending.failures and not spending.replies and not summary.queries:
+    if spending.failures and not summary.answered:
         raise BadInput("every request failed; nothing was written")
 
 
 def _too_small(stopped: str, next_cost: float) -> BadInput:
     """Return the error for a budget that does not allow a single call."""
-    return BadInput(f"nothing was sent: {stopped}. Give --budget {next_cost * 1.01:.2g} or more")
+    unit = 10.0 ** (math.floor(math.log10(next_cost)) - 1)  # rounded up to two digits
+    needed = math.ceil(next_cost / unit) * unit
+    return BadInput(f"nothing was sent: {stopped}. Give --budget {needed:.2g} or more")
 
 
 def _command_again(args: list[str]) -> list[str]:

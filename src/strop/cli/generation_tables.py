@@ -76,7 +76,7 @@ def print_summary(generation: Generation, summary: Summary, again: str) -> None:
         echo(f"contrast rate of the set: {summary.contrast:.1%} nearer {nearer}")
     if spending.unknown_replies:
         replies = counted(spending.unknown_replies, "reply", "replies")
-        warn(f"{replies} belong to no request of this index and were left out")
+        warn(f"{replies} left out: for no request of this index")
     if summary.replaced:
         warn(_replaced(summary))
     if summary.in_batches:

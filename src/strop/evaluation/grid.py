@@ -102,7 +102,7 @@ def evaluate_grid(
             )  # fmt: skip
             query_vectors = refined[name].vectors
             if budget is not None:
-                budget -= refined[name].spent.cost or 0.0
+                budget -= refined[name].spending.cost or 0.0
         reports[name] = evaluate(
             index, dataset, methods, ignore_same_id=ignore_same_id, query_vectors=query_vectors,
             progress=progress, **how,

@@ -42,6 +42,8 @@ class Summary:
     queries: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     """Queries and replies that were dropped, by reason."""
+    answered: int = 0
+    """Documents with a stored reply."""
     empty_replies: int = 0
     """Replies without any query."""
     contrast: float | None = None
@@ -127,10 +129,7 @@ class Generation:
             self._catalog.batches.refuse_cut_off(self.lm.name, "--again")
         with self._writing(progress):
             try:
-                total = sum(1 for _ in self.plan.open_requests()) if progress is not None else 0
-                spending = self.plan.calls.run(
-                    self.plan.open_requests(), budget=budget, progress=progress, total=total
-                )
+                spending = self.plan.run(budget=budget, progress=progress)
             except ServiceError:  # no money left, say: what was paid for is used all the same
                 self._store_lists(Spending(), progress)
                 raise
@@ -205,6 +204,7 @@ class Generation:
                 summary.in_batches += len(self._catalog.batches.outstanding(one.missing))
                 summary.refused += sum(self._catalog.replies.failed(one.missing).values())
                 if one.replies:
+                    summary.answered += 1
                     yield one.number, one.queries
 
         known = self._catalog.sets.all().get(self.name)

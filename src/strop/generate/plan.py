@@ -1,7 +1,7 @@
 """Which requests a language model gets for each document, what they cost, what replies give.
 
 A plan lists the requests document by document. Requests with a stored reply are not sent again.
-From the stored replies of a document its query list is made. Nothing here writes to the index.
+From the stored replies of a document its query list is made.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from strop.errors import BadInput
-from strop.generate.calls import Calls
+from strop.generate.calls import Calls, Spending
 from strop.generate.filters import apply_filters
 from strop.generate.parsing import parse_reply
 from strop.generate.prompts import SMALL_STOPS, PromptSettings, build_prompt
@@ -21,7 +21,7 @@ from strop.lm import LM, Request, Usage, count_tokens
 from strop.lm.base import THIS_PROCESS
 from strop.lm.prices import Price
 from strop.storage.catalog import Catalog
-from strop.types import Document
+from strop.types import Document, Progress
 
 EXPECTED_REFERENCES = 4
 """How many references a document gets, as long as they are not chosen (Cranfield: 4.0)."""
@@ -220,6 +220,11 @@ class Plan:
                     yield request, number
             if not part:
                 return
+
+    def run(self, *, budget: float | None = None, progress: Progress | None = None) -> Spending:
+        """Send what is open and keep each reply as it comes; stop before exceeding ``budget``."""
+        total = sum(1 for _ in self.open_requests()) if progress is not None else 0
+        return self.calls.run(self.open_requests(), budget=budget, progress=progress, total=total)
 
     # -- estimate -------------------------------------------------------------------------
 

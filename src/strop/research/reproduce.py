@@ -17,8 +17,7 @@ from typing import Any
 from strop.errors import BadInput, StropError
 from strop.evaluation.scoring import MEASURES, evaluate
 from strop.expand.methods import QUERY_METHODS
-from strop.generate.generation import GenerationSettings
-from strop.generate.prompts import PromptSettings
+from strop.generate import GenerationSettings, PromptSettings
 from strop.index import Index
 from strop.io.datasets import read_query_lists
 from strop.io.files import atomic_write
@@ -282,17 +281,15 @@ class _Workshop:
             style=style, examples=examples, noun=plan.collection.noun, max_queries=None,  # type: ignore[arg-type]
             document_chars=None,
         )  # fmt: skip
-        if style == "contrastive":
-            index.select_references(progress=self._progress)
         assert self._setup.lm is not None
         generation = index.generation(
             self._setup.lm, GenerationSettings(prompt), **self._setup.lm_options
         )
-        summary = index.generate(generation, budget=self._setup.budget, progress=self._progress)
-        spent = summary.spent
-        if spent.failures or spent.stopped:
-            why = spent.stopped or f"{spent.failures:,} questions were not answered"
-            raise StropError(f"{self._setup.lm}: {why}; what was answered is kept: run it again")
+        summary = generation.run(budget=self._setup.budget, progress=self._progress)
+        spending = summary.spending
+        if spending.failures or spending.stopped:
+            why = spending.stopped or f"{spending.failures:,} requests failed"
+            raise StropError(f"{self._setup.lm}: {why}; the replies are kept: run it again")
         dropped = sum(summary.dropped.values())
         filtered = f"{dropped:,} generated queries were dropped by filters that the paper lacks"
         return shown, [filtered] if dropped else []
@@ -312,7 +309,7 @@ class _Workshop:
             progress=self._progress,
         )
         if refined.failed:
-            raise StropError(f"{name}: {refined.told()}; replies are kept: run it again")
+            raise StropError(f"{name}: {refined.failure_message()}; replies are kept: run it again")
         return refined.vectors
 
     def _examples(self, plan: Plan, dataset: Dataset) -> tuple[tuple[str, ...], list[str]]:
