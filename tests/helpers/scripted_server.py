@@ -135,7 +135,7 @@ class ScriptedServer:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
+        self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
     def _run(self, ready: threading.Event) -> None:
@@ -147,14 +147,14 @@ class ScriptedServer:
             loop.close()
 
     async def _serve(self, ready: threading.Event) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._open: set[_Connection] = set()
-        server = await self._loop.create_server(lambda: _Connection(self), "127.0.0.1", 0)
+        self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self.open: set[_Connection] = set()
+        server = await self.loop.create_server(lambda: _Connection(self), "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
         await self._stop.wait()
         server.close()
-        for connection in list(self._open):
+        for connection in list(self.open):
             connection.transport.abort()
         await asyncio.sleep(0)
 
@@ -327,10 +327,10 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._server._open.add(self)
+        self._server.open.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server._open.discard(self)
+        self._server.open.discard(self)
 
     def data_received(self, data: bytes) -> None:
         come, buffer = time.monotonic(), self._buffer
@@ -364,7 +364,7 @@ class _Connection(asyncio.Protocol):
         message = _message(decided)  # before the delay, which is not to grow by this work
         delay = decided.delay or server.latency
         if delay:
-            server._loop.call_at(seen.at + delay, self._send, seen, decided, message)
+            server.loop.call_at(seen.at + delay, self._send, seen, decided, message)
         else:
             self._send(seen, decided, message)
 
