@@ -199,3 +199,34 @@ def test_a_test_imports_no_other_test_file() -> None:
             r"^\s*(?:from|import) (test_\w+|conftest)\b", path.read_text("utf-8"), re.M
         )
         assert not found, f"{path} imports {found[0]}: move what they share to tests/helpers"
+
+
+def test_sql_stands_only_in_storage() -> None:
+    allowed = {"storage", "common/cache.py"}
+    sql = re.compile(
+        r"\b(SELECT\s.*\sFROM|INSERT\s+(OR\s+\w+\s+)?INTO|DELETE\s+FROM|UPDATE\s+\w+\s+SET"
+        r"|CREATE\s+(TEMP\s+)?(TABLE|INDEX)|PRAGMA\s)"
+    )
+    for path in _sources():
+        relative = path.relative_to(SOURCE)
+        if {relative.parts[0], relative.as_posix()} & allowed:
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not sql.search(node.value), f"{relative}:{node.lineno}: SQL outside storage"
+            if isinstance(node, ast.Attribute):
+                assert node.attr not in ("execute", "executemany"), f"{relative}:{node.lineno}"
+
+
+def test_only_search_and_references_are_compiled() -> None:
+    for path in _sources():
+        relative = path.relative_to(SOURCE)
+        if relative.parts[0] in ("search", "references") or relative.name == "compiled.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if isinstance(node, ast.Import):
+                modules = [name.name for name in node.names]
+            for module in modules:
+                compiled = module.split(".")[0] == "numba" or module == "strop.common.compiled"
+                assert not compiled, f"{relative} must not import {module}"

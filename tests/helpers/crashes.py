@@ -31,8 +31,8 @@ import numpy as np
 import pytest
 
 import strop.storage.batching
+import strop.storage.compaction
 import strop.storage.database
-import strop.storage.maintenance
 import strop.storage.pipeline
 import strop.storage.snapshot
 import strop.storage.vectors
@@ -236,7 +236,7 @@ class Steps:
         append, sync, writing = (
             strop.storage.vectors.append_rows, os.fsync, strop.storage.database.Database.writing,
         )  # fmt: skip
-        copy, unlink = strop.storage.maintenance.copy_rows, Path.unlink
+        copy, unlink = strop.storage.compaction.copy_rows, Path.unlink
 
         def append_rows(path: Path, committed: int, rows: Vectors) -> None:
             def half() -> None:
@@ -281,7 +281,7 @@ class Steps:
             self()
 
         strop.storage.pipeline.append_rows = append_rows  # type: ignore[attr-defined]
-        strop.storage.maintenance.copy_rows = copied  # type: ignore[assignment]
+        strop.storage.compaction.copy_rows = copied  # type: ignore[assignment]
         Path.unlink = unlinked  # type: ignore[method-assign,assignment]
         os.fsync = fsync  # type: ignore[assignment]
         strop.storage.database.Database.writing = transaction  # type: ignore[assignment]

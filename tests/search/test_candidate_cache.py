@@ -64,7 +64,7 @@ def test_documents_without_vectors_have_no_candidates(
         with pytest.raises(Failure):
             index.add(documents(0, 100))
         index.remove(["7"])
-        assert index._catalog.settings.get("candidates") is None
+        assert index._catalog.settings.sidecar("candidates") is None
 
 
 def test_it_finds_what_the_scan_finds(index: Index) -> None:
@@ -99,11 +99,11 @@ def test_it_looks_at_candidates_only(index: Index, monkeypatch: pytest.MonkeyPat
 
 
 def test_new_changed_and_removed_documents(index: Index) -> None:
-    before = index._catalog.settings.get("candidates")
+    before = index._catalog.settings.sidecar("candidates")
     index.remove(["7"])
     index.add([{"id": "9", "title": "zebra", "text": "a zebra stands here."}])
     index.add([{"id": "new", "title": "quagga", "text": "a quagga stands here."}])
-    assert index._catalog.settings.get("candidates") == before  # little changed
+    assert index._catalog.settings.sidecar("candidates") == before  # little changed
     two = two_stage(index)
     assert two is not None
     assert len(two.tail) == 2
@@ -171,7 +171,7 @@ def test_another_reader_uses_it_and_another_set_makes_it_anew(index: Index) -> N
 def test_without_usable_candidates_searches_are_exact_and_say_how_to_mend_them(
     index: Index, harm: str
 ) -> None:
-    beside = index.path / "cache" / index._catalog.settings.get("candidates")
+    beside = index.path / "cache" / str(index._catalog.settings.sidecar("candidates"))
     codes = beside.with_name(beside.name + ".codes")
     exact = index.search(ASKED, 5, exact=True)
     index.close()
@@ -223,7 +223,7 @@ def test_a_reader_follows_a_writer_that_replaces_them_meanwhile(
         monkeypatch.setattr(candidates.Candidates, "open", slow)
         two = two_stage(reader)  # a warning would be an error
         assert two is not None
-        assert names[0] != names[-1] == reader._catalog.settings.get("candidates")
+        assert names[0] != names[-1] == reader._catalog.settings.sidecar("candidates")
         assert two.layout.size == 300
         assert not len(two.tail)
 
@@ -244,13 +244,13 @@ def test_beside_a_set_that_is_not_finished_searches_are_exact_and_say_so(index: 
 
 def test_an_index_that_is_small_now_keeps_none(index: Index) -> None:
     index.remove([str(at) for at in range(20, 300)])
-    assert index._catalog.settings.get("candidates") is None
+    assert index._catalog.settings.sidecar("candidates") is None
     assert not list((index.path / "cache").glob("candidates-*"))
     assert index.search("word7 text of", 5).ids[0][0] == "7"
 
 
 def test_a_flipped_byte_of_the_codes_is_found_and_mended(index: Index) -> None:
-    codes = index.path / "cache" / (index._catalog.settings.get("candidates") + ".codes")
+    codes = index.path / "cache" / f"{index._catalog.settings.sidecar('candidates')}.codes"
     assert not index.check()
     data = bytearray(codes.read_bytes())
     data[len(data) // 2] ^= 1
@@ -265,9 +265,9 @@ def test_a_flipped_byte_of_the_codes_is_found_and_mended(index: Index) -> None:
 
 def test_compaction_moves_rows_and_the_candidates_stay_good(index: Index) -> None:
     index.remove([str(at) for at in range(0, 60, 2)])
-    before, hits = index._catalog.settings.get("candidates"), index.search(ASKED, 5)
+    before, hits = index._catalog.settings.sidecar("candidates"), index.search(ASKED, 5)
     assert index.compact() > 0
-    assert index._catalog.settings.get("candidates") == before
+    assert index._catalog.settings.sidecar("candidates") == before
     two = two_stage(index)
     assert two is not None
     assert not len(two.tail)
@@ -290,7 +290,7 @@ def test_compaction_counts_the_files_of_candidates(index: Index) -> None:
 
 
 def test_vectors_made_again_are_not_trusted_to_the_candidates(index: Index) -> None:
-    before = index._catalog.settings.get("candidates")
+    before = index._catalog.settings.sidecar("candidates")
     (file,) = (index.path / "vectors").glob("queries-*")
     data = bytearray(file.read_bytes())
     data[4 * 16] ^= 255
@@ -298,7 +298,7 @@ def test_vectors_made_again_are_not_trusted_to_the_candidates(index: Index) -> N
     index.close()
     with reopen(index.path) as index:
         assert index.check(repair=True)
-        assert index._catalog.settings.get("candidates") == before
+        assert index._catalog.settings.sidecar("candidates") == before
         two = two_stage(index)
         assert two is not None
         assert len(two.tail) == 1
@@ -310,11 +310,11 @@ def test_a_full_disk_leaves_the_older_candidates(
     def full(*args: Any, **more: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    before = index._catalog.settings.get("candidates")
+    before = index._catalog.settings.sidecar("candidates")
     monkeypatch.setattr(candidates, "write_arrays", full)
     with pytest.warns(UserWarning, match="No space left on device.*strop finish"):
         index.add(documents(300, 400))
-    assert index._catalog.settings.get("candidates") == before
+    assert index._catalog.settings.sidecar("candidates") == before
     two = two_stage(index)
     assert two is not None
     assert len(two.tail) == 100
@@ -345,14 +345,14 @@ def test_a_writer_stopped_while_it_makes_candidates(
         "written": (Settings, "put"),
         "committed": (CandidateCache, "_delete"),
     }
-    before = index._catalog.settings.get("candidates")
+    before = index._catalog.settings.sidecar("candidates")
     with monkeypatch.context() as patch:
         patch.setattr(*where[step], stop)
         with pytest.raises(Stopped):
             index.add(documents(300, 400))
     index.close()
     with reopen(index.path) as index:
-        assert (index._catalog.settings.get("candidates") == before) == (step != "committed")
+        assert (index._catalog.settings.sidecar("candidates") == before) == (step != "committed")
         two = two_stage(index)
         assert two is not None
         assert len(two.tail) == (0 if step == "committed" else 100)

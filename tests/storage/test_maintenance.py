@@ -15,7 +15,7 @@ import pytest
 from helpers.crashes import ASKED, REFERENCES, page, questions
 from helpers.fakes import DIM, Bag, all_scores, assert_close, create, reopen
 
-import strop.storage.maintenance
+import strop.storage.compaction
 from strop import Index
 from strop.errors import BadIndex, IndexDamaged
 from strop.storage.sidecar import read_arrays, write_arrays
@@ -268,7 +268,7 @@ def test_compaction_without_waste_writes_no_file(index: Index) -> None:
 
 def test_a_disk_too_full_for_compaction(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     before = all_scores(index, ASKED)
-    copy = strop.storage.maintenance.copy_rows
+    copy = strop.storage.compaction.copy_rows
     for fails in (1, 2, 3):
         calls = iter(range(1, 10))
 
@@ -278,10 +278,10 @@ def test_a_disk_too_full_for_compaction(index: Index, monkeypatch: pytest.Monkey
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return made
 
-        monkeypatch.setattr(strop.storage.maintenance, "copy_rows", full)
+        monkeypatch.setattr(strop.storage.compaction, "copy_rows", full)
         with pytest.raises(BadIndex, match="make room"):
             index.compact()
-        monkeypatch.setattr(strop.storage.maintenance, "copy_rows", copy)
+        monkeypatch.setattr(strop.storage.compaction, "copy_rows", copy)
         assert len(list((index.path / "vectors").iterdir())) == 3
         assert index.check() == []
         assert_close(all_scores(index, ASKED), before, 1e-6)
@@ -292,7 +292,7 @@ def test_a_disk_too_full_for_compaction(index: Index, monkeypatch: pytest.Monkey
 
 
 def test_what_stopped_writers_left_is_swept_by_the_next(index: Index) -> None:
-    stray = [index.path / "vectors" / "documents.7.f32", index.path / "cache" / "spans-1"]
+    stray = [index.path / "vectors" / "documents.7.f32", index.path / "cache" / f"spans-{7:032x}"]
     for file in stray:
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(b"left")
@@ -384,11 +384,11 @@ def test_a_snapshot_that_follows_equals_one_read_anew(
         for at in range(40):
             rng.choice(steps)()
             followed = load_snapshot(catalog, index.path, DIM, followed)
-            name = catalog.settings.get("cache")
+            name = catalog.settings.sidecar("spans")
             cached = load_snapshot(catalog, index.path, DIM)
-            catalog.settings.put(cache=None)
+            catalog.settings.put_sidecar("spans", None)
             whole = load_snapshot(catalog, index.path, DIM)
-            catalog.settings.put(cache=name)
+            catalog.settings.put_sidecar("spans", name)
             assert same(followed, whole)
             assert same(cached, whole)
             kinds.add((name is None, catalog.vectors.changes(rarely.version) is None))

@@ -1,4 +1,4 @@
-"""Arrays of vectors and row numbers: types, unit length, stored rows as floats."""
+"""Arrays of vectors and row numbers: types, unit length, stored rows as floats. numpy alone."""
 
 from __future__ import annotations
 
@@ -7,37 +7,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.compiled import compiled
-from strop.common.rows import unit_rows
 from strop.types import Vectors
-
-__all__ = ["Floats", "Ints", "as_floats", "ranges", "unit_floats", "unit_rows"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
-@compiled(reorder=True)
-def unit_floats(stored: NDArray[Any], rows: Vectors) -> None:
-    """Write ``rows`` (n, dim): what is stored (int8, float32) with unit length, or zero."""
-    for r in range(len(stored)):
-        square = np.float32(0.0)
-        for c in range(stored.shape[1]):
-            x = np.float32(stored[r, c])
-            rows[r, c] = x
-            square += x * x
-        scale = np.float32(1.0) / np.sqrt(square) if square > 0 else np.float32(0.0)
-        for c in range(stored.shape[1]):
-            rows[r, c] *= scale
+def unit_rows(vectors: NDArray[np.floating]) -> Vectors:
+    """Return ``vectors`` (n, dim) as float32 with rows of length one; zero rows stay zero.
+
+    Lengths are taken in float64, so that neither huge nor tiny numbers overflow on the way.
+    """
+    rows = np.asarray(vectors)
+    if rows.dtype != np.float32:
+        rows = rows.astype(np.float64)
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, None]
+    unit: Vectors = np.zeros(rows.shape, np.float32)
+    np.divide(rows, lengths, out=unit, where=lengths > 0, casting="same_kind")
+    return unit
 
 
 def as_floats(stored: NDArray[Any]) -> Vectors:
-    """Return stored rows (int8, float32) as float32 (n, dim) of unit length."""
+    """Return stored rows as float32 (n, dim): float32 as they are, int8 with unit length."""
     if stored.dtype == np.float32:
         return stored
-    rows = np.empty(stored.shape, np.float32)
-    unit_floats(stored, rows)
-    return rows
+    return unit_rows(stored.astype(np.float32))
 
 
 def ranges(start: Ints, count: Ints) -> Ints:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, get_args
 
 import numpy as np
 
-from strop.common.rows import unit_rows
+from strop.common.arrays import unit_rows
 from strop.errors import BadInput, StropError
 from strop.types import Kind, Vectors
 

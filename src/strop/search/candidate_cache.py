@@ -16,7 +16,8 @@ from strop.search.layout import Layout
 from strop.storage.catalog import Catalog
 from strop.storage.database import Database
 from strop.storage.settings import Settings
-from strop.storage.snapshot import CACHE, Snapshot
+from strop.storage.sidecar import CACHE
+from strop.storage.snapshot import Snapshot
 
 
 class CandidateCache:
@@ -37,7 +38,7 @@ class CandidateCache:
 
     def follow(self, snapshot: Snapshot, layout: Layout, names: list[str]) -> None:
         """Make candidates, or add to them, where much of the index is not among them as it is."""
-        older, made_from = self._catalog.settings.get("candidates"), _made_from(snapshot, names)
+        older, made_from = self._catalog.settings.sidecar("candidates"), _made_from(snapshot, names)
         made = None
         if older is not None:
             with suppress(IndexDamaged):  # then they are made anew
@@ -63,12 +64,12 @@ class CandidateCache:
 
     def drop(self) -> None:
         """Do without candidates, for an index that is small now."""
-        older = self._catalog.settings.get("candidates")
+        older = self._catalog.settings.sidecar("candidates")
         if older is not None:
             self._replace(older, None)
 
     def _replace(self, older: str | None, name: str | None) -> None:
-        self._catalog.settings.put(candidates=name)
+        self._catalog.settings.put_sidecar("candidates", name)
         if older is not None:
             self._delete(older)
 
@@ -80,7 +81,7 @@ class CandidateCache:
 
     def beside(self, snapshot: Snapshot, layout: Layout, names: list[str]) -> TwoStage | None:
         """Return candidates matched with a layout; None, with a warning, if there are none."""
-        name, held = self._catalog.settings.get("candidates"), self._held
+        name, held = self._catalog.settings.sidecar("candidates"), self._held
         if held is None or held[0] != name or held[1] is not layout:
             two = None
             try:
@@ -108,7 +109,7 @@ class CandidateCache:
                 # A writer may have replaced them since this search began to read. Others serve as
                 # well: who is among them as they are is found out by what they were made from.
                 with closing(Database(self._catalog.path)) as now:
-                    newer = Settings(now).get("candidates")
+                    newer = Settings(now).sidecar("candidates")
                 if newer in (None, name):
                     raise
                 name = newer

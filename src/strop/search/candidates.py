@@ -44,10 +44,11 @@ from strop.search.codes import (
     words_for,
 )
 from strop.search.layout import Layout
-from strop.storage.maintenance import CANDIDATES_FORMAT, CODES
 from strop.storage.sidecar import read_arrays, write_arrays
 from strop.types import Vectors
 
+CODES, CANDIDATES_FORMAT = ".codes", 4
+"""The ending of the second file, and the number of the format of both."""
 TWO_STAGE_FROM = 20_000
 """Documents from which a search looks at candidates only; fewer are scanned in milliseconds."""
 _FOLLOW = 0.1

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.arrays import Floats, Ints, unit_floats
+from strop.common.arrays import Floats, Ints
 from strop.common.compiled import bits_set, compiled, read_soon
 from strop.search.kernels import HARD_MAX, NEARLY_ZERO, exp_of
+from strop.search.rows import unit_floats
 from strop.storage.vectors import stored_rows
 from strop.types import Vectors
 

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.arrays import Floats, Ints, unit_floats
+from strop.common.arrays import Floats, Ints
 from strop.common.compiled import compiled, read_soon
+from strop.search.rows import unit_floats
 from strop.types import Vectors
 
 # Below this squared length d* nearly vanishes, and the Gram form has too few digits left.

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.arrays import Floats, Ints, as_floats, ranges, unit_rows
+from strop.common.arrays import Floats, Ints, ranges, unit_rows
 from strop.common.threads import on_each_thread, one_blas_thread, pool
 from strop.methods import Method
 from strop.search import kernels
+from strop.search.rows import as_floats
 from strop.search.whitening import Whitening
 from strop.storage.snapshot import Spans
 from strop.types import Vectors

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.arrays import as_floats, ranges
+from strop.common.arrays import ranges
+from strop.search.rows import as_floats
 from strop.storage.catalog import Catalog
 from strop.storage.query_sets import QuerySet
 from strop.storage.snapshot import Snapshot, Spans

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.arrays import as_floats, unit_rows
+from strop.common.arrays import unit_rows
+from strop.search.rows import as_floats
 from strop.storage.snapshot import Spans
 from strop.types import Vectors
 

@@ -235,7 +235,8 @@ class VectorLedger:
         """Forget changes up to ``version``: the file ``cache`` holds what they led to."""
         with self._database.writing(searchable=False) as connection:
             connection.execute("DELETE FROM changes WHERE version <= ?", (version,))
-            self._settings.put(log_from=version, cache=cache)
+            self._settings.put(log_from=version)
+            self._settings.put_sidecar("spans", cache)
 
     def recount(self) -> None:
         """Count documents and rows in use anew."""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from strop.errors import IndexDamaged
 from strop.storage.database import Database
+
+_SIDECAR = "sidecar:"
+_SIDECAR_NAME = re.compile(r'"[a-z]{1,20}-[0-9a-f]{32}"')
+"""How a sidecar's name is stored: never a path, so nothing outside the folder is touched."""
 
 
 class Settings:
@@ -48,3 +53,27 @@ class Settings:
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)",
                 [(key, json.dumps(value)) for key, value in values.items() if value is not None],
             )
+
+    # -- sidecars -------------------------------------------------------------------------
+
+    def sidecar(self, kind: str) -> str | None:
+        """Return the name of the sidecar of a kind that counts, None if there is none."""
+        return self.sidecars().get(kind)
+
+    def sidecars(self) -> dict[str, str]:
+        """Return the names of all sidecars that count, by kind."""
+        with self._database.reading() as connection:
+            rows = connection.execute(
+                "SELECT key, value FROM meta WHERE key GLOB ?", (_SIDECAR + "*",)
+            ).fetchall()
+        for key, name in rows:
+            if not isinstance(name, str) or not _SIDECAR_NAME.fullmatch(name):
+                raise IndexDamaged(
+                    f"{self._database.path}: {name!r:.80} cannot be the name of a {key} file. "
+                    "Remove the value from the table meta, or build the index again"
+                )
+        return {key.removeprefix(_SIDECAR): json.loads(name) for key, name in rows}
+
+    def put_sidecar(self, kind: str, name: str | None) -> None:
+        """Let a sidecar count as the one of its kind, or none."""
+        self.put(searchable=False, **{_SIDECAR + kind: name})

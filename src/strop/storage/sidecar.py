@@ -1,4 +1,7 @@
-"""Files of arrays that can be made again from the catalog: written whole, mapped when read.
+"""Sidecars: files of arrays in ``cache/`` that can be made again from the catalog.
+
+They are written whole and mapped when read. The catalog's settings name the one of each kind that
+counts (``spans``, ``candidates``); one sidecar may be several files, ``NAME`` and ``NAME.more``.
 
 Whatever is wrong with such a file (missing, cut short, flipped bytes), it is as if it were not
 there. The name of each is new, so a reader's map of an older one stays true.
@@ -7,8 +10,10 @@ there. The name of each is new, so a reader's map of an older one stays true.
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
+import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strop.errors import IndexDamaged
+from strop.storage.vectors import no_links
+
+CACHE = "cache"
+"""The folder of sidecars in an index."""
+SIDECAR_FILE = re.compile(r"[a-z]{1,20}-[0-9a-f]{32}(\.[a-z]{1,20})?")
+"""The names of a sidecar's files. Never a path."""
 _MAGIC = b"strop cache 1\n"
 _ALIGNED = 64
 
@@ -58,9 +70,9 @@ def read_arrays(
     Of a ``trusted`` file the size is enough, and its arrays are only read when they are used.
     """
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=no_links) as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError):
+    except (OSError, ValueError, IndexDamaged):
         return None
     data = memoryview(mapped)
     begin = len(_MAGIC) + 8
@@ -70,14 +82,38 @@ def read_arrays(
     head = data[begin : begin + length]
     if zlib.crc32(head) != int.from_bytes(data[begin - 4 : begin], "little"):
         return None
-    told = json.loads(bytes(head))
-    body = data[begin + length :]
-    if len(body) != told["size"] or not (trusted or zlib.crc32(body) == told["crc"]):
+    try:
+        return _arrays(json.loads(bytes(head)), data[begin + length :], trusted)
+    except (ValueError, TypeError, KeyError, OverflowError):  # a head that strop did not write
+        return None
+
+
+def _arrays(
+    head: dict[str, Any], body: memoryview, trusted: bool
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
+    if len(body) != head["size"] or not (trusted or zlib.crc32(body) == head["crc"]):
         return None
     arrays: dict[str, NDArray[Any]] = {}
-    for name, (dtype, shape, at) in told["arrays"].items():
+    for name, (dtype, shape, at) in head["arrays"].items():
         kind = np.dtype(dtype)
-        count = int(np.prod(shape))
-        flat = np.frombuffer(body[at : at + count * kind.itemsize], kind)
+        if kind.hasobject:
+            return None
+        flat = np.frombuffer(body[at : at + math.prod(shape) * kind.itemsize], kind)
         arrays[name] = flat.reshape(shape)
-    return arrays, told["about"]
+    return arrays, dict(head["about"])
+
+
+def sidecar_is_intact(folder: Path, name: str) -> bool:
+    """Tell whether all files of a sidecar of an index folder are what was written."""
+    files = [one for one in entries(folder / CACHE) if belongs_to(one.name, name)]
+    return (folder / CACHE / name) in files and all(read_arrays(file) for file in files)
+
+
+def belongs_to(file: str, sidecar: str) -> bool:
+    """Tell whether a file is one of a sidecar's."""
+    return file == sidecar or file.startswith(f"{sidecar}.")
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return the files in a folder, none if there is no folder."""
+    return [one for one in folder.iterdir() if one.is_file()] if folder.is_dir() else []

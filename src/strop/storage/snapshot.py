@@ -19,10 +19,11 @@ from strop.common.arrays import Ints
 from strop.errors import BadIndex, IndexDamaged
 from strop.storage.catalog import Catalog
 from strop.storage.ledger import DOCUMENTS, VectorFile
-from strop.storage.sidecar import read_arrays, write_arrays
+from strop.storage.sidecar import CACHE, read_arrays, write_arrays
 from strop.storage.vectors import Rows, map_rows, row_type
 
-CACHE = "cache"
+SPANS = "spans"
+"""The kind of sidecar that holds the spans of a version."""
 LOG_SHARE = 0.02
 LOG_LEAST = 4096
 """The cache is written anew when the log has more changes than this, or that share of all."""
@@ -189,7 +190,7 @@ def _aligned(numbers: Ints, spans: NDArray[np.int64]) -> Ints:
 
 
 def _cached(catalog: Catalog, folder: Path) -> _Table | None:
-    name = catalog.settings.get("cache")
+    name = catalog.settings.sidecar(SPANS)
     found = read_arrays(folder / CACHE / name) if name else None
     if found is None:
         return None
@@ -209,10 +210,10 @@ def keep_cache(catalog: Catalog, folder: Path, dim: int) -> None:
             return
         snapshot = load_snapshot(catalog, folder, dim)
         names = {set_.set_id: set_.name for set_ in catalog.sets.all().values()}
-        older = catalog.settings.get("cache")
+        older = catalog.settings.sidecar(SPANS)
     table = _table_of(snapshot, names)
     arrays = {"numbers": table.numbers, **{str(id_): array for id_, array in table.columns.items()}}
-    name = f"spans-{uuid.uuid4().hex}"
+    name = f"{SPANS}-{uuid.uuid4().hex}"
     try:
         write_arrays(folder / CACHE / name, arrays, {"version": table.version})
         catalog.vectors.cut_log(table.version, name)

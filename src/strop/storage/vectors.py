@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,8 @@ Sums = NDArray[np.uint32]
 _AT_ONCE = 16_384
 _TYPES = {"int8": ("i1", "i8"), "float32": ("<f4", "f32")}
 """numpy's type of a value, and how the names of such files end."""
+VECTOR_FILE = re.compile(r"(documents|queries-[1-9]\d{0,17})(\.[1-9]\d{0,17})?\.(f32|i8)")
+"""The names of vector files: of a set, rewritten how often, of which type. Never a path."""
 STORED = tuple(_TYPES)
 """How an index can store its query vectors."""
 DEFAULT_STORED = "int8"
@@ -86,7 +89,7 @@ def append_rows(path: Path, committed: int, rows: Rows) -> None:
         path.parent.mkdir()
         sync_folder(path.parent.parent)
     begin = committed * row_bytes(rows)
-    with open(path, "r+b" if path.exists() else "x+b") as file:
+    with open(path, "r+b" if path.exists() else "x+b", opener=no_links) as file:
         file.seek(0, os.SEEK_END)
         if file.tell() < begin:
             raise _damaged(path, file.tell(), begin)
@@ -105,13 +108,27 @@ def map_rows(path: Path, count: int, row: np.dtype[Any]) -> Rows:
         return np.empty(0, row)
     need = count * row.itemsize
     try:
-        with open(path, "rb") as file:  # looked at and mapped as one: it may be replaced meanwhile
+        with open(
+            path, "rb", opener=no_links
+        ) as file:  # looked at and mapped as one: it may be replaced meanwhile
             have = os.fstat(file.fileno()).st_size
             if have >= need:
                 return np.memmap(file, dtype=row, mode="r", shape=(count,))
     except FileNotFoundError:
         have = 0
     raise _damaged(path, have, need)
+
+
+def no_links(path: str, flags: int) -> int:
+    """An ``opener`` that refuses a file that is a link: it may lead out of the index."""
+    try:
+        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise IndexDamaged(
+                f"{path} is a link, which may lead out of the index: put the file itself there"
+            ) from error
+        raise
 
 
 def whole_rows(path: Path, row: np.dtype[Any]) -> int:
@@ -145,7 +162,7 @@ def damaged_rows(path: Path, row: np.dtype[Any], sums: Sums) -> list[tuple[int, 
     As ranges (first, behind the last).
     """
     good = np.zeros(len(sums), np.bool_)
-    with suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
+    with suppress(FileNotFoundError), open(path, "rb", 0, opener=no_links) as file:
         for first in range(0, len(sums), _AT_ONCE):
             want = sums[first : first + _AT_ONCE]
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,12 +15,16 @@ from filelock import FileLock, Timeout
 from strop.embed import Embedder
 from strop.errors import BadIndex, IndexBusy, StropError
 from strop.storage.catalog import Catalog
+from strop.storage.check import check
+from strop.storage.compaction import compact
 from strop.storage.database import Database
 from strop.storage.intake import CATALOG, about_embedder, is_left_over, load_embedder
-from strop.storage.maintenance import check, compact, counts, file_sizes, mend, sizes, sweep
 from strop.storage.pipeline import Pipeline
+from strop.storage.repair import repair
+from strop.storage.sidecar import CACHE, SIDECAR_FILE, belongs_to, entries
+from strop.storage.sizes import counts, file_sizes, sizes
 from strop.storage.snapshot import keep_cache
-from strop.storage.vectors import DEFAULT_STORED, cannot_write, check_stored
+from strop.storage.vectors import DEFAULT_STORED, VECTOR_FILE, cannot_write, check_stored
 from strop.types import Progress
 
 
@@ -151,7 +155,7 @@ class Workspace:
     def writing(self) -> Iterator[None]:
         """Be the only writer; waits for nobody."""
         with _lock(self.path, self._writer):
-            sweep(self.catalog, self.path)
+            self._sweep()
             yield
             keep_cache(self.catalog, self.path, self.dim)
 
@@ -170,14 +174,36 @@ class Workspace:
             "sizes": self.sizes(),
         }
 
+    def _sweep(self) -> None:
+        """Within ``writing``: delete what stopped writers left. Files of others stay."""
+        with self.catalog.reading():
+            files = {file.name for file in self.catalog.vectors.files().values()}
+            sidecars = set(self.catalog.settings.sidecars().values())
+        left = [
+            one
+            for one in entries(self.path / "vectors")
+            if VECTOR_FILE.fullmatch(one.name) and one.name not in files
+        ]
+        left += [
+            one
+            for one in entries(self.path / CACHE)
+            if SIDECAR_FILE.fullmatch(one.name)
+            and not any(belongs_to(one.name, name) for name in sidecars)
+        ]
+        for file in left:
+            # In a folder that is a link, others may keep files with such names.
+            if not file.parent.is_symlink():
+                with suppress(OSError):
+                    file.unlink()
+
     def sizes(self) -> dict[str, Any]:
-        """Return bytes by kind (``maintenance.sizes``)."""
+        """Return bytes by kind (``sizes.sizes``)."""
         return sizes(self.catalog, self.path, self.dim)
 
-    def _in_use(self) -> set[str | None]:
+    def _in_use(self) -> set[str]:
         """Return the names of the files that count."""
         files = {file.name for file in self.catalog.vectors.files().values()}
-        return files | {self.catalog.settings.get(key) for key in ("cache", "candidates")}
+        return files | set(self.catalog.settings.sidecars().values())
 
     def check(self, progress: Progress | None = None) -> list[str]:
         """Read everything and return what is wrong."""
@@ -192,8 +218,8 @@ class Workspace:
         """Within ``writing``: check, make lost vectors anew, and return what was wrong."""
         findings = check(self.catalog, self.path, self.dim, progress)
         if findings.problems:
-            mend(self.catalog, self.path, self.dim, findings)
-            sweep(self.catalog, self.path)
+            repair(self.catalog, self.path, self.dim, findings)
+            self._sweep()
             self.pipeline.run(progress)
         return findings.problems
 
