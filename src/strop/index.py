@@ -44,6 +44,8 @@ from strop.storage.vectors import DEFAULT_STORED, check_stored
 from strop.storage.workspace import Workspace
 from strop.types import Document, Hits, Progress, Vectors
 
+_SIDECAR_CHECKS = {"candidates": two_stage.problem_with_candidates}
+
 
 @dataclass(frozen=True)
 class Changes:
@@ -785,9 +787,9 @@ class Index:
     def check(self, repair: bool = False, progress: Progress | None = None) -> list[str]:
         """Read everything and return what is wrong; with ``repair``, make lost vectors anew."""
         if not repair:
-            return self._workspace.check(progress)
+            return self._workspace.check(progress, _SIDECAR_CHECKS)
         with self._workspace.writing():
-            problems = self._workspace.repair(progress)
+            problems = self._workspace.repair(progress, _SIDECAR_CHECKS)
             self._follow()
         return problems
 

@@ -540,3 +540,16 @@ def two_stage_suits(method: Method, documents: int, k: int) -> bool:
 def codes_file(path: Path) -> Path:
     """Return where the large arrays stand beside a file of candidates."""
     return path.with_name(path.name + CODES)
+
+
+def problem_with_candidates(path: Path) -> str | None:
+    """Say what is wrong with the files of candidates at a path, None if nothing."""
+    found = read_arrays(path)
+    if found is None or read_arrays(codes_file(path)) is None:
+        return "not what was written"
+    if found[1].get("format") != CANDIDATES_FORMAT:
+        return (
+            f"of another version of strop (format {found[1].get('format')}, not "
+            f"{CANDIDATES_FORMAT}): searches do without them"
+        )
+    return None

@@ -103,10 +103,9 @@ def _arrays(
     return arrays, dict(head["about"])
 
 
-def sidecar_is_intact(folder: Path, name: str) -> bool:
-    """Tell whether all files of a sidecar of an index folder are what was written."""
-    files = [one for one in entries(folder / CACHE) if belongs_to(one.name, name)]
-    return (folder / CACHE / name) in files and all(read_arrays(file) for file in files)
+def problem_with_sidecar(path: Path) -> str | None:
+    """Say what is wrong with a sidecar's first file, None if nothing."""
+    return "not what was written" if read_arrays(path) is None else None
 
 
 def belongs_to(file: str, sidecar: str) -> bool:

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from strop.embed import Embedder
 from strop.errors import BadIndex, IndexBusy, StropError
 from strop.storage.catalog import Catalog
-from strop.storage.check import check
+from strop.storage.check import SidecarChecks, check
 from strop.storage.compaction import compact
 from strop.storage.database import Database
 from strop.storage.intake import CATALOG, about_embedder, is_left_over, load_embedder
@@ -205,18 +205,22 @@ class Workspace:
         files = {file.name for file in self.catalog.vectors.files().values()}
         return files | set(self.catalog.settings.sidecars().values())
 
-    def check(self, progress: Progress | None = None) -> list[str]:
+    def check(
+        self, progress: Progress | None = None, sidecar_checks: SidecarChecks | None = None
+    ) -> list[str]:
         """Read everything and return what is wrong."""
         while True:
             before = self._in_use()
-            findings = check(self.catalog, self.path, self.dim, progress)
+            findings = check(self.catalog, self.path, self.dim, progress, sidecar_checks)
             # Not what a writer took away meanwhile.
             if not findings.problems or self._in_use() == before:
                 return findings.problems
 
-    def repair(self, progress: Progress | None = None) -> list[str]:
+    def repair(
+        self, progress: Progress | None = None, sidecar_checks: SidecarChecks | None = None
+    ) -> list[str]:
         """Within ``writing``: check, make lost vectors anew, and return what was wrong."""
-        findings = check(self.catalog, self.path, self.dim, progress)
+        findings = check(self.catalog, self.path, self.dim, progress, sidecar_checks)
         if findings.problems:
             repair(self.catalog, self.path, self.dim, findings)
             self._sweep()
