@@ -90,7 +90,7 @@ class Client:
         try:
             return json.dumps(body, ensure_ascii=False).encode()
         except UnicodeError as error:
-            raise CallFailed(f"the text cannot be sent: {one_line(str(error))}") from None
+            raise CallFailed(f"the text cannot be sent: {one_line(error)}") from None
 
     def parsed(self, data: bytes) -> Any:
         """Return what the bytes of a body say in JSON."""
@@ -142,7 +142,8 @@ class Client:
             with bounded(self._timeout, HEAD_BYTES):
                 return self._exchange(request, f"{self.url}{path}", limit, into)
         except TooLong:
-            raise self.malformed(f"sent more than {limit:,} bytes") from None
+            bounds = f"{HEAD_BYTES:,} bytes of headers or {limit:,} of a body"
+            raise self.malformed(f"sent more than {bounds}") from None
         except ERRORS as error:
             # "from None": errors of httpx hold the request, and with it the key.
             if isinstance(error, NOT_CONNECTED):

@@ -20,9 +20,14 @@ _LONG_ENOUGH = 8
 are words like any other."""
 _SHORTEST = 4
 _READ_FOR_A_LINE = 4000
-_ESCAPES = ("\\", "%", "&#")
-_BACK = r"\\{1,8}"
-"""Repetitions are bounded, here and below: a text made of backslashes must not take for ever."""
+_MARKS = ("\\", "%", "&#")
+_ESCAPE = re.compile(
+    r"\\u00([0-9a-f]{2})|\\x([0-9a-f]{2})|%([0-9a-f]{2})|&\#x0{0,6}([0-9a-f]{1,2});"
+    r"|&\#0{0,6}([0-9]{1,3});|\\([\\\"'/])",
+    re.IGNORECASE,
+)
+_TIMES = 6
+"""How often escapes are undone, of escapes of escapes."""
 
 
 def key_for(host: str, variables: Sequence[str]) -> str | None:
@@ -48,18 +53,17 @@ def redact(text: str, shortest: int = _LONG_ENOUGH) -> str:
         if len(secret) < shortest:
             continue
         text = text.replace(secret, HIDDEN)
-        encoded, escaped = _disguises(secret)
-        for form in encoded:
+        for form in _encoded(secret):
             if form in text:
-                text = text.replace(form, HIDDEN)
-        if any(mark in text for mark in _ESCAPES):
-            text = escaped.sub(HIDDEN, text)
+                text = re.sub(re.escape(form) + r"(?:[\w+/-]?={1,2})?", HIDDEN, text)
+        if any(mark in text for mark in _MARKS):
+            text = _without_escaped(text, secret)
     return text
 
 
 @lru_cache(maxsize=16)
-def _disguises(secret: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
-    """The encoded forms of a secret, and a pattern of its escaped forms."""
+def _encoded(secret: str) -> tuple[str, ...]:
+    """The parts of any base64 or hexadecimal text with the secret in it that hold the secret."""
     data = secret.encode("utf-8", "replace")
     forms = {data.hex(), data.hex().upper()}
     for before in range(3):  # where the secret may begin within a group of three bytes
@@ -68,18 +72,43 @@ def _disguises(secret: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
             # The first and last characters may also depend on what stands before and after.
             first, last = (0, 2, 3)[before], 1 if (before + len(data)) % 3 else 0
             forms.add(code[first : len(code) - last])
-    characters = []
-    for character in secret:
-        point = ord(character)
-        characters.append(
-            rf"(?:{re.escape(character)}|{_BACK}u00{point:02x}|{_BACK}x{point:02x}"
-            rf"|%(?:25){{0,4}}{point:02x}|&\#(?:x0{{0,6}}{point:x}|0{{0,6}}{point});"
-            rf"|{_BACK}{re.escape(character)})"
-        )
-    # Hexadecimal digits have no case; letting the whole pattern ignore it hides no more than that.
-    return tuple(form for form in forms if len(form) >= _SHORTEST), re.compile(
-        "".join(characters), re.IGNORECASE
-    )
+    return tuple(form for form in forms if len(form) >= _SHORTEST)
+
+
+def _without_escaped(text: str, secret: str) -> str:
+    """Hide a secret of which characters are escaped. The time is linear in the text."""
+    sought, plain = _unescaped(secret), _unescaped(text)
+    if sought not in plain:
+        return text
+    # Where each character of the plain text begins in the original one.
+    begins, view = list(range(len(text) + 1)), text
+    for _ in range(_TIMES):
+        kept: list[int] = []
+        last = 0
+        for match in _ESCAPE.finditer(view):
+            kept += begins[last : match.start() + 1]
+            last = match.end()
+        begins, view = kept + begins[last:], _ESCAPE.sub(_character, view)
+    parts, last = [], 0
+    at = plain.find(sought)
+    while at >= 0:
+        parts.append(text[last : begins[at]])
+        last = begins[at + len(sought)]
+        at = plain.find(sought, at + len(sought))
+    return HIDDEN.join([*parts, text[last:]])
+
+
+def _unescaped(text: str) -> str:
+    for _ in range(_TIMES):
+        text = _ESCAPE.sub(_character, text)
+    return text
+
+
+def _character(match: re.Match[str]) -> str:
+    *hexadecimal, decimal, itself = match.groups()
+    if itself:
+        return itself
+    return chr(int(decimal) if decimal else int(next(filter(None, hexadecimal)), 16))
 
 
 def storable(text: str) -> str:
@@ -87,7 +116,11 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def one_line(text: str, longest: int = 200) -> str:
-    """Return one line of at most ``longest`` characters without any key."""
+def one_line(value: object, longest: int = 200) -> str:
+    """Return a value as one line of at most ``longest`` characters without any key."""
+    try:
+        text = str(value)
+    except RecursionError:
+        text = f"a {type(value).__name__}, nested deeply"
     line = redact(" ".join(storable(text[:_READ_FOR_A_LINE]).split()), _SHORTEST)
     return line if len(line) <= longest else line[:longest] + "…"

@@ -181,12 +181,12 @@ class ApiEmbedder(BaseEmbedder):
             data = reply["data"]
             rows = {int(item.get("index", i)): item["embedding"] for i, item in enumerate(data)}
             if len(data) != count or sorted(rows) != list(range(count)):
-                numbers = one_line(str(sorted(rows)))
+                numbers = one_line(sorted(rows))
                 what = f"sent {len(data)} embeddings for {count} texts, numbered {numbers}"
                 raise client.malformed(what)
             vectors = np.array([_numbers(rows[i]) for i in range(count)], np.float32)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
-            text = one_line(str(reply)[:4000])
+            text = one_line(reply)
             raise client.malformed(f"did not send embeddings but: {text}") from None
         if vectors.ndim != 2 or vectors.shape[1] == 0:
             raise client.malformed("sent embeddings without numbers")

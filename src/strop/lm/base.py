@@ -187,6 +187,7 @@ def differing(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
 
 # -- reading replies -------------------------------------------------------------------------
 
+_LONGEST_NAME = 200
 MOST_TOKENS = 10**9
 """No call has more. A service that says otherwise is not believed."""
 
@@ -200,7 +201,7 @@ def make_answer(host: str, text: str, truncated: bool, model: Any, usage: Usage 
         raise CallFailed(f"{host} reached max_tokens before any text; raise it")
     if not text.strip():
         raise CallFailed(f"{host} sent an empty reply", malformed=True)
-    name = one_line(str(model or ""))
+    name = redact(storable(str(model or "")))[:_LONGEST_NAME]
     return Answer(redact(storable(text)), truncated, name, usage or Usage(0, 0))
 
 
@@ -226,4 +227,4 @@ def token_count(usage: Mapping[str, Any], name: str) -> int:
 
 def no_reply(host: str, body: Any) -> CallFailed:
     """The error for a body that holds no reply."""
-    return CallFailed(f"{host} sent no reply but: {one_line(str(body))}", malformed=True)
+    return CallFailed(f"{host} sent no reply but: {one_line(body)}", malformed=True)

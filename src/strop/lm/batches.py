@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from strop.common.http import Client
 from strop.common.retries import CallFailed, Gate, persist
-from strop.common.secrets import one_line
+from strop.common.secrets import one_line, redact, storable
 from strop.errors import BadInput, ServiceError
 from strop.io.files import Record, short
 from strop.lm.anthropic import AnthropicLM
@@ -189,8 +189,8 @@ class Batches(ABC):
         batch = self._try(partial(self._once, client, body))
         id = batch.get("id") if isinstance(batch, dict) else None
         if not isinstance(id, str) or not id:
-            raise MayHaveBegun(f"{self.lm.host} sent no batch but: {one_line(str(batch))}")
-        return one_line(id, longest=1000)
+            raise MayHaveBegun(f"{self.lm.host} sent no batch but: {one_line(batch)}")
+        return redact(storable(id))
 
     def _once(self, client: Client, body: Record) -> Any:
         """Begin a batch; repeat only what was surely refused, since a second one costs money."""
@@ -206,7 +206,7 @@ class Batches(ABC):
         """The service's JSON about a batch."""
         batch = self._try(partial(client.get, self._path(id)))
         if not isinstance(batch, dict):
-            raise ServiceError(f"{self.lm.host} said of batch {id}: {one_line(str(batch))}")
+            raise ServiceError(f"{self.lm.host} said of batch {id}: {one_line(batch)}")
         return batch
 
     def _path(self, id: str) -> str:
@@ -268,7 +268,7 @@ class OpenAIBatches(Batches):
             str(problem.get("message")) if isinstance(problem, dict) else str(problem)
             for problem in (problems if isinstance(problems, list) else [])
         ]
-        state = one_line(str(batch.get("status")))
+        state = one_line(batch.get("status"))
         return Status(
             id,
             state,
@@ -301,7 +301,7 @@ class AnthropicBatches(Batches):
 
     def _read_status(self, id: str, batch: Record) -> Status:
         counts = batch.get("request_counts")
-        state = one_line(str(batch.get("processing_status")))
+        state = one_line(batch.get("processing_status"))
         failed = sum(_count(counts, name) for name in ("errored", "canceled", "expired"))
         succeeded = _count(counts, "succeeded")
         total = _count(counts, "processing") + succeeded + failed

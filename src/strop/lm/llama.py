@@ -108,9 +108,9 @@ class LlamaLM(BaseLM):
         try:
             said = handle(body)
         except (RuntimeError, ValueError) as error:
-            raise CallFailed(f"{self._path.name}: {one_line(str(error))}") from error
+            raise CallFailed(f"{self._path.name}: {one_line(error)}") from error
         if isinstance(said, dict) and "error" in said:
-            message = one_line(str(said["error"].get("message", said["error"])))
+            message = one_line(said["error"].get("message", said["error"]))
             raise CallFailed(f"{self._path.name}: {message}")
         # The model is named by its path there, which is this machine's own affair.
         return read_openai(said, THIS_PROCESS)._replace(model=self._path.name)
@@ -140,7 +140,7 @@ class LlamaLM(BaseLM):
         try:
             return xllamacpp.Server(params)
         except Exception as error:
-            raise BadInput(f"{self._path}: cannot be loaded: {one_line(str(error))}") from error
+            raise BadInput(f"{self._path}: cannot be loaded: {one_line(error)}") from error
 
 
 def _packaged() -> Path:

@@ -142,23 +142,23 @@ def read_openai(body: Any, host: str) -> Answer:
         message = choice.get("message")
         text = text_of(choice["text"] if message is None else message.get("content"))
         reason, refusal = choice.get("finish_reason"), (message or {}).get("refusal")
-        usage = _usage(body.get("usage") or {})
+        usage = _usage(body.get("usage"))
         model = body.get("model")
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise no_reply(host, body) from error
     if reason == "content_filter" or (refusal and not text):
-        raise CallFailed(f"{host} declined to answer: {one_line(str(refusal or reason))}")
+        raise CallFailed(f"{host} declined to answer: {one_line(refusal or reason)}")
     return make_answer(host, text, reason == "length", model, usage)
 
 
-def _usage(usage: Body) -> Usage | None:
-    details = usage.get("prompt_tokens_details") or {}
+def _usage(usage: Any) -> Usage | None:
     try:
+        details = usage.get("prompt_tokens_details") or {}
         return Usage(
             token_count(usage, "prompt_tokens"),
             token_count(usage, "completion_tokens"),
             token_count(details, "cached_tokens") or token_count(usage, "prompt_cache_hit_tokens"),
             token_count(details, "cache_write_tokens"),
         )
-    except ValueError:
-        return None
+    except (AttributeError, TypeError, ValueError):
+        return None  # a reply is a reply, whatever it says of its size

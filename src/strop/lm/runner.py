@@ -150,7 +150,7 @@ class Run:
                     continue
                 text = "stopped before it was answered"
                 if isinstance(item, _Broken):
-                    text = one_line(str(item.error))
+                    text = one_line(item.error)
                 rest.append(Failure(item.request.key, text, False, item.seconds))
         self._outstanding = 0
         return rest

@@ -1,0 +1,117 @@
+"""Keys are taken out of what services send, however they are written there."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from urllib.parse import quote
+
+import pytest
+from helpers.lm import KEY
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strop.common.secrets import HIDDEN, key_for, one_line, redact
+from strop.errors import BadInput
+
+ODD = "sk-\"a/b+c\\d&e<f> %20'~"
+"""A key of characters that escaping changes."""
+
+
+def escapes(key: str) -> dict[str, str]:
+    """The key as a JSON, a URL, HTML or a dump may hold it."""
+    return {
+        "plain": key,
+        "json": json.dumps(key)[1:-1],
+        "json, all escaped": "".join(f"\\u{ord(c):04x}" for c in key),
+        "json, upper case": "".join(f"\\u{ord(c):04X}" for c in key),
+        "json, escaped twice": "".join(f"\\\\u{ord(c):04x}" for c in key),
+        "json, half": "".join(c if i % 2 else f"\\u{ord(c):04x}" for i, c in enumerate(key)),
+        "url": quote(key, safe=""),
+        "url, all escaped": "".join(f"%{ord(c):02X}" for c in key),
+        "url, twice": quote("".join(f"%{ord(c):02x}" for c in key)),
+        "html": html.escape(key).replace("&quot;", "&#34;").replace("&lt;", "&#x3c;"),
+        "html, all escaped": "".join(f"&#{ord(c)};" for c in key),
+        "html, hexadecimal": "".join(f"&#x{ord(c):04x};" for c in key),
+        "python": "".join(f"\\x{ord(c):02x}" for c in key),
+        "hexadecimal": key.encode().hex(),
+        "hexadecimal, upper case": key.encode().hex().upper(),
+    }
+
+
+@pytest.mark.parametrize("form", escapes(KEY))
+def test_escaped_keys(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    shown = redact(f"before {escapes(KEY)[form]} after")
+    assert shown == f"before {HIDDEN} after"
+
+
+# A bare backslash beside an escape is no JSON, and escaping quotes and brackets alone is no HTML.
+@pytest.mark.parametrize("form", sorted({*escapes(ODD)} - {"html", "json, half"}))
+def test_keys_of_odd_characters(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", ODD)
+    assert redact(f"({escapes(ODD)[form]})") == f"({HIDDEN})"
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+@pytest.mark.parametrize("before", [b"", b"x", b"xy", b"Bearer "])
+@pytest.mark.parametrize("after", [b"", b"\n", b"ab", b"\xff\xff\xff"])
+def test_keys_in_base64(
+    encode: object, before: bytes, after: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(encode)
+    key = KEY + "~~?>"
+    monkeypatch.setenv("STROP_API_KEY", key)
+    shown = redact(encode(before + key.encode() + after).decode())
+    assert HIDDEN in shown
+    left = shown.partition(HIDDEN)
+    assert len(left[0]) <= len(before) * 4 / 3 + 3
+    assert len(left[2]) <= len(after) * 4 / 3 + 4
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_texts_without_keys_stay(left: str, right: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANTHROPIC_API_KEY", KEY)
+        assert redact(left) == left
+        assert KEY not in redact(left + KEY + right)
+
+
+def test_words_for_a_key_stay_in_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers of one's own need no key and get a word."""
+    monkeypatch.setenv("STROP_API_KEY", "ollama")
+    assert redact("how to install ollama") == "how to install ollama"
+    assert one_line("Incorrect key: ollama") == f"Incorrect key: {HIDDEN}"
+
+
+def test_a_long_text_of_escapes_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STROP_API_KEY", "\\\\\\\\" + KEY)
+    for text in ("\\" * 200_000, "%25" * 70_000, "&#0000" * 40_000, "\\u0073" * 40_000):
+        assert redact(text)
+
+
+def test_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STROP_API_KEY", KEY)
+    assert one_line(f" a\n\tb {KEY} \ud800 ") == f"a b {HIDDEN} ?"
+    assert len(one_line("x" * 10_000_000)) == 201
+    assert KEY[:8] not in one_line("x" * 3990 + KEY), "what is cut is cut after it was hidden"
+    assert KEY[:12] not in one_line("x" * 190 + KEY)
+    deep: list[object] = []
+    for _ in range(200_000):
+        deep = [deep]
+    assert one_line(deep) == "a list, nested deeply"
+    while deep:  # freeing it all at once would be as deep
+        deep = deep.pop()  # type: ignore[assignment]
+
+
+def test_the_key_for_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FIRST_KEY", raising=False)
+    monkeypatch.setenv("SECOND_KEY", KEY)
+    assert key_for("host", ("FIRST_KEY", "SECOND_KEY")) == KEY
+    assert key_for("host", ("FIRST_KEY",)) is None
+    monkeypatch.setenv("FIRST_KEY", KEY + "\n")
+    with pytest.raises(BadInput, match="FIRST_KEY holds characters that no key has") as caught:
+        key_for("host", ("FIRST_KEY", "SECOND_KEY"))
+    assert KEY not in str(caught.value)
