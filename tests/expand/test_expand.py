@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from helpers.commands import beir, strop
 from helpers.fakes import DIM, Bag, Doubles, create, reopen, vector_of, vectors_of
+from helpers.generation import rows
 from helpers.scripted_server import ScriptedServer, answer
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,6 +39,7 @@ from strop.expand.prompts import (
     read_verdict,
 )
 from strop.lm import Price, load
+from strop.storage.workspace import Workspace
 
 WORDS = "apple river stone cloud forest engine harbour violin comet copper".split()
 TEXTS = {
@@ -285,10 +287,9 @@ def test_another_task_model_profile_or_length_is_another_question(index: Index, 
 
 def test_replies_are_kept_with_where_they_came_from(index: Index) -> None:
     index.refine(QUERIES, HyDE(load(writer(), name="writer"), samples=2, task="fiqa"))
-    with index._catalog.reading() as connection:
-        rows = connection.execute("SELECT number, lm, settings, text FROM replies").fetchall()
-    assert len(rows) == 6
-    for number, lm, told, text in rows:
+    stored = rows(index.path, "SELECT number, lm, settings, text FROM replies")
+    assert len(stored) == 6
+    for number, lm, told, text in stored:
         assert (number, lm) == (0, "callable:writer")
         assert json.loads(told)["expand"] == "hyde"
         assert json.loads(told)["task"] == "fiqa"
@@ -351,11 +352,14 @@ def test_a_folder_that_is_read_only(index: Index, tmp_path: Path) -> None:
 
 def test_a_read_only_catalog(index: Index) -> None:
     """As in a read-only folder, which root would not notice."""
-    with index._catalog.reading() as connection:
+    workspace = Workspace.open(index.path, Bag(), name="bag")
+    with workspace.catalog.reading() as connection:
         connection.execute("PRAGMA query_only=ON")
-    lm = writer()
-    with pytest.warns(UserWarning, match="used but not kept.*cannot be written"):
-        refined = index.refine(QUERIES, HyDE(lm, samples=2))
+    with (
+        Index(workspace) as frozen,
+        pytest.warns(UserWarning, match="used but not kept.*cannot be written"),
+    ):
+        refined = frozen.refine(QUERIES, HyDE(writer(), samples=2))
     assert (refined.failed, refined.spending.replies) == ({}, 6)
 
 

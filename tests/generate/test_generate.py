@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from filelock import FileLock
+from helpers.generation import rows
 from helpers.scripted_server import ScriptedServer
 
 from strop import Index, ReferenceSettings
@@ -150,10 +151,9 @@ def test_an_interrupted_run_goes_on(index: Index) -> None:
 
 def test_replies_are_kept_with_where_they_came_from(index: Index) -> None:
     planned(index, Writer(), style="simple").run()
-    with index._catalog.reading() as connection:
-        found = connection.execute(
-            "SELECT number, lm, settings, text, created FROM replies ORDER BY number"
-        ).fetchall()
+    found = rows(
+        index.path, "SELECT number, lm, settings, text, created FROM replies ORDER BY number"
+    )
     assert len(found) == 20
     assert {row[1] for row in found} == {"callable:writer"}
     assert all('"style": "simple"' in row[2] and row[3] and row[4] for row in found)
