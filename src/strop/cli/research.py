@@ -257,43 +257,45 @@ def analyse(
     from strop.research.figures import draw_correlation, draw_sets, draw_sweep, save
     from strop.research.perplexity import PerplexitySettings
 
-    asked = split_list(what)
-    if not asked or set(asked) - set(WHAT):
+    analyses = split_list(what)
+    if not analyses or set(analyses) - set(WHAT):
         raise click.UsageError(f"--what takes any of {', '.join(WHAT)}, not {what!r}")
     chosen = split_list((sets or "").replace("+", ","))
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with open_index(path) as index, progress_bars() as progress:
         data = select_queries(read_dataset(dataset, split), split_list(exclude_queries))
         common: Any = {
             "sets": chosen, "measure": measure, "ignore_same_id": ignore_same_id,
             "progress": progress,
         }  # fmt: skip
-        for name in asked:
+        for name in analyses:
             if name == "perplexity":
                 settings = PerplexitySettings(perplexity_lm, tokens, documents)
                 if chosen:
                     method = f"{method}:sets={'+'.join(chosen)}"
-                found = boost_against_perplexity(index, data, method, settings, progress=progress)
-                rows = found.rows()
-                figure = draw_correlation(found, data.name)
-                told[name] = found.to_json()
+                correlation = boost_against_perplexity(
+                    index, data, method, settings, progress=progress
+                )
+                rows = correlation.rows()
+                figure = draw_correlation(correlation, data.name)
+                results[name] = correlation.to_json()
             elif name == "sets":
                 plain_value, compared = compare_sets(index, data, **common)
                 rows = [one.row() for one in compared]
                 title = f"Query sets alone: {data.name}, {len(data.queries):,} queries, α = 1"
                 figure = draw_sets(plain_value, compared, measure, title)
-                told[name] = {"plain": plain_value, "sets": rows}
+                results[name] = {"plain": plain_value, "sets": rows}
             else:
                 swept = sweep(index, data, name, **common)  # type: ignore[arg-type]
                 rows, figure = swept.rows(), draw_sweep(swept)
-                told[name] = {"plain": swept.plain, "points": rows}
+                results[name] = {"plain": swept.plain, "points": rows}
             files = save(figure, output, name)
             write_csv(output / f"{name}.csv", rows)
-            told[name]["files"] = [str(file) for file in (*files, output / f"{name}.csv")]
+            results[name]["files"] = [str(file) for file in (*files, output / f"{name}.csv")]
     if as_json:
-        print_json(told)
+        print_json(results)
         return
-    for name, of in told.items():
+    for name, of in results.items():
         if name == "perplexity":
             echo(
                 f"perplexity: Pearson {of['pearson']:+.4f} (95% limits {of['low']:+.4f} to "
@@ -301,8 +303,10 @@ def analyse(
             )
         else:
             best = max(of.get("points") or of["sets"], key=lambda row: row["value"])
-            held = {k: v for k, v in best.items() if k in (name, "held", "set", "temperature")}
-            at = ", ".join(f"{key} {value}" for key, value in held.items())
+            settings_ = {
+                k: v for k, v in best.items() if k in (name, "fixed", "set", "temperature")
+            }
+            at = ", ".join(f"{key} {value}" for key, value in settings_.items())
             echo(f"{name}: best {best['value']:.2f} ({at}); plain {of['plain']:.2f}")
         echo(f"  {of['files'][0]}")
 

@@ -1,6 +1,6 @@
 """Embedders: texts to unit vectors. ``load`` makes one from a short name or a function.
 
-Importing this package loads no model library; each family is imported when it is asked for.
+Importing this package loads no model library; each family is imported when it is used.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _make(spec: str | Embedder | Callable[..., Any], options: dict[str, Any]) ->
             raise BadInput(f"{spec} has no option {str(error).split()[-1]}") from error
     if hasattr(spec, "embed"):
         if options:
-            raise BadInput(f"{', '.join(options)}: an embedder that is already made has no options")
+            raise BadInput(f"{', '.join(options)}: an embedder object takes no options")
         # Not "dim": asking some embedders for it costs a request.
         needed = ("name", "revision", "options", "prompt")
         if missing := [attribute for attribute in needed if not hasattr(spec, attribute)]:

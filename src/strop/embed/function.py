@@ -40,7 +40,7 @@ class CallableEmbedder(BaseEmbedder):
 
     @property
     def dim(self) -> int:
-        """The length of a vector, found by embedding one word if it is not known yet."""
+        """The length of a vector; embeds one word if it is not known yet."""
         if self._dim is None:
             self.embed(["word"], "document")
         assert self._dim is not None

@@ -28,7 +28,7 @@ class SentenceTransformerEmbedder(BaseEmbedder):
 
     ``prompts`` are {"query": …, "document": …}; without them those of the preset or the ones
     that the model brings along are used. ``max_length`` counts tokens. ``dtype`` is "float32"
-    unless said otherwise, or "auto" for that of the weights. ``trust_remote_code`` runs code
+    by default, or "auto" for that of the weights. ``trust_remote_code`` runs code
     that comes with the model; it is never on by itself. ``path`` and ``task`` belong to presets.
     """
 
@@ -119,7 +119,7 @@ class SentenceTransformerEmbedder(BaseEmbedder):
 
 
 def _positions(transformer: Any) -> int | None:
-    """How many tokens the model has positions for, if it says so."""
+    """Return how many tokens the model has positions for, None if unknown."""
     limit: int | None = getattr(transformer.config, "max_position_embeddings", None)
     embeddings = getattr(transformer, "embeddings", None)
     padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
@@ -147,7 +147,7 @@ def _check(name: str, preset: Preset | None, options: Mapping[str, Any]) -> None
 
 
 def _source(name: str, preset: Preset | None) -> str:
-    """The folder or hub id behind a name."""
+    """Return the folder or hub id of a name."""
     if preset:
         return preset.model
     if name != "minilm":
@@ -167,7 +167,7 @@ def _source(name: str, preset: Preset | None) -> str:
 
 
 def _load(source: str, name: str, dtype: str, **options: Any) -> Any:
-    """The SentenceTransformer model of a folder or hub id."""
+    """Return the SentenceTransformer model of a folder or hub id."""
     if importlib.util.find_spec("sentence_transformers") is None:
         raise MissingExtra(f"the embedder {name!r}", "minilm" if name == "minilm" else "st")
     looks_local = source.startswith((".", "/", "~", "\\")) or source.count("/") > 1
@@ -210,9 +210,9 @@ def _not_a_model(name: str, source: str, error: Exception) -> StropError:
 
 
 def _hub_trouble(source: str, revision: str | None) -> str | None:
-    """Why the model hub cannot be asked about a model; None if all is well.
+    """Return why the model hub cannot be reached, None if it can.
 
-    One question that fails at once: the loaders repeat each of theirs for half a minute.
+    One request that fails at once: the loaders repeat theirs for half a minute.
     """
     from huggingface_hub import model_info
 
@@ -225,7 +225,7 @@ def _hub_trouble(source: str, revision: str | None) -> str | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars while weights load; the setting is put back afterwards."""
+    """Hide progress bars while weights load."""
     logging: Any = importlib.import_module("transformers.utils.logging")
     enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
@@ -245,11 +245,11 @@ def _apply(preset: Preset, model: Any) -> None:
     if preset.end_token:
         _end_with(tokenizer, preset.end_token, preset.name)
     if preset.bidirectional:
-        _look_both_ways(model[0].auto_model, preset.name)
+        _make_bidirectional(model[0].auto_model, preset.name)
 
 
 def _pool(model: Any, pooling: Pooling, *, include_prompt: bool | None = None) -> None:
-    """Pool in another way; the prompt is left out or not as before, unless said."""
+    """Replace the pooling; whether the prompt counts stays as it was, unless given."""
     for i, module in enumerate(model):
         if type(module).__name__ == "Pooling":
             width = model[0].auto_model.config.hidden_size
@@ -279,8 +279,8 @@ def _end_with(tokenizer: Any, token: str, name: str) -> None:
     )
 
 
-def _look_both_ways(transformer: Any, name: str) -> None:
-    """Let every token attend to every other, and make sure that they do."""
+def _make_bidirectional(transformer: Any, name: str) -> None:
+    """Let every token attend to every other, and check that they do."""
     import torch
 
     transformer.config.is_causal = False
@@ -329,7 +329,7 @@ def _dimension(model: Any) -> int:
 
 
 def _revision(source: str, revision: str | None) -> str:
-    """The commit of a model from the hub, or a hash of the files of a folder."""
+    """Return the commit of a model from the hub, or a hash of the files of a folder."""
     folder = Path(source).expanduser()
     if not folder.is_dir():
         from huggingface_hub import try_to_load_from_cache
@@ -345,9 +345,9 @@ def _revision(source: str, revision: str | None) -> str:
 
 
 def _fingerprint(file: Path) -> bytes:
-    """Content hash of a file; of its size and 256 samples where it is large.
+    """Return a content hash of a file; of a large one, of its size and 256 samples.
 
-    Training changes weights everywhere, so samples notice it, in a second instead of a minute.
+    Training changes weights everywhere, so that samples show it, in a second instead of a minute.
     """
     size = file.stat().st_size
     if size <= _WHOLE:

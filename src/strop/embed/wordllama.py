@@ -90,13 +90,13 @@ class WordLlama(BaseEmbedder):
         # Threads share the table without a lock: entries are only added, a full table is
         # replaced and not emptied, and learning a word twice does no harm.
         known = self._known
-        found = list(map(known.get, words))
-        if None in found:
+        ids = list(map(known.get, words))
+        if None in ids:
             if known.room < 0:
                 self._known = known = _Known(self._tokenizer)
             self._learn([word for word in set(words) if word not in known], known)
             return list(map(known.__getitem__, words))
-        return cast(list[bytes], found)
+        return cast(list[bytes], ids)
 
     def _learn(self, words: list[str], known: _Known) -> None:
         known.room -= sum(map(len, words)) + _ENTRY_BYTES * len(words)

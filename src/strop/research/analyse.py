@@ -1,4 +1,4 @@
-"""What a setting does: sweeps, query sets side by side, boost against perplexity."""
+"""Analyses of settings: sweeps, query sets side by side, boost against perplexity."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from strop.common.arrays import Ints
 from strop.errors import BadInput
 from strop.evaluation.scoring import evaluate
 from strop.index import Index
 from strop.io.files import atomic_write
 from strop.methods import METHODS, Method
 from strop.research.perplexity import PerplexitySettings, perplexities
-from strop.types import Dataset, Progress
+from strop.types import Dataset, Hits, Progress, Vectors
 
 Doubles = NDArray[np.float64]
 What = Literal["alpha", "temperature", "n"]
@@ -47,7 +48,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: what is held fixed, and its points."""
+    """One curve: the fixed setting, and the points."""
 
     label: str
     points: tuple[Point, ...]
@@ -68,7 +69,7 @@ class Sweep:
     def rows(self) -> list[dict[str, Any]]:
         """Return the points as rows of a table."""
         return [
-            {"held": line.label, self.what: point.x, **_without_x(point)}
+            {"fixed": line.label, self.what: point.x, **_without_x(point)}
             for line in self.lines
             for point in line.points
         ]
@@ -87,9 +88,9 @@ def sweep(
     """Vary alpha, temperature or n, at the paper's temperature or alpha and at strop's."""
     mixed = tuple(sets or index.query_sets())
     base = index.method(replace(METHODS["sharp"], sets=mixed))
-    held, values = _grid(what, _longest(index, mixed))
+    lines_fixed, values = _grid(what, _longest(index, mixed))
     methods: dict[str, Method] = {"trad": METHODS["trad"]}
-    for label, fixed in held.items():
+    for label, fixed in lines_fixed.items():
         for x in values:
             settings = {**fixed, what: x}
             methods[f"{label} {x}"] = replace(base, name=f"{label} {x}", **settings)
@@ -105,14 +106,14 @@ def sweep(
             label,
             tuple(_point(x, per_query[f"{label} {x}"], per_query["trad"]) for x in values),
         )
-        for label in held
+        for label in lines_fixed
     )
     plain = 100 * report.results["trad"][measure]
     return Sweep(what, measure, report.dataset, report.queries, mixed, plain, lines)
 
 
 def _grid(what: What, longest: int) -> tuple[dict[str, dict[str, Any]], Sequence[float]]:
-    """Return what is held fixed for each curve, and the values of the setting."""
+    """Return the fixed setting of each curve, and the values of the varied one."""
     if what == "alpha":
         return {"T = 1": {"temperature": 1.0}, "T = 0.1": {"temperature": 0.1}}, ALPHAS
     if what == "temperature":
@@ -170,15 +171,15 @@ def compare_sets(
     )  # fmt: skip
     plain = np.array(list(report.per_query["trad"][measure].values()))
     about = index.info()["sets"]
-    found = []
+    compared = []
     for name in chosen:
         for t in temperatures:
             values = np.array(list(report.per_query[f"{name} {t}"][measure].values()))
             of = about[name]
-            found.append(
+            compared.append(
                 Compared(name, of["queries"], of["documents"], t, _point(t, values, plain))
             )
-    return 100 * float(plain.mean()), found
+    return 100 * float(plain.mean()), compared
 
 
 # -- boost against perplexity -----------------------------------------------------------------
@@ -186,11 +187,11 @@ def compare_sets(
 
 @dataclass(frozen=True)
 class Correlation:
-    """How perplexity and boost go together, over pairs of a query and a document it retrieves.
+    """The correlation of perplexity and boost, over pairs of a query and a document of its hits.
 
-    ``pearson`` is over all pairs; ``low`` and ``high`` are its 95% limits, by drawing documents
-    anew. ``log_pearson`` takes the logarithm of the perplexity, which a few broken texts do not
-    rule. ``per_query`` is the mean of the correlations within each query.
+    ``pearson`` is over all pairs; ``low`` and ``high`` are its 95% limits, by resampling documents.
+    ``log_pearson`` is of the logarithm of the perplexity, which a few broken texts do not
+    dominate. ``per_query`` is the mean of the correlations within each query.
     """
 
     pearson: float
@@ -237,45 +238,53 @@ def boost_against_perplexity(
     chosen = index.method(method)
     if chosen.weighting != "softmax":
         raise BadInput(f"{chosen.name} has no d*: boost needs a method such as consharp or sharp")
-    asked = index.embed_queries(list(dataset.queries.values()))
-    hits = index.search(asked, min(top, len(index)), "trad")
-    seen = sorted(set(hits.ids.ravel().tolist()))
-    if settings.documents is not None and settings.documents < len(seen):
-        drawn = np.random.default_rng(settings.seed).choice(
-            len(seen), settings.documents, replace=False
-        )
-        sample = [seen[at] for at in sorted(drawn)]
-    else:
-        sample = seen
-    read = perplexities([index.get(id_).content for id_ in sample], settings, progress)
-    number = {id_: at for at, (id_, value) in enumerate(zip(sample, read, strict=True))
+    query_vectors = index.embed_queries(list(dataset.queries.values()))
+    hits = index.search(query_vectors, min(top, len(index)), "trad")
+    retrieved = sorted(set(hits.ids.ravel().tolist()))
+    sample = retrieved
+    if settings.documents is not None and settings.documents < len(retrieved):
+        rng = np.random.default_rng(settings.seed)
+        drawn = rng.choice(len(retrieved), settings.documents, replace=False)
+        sample = [retrieved[at] for at in sorted(drawn)]
+    values = perplexities([index.get(id_).content for id_ in sample], settings, progress)
+    number = {id_: at for at, (id_, value) in enumerate(zip(sample, values, strict=True))
               if math.isfinite(value)}  # fmt: skip
-    who, doc, boost = [], [], []
-    for query, (ids, scores) in enumerate(zip(hits.ids, hits.scores, strict=True)):
-        if query % _AT_ONCE == 0:  # every document's score for a few queries at a time
-            sharp = index.search(asked[query : query + _AT_ONCE], len(index), chosen)
-        row = query % _AT_ONCE
-        after = dict(zip(sharp.ids[row], sharp.scores[row].tolist(), strict=True))
-        for id_, score in zip(ids, scores.tolist(), strict=True):
-            if id_ in number:
-                who.append(query)
-                doc.append(number[id_])
-                boost.append(after[id_] - score)
-    values = np.array(read)[doc] if doc else np.empty(0)
-    boosts, queries = np.array(boost), np.array(who)
-    if len(values) < 3 or np.ptp(values) == 0 or np.ptp(boosts) == 0:
+    queries, documents, boosts = _boosts(index, query_vectors, hits, chosen, number)
+    x = np.array(values)[documents]
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(boosts) == 0:
         raise BadInput("too few documents to correlate: take a larger sample")
-    low, high = _limits(values, boosts, np.array(doc), settings.seed)
+    low, high = _limits(x, boosts, documents, settings.seed)
     within = [
-        _pearson(values[queries == q], boosts[queries == q])
-        for q in range(len(asked))
+        _pearson(x[queries == q], boosts[queries == q])
+        for q in range(len(query_vectors))
         if (queries == q).sum() > 2
     ]
     return Correlation(
-        _pearson(values, boosts), low, high, _pearson(np.log(values), boosts),
-        float(np.nanmean(within)) if within else math.nan, len(values), len(asked), len(sample),
-        len(seen), settings.lm, settings.max_tokens, tuple(values.tolist()), tuple(boosts.tolist()),
+        _pearson(x, boosts), low, high, _pearson(np.log(x), boosts),
+        float(np.nanmean(within)) if within else math.nan, len(x), len(query_vectors),
+        len(sample), len(retrieved), settings.lm, settings.max_tokens, tuple(x.tolist()),
+        tuple(boosts.tolist()),
     )  # fmt: skip
+
+
+def _boosts(
+    index: Index, query_vectors: Vectors, hits: Hits, method: Method, number: Mapping[str, int]
+) -> tuple[Ints, Ints, Doubles]:
+    """Return query, document number and boost of each hit whose document has a number."""
+    rows: list[tuple[int, int, float]] = []
+    for query, (ids, scores) in enumerate(zip(hits.ids, hits.scores, strict=True)):
+        if query % _AT_ONCE == 0:  # every document's score for a few queries at a time
+            part = query_vectors[query : query + _AT_ONCE]
+            sharp = index.search(part, len(index), method, exact=True)
+        row = query % _AT_ONCE
+        after = dict(zip(sharp.ids[row], sharp.scores[row].tolist(), strict=True))
+        rows += [
+            (query, number[id_], after[id_] - score)
+            for id_, score in zip(ids, scores.tolist(), strict=True)
+            if id_ in number
+        ]
+    queries, documents, boosts = np.array(rows, np.float64).reshape(-1, 3).T
+    return queries.astype(np.int64), documents.astype(np.int64), boosts
 
 
 def _pearson(x: Doubles, y: Doubles, weights: Doubles | None = None) -> float:

@@ -119,8 +119,8 @@ class Collection:
         if self.family == "bright":
             return self._examples(root)
         judged = read_qrels(self._miracl(root, "qrels"))
-        asked = read_queries(self._miracl(root, "topics"))
-        queries = {id_: text for id_, text in asked.items() if id_ in judged}
+        topics = read_queries(self._miracl(root, "topics"))
+        queries = {id_: text for id_, text in topics.items() if id_ in judged}
         if not queries:
             raise BadInput(f"{self._miracl(root, 'qrels')}: none of its queries is in the topics")
         return Dataset(self.name, queries, {id_: judged[id_] for id_ in queries})
@@ -139,9 +139,9 @@ class Collection:
         """Return queries that no test judgement uses, to be shown as examples; often none."""
         if self.family != "beir":
             return []
-        asked = read_queries(plain_or_gzip(root / self.name, "queries.jsonl"))
+        queries = read_queries(plain_or_gzip(root / self.name, "queries.jsonl"))
         tested = self.dataset(root).queries
-        return [text for id_, text in asked.items() if id_ not in tested]
+        return [text for id_, text in queries.items() if id_ not in tested]
 
     # -- the hub --------------------------------------------------------------------------
 
@@ -205,9 +205,9 @@ def _from_hub(repository: str, config: str, split: str) -> Any:
     except ImportError:
         raise MissingExtra("Downloading collections", "mteb") from None
     try:
-        found = datasets.load_dataset(repository, config)
-        return found[split] if split in found else next(iter(found.values()))
-    except Exception as error:  # any of dozens, by what went wrong on the way
+        splits = datasets.load_dataset(repository, config)
+        return splits[split] if split in splits else next(iter(splits.values()))
+    except Exception as error:  # the hub's client has many kinds of errors
         raise StropError(
             f"{repository} ({config}) could not be copied from the hub: {error}. Copy it by hand, "
             "or try again where there is a connection"

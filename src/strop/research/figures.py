@@ -1,4 +1,4 @@
-"""Pictures of analyses, by matplotlib: lines, bars and points that read without colour."""
+"""Figures of analyses, by matplotlib: lines, bars and points that can be read without colour."""
 
 from __future__ import annotations
 
@@ -73,22 +73,22 @@ def inline_svg(figure: Any, prefix: str) -> str:
     return re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
 
 
-def draw_sweep(found: Sweep) -> Any:
-    """Draw a sweep: a curve for each thing held fixed, and plain search as a level."""
+def draw_sweep(sweep: Sweep) -> Any:
+    """Draw a sweep: a curve for each fixed setting, and plain search as a level."""
     titles = {"alpha": "Strength", "temperature": "Temperature", "n": "Number of queries"}
-    title = f"{titles[found.what]}: {found.dataset}, {found.queries:,} queries"
+    title = f"{titles[sweep.what]}: {sweep.dataset}, {sweep.queries:,} queries"
     with _drawing(title) as (figure, axes):
-        if found.what == "temperature":
+        if sweep.what == "temperature":
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        ends = [(found.plain, f"plain search ({found.plain:.2f})", _PLAIN)]
-        every = [point.x for line in found.lines for point in line.points]
+        ends = [(sweep.plain, f"plain search ({sweep.plain:.2f})", _PLAIN)]
+        every = [point.x for line in sweep.lines for point in line.points]
         right = max(every)
         axes.plot(
-            [min(every), right], [found.plain] * 2, color=_PLAIN, linewidth=1.2,
+            [min(every), right], [sweep.plain] * 2, color=_PLAIN, linewidth=1.2,
             linestyle=(0, (1, 2)),
         )  # fmt: skip
-        for at, line in enumerate(found.lines):
+        for at, line in enumerate(sweep.lines):
             xs, ys = [p.x for p in line.points], [p.value for p in line.points]
             colour = _COLOURS[at % len(_COLOURS)]
             axes.plot(
@@ -99,8 +99,8 @@ def draw_sweep(found: Sweep) -> Any:
             axes.plot([best.x], [best.value], marker=_MARKS[at % 4], markersize=9, color=colour,
                       fillstyle="none", linestyle="none")  # fmt: skip
             ends.append((ys[-1], f"{line.label} (best {best.value:.2f} at {best.x:g})", colour))
-        axes.set_xlabel(_AXES[found.what])
-        axes.set_ylabel(f"{found.measure}, percent")
+        axes.set_xlabel(_AXES[sweep.what])
+        axes.set_ylabel(f"{sweep.measure}, percent")
         axes.grid(axis="y", color=_FAINT, linewidth=0.6)
         axes.margins(y=0.12)
         _label_ends(axes, right, ends)
@@ -124,9 +124,9 @@ def _label_ends(axes: Any, x: float, ends: Sequence[tuple[float, str, str]]) -> 
         )  # fmt: skip
 
 
-def draw_sets(plain: float, found: Sequence[Compared], measure: str, title: str) -> Any:
+def draw_sets(plain: float, compared: Sequence[Compared], measure: str, title: str) -> Any:
     """Draw query sets side by side: the gain of each over plain search, with 95% limits."""
-    rows = list(found)
+    rows = list(compared)
     with _drawing(title, (6.4, 1.3 + 0.38 * len(rows))) as (figure, axes):
         for at, one in enumerate(rows):
             point = one.point
@@ -158,14 +158,14 @@ def draw_sets(plain: float, found: Sequence[Compared], measure: str, title: str)
     return figure
 
 
-def draw_correlation(found: Correlation, dataset: str) -> Any:
+def draw_correlation(correlation: Correlation, dataset: str) -> Any:
     """Draw each pair of perplexity and boost, and the mean boost of equal parts of them."""
     import numpy as np
     from matplotlib.ticker import LogLocator, NullLocator
 
     title = f"Boost against perplexity: {dataset}"
     with _drawing(title) as (figure, axes):
-        x, y = np.array(found.perplexity), np.array(found.boost)
+        x, y = np.array(correlation.perplexity), np.array(correlation.boost)
         axes.set_xscale("log")
         axes.scatter(x, y, s=5, color=_PLAIN, alpha=0.25, linewidths=0, rasterized=True)
         order = np.array_split(np.argsort(x, kind="stable"), min(10, len(x)))
@@ -183,11 +183,12 @@ def draw_correlation(found: Correlation, dataset: str) -> Any:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.xaxis.set_minor_locator(NullLocator())
+        limits = f"95% limits {correlation.low:+.3f} to {correlation.high:+.3f}"
+        count = f"{correlation.documents:,} of {correlation.of_documents:,} documents"
         axes.set_xlabel(
-            f"perplexity of the document by {Path(found.lm).name}, {found.max_tokens} tokens "
-            "(logarithmic)\n"
-            f"Pearson {found.pearson:+.3f} (95% limits {found.low:+.3f} to {found.high:+.3f}); "
-            f"{found.pairs:,} pairs, {found.documents:,} of {found.of_documents:,} documents"
+            f"perplexity of the document by {Path(correlation.lm).name}, "
+            f"{correlation.max_tokens} tokens (logarithmic)\n"
+            f"Pearson {correlation.pearson:+.3f} ({limits}); {correlation.pairs:,} pairs, {count}"
         )
         axes.set_ylabel("boost: cosine(q, d*) − cosine(q, d)")
         axes.grid(axis="y", color=_FAINT, linewidth=0.6)

@@ -144,7 +144,7 @@ def _no_bars() -> Iterator[None]:
     before = shown.is_progress_bar_enabled()
     shown.disable_progress_bar()
     try:
-        with redirect_stderr(io.StringIO()):  # that of GGUF files cannot be asked to keep quiet
+        with redirect_stderr(io.StringIO()):  # the bar of GGUF files has no option
             yield
     finally:
         if before:

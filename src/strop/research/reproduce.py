@@ -1,8 +1,7 @@
 """``strop reproduce``: the paper's figures, measured with what this machine has.
 
-Each figure is planned first (``reproduce_plan``). What can be run is run, in index folders that
-are kept, and every finished run is written to ``results.json``, so that a stopped reproduction
-goes on.
+Each figure is planned first (``reproduce_plan``). Indexes are kept, and every finished run is
+written to ``results.json``, so that a stopped reproduction continues.
 """
 
 from __future__ import annotations
@@ -104,18 +103,18 @@ def reproduce(
     )
     failed: dict[str, str] = {}
     if run:
-        with _Workshop(setup, progress) as workshop:
+        with _Runner(setup, progress) as runner:
             for one in ready:
                 if results.get(one) is None and one.key not in failed:
                     try:
-                        results.put(one, *workshop.measure(one))
-                    except StropError as error:  # the others may well run
+                        results.put(one, *runner.measure(one))
+                    except StropError as error:  # the others may run
                         failed[one.key] = str(error)
     for one in plans:
-        made = results.get(one)
-        if made is not None:
-            differs = (*one.differs, *made.get("differs", ()))
-            measured = made["measures"][one.figure.table.measure]
+        finished = results.get(one)
+        if finished is not None:
+            differs = (*one.differs, *finished.get("differs", ()))
+            measured = finished["measures"][one.figure.table.measure]
             yield _judged(one, measured, differs, tolerance)
         else:
             why = one.missing or (failed.get(one.key, "not run yet"),)
@@ -170,7 +169,7 @@ def _outcome(
     )  # fmt: skip
 
 
-class _Workshop:
+class _Runner:
     """Makes indexes and measures; one index is open at a time, as its model may be large."""
 
     def __init__(self, setup: Setup, progress: Progress | None) -> None:
@@ -179,7 +178,7 @@ class _Workshop:
         self._open: tuple[Path, Index] | None = None
         self._searched: dict[str, dict[float, float]] = {}
 
-    def __enter__(self) -> _Workshop:
+    def __enter__(self) -> _Runner:
         return self
 
     def __exit__(self, *_: object) -> None:
