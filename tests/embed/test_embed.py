@@ -386,7 +386,7 @@ def test_load_refuses_what_is_no_embedder() -> None:
         load(7)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="has no option 'dims'"):
         load("wordllama", dims=3)
-    with pytest.raises(BadInput, match="already made"):
+    with pytest.raises(BadInput, match="takes no options"):
         load(load("wordllama"), dim=64)
 
     class Model:
