@@ -1,12 +1,13 @@
 # make demo   set up and run the demonstration (no key, no model hub, no GPU)
 # make test   set up and run every check and test
+# make audit  list versions and licences of all dependencies, fail on one that is not permissive
 # make fuzz   run the readers of files and replies on 100,000 hostile inputs each
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test test-slow fuzz docs format clean
+.PHONY: demo test test-slow fuzz audit docs format clean
 
 demo: $(VENV)/.core
 	$(BIN)/strop demo
@@ -25,6 +26,11 @@ test-slow: $(VENV)/.dev
 fuzz: $(VENV)/.dev
 	-$(PIP) install atheris
 	$(BIN)/python tests/fuzz/run.py --inputs 100000
+
+# Known vulnerabilities are looked up only if pip-audit installs and reaches its service.
+audit: $(VENV)/.dev
+	-$(PIP) install pip-audit
+	$(BIN)/python tests/audit.py
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate_cli.py

@@ -254,6 +254,8 @@ SEEDS: dict[str, list[bytes]] = {
         b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(b"{}", mtime=0),
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 429 Slow\r\nRetry-After: 7\r\n\r\n{}",
         b"HTTP/1.1 307 Moved\r\nLocation: http://elsewhere/\r\n\r\n",
+        b"HTTP/1.1 307 Moved\r\nLocation: http:\xde\x06//elsewhere/\r\n\r\n",
+        b"HTTP/1.1 307 Moved\r\nLocation: http://[::1/\r\n\r\n",
     ],
     "openai_body": [_OPENAI, b'{"choices": [{"text": "a", "finish_reason": "length"}]}'],
     "anthropic_body": [_ANTHROPIC],

@@ -181,8 +181,18 @@ class Client:
 
     def _followed(self, method: str, status: int, url: str, headers: Headers) -> str:
         """The address that a redirect names; another host gets neither text nor key."""
-        target = urljoin(url, headers.get("location", ""))
-        ours, theirs = urlsplit(url), urlsplit(target)
+        import httpx
+
+        location = headers.get("location", "")
+        try:
+            target = urljoin(url, location)
+            ours, theirs = urlsplit(url), urlsplit(target)
+            httpx.URL(target)
+        except (ValueError, httpx.InvalidURL):
+            raise ServiceError(
+                f"{self.host} redirects to an invalid address ({one_line(location)}); "
+                "check base_url"
+            ) from None
         shown = one_line(f"{theirs.scheme}://{theirs.netloc}{theirs.path}")
         if (ours.scheme, ours.netloc) != (theirs.scheme, theirs.netloc):
             raise ServiceError(
