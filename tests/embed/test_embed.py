@@ -401,7 +401,7 @@ def test_load_refuses_what_is_no_embedder() -> None:
 
         def embed(self, texts: list[str], kind: Kind) -> None: ...
 
-    with pytest.raises(BadInput, match="the Half is no embedder: it has no revision"):
+    with pytest.raises(BadInput, match="the Half is not an embedder: it has no revision"):
         load(Half())  # type: ignore[arg-type]
     embedder = load("wordllama")
     assert load(embedder) is embedder

@@ -149,7 +149,7 @@ def test_half_a_model_is_named() -> None:
             return iter(())
 
     half: Any = Half()
-    with pytest.raises(BadInput, match="Half is no language model: it has no options"):
+    with pytest.raises(BadInput, match="Half is not a language model: it has no options"):
         load(half)
 
 

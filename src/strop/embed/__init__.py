@@ -5,13 +5,13 @@ Importing this package loads no model library; each family is imported when it i
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 from strop.common.cache import cache_file
+from strop.common.specs import check_object, make, suggestion
 from strop.embed.base import Embedder
 from strop.embed.cache import FILE, CachedEmbedder
 from strop.embed.presets import PRESETS, TASKS, Preset
@@ -53,20 +53,10 @@ def load(
 
 def _make(spec: str | Embedder | Callable[..., Any], options: dict[str, Any]) -> Embedder:
     if isinstance(spec, str):
-        family = _family(spec)
-        try:
-            return family(spec, options)
-        except TypeError as error:
-            if "unexpected keyword argument" not in str(error):
-                raise
-            raise BadInput(f"{spec} has no option {str(error).split()[-1]}") from error
+        return make(_family(spec), spec, options)
     if hasattr(spec, "embed"):
-        if options:
-            raise BadInput(f"{', '.join(options)}: an embedder object takes no options")
-        # Not "dim": asking some embedders for it costs a request.
-        needed = ("name", "revision", "options", "prompt")
-        if missing := [attribute for attribute in needed if not hasattr(spec, attribute)]:
-            raise BadInput(f"the {type(spec).__name__} is no embedder: it has no {missing[0]}")
+        # Not "dim": for some embedders it costs a request.
+        check_object(spec, "an embedder", ("name", "revision", "options", "prompt"), options)
         return cast(Embedder, spec)
     if hasattr(spec, "encode"):
         raise BadInput("pass a function, such as lambda texts: model.encode(texts), not a model")
@@ -77,37 +67,23 @@ def _make(spec: str | Embedder | Callable[..., Any], options: dict[str, Any]) ->
     return CallableEmbedder(spec, **options)
 
 
-def _family(spec: str) -> Callable[[str, dict[str, Any]], Embedder]:
+def _family(spec: str) -> Callable[..., Embedder]:
     if spec == "wordllama":
-        return _wordllama
+        from strop.embed.wordllama import WordLlama
+
+        return lambda _, **options: WordLlama(**options)
     if spec == "minilm" or spec in PRESETS or (spec.startswith("st:") and spec != "st:"):
-        return _sentence_transformers
+        from strop.embed.st import SentenceTransformerEmbedder
+
+        return SentenceTransformerEmbedder
     if spec.startswith("api:") and spec != "api:":
-        return _api
+        from strop.embed.api import ApiEmbedder
+
+        return ApiEmbedder
     if spec.startswith("callable:"):
         raise BadInput(
             f"{spec} is a function, which cannot be loaded by name: "
             "pass it with embedder= when opening the index"
         )
-    known = ["wordllama", "minilm", *PRESETS]
-    close = difflib.get_close_matches(spec.lower(), known, n=3)
-    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    hint = suggestion(spec, ["wordllama", "minilm", *PRESETS])
     raise BadInput(f"unknown embedder {spec!r}.{hint} Known: {_FORMS}, {', '.join(PRESETS)}")
-
-
-def _wordllama(spec: str, options: dict[str, Any]) -> Embedder:
-    from strop.embed.wordllama import WordLlama
-
-    return WordLlama(**options)
-
-
-def _sentence_transformers(spec: str, options: dict[str, Any]) -> Embedder:
-    from strop.embed.st import SentenceTransformerEmbedder
-
-    return SentenceTransformerEmbedder(spec, **options)
-
-
-def _api(spec: str, options: dict[str, Any]) -> Embedder:
-    from strop.embed.api import ApiEmbedder
-
-    return ApiEmbedder(spec, **options)

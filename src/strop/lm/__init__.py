@@ -5,10 +5,10 @@ Importing this package loads no client library; each family is imported when it 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any, cast
 
+from strop.common.specs import check_object, make, suggestion
 from strop.errors import BadInput
 from strop.lm.base import LM, Failure, Replies, Reply, Request, Usage
 from strop.lm.prices import Price, price
@@ -38,19 +38,9 @@ def load(spec: str | LM | Callable[[str], str], **options: Any) -> LM:
     come from the environment and are no options.
     """
     if isinstance(spec, str):
-        family = _family(spec)
-        try:
-            return family(spec, **options)
-        except TypeError as error:
-            if "unexpected keyword argument" not in str(error):
-                raise
-            raise BadInput(f"{spec} has no option {str(error).split()[-1]}") from error
+        return make(_family(spec), spec, options)
     if hasattr(spec, "complete"):
-        if options:
-            raise BadInput(f"{', '.join(options)}: a model that is already made has no options")
-        if missing := [name for name in ("name", "options", "host") if not hasattr(spec, name)]:
-            kind = type(spec).__name__
-            raise BadInput(f"the {kind} is no language model: it has no {missing[0]}")
+        check_object(spec, "a language model", ("name", "options", "host"), options)
         return cast(LM, spec)
     if not callable(spec):
         raise BadInput(f"{spec!r} is not a language model: give {_FORMS} or a function")
@@ -75,7 +65,5 @@ def _family(spec: str) -> Callable[..., LM]:
         return LlamaLM
     if prefix == "callable":
         raise BadInput(f"{spec} is a function, which cannot be loaded by name: pass it itself")
-    known = ["openai", "anthropic", "llama", "smollm2"]
-    close = difflib.get_close_matches(prefix.lower(), known, n=1)
-    hint = f" Did you mean {close[0]}?" if close else ""
+    hint = suggestion(prefix, ["openai", "anthropic", "llama", "smollm2"])
     raise BadInput(f"unknown language model {spec!r}.{hint} Known: {_FORMS}")
