@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from strop.cli.demo import _admits, read_questions
+from strop.cli.demo import admits, read_questions
 from strop.io.stdlib_docs import read_stdlib
 
 
@@ -131,4 +131,4 @@ def test_every_supported_version_has_enough_questions() -> None:
      ("<3.13", (3, 12), True), ("<3.13", (3, 13), False), (">=3.9", (3, 10), True)],
 )  # fmt: skip
 def test_version_markers(marker: str, version: tuple[int, int], fits: bool) -> None:
-    assert _admits(marker, version) is fits
+    assert admits(marker, version) is fits

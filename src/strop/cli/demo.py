@@ -81,13 +81,13 @@ def read_questions(version: tuple[int, int] | None = None) -> Dataset:
     text = resources.files("strop.cli").joinpath("demo_questions.jsonl").read_text("utf-8")
     for line in text.splitlines():
         entry = json.loads(line)
-        if _admits(entry.get("versions", ""), version):
+        if admits(entry.get("versions", ""), version):
             queries[entry["id"]] = entry["question"]
             qrels[entry["id"]] = dict.fromkeys(entry["answers"], 1)
     return Dataset("python docs", queries, qrels)
 
 
-def _admits(versions: str, version: tuple[int, int]) -> bool:
+def admits(versions: str, version: tuple[int, int]) -> bool:
     """Tell whether a version fits a marker such as ``>=3.11`` or ``<3.13`` ("" fits all)."""
     if not versions:
         return True

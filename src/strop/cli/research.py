@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strop.cli.common import AS_JSON, named_options, open_index, split_list
+from strop.cli.common import AS_JSON, named_options, open_index, split_list, split_sets
 from strop.cli.messages import echo, print_json
 from strop.cli.progress import progress_bars
 
@@ -20,30 +20,46 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--list", "only_list", is_flag=True, help="Say what there is and what is missing.")
-@click.option("--data", type=Path, envvar="STROP_DATA", help="Collections.  [OUTPUT/data]")
-@click.option("--models", type=Path, envvar="STROP_MODELS", help="Weights.  [OUTPUT/models]")
-@click.option("--queries", type=Path, help="Generated queries.  [OUTPUT/queries]")
-@click.option("--queries-by", default="", help="The model that wrote the generated queries.")
-@click.option("--sentences", is_flag=True, help="Documents' own sentences in place of queries.")
-@click.option("--lm", help="The language model that writes what is not there.")
-@click.option("--lm-option", "lm_options", multiple=True, metavar="NAME=VALUE", help="Its options.")
+@click.option("--list", "only_list", is_flag=True, help="List the figures and what each one needs.")
 @click.option(
-    "--examples", type=Path, help="A file with a query a line to show it.  [5 spare ones]"
+    "--data", type=Path, envvar="STROP_DATA", help="Folder of collections.  [OUTPUT/data]"
 )
-@click.option("--budget", type=float, help="Dollars for each set of queries, at most.")
-@click.option("--embedder", help="An embedder in place of each row's own.")
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Its options.")
-@click.option("--perplexity-lm", help="hf:MODEL, hf:FILE.gguf or smollm2, for perplexity.")
-@click.option("--documents", type=int, help="Documents to read for perplexity.  [500]")
-@click.option("--download", is_flag=True, help="Copy missing collections and weights from the hub.")
-@click.option("--datasets", help="Only these, such as scifact,nfcorpus.")
-@click.option("--methods", help="Only these, such as trad,consharp.")
-@click.option("--embedders", help="Only rows of these, such as contriever.")
-@click.option("--tolerance", type=float, help="Percent points.  [0.3; 1 with generated texts]")
+@click.option(
+    "--models", type=Path, envvar="STROP_MODELS", help="Folder of model weights.  [OUTPUT/models]"
+)
+@click.option("--queries", type=Path, help="Folder of generated queries.  [OUTPUT/queries]")
+@click.option("--queries-by", default="", help="The model that wrote the generated queries.")
+@click.option("--sentences", is_flag=True, help="Use the documents' own sentences as queries.")
+@click.option("--lm", help="Language model that writes missing queries.")
+@click.option(
+    "--lm-option", "lm_options", multiple=True, metavar="NAME=VALUE", help="Option of --lm."
+)
+@click.option(
+    "--examples",
+    type=Path,
+    help="File of example queries for the prompt, one per line.  [5 unused ones]",
+)
+@click.option(
+    "--budget", type=float, help="Stop before spending more than this per query set (USD)."
+)
+@click.option("--embedder", help="Use this embedder for every row.")
+@click.option(
+    "--option", "options", multiple=True, metavar="NAME=VALUE", help="Option of --embedder."
+)
+@click.option(
+    "--perplexity-lm", help="Model that measures perplexity: hf:MODEL, hf:FILE.gguf or smollm2."
+)
+@click.option("--documents", type=int, help="Number of documents for perplexity.  [500]")
+@click.option("--download", is_flag=True, help="Download missing collections and weights.")
+@click.option("--datasets", help="Only these collections, such as scifact,nfcorpus.")
+@click.option("--methods", help="Only these methods, such as trad,consharp.")
+@click.option("--embedders", help="Only these embedders, such as contriever.")
+@click.option(
+    "--tolerance", type=float, help="Accepted difference in points.  [0.3; 1 with generated text]"
+)
 @click.option(
     "-o", "--output", type=Path, default=Path("reproduction"), show_default=True,
-    help="Where indexes and results are kept; run again, it goes on.",
+    help="Folder of indexes and results; run again to continue.",
 )  # fmt: skip
 @AS_JSON
 def reproduce(
@@ -56,10 +72,10 @@ def reproduce(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Measure the paper's tables with what this machine has, against what the paper says.
+    """Measure the paper's tables with the data and models at hand, and compare.
 
-    Without TABLE all of them: beir, beir-recall, beir-map, query-side, index-time, bright,
-    miracl, perplexity. What is missing is named with the place where it belongs: docs/reproduce.md.
+    Tables: beir, beir-recall, beir-map, query-side, index-time, bright, miracl, perplexity; without
+    TABLE all of them. Missing data is listed with the folder it belongs in: docs/reproduce.md.
     """
     from strop.research.paper import chosen_tables, figures_of
     from strop.research.reproduce import averages, reproduce
@@ -77,7 +93,9 @@ def reproduce(
         )
     ]
     if not figures:
-        raise click.UsageError("no figure is of these datasets, methods and embedders together")
+        raise click.UsageError(
+            "no figure of the paper has these datasets, methods and embedders together"
+        )
     setup = _setup(**given)
     with progress_bars() as progress:
         outcomes = list(
@@ -206,24 +224,26 @@ WHAT = ("alpha", "temperature", "n", "sets", "perplexity")
     "--what", default="alpha,temperature,n,sets", show_default=True,
     help="Any of alpha, temperature, n, sets, perplexity.",
 )  # fmt: skip
-@click.option("-o", "--output", type=Path, required=True, help="The folder for the figures.")
+@click.option("-o", "--output", type=Path, required=True, help="Folder for the figures.")
 @click.option("--sets", help="Query sets to use, such as simple+contrastive.  [all]")
-@click.option("--measure", default="nDCG@10", show_default=True, help="What is drawn.")
-@click.option("--split", default="test", show_default=True, help="Which qrels of the dataset.")
-@click.option("--exclude-queries", help="Ids of queries to drop, such as 1,3.")
-@click.option("--ignore-same-id", is_flag=True, help="Leave out a document with the query's id.")
+@click.option("--measure", default="nDCG@10", show_default=True, help="Measure to draw.")
+@click.option("--split", default="test", show_default=True, help="Which qrels of DATASET.")
+@click.option("--exclude-queries", help="Ids of queries to leave out, such as 1,3.")
+@click.option("--ignore-same-id", is_flag=True, help="Skip a document with the id of the query.")
 @click.option(
     "--method",
     default="sharp:temperature=1",
     show_default=True,
-    help="Whose boost, for perplexity.",
+    help="Perplexity: method whose gain is correlated.",
 )
 @click.option(
     "--perplexity-lm", default="smollm2", show_default=True,
-    help="Who reads, for perplexity: hf:MODEL, hf:FILE.gguf or smollm2.",
+    help="Perplexity: the model, hf:MODEL, hf:FILE.gguf or smollm2.",
 )  # fmt: skip
-@click.option("--documents", default=500, show_default=True, help="How many documents it reads.")
-@click.option("--tokens", default=256, show_default=True, help="How much of each.")
+@click.option(
+    "--documents", default=500, show_default=True, help="Perplexity: number of documents."
+)
+@click.option("--tokens", default=256, show_default=True, help="Perplexity: tokens per document.")
 @AS_JSON
 def analyse(
     path: Path,
@@ -241,10 +261,10 @@ def analyse(
     tokens: int,
     as_json: bool,
 ) -> None:
-    """Draw what settings do to INDEX on DATASET: PNG, SVG and a CSV of each figure.
+    """Draw how settings change the quality of INDEX on DATASET, as PNG, SVG and CSV.
 
-    alpha, temperature and n are varied; sets uses each query set alone, so that generators can be
-    compared; perplexity asks whether fluent documents gain more.
+    alpha, temperature and n are varied. sets uses each query set alone, to compare generators.
+    perplexity correlates the gain of a document with how predictable its text is.
     """
     from strop.evaluation.scoring import select_queries
     from strop.io.datasets import read_dataset
@@ -260,7 +280,7 @@ def analyse(
     analyses = split_list(what)
     if not analyses or set(analyses) - set(WHAT):
         raise click.UsageError(f"--what takes any of {', '.join(WHAT)}, not {what!r}")
-    chosen = split_list((sets or "").replace("+", ","))
+    chosen = split_sets(sets)
     results: dict[str, Any] = {}
     with open_index(path) as index, progress_bars() as progress:
         data = select_queries(read_dataset(dataset, split), split_list(exclude_queries))
@@ -314,15 +334,19 @@ def analyse(
 @click.command()
 @click.argument("path", metavar="INDEX", type=Path)
 @click.argument("dataset")
-@click.option("-o", "--output", type=Path, required=True, help="The folder for the page.")
-@click.option("--methods", help="Methods of `strop eval` to compare.  [those the sets allow]")
-@click.option("--method", help="The method whose changes are explained.  [sharp]")
+@click.option("-o", "--output", type=Path, required=True, help="Folder for the page.")
+@click.option(
+    "--methods", help="Methods of `strop eval` to compare.  [those that fit the query sets]"
+)
+@click.option("--method", help="Method whose gains and losses are explained.  [sharp]")
 @click.option("--sets", help="Query sets to use, such as simple+contrastive.  [all]")
-@click.option("--measures", default="nDCG@10,R@50,AP@50", show_default=True, help="What is shown.")
-@click.option("--split", default="test", show_default=True, help="Which qrels of the dataset.")
-@click.option("--exclude-queries", help="Ids of queries to drop, such as 1,3.")
-@click.option("--ignore-same-id", is_flag=True, help="Leave out a document with the query's id.")
-@click.option("--most", default=5, show_default=True, help="How many gains and losses to explain.")
+@click.option(
+    "--measures", default="nDCG@10,R@50,AP@50", show_default=True, help="Measures to show."
+)
+@click.option("--split", default="test", show_default=True, help="Which qrels of DATASET.")
+@click.option("--exclude-queries", help="Ids of queries to leave out, such as 1,3.")
+@click.option("--ignore-same-id", is_flag=True, help="Skip a document with the id of the query.")
+@click.option("--most", default=5, show_default=True, help="Number of gains and losses to explain.")
 @AS_JSON
 def report(
     path: Path,
@@ -338,7 +362,7 @@ def report(
     most: int,
     as_json: bool,
 ) -> None:
-    """Write a page about INDEX on DATASET: tables, figures, what gained and lost and why."""
+    """Write an HTML report on INDEX and DATASET: tables, figures, explained gains and losses."""
     import shlex
     import sys
 
@@ -355,7 +379,7 @@ def report(
             method=method,
             measures=split_list(measures),
             ignore_same_id=ignore_same_id,
-            sets=split_list((sets or "").replace("+", ",")),
+            sets=split_sets(sets),
             most=most,
             command=shlex.join(["strop", *sys.argv[1:]]) if sys.argv[1:2] == ["report"] else "",
             progress=progress,

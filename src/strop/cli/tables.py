@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strop.cli.common import waiting_for_vectors, worth_compacting
-from strop.common.text import escape_controls, human_bytes, shorten
+from strop.common.text import counted, escape_controls, human_bytes, shorten
 from strop.methods import method_spec, sharp_with
 from strop.types import Document
 
@@ -35,7 +35,7 @@ def standard_output() -> Console:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Return a text to be shown as it is: no markup, no emoji codes, no control characters."""
+    """Return a text to be table as it is: no markup, no emoji codes, no control characters."""
     return Text(escape_controls(text.replace("\r\n", "\n")), style)
 
 
@@ -46,19 +46,19 @@ def plain_table(*columns: str) -> Table:
 
 def print_hits(rows: Sequence[dict[str, Any]]) -> None:
     """Print ranked documents."""
-    shown = plain_table("", "score", "id", "document")
+    table = plain_table("", "score", "id", "document")
     for row in rows:
-        shown.add_row(
+        table.add_row(
             str(row["rank"]),
             f"{row['score']:.4f}",
             plain(row["id"]),
             plain(shorten(f"{row['title']} {row['text']}", 160)),
         )
-    standard_output().print(shown)
+    standard_output().print(table)
 
 
 def print_document(
-    document: Document, queries: Mapping[str, Sequence[str]], selected: Selected | None
+    document: Document, queries: Mapping[str, Sequence[str]], references: Selected | None
 ) -> None:
     """Print one document, its stored queries and its references."""
     out = standard_output()
@@ -71,11 +71,12 @@ def print_document(
         out.print(plain(name, "bold"), f"({len(texts)})")
         for text in texts:
             out.print(plain(f"  - {text}"))
-    if selected is not None:
+    if references is not None:
         out.print()
-        out.print(plain("references", "bold"), f"(silhouette {selected.silhouette:.3f})")
-        for one in selected.references:
-            line = f"  {one.similarity:.3f}  {one.id}  (for {one.cluster_size} neighbours)"
+        out.print(plain("references", "bold"), f"(silhouette {references.silhouette:.3f})")
+        for reference in references.references:
+            cluster = counted(reference.cluster_size, "neighbour")
+            line = f"  {reference.similarity:.3f}  {reference.id}  (stands for {cluster})"
             out.print(plain(line))
 
 
@@ -83,30 +84,30 @@ def print_explained(rows: Sequence[dict[str, Any]]) -> None:
     """Print ranked documents, each with the stored queries that moved it most."""
     out = standard_output()
     for row in rows:
-        told = row["explanation"]
+        explanation = row["explanation"]
         out.print(
             plain(f"{row['rank']}. {row['id']} ", "bold"),
-            f"{told['score']:.4f} = {told['plain']:.4f} plain"
-            f" {told['score'] - told['words'] - told['plain']:+.4f}"
-            + (f" {told['words']:+.4f} words" if told["words"] else ""),
+            f"{explanation['score']:.4f} = {explanation['plain']:.4f} plain"
+            f" {explanation['score'] - explanation['words'] - explanation['plain']:+.4f}"
+            + (f" {explanation['words']:+.4f} words" if explanation["words"] else ""),
         )
-        shown = plain_table("moved", "weight", "similarity", "set", "stored query")
-        for part in told["queries"][:5]:
-            shown.add_row(
+        table = plain_table("moved", "weight", "similarity", "set", "stored query")
+        for part in explanation["queries"][:5]:
+            table.add_row(
                 f"{part['moved']:+.4f}",
                 f"{part['weight']:.2f}",
                 f"{part['similarity']:.3f}",
                 plain(part["set"]),
                 plain(shorten(part["text"], 90)),
             )
-        out.print(shown)
+        out.print(table)
 
 
 def print_report(report: Report) -> None:
     """Print methods side by side, in percent, with their change against the baseline."""
-    shown = plain_table("", *report.measures)
-    shown.columns[0].header = plain(report.dataset)
-    for column in shown.columns[1:]:
+    table = plain_table("", *report.measures)
+    table.columns[0].header = plain(report.dataset)
+    for column in table.columns[1:]:
         column.justify = "right"
     for name, values in report.results.items():
         cells = []
@@ -117,17 +118,18 @@ def print_report(report: Report) -> None:
                 star = "*" if report.p_values[name][measure] < 0.05 else " "
                 cell += f" [green]{change:+.2f}[/]{star}" if change > 0 else f" {change:+.2f}{star}"
             cells.append(cell)
-        shown.add_row(plain(name), *cells)
-    shown.caption = f"{report.queries:,} queries, percent"
+        table.add_row(plain(name), *cells)
+    caption = f"{counted(report.queries, 'query')}, percent"
     if len(report.results) > 1:
-        shown.caption += f"; change against {report.baseline}, * p < 0.05 (paired t-test, Holm)"
-    standard_output().print(shown)
+        caption += f"; change against {report.baseline}, * p < 0.05 (paired t-test, Holm)"
+    table.caption = plain(caption, "table.caption")
+    standard_output().print(table)
     if report.gated is not None:
         counts = ", ".join(f"{count:,} {name}" for name, count in report.left_out.items())
         standard_output().print(
             plain(
-                f"\nWithout generated queries of cosine {report.leak_gate:g} or more to a test"
-                f" query (left out: {counts or 'none'})"
+                f"\nWithout the generated queries whose cosine to a test query is at least"
+                f" {report.leak_gate:g} (left out: {counts or 'none'})"
             )
         )
         print_report(report.gated)
@@ -136,9 +138,9 @@ def print_report(report: Report) -> None:
 def print_grid(grid: Grid) -> None:
     """Print query methods by scoring methods, in percent, with the change against no expansion."""
     measures = grid.first.measures
-    shown = plain_table("", "", *measures)
-    shown.columns[0].header = plain(grid.first.dataset)
-    for column in shown.columns[2:]:
+    table = plain_table("", "", *measures)
+    table.columns[0].header = plain(grid.first.dataset)
+    for column in table.columns[2:]:
         column.justify = "right"
     for step, report in grid.reports.items():
         best = {name: max(of[name] for of in report.results.values()) for name in measures}
@@ -154,19 +156,20 @@ def print_grid(grid: Grid) -> None:
                 elif grid.p_values:
                     cell += " " * 8
                 cells.append(cell)
-            shown.add_row(plain(step), plain(method), *cells)
-        shown.add_section()
-    shown.caption = f"{grid.first.queries:,} queries, percent; ^ best with its query method"
+            table.add_row(plain(step), plain(method), *cells)
+        table.add_section()
+    caption = f"{counted(grid.first.queries, 'query')}, percent; ^ best with its query method"
     if grid.p_values:
-        shown.caption += (
+        caption += (
             "; change against the same scoring method without expansion, * p < 0.05 (paired t-test,"
             " Holm)"
         )
-    standard_output().print(shown)
+    table.caption = plain(caption, "table.caption")
+    standard_output().print(table)
 
 
 def print_choice(choice: Choice) -> None:
-    """Print what was chosen for an index, what it should gain and how sure that is."""
+    """Print the settings chosen for an index and the expected gain with its interval."""
     out = standard_output()
     best = method_spec(choice.method)
     if choice.taken:
@@ -176,49 +179,49 @@ def print_choice(choice: Choice) -> None:
         out.print(plain(f"sharp keeps its defaults{tried}", "bold"))
     if choice.gain is not None:
         out.print(
-            f"{choice.gain:+.2f} nDCG@10 against the defaults, 95% sure of {choice.low:+.2f} to"
-            f" {choice.high:+.2f} ({choice.queries:,} queries)"
+            f"{choice.gain:+.2f} nDCG@10 against the defaults, 95% interval {choice.low:+.2f} to"
+            f" {choice.high:+.2f} ({counted(choice.queries, 'query')})"
         )
     out.print(plain(choice.why))
 
 
 def print_info(about: dict[str, Any]) -> None:
     """Print what an index holds."""
-    made = about["embedder"]
-    shown = plain_table("", "")
-    shown.show_header = False
-    shown.add_row("index", plain(f"{about['path']} (format {about['format']})"))
-    shown.add_row("embedder", plain(f"{made['name']}, {made['dim']} dimensions"))
-    shown.add_row("documents", f"{about['documents']:,}{_aside(empty=about['empty'])}")
+    embedder = about["embedder"]
+    table = plain_table("", "")
+    table.show_header = False
+    table.add_row("index", plain(f"{about['path']} (format {about['format']})"))
+    table.add_row("embedder", plain(f"{embedder['name']}, {embedder['dim']} dimensions"))
+    table.add_row("documents", f"{about['documents']:,}{_aside(empty=about['empty'])}")
     for name, of in about["sets"].items():
         old = 0 if of["waiting"] else of["older_than_text"]
-        shown.add_row(
+        table.add_row(
             plain(f"set {name}"),
-            f"{of['queries']:,} texts for {of['documents']:,} documents"
+            f"{counted(of['queries'], 'text')} for {counted(of['documents'], 'document')}"
             + f", {of['vectors']}"
             + _aside(older_than_their_text=old),
         )
     if about["references"]:
         of = about["references"]
-        shown.add_row(
+        table.add_row(
             "references",
-            f"of {of['documents']:,} documents, {of['neighbors']} neighbours, "
+            f"of {counted(of['documents'], 'document')}, {of['neighbors']} neighbours, "
             f"k {of['smallest']}:{of['largest']}{_aside(changes_since=of['out_of_date'])}",
         )
     if about["tuned"]:
-        unused = "" if about["tuned"]["in_use"] else " (not in use: the query sets are others now)"
-        shown.add_row("tuned", plain(method_spec(sharp_with(about["tuned"]["method"])) + unused))
+        unused = "" if about["tuned"]["in_use"] else " (not in use: the query sets have changed)"
+        table.add_row("tuned", plain(method_spec(sharp_with(about["tuned"]["method"])) + unused))
     waiting = waiting_for_vectors(about)
     if waiting:
         finish = f"strop finish {shlex.quote(about['path'])}"
-        shown.add_row("waiting", plain(f"{waiting:,} to embed: {finish}"))
-    for label, said in _size_rows(about["sizes"], about["path"]):
-        shown.add_row(plain(label), plain(said))
-    standard_output().print(shown)
+        table.add_row("waiting", plain(f"{waiting:,} to embed: {finish}"))
+    for label, text in _size_rows(about["sizes"], about["path"]):
+        table.add_row(plain(label), plain(text))
+    standard_output().print(table)
 
 
 def _size_rows(sizes: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
-    """Yield an index's size, what it is made of, and what of it is waste."""
+    """Yield the size of an index, of its parts, and of its waste."""
     per = sizes["per_document"]
     yield "size", human_bytes(sizes["total"]) + (f", {human_bytes(per)} a document" if per else "")
     sets = {f"vectors of {name}": size for name, size in sizes["sets"].items()}
@@ -229,15 +232,16 @@ def _size_rows(sizes: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
         yield f"  {label}", human_bytes(size)
     if sizes["times_plain"]:
         yield (
-            "  vectors in all",
+            "  all vectors",
             f"{sizes['times_plain']:.2f} times a plain float32 index "
             f"({human_bytes(sizes['plain'])})",
         )
     if sizes["waste"]:
         remedy = f": strop compact {shlex.quote(path)}" if worth_compacting(sizes) else ""
-        yield "  of it waste", human_bytes(sizes["waste"]) + remedy
+        yield "  waste, included", human_bytes(sizes["waste"]) + remedy
 
 
 def _aside(**counts: int) -> str:
-    said = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
-    return f" ({', '.join(said)})" if said else ""
+    """Return counts that are not zero, in parentheses."""
+    parts = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
+    return f" ({', '.join(parts)})" if parts else ""
