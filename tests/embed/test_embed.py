@@ -248,9 +248,9 @@ def test_wordllama_in_blocks_and_with_a_full_table(monkeypatch: pytest.MonkeyPat
 
     texts = real_texts()
     want = load("wordllama").embed(texts, "document")
-    monkeypatch.setattr(wordllama, "_BLOCK_WORDS", 7)
-    monkeypatch.setattr(wordllama, "_TABLE_BYTES", 20_000)
-    monkeypatch.setattr(wordllama, "_JOINED", 3)
+    monkeypatch.setattr(wordllama, "BLOCK_WORDS", 7)
+    monkeypatch.setattr(wordllama, "TABLE_BYTES", 20_000)
+    monkeypatch.setattr(wordllama, "JOINED", 3)
     np.testing.assert_allclose(load("wordllama").embed(texts, "document"), want, atol=1e-6)
 
 
@@ -261,11 +261,13 @@ WORDLLAMA: Any = load("wordllama")
 @given(st.text(alphabet=st.sampled_from(" ab.,<s>/\n\u2581\u00a0éไ😀"), min_size=1, max_size=30))
 def test_wordllama_words_hold_all_tokens(text: str) -> None:
     """The tokens of the words are the tokens that the tokenizer finds in the whole text."""
-    from strop.embed.wordllama import _words
+    from strop.embed.wordllama import split_words
 
     embedder = WORDLLAMA
-    whole = embedder._tokenizer.encode(text, add_special_tokens=False).ids
-    assert np.frombuffer(b"".join(embedder._ids(_words(text))), np.int32).tolist() == whole
+    whole = embedder.tokenizer.encode(text, add_special_tokens=False).ids
+    assert (
+        np.frombuffer(b"".join(embedder.token_ids(split_words(text))), np.int32).tolist() == whole
+    )
 
 
 def test_wordllama_truncated() -> None:

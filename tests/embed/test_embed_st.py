@@ -225,14 +225,14 @@ def test_large_weights_are_hashed_in_samples(
 ) -> None:
     from strop.embed import st
 
-    monkeypatch.setattr(st, "_WHOLE", 1000)
-    monkeypatch.setattr(st, "_SAMPLE", 64)
+    monkeypatch.setattr(st, "WHOLE", 1000)
+    monkeypatch.setattr(st, "SAMPLE", 64)
     file = tmp_path / "model.safetensors"
     content = np.random.default_rng(0).integers(0, 256, 100_000, np.uint8)
     seen = set()
     for changed in (content, content ^ 1, content[:-1]):
         file.write_bytes(changed.tobytes())
-        seen.add(st._fingerprint(file))
+        seen.add(st.fingerprint(file))
     assert len(seen) == 3
 
 
@@ -389,6 +389,6 @@ def test_minilm_cuts_at_256_tokens(minilm: Any) -> None:
 def test_minilm_with_other_weights_is_refused(monkeypatch: pytest.MonkeyPatch, minilm: Any) -> None:
     from strop.embed import st
 
-    monkeypatch.setattr(st, "_sha256", lambda file: "0" * 64)
+    monkeypatch.setattr(st, "sha256_of", lambda file: "0" * 64)
     with pytest.raises(StropError, match="force-reinstall"):
         load("minilm")

@@ -14,7 +14,7 @@ from helpers.commands import strop
 from strop import METHODS, Index
 from strop.common.arrays import unit_rows
 from strop.errors import BadInput
-from strop.evaluation.tune import _decided, _interval, settings_grid, tune
+from strop.evaluation.tune import bootstrap_interval, decide, settings_grid, tune
 from strop.types import Dataset, Vectors
 
 SIZE, DIM = 120, 24
@@ -272,7 +272,7 @@ def test_one_generated_set_judges_whitening_by_the_sentences(tmp_path: Path) -> 
 def test_a_gain_of_chance_is_not_taken() -> None:
     rng = np.random.default_rng(0)
     tried = settings_grid(("simple",))
-    choice = _decided(rng.random((len(tried), 300)), rng.random(300), tried, "chance")
+    choice = decide(rng.random((len(tried), 300)), rng.random(300), tried, "chance")
     assert not choice.taken
     assert choice.gain is not None
     # The best of many by chance looks good on what it was chosen on, not on the held-out.
@@ -286,7 +286,7 @@ def test_a_sure_gain_is_taken_and_measured() -> None:
     usual = rng.random(300)
     values = np.tile(usual, (len(tried), 1)) - 0.1
     values[7] = usual + 0.05
-    choice = _decided(values, usual, tried, "sure")
+    choice = decide(values, usual, tried, "sure")
     assert choice.taken
     assert choice.method == tried[7]
     assert (choice.gain, choice.low, choice.high) == pytest.approx((5, 5, 5))
@@ -294,7 +294,7 @@ def test_a_sure_gain_is_taken_and_measured() -> None:
 
 def test_the_interval_is_that_of_the_mean() -> None:
     gains = np.random.default_rng(1).normal(0.02, 0.1, 400)
-    low, high = _interval(gains)
+    low, high = bootstrap_interval(gains)
     middle, half = 100 * gains.mean(), 196 * gains.std() / 20
     assert low == pytest.approx(middle - half, abs=0.15)
     assert high == pytest.approx(middle + half, abs=0.15)

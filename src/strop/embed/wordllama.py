@@ -25,10 +25,10 @@ from strop.types import Kind
 _WEIGHTS = "weights/l2_supercat_256.safetensors"
 _TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
 _DIMS = (64, 128, 256)
-_BLOCK_WORDS = 1 << 14
-_TABLE_BYTES = 64 << 20
+BLOCK_WORDS = 1 << 14
+TABLE_BYTES = 64 << 20
 _ENTRY_BYTES = 256
-_JOINED = 256
+JOINED = 256
 # The tokenizer treats these literally or as spaces: a text with one is a single "word".
 _INDIVISIBLE = ("<s>", "</s>", "<unk>", "\u2581")
 _ODD = re.compile("^ |" + "|".join(_INDIVISIBLE))
@@ -50,11 +50,11 @@ class WordLlama(BaseEmbedder):
     def __init__(self, dim: int = 256) -> None:
         if dim not in _DIMS:
             raise BadInput(f"wordllama has vectors of {_DIMS} numbers, not {dim!r}")
-        vectors, self._tokenizer, self._starts_word, self.revision = _model()
+        vectors, self.tokenizer, self._starts_word, self.revision = _model()
         self._vectors_of_tokens = np.ascontiguousarray(vectors[:, :dim])
         self._dim = dim
         self.options = {} if dim == 256 else {"dim": dim}
-        self._known = _Known(self._tokenizer)
+        self._known = _Known(self.tokenizer)
 
     @property
     def dim(self) -> int:
@@ -72,7 +72,7 @@ class WordLlama(BaseEmbedder):
         """Sum the token vectors of ``words[ends[i-1]:ends[i]]`` for each i."""
         from scipy.sparse import csr_array
 
-        ids = self._ids(words)
+        ids = self.token_ids(words)
         tokens = np.frombuffer(b"".join(ids), np.int32)
         tokens_before = np.zeros(len(ids) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, ids), np.int64, len(ids)), out=tokens_before[1:])
@@ -85,7 +85,7 @@ class WordLlama(BaseEmbedder):
         sums: NDArray[np.float32] = matrix @ self._vectors_of_tokens
         return sums
 
-    def _ids(self, words: list[str]) -> list[bytes]:
+    def token_ids(self, words: list[str]) -> list[bytes]:
         """The token ids of each word, as the bytes of int32: those are joined fastest."""
         # Threads share the table without a lock: entries are only added, a full table is
         # replaced and not emptied, and learning a word twice does no harm.
@@ -93,7 +93,7 @@ class WordLlama(BaseEmbedder):
         ids = list(map(known.get, words))
         if None in ids:
             if known.room < 0:
-                self._known = known = _Known(self._tokenizer)
+                self._known = known = _Known(self.tokenizer)
             self._learn([word for word in set(words) if word not in known], known)
             return list(map(known.__getitem__, words))
         return cast(list[bytes], ids)
@@ -108,7 +108,7 @@ class WordLlama(BaseEmbedder):
             known[word] = ids.tobytes()
         # Hundreds of words at a time, cut apart again where a token starts with a space,
         # cost the tokenizer a third of the same words one by one.
-        groups = [plain[i : i + _JOINED] for i in range(0, len(plain), _JOINED)]
+        groups = [plain[i : i + JOINED] for i in range(0, len(plain), JOINED)]
         for group, ids in zip(groups, self._encode([*map(" ".join, groups)]), strict=True):
             content = ids.tobytes()
             starts = (np.flatnonzero(self._starts_word[ids]) * ids.itemsize).tolist()
@@ -118,7 +118,7 @@ class WordLlama(BaseEmbedder):
     def _encode(self, texts: list[str]) -> Iterator[NDArray[np.int32]]:
         """The token ids of each text."""
         last = len(self._vectors_of_tokens) - 1
-        for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False):
+        for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False):
             # The package clips ids to the rows it has, and so do we.
             yield np.minimum(np.array(encoding.ids, np.int32), np.int32(last))
 
@@ -129,7 +129,7 @@ class _Known(dict[str, bytes]):
     def __init__(self, tokenizer: Any) -> None:
         # The last space of "text " is a token of its own; "" stands for it.
         super().__init__({"": np.int32(tokenizer.token_to_id("\u2581")).tobytes()})
-        self.room = _TABLE_BYTES
+        self.room = TABLE_BYTES
 
 
 def _blocks(texts: list[str]) -> Iterator[tuple[slice, list[str], list[int]]]:
@@ -142,10 +142,10 @@ def _blocks(texts: list[str]) -> Iterator[tuple[slice, list[str], list[int]]]:
     ends: list[int] = []
     first = 0
     for row, text in enumerate(texts):
-        todo = _words(text)
+        todo = split_words(text)
         done = 0
-        while len(words) + len(todo) - done > _BLOCK_WORDS:
-            cut = done + _BLOCK_WORDS - len(words)
+        while len(words) + len(todo) - done > BLOCK_WORDS:
+            cut = done + BLOCK_WORDS - len(words)
             words += todo[done:cut]
             yield slice(first, row + 1), words, [*ends, len(words)]
             words, ends, first, done = [], [], row, cut
@@ -155,7 +155,7 @@ def _blocks(texts: list[str]) -> Iterator[tuple[slice, list[str], list[int]]]:
         yield slice(first, len(texts)), words, ends
 
 
-def _words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The pieces of a text that the tokenizer treats on their own, without their first space."""
     if ("<" in text or "\u2581" in text) and any(mark in text for mark in _INDIVISIBLE):
         return [text]

@@ -174,7 +174,7 @@ def _by_labels(report: Report, every: tuple[str, ...]) -> Choice:
     if values.shape[1] < _FEWEST:
         raise BadInput(f"{report.dataset} has {values.shape[1]} queries: too few to choose by")
     default = tried.index(replace(_DEFAULT, sets=every))
-    return _decided(values, values[default], tried, f"labelled queries of {report.dataset}")
+    return decide(values, values[default], tried, f"labelled queries of {report.dataset}")
 
 
 def _crossed(
@@ -199,7 +199,7 @@ def _crossed(
         values[at] = _values(index, groups, method)
         if progress is not None:
             progress("trying settings", at + 1, len(tried))
-    choice = _decided(values, usual, tried, f"cross-validated queries of {' and '.join(written)}")
+    choice = decide(values, usual, tried, f"cross-validated queries of {' and '.join(written)}")
     # Fewer queries of each list, and words, only where that surely gains on top of what was chosen
     # or of the defaults. Sentences stay out of what was chosen: the crossed mixes lack a set that
     # the final one has, so that anything added looks too good.
@@ -212,7 +212,7 @@ def _crossed(
     for n, words in further:
         other = replace(method, n=n or method.n, words=words or method.words)
         gains = _values(index, groups, other, also) - best
-        if _interval(gains)[0] > 0:
+        if bootstrap_interval(gains)[0] > 0:
             method, best = other, best + gains
             setting = f"n={n}" if n else f"words={WORDS:g}"
             why += f"; {setting} gains {100 * gains.mean():.2f} on top of that"
@@ -237,7 +237,7 @@ def _by_sentences(index: Index, written: str, queries: int) -> Choice:
         f"{written} queries over sentences, which judge whitening and words alone (strength and "
         "temperature need a second generated set, or --labels)"
     )
-    return _decided(values, usual, tried, measured)
+    return decide(values, usual, tried, measured)
 
 
 def _words_alone(index: Index, queries: int, progress: Progress | None) -> Choice:
@@ -260,7 +260,7 @@ def _words_alone(index: Index, queries: int, progress: Progress | None) -> Choic
 
 def _gained(method: Method, gains: Doubles, why: str) -> Choice:
     """Take a method if it surely gains."""
-    low, high = _interval(gains)
+    low, high = bootstrap_interval(gains)
     return Choice(method, low > 0, why, len(gains), 100 * float(gains.mean()), low, high)
 
 
@@ -290,7 +290,7 @@ def _values(
     return np.concatenate(values).astype(np.float64)
 
 
-def _decided(values: Doubles, usual: Doubles, tried: Sequence[Method], measured: str) -> Choice:
+def decide(values: Doubles, usual: Doubles, tried: Sequence[Method], measured: str) -> Choice:
     """Take the best of the settings if it surely gains on queries it was not chosen on.
 
     values (settings, queries); usual (queries,) is what the defaults reach.
@@ -300,7 +300,7 @@ def _decided(values: Doubles, usual: Doubles, tried: Sequence[Method], measured:
     for at in range(_FOLDS):
         best = int(values[:, fold != at].mean(axis=1).argmax())
         gains[fold == at] = values[best, fold == at] - usual[fold == at]
-    low, high = _interval(gains)
+    low, high = bootstrap_interval(gains)
     method, gain = tried[int(values.mean(axis=1).argmax())], 100 * float(gains.mean())
     why = f"measured on {measured}; {len(tried)} settings tried"
     if low <= 0:
@@ -308,7 +308,7 @@ def _decided(values: Doubles, usual: Doubles, tried: Sequence[Method], measured:
     return Choice(method, low > 0, why, len(usual), gain, low, high)
 
 
-def _interval(gains: Doubles) -> tuple[float, float]:
+def bootstrap_interval(gains: Doubles) -> tuple[float, float]:
     """Return the 95% bootstrap interval of the mean, in percent."""
     draws = np.random.default_rng(0).integers(0, len(gains), (_DRAWS, len(gains)))
     low, high = np.percentile(100 * gains[draws].mean(axis=1), [2.5, 97.5])

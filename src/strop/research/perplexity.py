@@ -87,7 +87,7 @@ def perplexities(
     stored = cache.get(keys)
     new = {key: text for key, text in zip(keys, texts, strict=True) if key not in stored}
     if new:
-        read = _reader(settings)
+        read = load_reader(settings)
         for done, (key, text) in enumerate(new.items(), 1):
             stored[key] = struct.pack("<d", read(text))
             cache.put({key: stored[key]})
@@ -105,7 +105,7 @@ def _identity(settings: PerplexitySettings) -> str:
         return f"{file.stat().st_size} {hashlib.sha256(stream.read(1 << 22)).hexdigest()}"
 
 
-def _reader(settings: PerplexitySettings) -> Any:
+def load_reader(settings: PerplexitySettings) -> Any:
     """Return a function from a text to its perplexity."""
     import torch
     import transformers
