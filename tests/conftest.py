@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,18 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
     with keyed_server(monkeypatch, KEY) as running:
         running.text = write
         yield running
+
+
+# -- files --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], io.BytesIO]:
+    """Feed bytes to standard input."""
+
+    def feed(content: bytes) -> io.BytesIO:
+        buffer = io.BytesIO(content)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(buffer))
+        return buffer
+
+    return feed
