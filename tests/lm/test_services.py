@@ -119,6 +119,21 @@ def test_bedrock(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> Non
     assert KEY not in repr(lm)
 
 
+def test_bedrock_with_a_signature(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("botocore", reason="needs strop[bedrock]")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
+    lm = model(server, "anthropic", bedrock=True, region="eu-west-1")
+    assert replies(lm.complete([request()])) == {"k": "reply to a document\nquestion k"}
+    (seen,) = server.seen
+    signature = seen.headers["authorization"]
+    assert signature.startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
+    assert "/eu-west-1/bedrock/aws4_request" in signature
+    assert KEY not in str(seen.headers)
+    assert seen.body["anthropic_version"] == "bedrock-2023-05-31"
+    assert "model" not in seen.body
+
+
 @both
 def test_a_reply_that_was_cut(server: ScriptedServer, family: str) -> None:
     server.finish = "length" if family == "openai" else "max_tokens"
