@@ -31,4 +31,11 @@ class IndexDamaged(BadIndex):
 
 
 class ServiceError(StropError):
-    """A remote service (embeddings, language model) refused or failed for good."""
+    """A remote service (embeddings, language model) refused or failed for good.
+
+    ``status`` is the HTTP status, 0 if there was none.
+    """
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status

@@ -42,7 +42,6 @@ VERBS: dict[str, tuple[list[str], str, set[str]]] = {
     "show": (["INDEX", "shutil.move"], "Recursively move a file", {"id", "title", "queries"}),
     "queries": (["INDEX", "--style", "sentences", "--n", "2"], "set sentences:", {"set", "n"}),
     "references": (["INDEX", "--neighbors", "20"], "of 60 documents", {"chosen", "documents"}),
-    "estimate": (["INDEX", "--lm", "openai:m"], "text goes to", {"lm", "calls", "cost", "host"}),
     "search": (["INDEX", "move a folder"], "shutil.move", {"query", "method", "hits"}),
     "eval": (["INDEX", "DATASET"], "nDCG@10", {"dataset", "queries", "results", "baseline"}),
     "tune": (["INDEX"], "sharp", {"method", "taken", "why", "queries", "gain", "low", "high"}),

@@ -95,7 +95,7 @@ def collect(catalog: Catalog, plan: Plan, again: bool) -> tuple[Spending, list[S
         try:
             states += service.status([batch.id])
         except ServiceError as error:
-            if "answered 404" not in str(error):
+            if error.status != 404:
                 raise
             # Services forget batches after a while, but do not know those of another account
             # either: only the user can decide to send, and pay for, the same again.

@@ -217,7 +217,7 @@ class Batches(ABC):
         try:
             return persist(call, Gate(1, self.lm.policy.clock), self.lm.policy)
         except CallFailed as failure:
-            raise ServiceError(str(failure)) from None
+            raise ServiceError(str(failure), failure.status) from None
 
     @abstractmethod
     def _url(self) -> str:
