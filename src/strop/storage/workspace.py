@@ -258,6 +258,11 @@ def _lock(folder: Path, lock: FileLock) -> Iterator[None]:
             f"another process is writing to {folder}. Reading it is fine meanwhile; "
             "write again when that one has finished"
         ) from None
+    except RuntimeError as error:  # a lock that was made before a fork
+        raise BadIndex(
+            f"{folder} was opened by the parent of this process, which may only read it here; "
+            "to write, open it again in this process: Index.open"
+        ) from error
     except OSError as error:
         raise cannot_write(folder, error) from error
     try:
