@@ -147,16 +147,16 @@ class Client:
         except ERRORS as error:
             # "from None": errors of httpx hold the request, and with it the key.
             if isinstance(error, NOT_CONNECTED):
-                said = one_line(f"{type(error).__name__}: {error}")
+                reason = one_line(f"{type(error).__name__}: {error}")
                 advice = "is it running, and is base_url right?"
                 raise CallFailed(
-                    f"{self.host} cannot be reached ({said}); {advice}", unreachable=True
+                    f"{self.host} cannot be reached ({reason}); {advice}", unreachable=True
                 ) from None
             if isinstance(error, TIMEOUTS):
                 late = f"{self.host} did not answer within {self._timeout:g} seconds"
                 raise CallFailed(late, retryable=True) from None
-            said = one_line(f"{type(error).__name__}: {error}")
-            raise CallFailed(f"{self.host} broke off ({said})", retryable=True) from None
+            reason = one_line(f"{type(error).__name__}: {error}")
+            raise CallFailed(f"{self.host} broke off ({reason})", retryable=True) from None
 
     def _exchange(self, request: Any, url: str, limit: int, into: IO[bytes] | None) -> bytes:
         """Send, follow redirects within the service, and read the body."""
@@ -256,23 +256,25 @@ class Client:
     def refused(self, status: int, body: Any, headers: Headers) -> CallFailed | ServiceError:
         """What a status other than success means for the call, or for the run."""
         message, code, fields = _explained(body)
-        said = f"{self.host} answered {status}: {one_line(message)}"
+        answer = f"{self.host} answered {status}: {one_line(message)}"
         if status in (401, 403):
-            return ServiceError(f"{said}. Set {' or '.join(self._key_variables)}")
+            return ServiceError(f"{answer}. Set {' or '.join(self._key_variables)}")
         # Anthropic gives no code for an empty account. A wrong guess ends the run, repeats nothing.
         if status == 402 or _NO_MONEY.search(code) or "credit balance is too low" in message:
-            return ServiceError(f"{said}. The account has no money or quota left")
+            return ServiceError(f"{answer}. The account has no money or quota left")
         if status not in _RETRYABLE and status < 500:
             setting = status == 400 and ("temperature" in fields or "temperature" in message)
             if setting:
-                said += ". If the model takes no temperature, leave it out (None)"
+                answer += ". If the model takes no temperature, leave it out (None)"
             configuration = setting or status == 404
-            return CallFailed(said, configuration=configuration, status=status, fields=fields)
+            return CallFailed(answer, configuration=configuration, status=status, fields=fields)
         wait = retry_after(headers)
         if wait is not None and wait > LONGEST_WAIT:
-            return ServiceError(f"{said}. It wants no more for {wait:,.0f} seconds; resume then")
+            return ServiceError(f"{answer}. It wants no more for {wait:,.0f} seconds; resume then")
         rate_limited = status in _RATE_LIMITED
-        return CallFailed(said, retryable=True, rate_limited=rate_limited, wait=wait, status=status)
+        return CallFailed(
+            answer, retryable=True, rate_limited=rate_limited, wait=wait, status=status
+        )
 
 
 def checked_url(url: object, key_variable: str) -> str:

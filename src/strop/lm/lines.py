@@ -133,8 +133,8 @@ def _anthropic_result(result: Record) -> Answer:
     error = _object(result.get("error"))
     inner = _object(error.get("error")) or error  # the error of an error response
     what, message = str(inner.get("type") or kind), inner.get("message", "")
-    said = one_line(f"{what}: {message}".rstrip(": "))
-    raise CallFailed(said, retryable=what not in _FINAL_TYPES)
+    message = one_line(f"{what}: {message}".rstrip(": "))
+    raise CallFailed(message, retryable=what not in _FINAL_TYPES)
 
 
 def _object(value: Any) -> Record:

@@ -106,14 +106,14 @@ class LlamaLM(BaseLM):
             body = chat_body(request, "", OLD_TOKENS, fields)
             handle = server.handle_chat_completions
         try:
-            said = handle(body)
+            reply = handle(body)
         except (RuntimeError, ValueError) as error:
             raise CallFailed(f"{self._path.name}: {one_line(error)}") from error
-        if isinstance(said, dict) and "error" in said:
-            message = one_line(said["error"].get("message", said["error"]))
+        if isinstance(reply, dict) and "error" in reply:
+            message = one_line(reply["error"].get("message", reply["error"]))
             raise CallFailed(f"{self._path.name}: {message}")
         # The model is named by its path there, which is this machine's own affair.
-        return read_openai(said, THIS_PROCESS)._replace(model=self._path.name)
+        return read_openai(reply, THIS_PROCESS)._replace(model=self._path.name)
 
     def _loaded(self) -> Any:
         with self._loading:

@@ -88,6 +88,6 @@ def price(
         if given and name in given:
             return given[name]
     for name in names:
-        if found := known_prices().get(name):
-            return found if host in (None, found.host) else None
+        if listed := known_prices().get(name):
+            return listed if host in (None, listed.host) else None
     return None

@@ -111,13 +111,13 @@ class Run:
                     thread.start()
 
     def ready(self) -> list[Reply | Failure]:
-        """Return what has come meanwhile. See ``Replies``."""
-        come: list[Reply | Failure] = []
+        """Return what has arrived meanwhile. See ``Replies``."""
+        arrived: list[Reply | Failure] = []
         with suppress(Empty):
             while True:
                 if (item := self._take(wait=False)) is not None:
-                    come.append(item)
-        return come
+                    arrived.append(item)
+        return arrived
 
     def _take(self, wait: bool = True) -> Reply | Failure | None:
         """Take the next result; None if it is not for handing over. ``Empty`` if there is none."""
