@@ -16,6 +16,14 @@ from helpers.scripted_server import ScriptedServer
 from strop.types import Document
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A configuration folder of the tests' own: consents of the person who runs them stay as is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def documents() -> list[Document]:
     """Sixty docstrings of the standard library, many alike."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from strop.common.arrays import Ints, as_floats, ranges, unit_rows
 from strop.embed import Embedder
-from strop.errors import BadIndex, BadInput
+from strop.errors import BadIndex, BadInput, IndexDamaged
 from strop.expand.methods import QueryMethod
 from strop.expand.refining import Candidate, Limits, Refined, Resources
 from strop.generate.generation import Generation, IndexSteps
@@ -37,6 +37,7 @@ from strop.search.layout import Layout
 from strop.search.leaks import drop_leaks
 from strop.search.words import DEPTH, Words, best_with_words, fuse
 from strop.storage.intake import check_style, placed
+from strop.storage.ledger import DOCUMENTS
 from strop.storage.query_sets import QuerySet, expanded_set
 from strop.storage.references import Selected
 from strop.storage.snapshot import Snapshot, load_snapshot
@@ -423,10 +424,29 @@ class Index:
                     dense = layout.scan(asked, chosen, max(k, DEPTH))
                     scores, places = fuse([dense, (scores, places)], layout.size, k)
                 scores, places = scores[:, :k], places[:, :k]
+            if chosen.bm25 != "only" and not self._frozen:
+                self._verify(snapshot, chosen, np.unique(places))
             numbers = snapshot.numbers[places]
             ids = self._catalog.documents.ids_of(numbers.ravel().tolist())
+        if missing := set(numbers.ravel().tolist()) - ids.keys():
+            raise IndexDamaged(
+                f"{self.path}: {len(missing):,} documents have vectors and no text. To mend that: "
+                f"strop check {self.path} --repair"
+            )
         named = np.array([ids[number] for number in numbers.ravel().tolist()], dtype=object)
         return Hits(named.reshape(numbers.shape), scores)
+
+    def _verify(self, snapshot: Snapshot, method: Method, places: Ints) -> None:
+        """Compare the rows behind the documents at ``places`` with their checksums."""
+        known = self._catalog.sets.all()
+        mixed = self._mixed(method)
+        if method.expanded is not None:
+            mixed = [*mixed, expanded_set(method.expanded)]
+        spans = {DOCUMENTS: snapshot.documents}
+        spans |= {known[name].set_id: snapshot.sets[name] for name in mixed}
+        for set_id, of in spans.items():
+            rows = ranges(of.start[places], of.count[places])
+            self._catalog.vectors.verify_rows(set_id, of.vectors, rows)
 
     def recall(self, n: int = 100, k: int = 10) -> dict[str, Any]:
         """Compare the best k of two-stage searches with the exact ones, for n stored queries.
@@ -808,6 +828,13 @@ class Index:
             self._follow()
             self._workspace.shrink()
         return int(before - self._workspace.sizes()["total"])
+
+    def trust(self) -> list[str]:
+        """Take the embedder that a stranger's index names as your own choice, and remember that.
+
+        Returns what this covers: code it may run, folders it may read, addresses it may use.
+        """
+        return self._workspace.trust()
 
     def delete(self) -> None:
         """Close the index and delete its folder."""

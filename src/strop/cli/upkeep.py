@@ -97,3 +97,15 @@ def compact(path: Path, query_vectors: str | None, as_json: bool) -> None:
     else:
         change = "freed" if freed >= 0 else "more than before"
         echo(f"{human_bytes(abs(freed))} {change}, {human_bytes(sizes['total'])} in all")
+
+
+@click.command()
+@click.argument("path", metavar="INDEX", type=Path)
+def trust(path: Path) -> None:
+    """Use the embedder that INDEX names, also code, folders and addresses of its maker.
+
+    Only for an index whose maker you trust. This is remembered in your own configuration folder.
+    """
+    with open_index(path) as index:
+        covered = index.trust()
+    echo(f"Trusted: {', '.join(covered)}" if covered else "Nothing of it needs your trust")

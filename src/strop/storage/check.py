@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.arrays import Ints
+from strop.errors import BadIndex
 from strop.storage.catalog import Catalog
+from strop.storage.database import NONSENSE
 from strop.storage.ledger import DOCUMENTS, VectorFile
 from strop.storage.sidecar import CACHE, problem_with_sidecar
 from strop.storage.snapshot import SPANS, cache_is_true
@@ -51,34 +53,77 @@ def check(
 ) -> Findings:
     """Read everything and return what is wrong: damage of any file, and contradictions."""
     findings = Findings()
+
+    def section(examine: Callable[[], None]) -> None:
+        """Survive whatever stands in the catalog, and name it."""
+        try:
+            examine()
+        except (BadIndex, *NONSENSE) as error:
+            findings.problems.append(f"{catalog.path.name}: {error}")
+
     with catalog.reading() as connection:
-        report = [line for (line,) in connection.execute("PRAGMA integrity_check(5)")]
-        if report != ["ok"]:
-            findings.problems.append(f"catalog.sqlite: {'; '.join(report)}")
-            findings.reindex = True
-        files = catalog.vectors.files()
-        for at, file in enumerate(files.values()):
-            spans = catalog.vectors.spans(file.set_id)
-            _check_file(findings, catalog, folder, dim, file, spans)
-            _check_spans(findings, connection, file, spans)
-            if progress is not None:
-                progress("checking vectors", at + 1, len(files))
-        _check_waiting(findings, catalog, connection)
-        (documents,) = connection.execute("SELECT count(*) FROM documents").fetchone()
-        if documents != catalog.documents.count():
-            findings.problems.append(
-                f"{documents:,} documents are counted as {catalog.documents.count():,}"
-            )
-            findings.recount = True
-        if not cache_is_true(catalog, folder):
-            findings.problems.append("the cache of spans differs from the catalog")
-            findings.sidecars.add(SPANS)
-        for kind, name in catalog.settings.sidecars().items():
-            examine = (sidecar_checks or {}).get(kind, problem_with_sidecar)
-            if problem := examine(folder / CACHE / name):
-                findings.problems.append(f"the {kind} {CACHE}/{name} are {problem}")
-                findings.sidecars.add(kind)
+
+        def integrity() -> None:
+            report = [line for (line,) in connection.execute("PRAGMA integrity_check(5)")]
+            if report != ["ok"]:
+                findings.problems.append(f"catalog.sqlite: {'; '.join(map(str, report))}")
+                findings.reindex = True
+
+        def numbers() -> None:
+            for key in ("version", "log_from"):
+                catalog.settings.number(key)
+            (documents,) = connection.execute("SELECT count(*) FROM documents").fetchone()
+            if documents != catalog.documents.count():
+                findings.problems.append(
+                    f"{documents:,} documents are counted as {catalog.documents.count():,}"
+                )
+                findings.recount = True
+
+        def vectors() -> None:
+            files = catalog.vectors.files()
+            for at, file in enumerate(files.values()):
+                spans = catalog.vectors.spans(file.set_id)
+                _check_file(findings, catalog, folder, dim, file, spans)
+                _check_spans(findings, connection, file, spans)
+                if progress is not None:
+                    progress("checking vectors", at + 1, len(files))
+
+        def sidecars() -> None:
+            if not cache_is_true(catalog, folder):
+                findings.problems.append("the cache of spans differs from the catalog")
+                findings.sidecars.add(SPANS)
+            for kind, name in catalog.settings.sidecars().items():
+                examine = (sidecar_checks or {}).get(kind, problem_with_sidecar)
+                if problem := examine(folder / CACHE / name):
+                    findings.problems.append(f"the {kind} {CACHE}/{name} are {problem}")
+                    findings.sidecars.add(kind)
+
+        section(integrity)
+        section(vectors)
+        section(lambda: _check_waiting(findings, catalog, connection))
+        section(lambda: _check_values(findings, connection))
+        section(numbers)
+        section(sidecars)
     return findings
+
+
+def _check_values(findings: Findings, connection: Any) -> None:
+    """Look for texts that should be JSON and are not."""
+    for table, column, kind in (
+        ("documents", "metadata", "object"), ("sets", "settings", "object"),
+        ("queries", "texts", "array"), ("meta", "value", None),
+    ):  # fmt: skip
+        type_ = f"json_type({column})"
+        wrong = f"{type_} IS NOT '{kind}'" if kind else "0"
+        (count,) = connection.execute(
+            f"SELECT count(*) FROM {table} WHERE CASE WHEN typeof({column}) = 'text'"
+            f" AND json_valid({column}) THEN {wrong} ELSE 1 END"
+        ).fetchone()
+        if count:
+            findings.problems.append(
+                f"catalog.sqlite: {count:,} values of {table}.{column} are not what strop writes: "
+                "restore the catalog from a backup, or build the index again"
+            )
 
 
 def _check_file(

@@ -8,7 +8,8 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,12 @@ class Database:
         return own.connection
 
     def _connect(self) -> sqlite3.Connection:
+        for end in ("", "-wal", "-shm", "-journal"):
+            if self.path.with_name(self.path.name + end).is_symlink():
+                raise BadIndex(
+                    f"{self.path}{end} is a link, which may lead out of the index: put the file "
+                    "itself there"
+                )
         if not self.path.exists():  # sqlite3 would make an empty one
             raise BadIndex(f"{self.path.parent} is not an index: it has no {self.path.name}")
         # A folder that cannot be written has no room for the write-ahead log's shared memory;
@@ -111,6 +118,12 @@ class Database:
                     f"{self.path.parent} has index format {row[0] if row else 'none'!s:.40}; this "
                     f"strop reads format {FORMAT}. Build the index again in another folder, or "
                     "install the strop that made it"
+                )
+            if tables_of(connection) != _own_tables():
+                connection.close()
+                raise BadIndex(
+                    f"{self.path} has other tables, views or triggers than strop makes: it is of "
+                    "another program, or was changed. Restore it from a backup"
                 )
             return connection
         assert failure is not None
@@ -188,6 +201,35 @@ class Database:
             connection.execute(f"PRAGMA busy_timeout={waits}")
 
 
+NONSENSE = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError)
+"""What reading a cell of another type than strop writes may raise."""
+
+
+@contextmanager
+def sensible(path: Path, what: str) -> Iterator[None]:
+    """Turn errors from cells that strop did not write so into ``IndexDamaged``."""
+    try:
+        yield
+    except NONSENSE as error:
+        raise IndexDamaged(
+            f"{path}: the {what} make no sense ({error}). To see what is wrong: strop check "
+            f"{path.parent}; restore the catalog from a backup, or build the index again"
+        ) from error
+
+
+def tables_of(connection: sqlite3.Connection) -> set[str]:
+    """Return the statements that make a database's tables, indexes, views and triggers."""
+    rows = connection.execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL").fetchall()
+    return {str(sql) for (sql,) in rows}
+
+
+@cache
+def _own_tables() -> set[str]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(SCHEMA)
+        return tables_of(connection)
+
+
 def _has_log(path: Path) -> bool:
     log = path.with_name(path.name + "-wal")
     return log.exists() and log.stat().st_size > 0
@@ -200,12 +242,23 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except StropError:
         raise
+    except UnicodeDecodeError as error:  # SQLite quotes what it cannot read
+        raise IndexDamaged(
+            f"{path} is not a catalog strop can read. Restore it from a backup, or build the index "
+            "again in another folder"
+        ) from error
     except sqlite3.DatabaseError as error:
         reason = str(error)
         if "full" in reason:
             raise BadIndex(
                 f"the disk of {path.parent} is full. What was committed is safe: free some space"
                 " and run the command again"
+            ) from error
+        if "disk I/O error" in reason:
+            raise BadIndex(
+                f"{path} cannot be read or written ({reason}): the disk is full or failing, or the "
+                "network drive is gone. What was committed is safe: look at the disk, then run the "
+                "command again"
             ) from error
         if "readonly" in reason or "unable to open" in reason:
             raise BadIndex(

@@ -10,7 +10,7 @@ from typing import Any
 
 from strop.errors import BadInput
 from strop.io.files import checked_string
-from strop.storage.database import Database
+from strop.storage.database import Database, sensible
 from strop.storage.ledger import DOCUMENTS, VectorFile, VectorLedger
 from strop.storage.settings import Settings
 from strop.storage.vectors import Sums
@@ -94,11 +94,11 @@ class Documents:
             self._count_documents(connection, new)
         return new, changed, same, empty
 
-    @staticmethod
-    def _set_ids(connection: sqlite3.Connection) -> tuple[list[int], list[int]]:
+    def _set_ids(self, connection: sqlite3.Connection) -> tuple[list[int], list[int]]:
         """Return the query sets, and those whose lists are derived from the documents."""
         found = connection.execute("SELECT set_id, settings FROM sets").fetchall()
-        derived = [id_ for id_, about in found if json.loads(about)["source"] in DERIVED]
+        with sensible(self._database.path, "query sets"):
+            derived = [id_ for id_, about in found if json.loads(about)["source"] in DERIVED]
         return [set_id for set_id, _ in found], derived
 
     @staticmethod
@@ -190,10 +190,12 @@ class Documents:
     def get(self, number: int) -> Document:
         """Return one document by number."""
         with self._database.reading() as connection:
-            id_, title, text, metadata = connection.execute(
+            row = connection.execute(
                 "SELECT id, title, text, metadata FROM documents WHERE number = ?", (number,)
             ).fetchone()
-        return Document(id_, text, title, json.loads(metadata))
+        with sensible(self._database.path, "documents"):
+            id_, title, text, metadata = row
+            return Document(id_ + "", text + "", title + "", dict(json.loads(metadata)))
 
     def ids_of(self, numbers: Iterable[int]) -> dict[int, str]:
         """Return the ids of documents by number, of those that are there."""
@@ -242,7 +244,7 @@ def bounded(rows: Iterable[tuple[Any, ...]], text: int) -> Iterator[tuple[Any, .
 
 def _metadata(document: Document, place: str) -> str:
     try:
-        text = json.dumps(dict(document.metadata), ensure_ascii=False)
+        text = json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise BadInput(f"{place}: the metadata cannot be stored as JSON: {error}") from error
     return checked_string(text, "the metadata", place, "use JSON values")

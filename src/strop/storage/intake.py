@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from strop.embed import Embedder, load
-from strop.errors import BadInput
+from strop.errors import BadInput, IndexDamaged
+from strop.storage.trust import stored_options
 from strop.types import Document, Kind
 
 CATALOG = "catalog.sqlite"
@@ -39,15 +40,29 @@ def about_embedder(embedder: Embedder, dim: int | None = None) -> dict[str, Any]
     ``dim`` if it is known: a service must be asked for it.
     """
     unkeyed: frozenset[str] = getattr(embedder, "unkeyed_options", frozenset())
-    unkeyed |= {"base_url"}  # a server may move
+    unkeyed |= {"base_url", "max_chars"}  # a server may move; a limit changes no accepted text
     return {
         "name": embedder.name,
         "revision": embedder.revision,
         "dim": dim or embedder.dim,
-        "options": dict(embedder.options),
+        "options": stored_options(embedder.options),
         "settings": {key: v for key, v in embedder.options.items() if key not in unkeyed},
         "prompts": {kind: embedder.prompt(kind) for kind in get_args(Kind)},
     }
+
+
+def checked_record(index: Path, record: Any) -> dict[str, Any]:
+    """Return the embedder as a catalog names it, if it is what ``about_embedder`` makes."""
+    kinds = {"name": str, "revision": str, "dim": int}
+    kinds |= dict.fromkeys(("options", "settings", "prompts"), dict)
+    right = isinstance(record, dict) and all(type(record.get(key)) is kinds[key] for key in kinds)
+    if not right or not 0 < record["dim"] < 2**20:
+        raise IndexDamaged(
+            f"{index} does not say which embedder made it ({record!r:.80}): restore {CATALOG} from "
+            "a backup, or build the index again in another folder"
+        )
+    checked: dict[str, Any] = record
+    return checked
 
 
 def check_style(style: str) -> None:
@@ -70,6 +85,10 @@ def placed(
             rest = dict(given)
             try:
                 id_ = rest.pop("_id") if "_id" in rest else rest.pop("id")
+                if id_ is None or isinstance(id_, (bytes, float, bool)):
+                    raise BadInput(
+                        f"document {at}: the id is {id_!r:.80}; give it as text or a whole number"
+                    )
                 document = Document(str(id_), rest.pop("text"), rest.pop("title", ""), rest)
             except KeyError as error:
                 raise BadInput(f"document {at} has no {error.args[0]!r}: {given!r:.200}") from None
@@ -80,6 +99,6 @@ def placed(
             raise BadInput(f"document {at} is a {type(given).__name__}: give Documents or mappings")
         if not isinstance(document.text, str) or not isinstance(document.title, str):
             raise BadInput(f"{place}: text and title must be strings, not {document.text!r:.80}")
-        if not document.id:
-            raise BadInput(f"{place}: the id is empty")
+        if not isinstance(document.id, str) or not document.id:
+            raise BadInput(f"{place}: the id is {document.id!r:.80}; give a text that is not empty")
         yield document, place

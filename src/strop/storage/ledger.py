@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.storage.database import Database
+from strop.common.arrays import Ints
+from strop.errors import IndexDamaged
+from strop.storage.database import Database, sensible
 from strop.storage.settings import Settings
-from strop.storage.vectors import Sums, file_name
+from strop.storage.vectors import STORED, VECTOR_FILE, Rows, Sums, file_name, row_sums
 
 DOCUMENTS = 0
 """The set that stands for the documents' own vectors."""
@@ -38,6 +40,16 @@ class VectorFile:
     rows: int
     live: int
     lists: int
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether it can be what strop wrote: a name of this folder and set, sensible numbers."""
+        if not all(type(one) is int and 0 <= one < 2**40 for one in astuple(self)[3:]):
+            return False
+        if self.dtype not in STORED or not VECTOR_FILE.fullmatch(str(self.name)):
+            return False
+        first, ending = file_name(self.set_id, self.dtype).rsplit(".", 1)
+        return self.name.split(".")[0] == first and self.name.endswith(f".{ending}")
 
     def renamed(self, dtype: str) -> str:
         """Return a name for the file of rows of a type that is to take this one's place."""
@@ -61,7 +73,20 @@ class VectorLedger:
             found = connection.execute(
                 "SELECT set_id, name, dtype, rows, live, lists FROM files ORDER BY set_id"
             ).fetchall()
-        return {values[0]: VectorFile(*values) for values in found}
+            sets = {DOCUMENTS, *(id_ for (id_,) in connection.execute("SELECT set_id FROM sets"))}
+        files = {values[0]: VectorFile(*values) for values in found}
+        if files.keys() != sets:
+            raise IndexDamaged(
+                f"{self._database.path}: the tables files and sets name different sets. Restore "
+                "the catalog from a backup, or build the index again in another folder"
+            )
+        for file in files.values():
+            if not file.is_possible:
+                raise IndexDamaged(
+                    f"{self._database.path}: the table files has an impossible row ({file!r:.200})."
+                    " Restore the catalog from a backup, or build the index again in another folder"
+                )
+        return files
 
     def checksums(self, set_id: int) -> Sums:
         """Return the checksum of each row of a set's file."""
@@ -69,7 +94,37 @@ class VectorLedger:
             found = connection.execute(
                 "SELECT sums FROM checksums WHERE set_id = ? ORDER BY block", (set_id,)
             )
-            return np.frombuffer(b"".join(blob for (blob,) in found), "<u4")
+            with sensible(self._database.path, "checksums"):
+                return np.frombuffer(b"".join(blob for (blob,) in found), "<u4")
+
+    def verify_rows(self, set_id: int, vectors: Rows, rows: Ints) -> None:
+        """Refuse rows of a set's file (mapped as ``vectors``) that are not what was written.
+
+        Only the checksums of these rows are read: cheap for the few that a final score rests on.
+        """
+        blocks, places = np.divmod(rows, SUMS_TOGETHER)
+        expected = np.empty(len(rows), np.uint32)
+        with self._database.reading() as connection:
+            for block in np.unique(blocks).tolist():
+                row = connection.execute(
+                    "SELECT sums FROM checksums WHERE set_id = ? AND block = ?", (set_id, block)
+                ).fetchone()
+                data = row[0] if row and isinstance(row[0], bytes) else b""
+                sums = np.frombuffer(data[: len(data) // 4 * 4], "<u4")
+                here = np.flatnonzero(blocks == block)
+                known = places[here] < len(sums)
+                expected[here[known]] = sums[places[here[known]]]
+                if not known.all():
+                    raise self._damaged_rows(set_id)
+        if (row_sums(vectors[rows]) != expected).any():
+            raise self._damaged_rows(set_id)
+
+    def _damaged_rows(self, set_id: int) -> IndexDamaged:
+        folder = self._database.path.parent
+        return IndexDamaged(
+            f"{folder}/vectors/{self.files()[set_id].name} is damaged where the best documents of "
+            f"this search stand. To mend it: strop check {folder} --repair"
+        )
 
     # -- spans ----------------------------------------------------------------------------
 
@@ -151,16 +206,16 @@ class VectorLedger:
             if len(spans):
                 self._log_range(connection, int(spans[0, 0]), int(spans[-1, 0]))
 
-    @staticmethod
-    def add_sums(connection: sqlite3.Connection, set_id: int, rows: int, sums: Sums) -> None:
+    def add_sums(self, connection: sqlite3.Connection, set_id: int, rows: int, sums: Sums) -> None:
         """Write down the checksums of rows behind the first ``rows``, in blocks."""
         data = sums.astype("<u4").tobytes()
         block, filled = divmod(rows, SUMS_TOGETHER)
         if filled:
-            (before,) = connection.execute(
+            row = connection.execute(
                 "SELECT sums FROM checksums WHERE set_id = ? AND block = ?", (set_id, block)
             ).fetchone()
-            data = before + data
+            with sensible(self._database.path, "checksums"):
+                data = row[0] + data
         size = 4 * SUMS_TOGETHER
         connection.executemany(
             "INSERT OR REPLACE INTO checksums VALUES (?, ?, ?)",
@@ -187,8 +242,17 @@ class VectorLedger:
 
     def _spans(self, sql: str, *values: int) -> NDArray[np.int64]:
         with self._database.reading() as connection:
-            cells = chain.from_iterable(connection.execute(sql, values))
-            return np.fromiter(cells, np.int64).reshape(-1, 4)
+            rows = connection.execute(sql, values).fetchall()
+        try:
+            spans = np.array(rows, np.int64).reshape(-1, 4)
+            if any(type(cell) is not int for cell in chain.from_iterable(rows[:1])):
+                raise TypeError("cells that are not whole numbers")
+        except (TypeError, ValueError, OverflowError) as error:
+            raise IndexDamaged(
+                f"{self._database.path}: the table spans holds what is no number ({error}): "
+                f"strop check {self._database.path.parent}"
+            ) from error
+        return spans
 
     # -- the log --------------------------------------------------------------------------
 

@@ -10,12 +10,14 @@ from typing import Any
 
 from strop.errors import BadInput
 from strop.io.files import checked_string
-from strop.storage.database import Database
+from strop.storage.database import Database, sensible
 from strop.storage.documents import DERIVED, bounded, find_document
 from strop.storage.ledger import VectorFile, VectorLedger
 from strop.storage.settings import Settings
 from strop.storage.vectors import Sums, file_name, type_for
 from strop.types import Document
+
+SOURCES = ("sentences", "file", "lm", "expanded")
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,13 @@ class QuerySets:
             found = connection.execute(
                 "SELECT set_id, name, settings FROM sets ORDER BY set_id"
             ).fetchall()
-        return {
-            name: QuerySet(set_id, name, json.loads(settings)) for set_id, name, settings in found
-        }
+        with sensible(self._database.path, "query sets"):
+            sets = {name: QuerySet(id_, name, json.loads(text)) for id_, name, text in found}
+            for name, set_ in sets.items():
+                if not isinstance(name, str) or set_.settings["source"] not in SOURCES:
+                    raise ValueError(f"{name!r:.40} with {set_.settings!r:.80}")
+                set_.negative  # noqa: B018 (its settings must be there)
+        return sets
 
     def ensure(self, name: str, settings: dict[str, Any]) -> QuerySet:
         """Return a set, made if it is missing; with other settings its lists are made anew."""
@@ -239,12 +245,16 @@ class QuerySets:
                 " WHERE set_id = ? AND number > ? ORDER BY number LIMIT ?",
                 (set_.set_id, after, limit),
             )
-            return [
-                Waiting(
-                    number, Document(id_, text, title), digest, json.loads(texts) if texts else None
-                )
-                for number, id_, title, text, digest, texts in bounded(found, 3)
-            ]
+            with sensible(self._database.path, "waiting queries"):
+                return [
+                    Waiting(
+                        number,
+                        Document(id_, text, title),
+                        digest,
+                        [text + "" for text in json.loads(texts)] if texts else None,
+                    )
+                    for number, id_, title, text, digest, texts in bounded(found, 3)
+                ]
 
     def embedded(
         self,
@@ -275,7 +285,9 @@ class QuerySets:
             found = connection.execute(
                 "SELECT texts FROM queries WHERE set_id = ? AND number = ?", (set_.set_id, number)
             ).fetchone()
-        return json.loads(found[0]) if found else []
+        with sensible(self._database.path, "queries"):
+            texts = json.loads(found[0]) if found else []
+            return [text + "" for text in texts]
 
     def forget(self, set_id: int, numbers: Sequence[int]) -> None:
         """Let documents' vectors of a set wait to be made again: those there are no good."""

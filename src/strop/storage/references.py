@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.arrays import Floats, Ints
-from strop.storage.database import Database
+from strop.storage.database import Database, sensible
 from strop.storage.documents import Documents
 from strop.storage.settings import Settings
 
@@ -53,19 +53,20 @@ class References:
             ).fetchone()
             if row is None:
                 return None
-            others, sizes = np.frombuffer(row[0], "<i4"), np.frombuffer(row[2], "<i4")
-            similarities = np.frombuffer(row[1], "<f4")
-            ids = self._documents.ids_of(others.tolist())
-        return Selected(
-            [
-                Reference(ids[other], float(similarity), size)
-                for other, similarity, size in zip(
-                    others.tolist(), similarities, sizes.tolist(), strict=True
+            with sensible(self._database.path, "references"):
+                others, sizes = np.frombuffer(row[0], "<i4"), np.frombuffer(row[2], "<i4")
+                similarities = np.frombuffer(row[1], "<f4")
+                ids = self._documents.ids_of(others.tolist())
+                return Selected(
+                    [
+                        Reference(ids[other], float(similarity), size)
+                        for other, similarity, size in zip(
+                            others.tolist(), similarities, sizes.tolist(), strict=True
+                        )
+                        if other in ids
+                    ],
+                    float(row[3]),
                 )
-                if other in ids
-            ],
-            row[3],
-        )
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that the stored lists and references were made with."""

@@ -62,7 +62,7 @@ def sizes(catalog: Catalog, folder: Path, dim: int) -> dict[str, Any]:
     told: dict[str, Any] = {
         "catalog": sum(_size(one) for one in folder.glob(f"{catalog.path.name}*")),
         "documents": vectors.pop(DOCUMENTS),
-        "sets": {names[set_id]: size for set_id, size in vectors.items()},
+        "sets": {names[set_id]: size for set_id, size in vectors.items() if set_id in names},
         "cache": sum(map(_size, entries(folder / CACHE))),
         "left_over": left,
         "waste": waste + left,

@@ -51,7 +51,10 @@ class Spans:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a reader sees: the documents that have vectors, in order, and their query lists."""
+    """What a reader sees: the documents that have vectors, in order, and their query lists.
+
+    ``verify`` compares rows of a set (None: the documents) with their checksums.
+    """
 
     version: int
     numbers: Ints
@@ -123,8 +126,25 @@ def _load(
         )
         for set_id in (DOCUMENTS, *names)
     }
+    _check_bounds(folder, table, files)
     sets = {name: spans[set_id] for set_id, name in names.items()}
     return Snapshot(version, table.numbers, spans[DOCUMENTS], sets)
+
+
+def _check_bounds(folder: Path, table: _Table, files: Mapping[int, VectorFile]) -> None:
+    """Refuse spans that no writer makes, before anything is read at their places."""
+    fine = bool((np.diff(table.numbers) > 0).all())
+    for set_id, (start, count, _) in table.columns.items():
+        if set_id not in files:
+            continue
+        fine = fine and bool((start >= 0).all() and (count >= 0).all())
+        fine = fine and bool((start <= files[set_id].rows - count).all())
+        fine = fine and (set_id != DOCUMENTS or bool((count == 1).all()))
+        if not fine:
+            raise IndexDamaged(
+                f"{folder}: the catalog names rows of vectors/{files[set_id].name} that cannot be. "
+                f"To mend that: strop check {folder} --repair"
+            )
 
 
 def _table_of(snapshot: Snapshot, names: Mapping[int, str]) -> _Table:

@@ -13,17 +13,24 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 
 from strop.embed import Embedder
-from strop.errors import BadIndex, IndexBusy, StropError
+from strop.errors import BadIndex, IndexBusy, IndexDamaged, StropError
 from strop.storage.catalog import Catalog
 from strop.storage.check import SidecarChecks, check
 from strop.storage.compaction import compact
 from strop.storage.database import Database
-from strop.storage.intake import CATALOG, about_embedder, is_left_over, load_embedder
+from strop.storage.intake import (
+    CATALOG,
+    about_embedder,
+    checked_record,
+    is_left_over,
+    load_embedder,
+)
 from strop.storage.pipeline import Pipeline
 from strop.storage.repair import repair
 from strop.storage.sidecar import CACHE, SIDECAR_FILE, belongs_to, entries
 from strop.storage.sizes import counts, file_sizes, sizes
 from strop.storage.snapshot import keep_cache
+from strop.storage.trust import SENSITIVE, consent, needs_consent, trusted_options
 from strop.storage.vectors import DEFAULT_STORED, VECTOR_FILE, cannot_write, check_stored
 from strop.types import Progress
 
@@ -39,7 +46,7 @@ class Workspace:
         self.path = path
         self.catalog = Catalog(path / CATALOG)
         self._embedder = embedder
-        self.embedder_record: dict[str, Any] = self.catalog.settings.get("embedder")
+        self.embedder_record = checked_record(path, self.catalog.settings.get("embedder"))
         self.pipeline = Pipeline(path, self.catalog, self.dim, lambda: self.embedder)
         self._writer = FileLock(path / "writer.lock", timeout=0)
 
@@ -72,14 +79,16 @@ class Workspace:
             with FileLock(folder / "writer.lock", timeout=0):
                 if (folder / CATALOG).exists():  # made by another process meanwhile
                     raise BadIndex(f"{folder} is an index already: open it, or choose another")
+                index_id = uuid4().hex
                 Database.create(
                     folder / CATALOG,
-                    {"embedder": about, "query_vectors": query_vectors, "index_id": uuid4().hex},
+                    {"embedder": about, "query_vectors": query_vectors, "index_id": index_id},
                 )
         except Timeout:
             raise IndexBusy(f"another process is making an index at {folder}") from None
         except OSError as error:
             raise cannot_write(folder, error) from error
+        consent(index_id, about["name"], about["options"])  # given by the user just now
         return cls(folder, model)
 
     @classmethod
@@ -104,6 +113,9 @@ class Workspace:
         workspace = cls(folder)
         if embedder is not None or options:
             name = workspace.embedder_record["name"]
+            if embedder is None:  # what the user gives counts more than what is stored
+                kept = workspace.embedder_record["options"]
+                options = {key: v for key, v in kept.items() if key not in SENSITIVE} | options
             try:
                 if isinstance(embedder, str) and embedder != name:
                     raise workspace._other_embedder(embedder)  # before loading it for nothing
@@ -121,7 +133,10 @@ class Workspace:
     def embedder(self) -> Embedder:
         """The embedder the index was made with."""
         if self._embedder is None:
-            self._use(load_embedder(self.embedder_record["name"], self.embedder_record["options"]))
+            record = self.embedder_record
+            index_id = self.catalog.settings.get("index_id")
+            options = trusted_options(self.path, index_id, record["name"], record["options"])
+            self._use(load_embedder(record["name"], options))
         assert self._embedder is not None
         return self._embedder
 
@@ -139,6 +154,12 @@ class Workspace:
                     "first, or build another index"
                 )
         self._embedder = embedder
+
+    def trust(self) -> list[str]:
+        """Take the embedder the index stores as given by the user; return what that covers."""
+        record = self.embedder_record
+        consent(self.catalog.settings.get("index_id"), record["name"], record["options"])
+        return needs_consent(record["name"], record["options"])
 
     def _other_embedder(self, name: str) -> BadIndex:
         return BadIndex(
@@ -201,9 +222,12 @@ class Workspace:
         return sizes(self.catalog, self.path, self.dim)
 
     def _in_use(self) -> set[str]:
-        """Return the names of the files that count."""
-        files = {file.name for file in self.catalog.vectors.files().values()}
-        return files | set(self.catalog.settings.sidecars().values())
+        """Return the names of the files that count, none if the catalog cannot say."""
+        try:
+            files = {file.name for file in self.catalog.vectors.files().values()}
+            return files | set(self.catalog.settings.sidecars().values())
+        except IndexDamaged:
+            return set()
 
     def check(
         self, progress: Progress | None = None, sidecar_checks: SidecarChecks | None = None

@@ -1,0 +1,327 @@
+"""An index from a stranger is data: it runs no code, gets no key, and touches nothing outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sqlite3
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.fakes import DIM, Bag, create, reopen
+
+from strop import Index
+from strop.errors import BadIndex, BadInput, IndexDamaged, StropError
+from strop.storage.trust import needs_consent, trust_file
+
+MUTATIONS = int(os.environ.get("STROP_MUTATIONS", "150"))
+"""How many mutated catalogs are tried; 2,000 or more by STROP_MUTATIONS."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("security") / "index"
+    with create(path) as index:
+        index.add(
+            {"id": str(at), "text": f"Word{at} grows. More text {at % 3}.", "seen": at}
+            for at in range(20)
+        )
+        index.sharpen()
+        index.import_queries({str(at): [f"what grows {at}", "where"] for at in range(9)}, "simple")
+        index.select_references()
+        index.remove(["19"])
+    return path
+
+
+@pytest.fixture
+def path(whole: Path, tmp_path: Path) -> Path:
+    shutil.copytree(whole, tmp_path / "index")
+    return tmp_path / "index"
+
+
+def edit(path: Path, sql: str, *values: Any) -> None:
+    with closing(sqlite3.connect(path / "catalog.sqlite")) as connection, connection:
+        connection.execute(sql, values)
+
+
+def name_embedder(path: Path, **changes: Any) -> None:
+    """Let an index name another embedder, as its maker could."""
+    with closing(sqlite3.connect(path / "catalog.sqlite")) as connection, connection:
+        (value,) = connection.execute("SELECT value FROM meta WHERE key='embedder'").fetchone()
+        record = {**json.loads(value), **changes}
+        connection.execute("UPDATE meta SET value=? WHERE key='embedder'", (json.dumps(record),))
+
+
+# -- code and addresses ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("st:/tmp/somebody/model", {"trust_remote_code": True}),
+        ("st:/tmp/somebody/model", {}),
+        ("st:some/model", {"trust_remote_code": True}),
+        ("contriever", {"path": "/tmp/somebody/model"}),
+        ("api:x", {"base_url": "http://127.0.0.1:9/v1"}),
+    ],
+)
+def test_what_runs_code_or_sends_a_key_needs_the_users_word(
+    path: Path, name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[tuple[str, dict[str, Any]]] = []
+
+    def load(spec: str, options: dict[str, Any]) -> Any:
+        loaded.append((spec, dict(options)))
+        raise BadInput("loaded")
+
+    monkeypatch.setattr("strop.storage.workspace.load_embedder", load)
+    name_embedder(path, name=name, options=options)
+    with Index.open(path) as index:
+        with pytest.raises(BadIndex, match="strop trust"):
+            index.search("a query")
+        assert loaded == []
+        covered = index.trust()
+        assert len(covered) >= 1
+        with pytest.raises(BadInput, match="loaded"):
+            index.search("a query")
+        assert loaded == [(name, options)]
+    name_embedder(path, name=name, options={**options, "base_url": "http://elsewhere/v1"})
+    with Index.open(path) as index, pytest.raises(BadIndex, match="elsewhere"):
+        index.search("a query")  # the consent was for other options
+    assert "trusted.json" in str(trust_file())
+
+
+def test_an_address_in_the_users_environment_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"base_url": "http://127.0.0.1:9/v1/"}
+    assert needs_consent("api:x", options)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    assert not needs_consent("api:x", options)
+
+
+def test_options_that_do_not_matter_for_vectors_are_not_stored(path: Path) -> None:
+    name_embedder(path, name="api:x", options={"concurrency": 10**9, "transport": "x"})
+    with Index.open(path) as index:
+        assert not needs_consent("api:x", index.info()["embedder"]["options"])
+
+
+def test_what_the_user_created_needs_no_further_word(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:9/v1"
+    with Index.create(tmp_path / "new", "api:x", base_url=url, dimensions=8, retries=0):
+        pass
+    with Index.open(tmp_path / "new") as index:
+        assert index.embedder.name == "api:x"
+    with Index.open(tmp_path / "new", max_chars=100) as index:  # changes no accepted text
+        assert index.embedder.options["max_chars"] == 100
+
+
+# -- names and links -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../outside.f32", "/etc/passwd", "documents.f32/../../outside.f32", "queries-1.i8", "x", ""],
+)
+def test_a_file_name_that_leads_elsewhere_is_refused(path: Path, name: str) -> None:
+    outside = path.parent / "outside.f32"
+    outside.write_bytes(b"precious")
+    edit(path, "UPDATE files SET name = ? WHERE set_id = 0", name)
+    for act in (Index.info, Index.finish, Index.compact):
+        with pytest.raises(IndexDamaged, match="files"), reopen(path) as index:
+            act(index)
+    with reopen(path) as index:
+        assert any("table files" in problem for problem in index.check())
+    assert outside.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/etc/passwd", "spans-1", 7])
+def test_a_sidecar_name_that_leads_elsewhere_is_refused(path: Path, name: Any) -> None:
+    outside = path.parent / "outside"
+    outside.write_bytes(b"precious")
+    for kind in ("spans", "candidates"):
+        edit(path, "INSERT INTO meta VALUES (?, ?)", f"sidecar:{kind}", json.dumps(name))
+    with pytest.raises(IndexDamaged, match="sidecar"), reopen(path) as index:
+        index.finish()
+    assert outside.read_bytes() == b"precious"
+
+
+def test_linked_folders_are_used_and_not_swept(path: Path) -> None:
+    other = path.parent / "elsewhere"
+    (path / "vectors").rename(other)
+    (path / "vectors").symlink_to(other)
+    (other / "queries-77.i8").write_bytes(b"of another index")
+    (path / "cache").symlink_to(other) if not (path / "cache").exists() else None
+    (other / f"spans-{1:032x}").write_bytes(b"of another index")
+    with reopen(path) as index:
+        index.add([{"id": "new", "text": "A new text."}])
+        assert index.search("new text", k=1).ids[0, 0] == "new"
+    assert (other / "queries-77.i8").exists()
+    assert (other / f"spans-{1:032x}").exists()
+
+
+def test_a_file_that_is_a_link_is_neither_read_nor_written(path: Path) -> None:
+    outside = path.parent / "outside"
+    file = path / "vectors" / "documents.f32"
+    shutil.copy(file, outside)
+    before = outside.read_bytes()
+    file.unlink()
+    file.symlink_to(outside)
+    with reopen(path) as index:
+        for act in (lambda: index.search("a"), lambda: index.add([{"id": "n", "text": "New."}])):
+            with pytest.raises(BadIndex, match="is a link"):
+                act()
+    assert outside.read_bytes() == before
+
+
+@pytest.mark.parametrize("end", ["", "-wal", "-shm"])
+def test_a_catalog_that_is_a_link_is_refused(path: Path, end: str) -> None:
+    file = path / f"catalog.sqlite{end}"
+    outside = path.parent / "outside"
+    if file.exists():
+        file.rename(outside)
+    file.symlink_to(outside)
+    with pytest.raises(BadIndex, match="is a link"):
+        reopen(path)
+    assert end == "" or not outside.exists()
+
+
+# -- nonsense in the catalog -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE spans SET start = 10000 WHERE set_id = 0 AND number = 3",
+        "UPDATE spans SET start = -1 WHERE set_id = 1 AND number = 3",
+        "UPDATE spans SET count = 999999 WHERE set_id = 1 AND number = 3",
+        "UPDATE spans SET count = 2 WHERE set_id = 0 AND number = 3",
+        "UPDATE meta SET value = 'junk' WHERE key = 'version'",
+        "UPDATE meta SET value = '-3' WHERE key = 'version'",
+        "UPDATE meta SET value = '[]' WHERE key = 'embedder'",
+        "UPDATE files SET rows = -1",
+        "UPDATE files SET dtype = 'float64'",
+    ],
+)
+def test_nonsense_is_refused_with_a_remedy_and_named_by_check(path: Path, sql: str) -> None:
+    edit(path, sql)
+    shutil.rmtree(path / "cache", ignore_errors=True)
+    with pytest.raises(IndexDamaged, match=r"strop check|backup"), reopen(path) as index:
+        index.search("grows")
+    if "embedder" not in sql:  # without one there is no index to open
+        with reopen(path) as index:
+            assert index.check()
+
+
+def test_a_catalog_of_another_program_or_with_triggers_is_refused(path: Path) -> None:
+    edit(path, "CREATE TRIGGER t AFTER UPDATE ON meta BEGIN DELETE FROM documents; END")
+    with pytest.raises(BadIndex, match="another program"):
+        reopen(path)
+
+
+def test_a_hit_never_rests_on_a_damaged_row(path: Path) -> None:
+    with reopen(path) as index:
+        best = index.search("word7 grows", k=1).ids[0, 0]
+        assert best == "7"
+    for name in ("documents.f32", "queries-1.f32"):
+        file = path / "vectors" / name
+        data = bytearray(file.read_bytes())
+        data[4 * DIM * 7 + 2 if name.startswith("doc") else len(data) // 2] ^= 64
+        file.write_bytes(data)
+        with reopen(path) as index, pytest.raises(IndexDamaged, match="strop check"):
+            index.search("word7 grows", k=18)
+        with reopen(path) as index:
+            index.check(repair=True)
+            assert index.search("word7 grows", k=1).ids[0, 0] == "7"
+
+
+# -- what is given ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("document", "reported"),
+    [
+        ({"id": None, "text": "a"}, "the id is None"),
+        ({"id": b"x", "text": "a"}, "the id is b'x'"),
+        ({"id": 1.5, "text": "a"}, "the id is 1.5"),
+        ({"id": "x", "text": b"a"}, "must be strings"),
+        ({"id": "x", "text": "a", "m": float("nan")}, "metadata"),
+    ],
+)
+def test_values_that_are_no_text_are_refused(
+    tmp_path: Path, document: dict[str, Any], reported: str
+) -> None:
+    with create(tmp_path / "index") as index:
+        with pytest.raises(BadInput, match=reported):
+            index.add([document])
+        assert len(index) == 0
+
+
+# -- mutations -------------------------------------------------------------------------------
+
+ACTS: list[Callable[[Index], object]] = [
+    lambda index: index.search("word7 grows", k=5).ids.tolist(),
+    lambda index: index.info()["documents"],
+    lambda index: index.get("7"),
+    lambda index: index.queries_of("7"),
+    lambda index: index.references_of("7"),
+    lambda index: index.check(),
+    lambda index: index.add([{"id": "new", "text": "A new text."}]),
+    lambda index: index.check(repair=True),
+]
+JUNK = [None, -1, 0, 1, 2**62, 1.5, "", "junk", "[]", "{}", "null", b"", b"\xff\x00\xff", "../x"]
+
+
+def mutate(path: Path, rng: random.Random) -> None:
+    """Change one cell of the catalog, or flip bytes of its file."""
+    file = path / "catalog.sqlite"
+    if rng.random() < 0.4:
+        data = bytearray(file.read_bytes())
+        for _ in range(rng.choice([1, 1, 4, 40])):
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        file.write_bytes(data)
+        return
+    with closing(sqlite3.connect(file)) as connection, connection:
+        tables = [
+            "meta", "documents", "sets", "queries", "files", "checksums", "spans", "changes",
+            "neighbors", "selections",
+        ]  # fmt: skip
+        table = rng.choice(tables)
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        column, rows = rng.choice(columns), connection.execute(f"SELECT * FROM {table}").fetchall()
+        row = rng.choice(rows)
+        same = " AND ".join(f"{name} IS ?" for name in columns)
+        try:
+            connection.execute(
+                f"UPDATE {table} SET {column} = ? WHERE {same}", (rng.choice(JUNK), *row)
+            )
+        except sqlite3.IntegrityError:
+            connection.execute(f"DELETE FROM {table} WHERE {same}", row)
+
+
+def test_mutated_catalogs_end_in_strops_own_errors(whole: Path, tmp_path: Path) -> None:
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    (beside / "precious").write_bytes(b"precious")
+    for seed in range(MUTATIONS):
+        rng = random.Random(seed)
+        path = beside / "index"
+        shutil.copytree(whole, path)
+        mutate(path, rng)
+        for act in ACTS:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    with reopen(path, Bag()) as index:
+                        act(index)
+            except StropError:
+                continue
+            except Exception as error:
+                raise AssertionError(f"mutation {seed}: {error!r}") from error
+        assert sorted(entry.name for entry in beside.iterdir()) == ["index", "precious"]
+        assert (beside / "precious").read_bytes() == b"precious"
+        shutil.rmtree(path)
