@@ -154,17 +154,20 @@ def test_contradictions_in_the_catalog(index: Index, sql: str, said: str) -> Non
 
 
 def test_a_lost_entry_of_an_sqlite_index_is_rebuilt(index: Index) -> None:
-    with closing(sqlite3.connect(index.path / "catalog.sqlite")) as connection:
-        connection.execute("PRAGMA writable_schema=ON")
-        # Without its index in the schema a row is changed behind that index's back.
-        sql = "SELECT sql FROM sqlite_schema WHERE name = 'empty_documents'"
-        (made,) = connection.execute(sql).fetchone()
-        connection.execute(
-            "UPDATE sqlite_schema SET sql = replace(sql, 'WHERE empty', 'WHERE NOT empty')"
-            " WHERE name = 'empty_documents'"
-        )
-        connection.commit()
-    assert "empty" in made
+    # The index is filled while its definition says the opposite, then that is put back.
+    for old, new in (("WHERE empty", "WHERE NOT empty"), ("WHERE NOT empty", "WHERE empty")):
+        with closing(sqlite3.connect(index.path / "catalog.sqlite")) as connection:
+            connection.execute("PRAGMA writable_schema=ON")
+            changed = connection.execute(
+                "UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name = 'empty_documents'",
+                (old, new),
+            )
+            assert changed.rowcount == 1
+            connection.commit()
+        if "NOT" in new:
+            with closing(sqlite3.connect(index.path / "catalog.sqlite")) as connection:
+                connection.execute("REINDEX empty_documents")
+                connection.commit()
     index.close()
     with reopen(index.path) as again:
         (problem,) = again.check()
