@@ -99,6 +99,8 @@ def placed(
             raise BadInput(f"document {at} is a {type(given).__name__}: give Documents or mappings")
         if not isinstance(document.text, str) or not isinstance(document.title, str):
             raise BadInput(f"{place}: text and title must be strings, not {document.text!r:.80}")
-        if not isinstance(document.id, str) or not document.id:
-            raise BadInput(f"{place}: the id is {document.id!r:.80}; give a text that is not empty")
+        if not isinstance(document.id, str):
+            raise BadInput(f"{place}: the id is {document.id!r:.80}; give it as text")
+        if not document.id:
+            raise BadInput(f"{place}: the id is empty")
         yield document, place
