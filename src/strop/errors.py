@@ -1,14 +1,14 @@
-"""Errors a user can act on. The command line prints their one line and exits with 1."""
+"""Errors that a user can fix. The command line prints their one line and exits with 1."""
 
 from __future__ import annotations
 
 
 class StropError(Exception):
-    """Something the user can mend; the message names the thing, the value and the remedy."""
+    """The message names the thing, the value and the remedy, on one line."""
 
 
 class BadInput(StropError):
-    """A file or value that cannot be used as it is."""
+    """A file or a value that cannot be used."""
 
 
 class MissingExtra(StropError):
@@ -19,7 +19,7 @@ class MissingExtra(StropError):
 
 
 class BadIndex(StropError):
-    """An index folder that cannot be opened, read or written as asked."""
+    """An index folder that cannot be opened, read or written."""
 
 
 class IndexBusy(BadIndex):
@@ -27,7 +27,7 @@ class IndexBusy(BadIndex):
 
 
 class IndexDamaged(BadIndex):
-    """Files of the index are missing or cut short."""
+    """Files of the index are missing or incomplete."""
 
 
 class ServiceError(StropError):

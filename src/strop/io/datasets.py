@@ -1,4 +1,4 @@
-"""Queries, relevance judgements, TREC runs and lists of generated queries, in and out."""
+"""Reads and writes queries, relevance judgements, TREC runs and lists of generated queries."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _log = logging.getLogger(__name__)
 def read_queries(path: PathLike) -> dict[str, str]:
     """Read queries by id, in the file's order, from JSON lines or ``id<TAB>text`` lines.
 
-    JSON lines have ``_id`` or ``id``, and ``text`` or ``query``. The suffix tells the form, else
-    the first character does. A blank query is an error: nothing can be found by it.
+    JSON lines have ``_id`` or ``id``, and ``text`` or ``query``. The suffix decides the
+    form, without one the first character does. A blank query is an error.
     """
     form = _FORM_OF.get(suffix(os.fspath(path)))
     queries: dict[str, str] = {}
@@ -68,7 +68,7 @@ def read_qrels(path: PathLike) -> dict[str, dict[str, int]]:
     columns = 0
     for where, line in filled_lines(path):
         cells = [cell.strip() for cell in line.split("\t")]
-        if len(cells) != 3:  # only tabs part BEIR's columns, so its ids may hold spaces
+        if len(cells) != 3:  # BEIR separates columns by tabs only: its ids may contain spaces
             cells = line.split()
         is_first, columns = not columns, columns or len(cells)
         if is_first and columns == 3 and cells[2].lower() == "score":
@@ -99,9 +99,9 @@ def write_qrels(path: PathLike, qrels: Mapping[str, Mapping[str, int]]) -> None:
 def read_dataset(folder: PathLike, split: str = "test") -> Dataset:
     """Read a BEIR folder's judged queries, in the order of ``queries.jsonl``, and their qrels.
 
-    A judged query that ``queries.jsonl`` lacks cannot be asked, so its judgements are left out
-    and measures are means over the queries that remain; a logged warning says how many. When
-    none is there the files do not belong together, which is an error.
+    A judged query that is not in ``queries.jsonl`` cannot be searched: its judgements are left
+    out, with a logged warning, and measures are means over the others. If all are missing, the
+    files do not belong together, which is an error.
     """
     if not os.path.isdir(folder):
         raise BadInput(
@@ -143,7 +143,7 @@ def read_query_lists(path: PathLike) -> Iterator[tuple[str, str, list[str]]]:
 def read_run(path: PathLike) -> dict[str, dict[str, float]]:
     """Read a TREC run as ``run[query id][document id] = score``, in the file's order.
 
-    The ranks in the file are not looked at: as for trec_eval, the scores decide.
+    The ranks in the file are ignored: as for trec_eval, the scores decide.
     """
     run: dict[str, dict[str, float]] = {}
     for where, line in filled_lines(path):
@@ -175,7 +175,7 @@ def write_run(path: PathLike, run: Mapping[str, Iterable[tuple[str, float]]], ta
 def _add_score(
     run: dict[str, dict[str, float]], query: str, document: str, score: str | float, where: str
 ) -> float:
-    number = math.nan  # as useless for ranking as no number at all
+    number = math.nan  # NaN cannot be ranked either
     with suppress(ValueError):
         number = float(score)
     if math.isnan(number):
@@ -187,7 +187,7 @@ def _add_score(
 
 
 def _check_word(word: str, what: str, path: PathLike) -> str:
-    # A byte order mark is an invisible space, and would be dropped at the start of a file.
+    # A byte order mark is invisible, and readers drop it at the start of a file.
     if word.split() != [word] or "\ufeff" in word:
         problem = f"{what} {short(word)} is empty or holds white space"
         raise BadInput(f"{os.fspath(path)}: {problem}, which TREC files cannot hold; rename it")

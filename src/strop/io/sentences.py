@@ -10,31 +10,31 @@ from itertools import pairwise
 _END = re.compile(
     r"""
     (?: (?<![.!?\u037e\u2026])                         # from the first of several
-        [.!?\u037e\u2026]+ ["'”’»)\]]* (?=\s)       # marks that need a space behind them
+        [.!?\u037e\u2026]+ ["'”’»)\]]* (?=\s)       # marks that need a space after them
       | [。！？｡۔؟।॥։።៕။།]+ ["'”’»)\]」』]*         # marks that do not
       | \n\s*\n                                      # a paragraph ends its last sentence
     )
     """,
     re.VERBOSE,
 )
-# A full stop behind one of these ends no sentence. A lower-case letter behind the stop is no
-# sign: whole collections (Cranfield) are in lower case.
+# A full stop after one of these ends no sentence. A lower-case letter after the stop decides
+# nothing: whole collections (Cranfield) are in lower case.
 _ABBREVIATIONS = frozenset(
     "cf ca dr e.g eg eq eqs fig figs i.e ie mr mrs ms no nos pp prof ref refs spp st vol vs".split()
 )
 _TOO_SHORT = 3
-"""Words; shorter pieces (initials, "P < 0.01).") say nothing alone and join the one before."""
+"""Words. A shorter piece (initials, "P < 0.01).") is joined to the piece before it."""
 _UNMARKED = re.compile(r"[\u0e00-\u0eff]")
-"""Thai and Lao end sentences with a space, and use spaces within them too."""
+"""Thai and Lao: a space ends a sentence, but also occurs inside one."""
 _UNMARKED_LENGTH = 120
 _LONGEST = 1000
-"""Characters; what is longer (tables, code) is cut at spaces."""
+"""Characters. A longer sentence (a table, code) is cut at spaces."""
 MOST = 100
-"""Lists are kept this short: a longer document's neighbouring sentences are joined."""
+"""The longest list. In a longer document neighbouring sentences are joined."""
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a text, in order, white space folded."""
+    """Return the sentences of a text, in order, white space reduced to single spaces."""
     pieces: list[str] = []
     begin = 0
     for mark in _END.finditer(text):

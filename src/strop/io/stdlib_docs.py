@@ -18,9 +18,9 @@ from collections.abc import Iterator
 
 from strop.types import Document
 
-# Platform twins (os and os.path carry the same functions), modules that act when imported
-# (antigravity opens a browser), the 100 codecs that all say the same, and test suites,
-# applications and packages on their way out of the library.
+# Left out: duplicates by platform (posixpath has the functions of os.path), modules with side
+# effects on import (antigravity opens a browser), 100 codecs with the same text, test suites,
+# applications and packages that are being removed from the library.
 _SKIPPED = frozenset(
     "__main__ antigravity distutils encodings ensurepip genericpath idlelib lib2to3 nt ntpath"
     " opcode posix posixpath pydoc_data sre_compile sre_constants sre_parse test tests this"
@@ -98,7 +98,7 @@ def _public(module: types.ModuleType, module_name: str) -> Iterator[tuple[str, o
 
 
 def _put(documents: dict[str, Document], path: str, value: object) -> None:
-    """Add the document of ``value`` under ``path`` if it says anything."""
+    """Add the document of ``value`` under ``path`` if its docstring has enough words."""
     text = inspect.getdoc(value) if not isinstance(value, type) else value.__dict__.get("__doc__")
     text = inspect.cleandoc(text) if isinstance(text, str) else ""
     words = re.findall(r"[^\W\d_]+", text)
@@ -115,7 +115,7 @@ def _put(documents: dict[str, Document], path: str, value: object) -> None:
 def _signature(value: object) -> str:
     """Return a signature with its plain defaults only.
 
-    Others print addresses, paths of this machine, or (``cgi.print_environ``) its environment.
+    Other defaults show addresses, local paths, or (``cgi.print_environ``) the environment.
     """
     signature = inspect.signature(value)  # type: ignore[arg-type]
     parameters = [
