@@ -1,0 +1,243 @@
+"""Creating and opening an index; documents that are added, changed and removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.animals import ANIMALS, FOX, FOX_SENTENCES, OWL, OWL_SENTENCES, PIG, PIG_SENTENCES
+from helpers.fakes import (
+    DIM,
+    Bag,
+    Failure,
+    all_scores,
+    assert_close,
+    create,
+    reopen,
+    vector_of,
+)
+
+from strop import Document, Index
+from strop.errors import BadIndex, BadInput, IndexDamaged
+
+
+def changes(index: Index, *documents: Document) -> tuple[int, int, int, int]:
+    done = index.add(documents)
+    return done.new, done.changed, done.unchanged, done.empty
+
+
+# -- creating and opening --------------------------------------------------------------------
+
+
+def test_what_was_stored_is_there_after_opening_again(tmp_path: Path) -> None:
+    kept = Document("a/ü\n", "Text.\x00\n ", "Title", {"n": 1, "deep": [None, {"é": "ß"}]})
+    with create(tmp_path / "index") as index:
+        index.add([kept, PIG])
+        index.sharpen()
+        scores = all_scores(index, "roots")
+    with reopen(tmp_path / "index") as again:
+        assert again.get("a/ü\n") == kept
+        assert len(again) == 2
+        assert all_scores(again, "roots") == scores
+        assert again.queries_of("pig") == {"sentences": PIG_SENTENCES}
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+    create(tmp_path / "index").close()
+    with pytest.raises(BadIndex, match="is an index already"):
+        create(tmp_path / "index")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("dear")
+    with pytest.raises(BadIndex, match="is no index"):
+        create(tmp_path / "other")
+    with pytest.raises(BadIndex, match="is no index"):
+        create(tmp_path / "other" / "letter.txt")
+    assert (tmp_path / "other" / "letter.txt").read_text() == "dear"
+    (tmp_path / "empty").mkdir()
+    create(tmp_path / "empty").close()
+
+
+def test_what_is_no_index_is_said_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(BadIndex, match="does not exist"):
+        Index.open(tmp_path / "nowhere")
+    with pytest.raises(BadIndex, match="is not an index"):
+        Index.open(tmp_path)
+    (tmp_path / "catalog.sqlite").write_text("no database, but long enough to look at" * 100)
+    with pytest.raises(IndexDamaged, match="not a catalog"):
+        Index.open(tmp_path)
+
+
+def test_vectors_of_two_embedders_do_not_mix(tmp_path: Path) -> None:
+    create(tmp_path / "index").close()
+    for options in ({"name": "sack", "dim": DIM}, {"name": "bag", "dim": DIM, "revision": "2"}):
+        with pytest.raises(BadIndex, match="do not mix"):
+            Index.open(tmp_path / "index", embedder=Bag(), **options)
+    with pytest.raises(BadIndex, match="dim 32, not 2"):
+        Index.open(tmp_path / "index", embedder=lambda texts: [[1, 0]] * len(texts), name="bag")
+    with Index.open(tmp_path / "index") as index, pytest.raises(BadInput, match="embedder="):
+        index.search("a function cannot be loaded by its name")
+
+
+def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
+    with create(tmp_path / "index") as index, index._catalog.writing() as connection:
+        connection.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
+    with pytest.raises(BadIndex, match="format 99"):
+        Index.open(tmp_path / "index")
+
+
+def test_delete_leaves_nothing(tmp_path: Path) -> None:
+    index = create(tmp_path / "index")
+    index.add(ANIMALS)
+    index.delete()
+    assert not (tmp_path / "index").exists()
+    create(tmp_path / "index").close()
+
+
+# -- documents -------------------------------------------------------------------------------
+
+
+def test_add_embeds_what_is_new_or_has_another_text(index: Index, bag: Bag) -> None:
+    assert changes(index, *ANIMALS) == (0, 0, 3, 0)
+    assert bag.count == 0
+    newer = Document("owl", "Owls hunt by ear.")
+    assert changes(index, FOX, newer, Document("cat", "Cats purr.")) == (1, 1, 1, 0)
+    assert bag.count == 2
+    assert index.get("owl") == newer
+    assert all_scores(index, vector_of("Owls hunt by ear.", "document"))["owl"] > 0.9999
+
+
+def test_another_title_is_another_text(index: Index, bag: Bag) -> None:
+    assert changes(index, Document("pig", PIG.text, "Pigs")) == (0, 1, 0, 0)
+    assert bag.count == 1
+    assert all_scores(index, vector_of(f"Pigs {PIG.text}", "document"))["pig"] > 0.9999
+
+
+def test_other_metadata_alone_is_stored_without_embedding(index: Index, bag: Bag) -> None:
+    index.sharpen()
+    before, bag.count = all_scores(index, "an owl"), 0
+    assert changes(index, Document("owl", OWL.text, OWL.title, {"seen": 3})) == (0, 1, 0, 0)
+    assert bag.count == 0
+    assert index.get("owl").metadata == {"seen": 3}
+    assert index.info()["waiting"] == 0
+    with reopen(index.path) as again:
+        assert all_scores(again, "an owl") == before
+
+
+def test_a_text_that_is_taken_back_before_it_is_embedded_costs_nothing(
+    index: Index, bag: Bag
+) -> None:
+    before, bag.count = all_scores(index, "an owl"), 0
+    bag.fail_after = 0
+    with pytest.raises(Failure):
+        index.add([Document("owl", "Something else.")])
+    assert index.get("owl").text == "Something else."
+    assert index.info()["waiting"] == 1
+    bag.fail_after = None
+    assert_close(all_scores(index, "an owl"), before, 0)  # the old vector serves meanwhile
+    bag.count = 0
+    assert changes(index, OWL) == (0, 1, 0, 0)
+    assert bag.count == 0
+    assert index.info()["waiting"] == 0
+    assert_close(all_scores(index, "an owl"), before, 0)
+
+
+def test_a_text_that_is_taken_back_afterwards_is_embedded_again(index: Index) -> None:
+    before = all_scores(index, "an owl")
+    index.add([Document("owl", "Something else.")])
+    assert abs(all_scores(index, "an owl")["owl"] - before["owl"]) > 1e-3
+    index.add([OWL])
+    assert_close(all_scores(index, "an owl"), before, 1e-6)
+
+
+def test_documents_as_mappings_and_with_places(index: Index) -> None:
+    index.add([{"_id": 7, "text": "Seven.", "title": "7", "kind": "number"}])
+    assert index.get("7") == Document("7", "Seven.", "7", {"kind": "number"})
+    index.add([(Document("8", "Eight."), "line 1")])
+    with pytest.raises(BadInput, match=r"line 4.*'9' stands already at line 3"):
+        index.add([(Document("9", "Nine."), "line 3"), (Document("9", "Nein."), "line 4")])
+    with pytest.raises(BadInput, match="no document '9'"):
+        index.get("9")
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (Document("x", "y \ud800"), "surrogate"),
+        (Document("x\ud800", "y"), "surrogate"),
+        (Document("x", "y", "\udfff"), "surrogate"),
+        (Document("x", "y", metadata={"a": "\ud800"}), "surrogate"),
+        (Document("x", "y", metadata={"a": {1, 2}}), "JSON"),
+        (Document("x", None), "document 2"),  # type: ignore[arg-type]
+        (Document("", "y"), "the id is empty"),
+        (Document(7, "y"), "id is 7"),  # type: ignore[arg-type]
+        ({"id": "x"}, "no 'text'"),
+        ("a text alone", "document 2 is a str"),
+    ],
+)
+def test_bad_input_stores_nothing(index: Index, bag: Bag, bad: Any, said: str) -> None:
+    version = index._catalog.settings.get("version")
+    with pytest.raises(BadInput, match=said):
+        index.add([Document("fine", "This one is fine."), bad])
+    assert index.unknown(["fine"]) == {"fine"}
+    assert (len(index), bag.count, index._catalog.settings.get("version")) == (3, 0, version)
+    index.add([Document("fine", "This one is fine.")])  # and the index is as good as before
+
+
+def test_an_empty_document_is_kept_and_counted(index: Index, bag: Bag) -> None:
+    assert changes(index, Document("empty", ""), Document("blank", " \n")) == (2, 0, 0, 2)
+    index.sharpen()
+    assert bag.count == len(FOX_SENTENCES + OWL_SENTENCES + PIG_SENTENCES)
+    scores = all_scores(index, "an owl")
+    assert scores["empty"] == scores["blank"] == 0
+    assert all_scores(index, "an owl", method="trad")["empty"] == 0
+
+
+def test_remove_takes_all_that_hangs_on_a_document(index: Index, bag: Bag) -> None:
+    index.sharpen()
+    index.import_queries({"owl": ["who sees at night"]}, "simple")
+    with pytest.raises(BadInput, match="no document 'cow'"):
+        index.remove(["owl", "cow"])
+    assert len(index) == 3
+    index.remove(["owl"])
+    assert len(index) == 2
+    assert all_scores(index, "an owl").keys() == {"fox", "pig"}
+    for look in (index.get, index.queries_of):
+        with pytest.raises(BadInput, match="no document 'owl'"):
+            look("owl")
+    with pytest.raises(BadInput, match="no document 'owl'"):
+        index.explain("an owl", "owl")
+    assert index.info()["sets"]["simple"]["queries"] == 0
+    index.add([OWL])  # under the same id again: the imported queries do not come back
+    assert index.queries_of("owl") == {"sentences": OWL_SENTENCES, "simple": []}
+
+
+def test_a_list_that_waits_goes_with_its_document(index: Index, bag: Bag) -> None:
+    bag.fail_after = 0
+    with pytest.raises(Failure):
+        index.import_queries({"owl": ["who sees at night"]}, "simple")
+    bag.fail_after = None
+    index.remove(["owl"])
+    index.finish()
+    assert index.info()["sets"]["simple"]["waiting"] == 0
+
+
+def test_one_id_is_not_a_list_of_ids(index: Index) -> None:
+    for change in (index.remove, index.keep_only):
+        with pytest.raises(BadInput, match=r"write \['fox'\]"):
+            change("fox")
+    assert len(index) == 3
+
+
+def test_keep_only(index: Index) -> None:
+    assert index.keep_only(["owl", "pig", "unheard of"]) == 1
+    assert all_scores(index, "an owl").keys() == {"owl", "pig"}
+    assert index.keep_only(iter(["pig", "owl"])) == 0
+    assert index.keep_only([]) == 2
+    assert len(index) == 0
+
+
+def test_unknown(index: Index) -> None:
+    assert index.unknown(["fox", "cow", "\ud800"]) == {"cow", "\ud800"}
+    with pytest.raises(BadInput, match="no document"):
+        index.get("\ud800")
