@@ -52,6 +52,14 @@ def test_every_module_is_in_the_plan() -> None:
             assert re.search(rf"`{name}/?`", page), f"docs/architecture.md does not name {name}"
 
 
+def test_files_that_the_plan_names_exist() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    names = re.findall(r"`([a-z_]+/[a-z_]+\.py)`", page)
+    assert len(names) > 10
+    for name in names:
+        assert (ROOT / "src/strop" / name).exists() or (ROOT / name).exists(), name
+
+
 @pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/*.md")))
 def test_links_and_commands_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
