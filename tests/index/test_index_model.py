@@ -37,7 +37,7 @@ POOL = [f"d{i}" for i in range(8)]
 
 _word = st.sampled_from(WORDS)
 _sentence = st.lists(_word, min_size=3, max_size=5).map(lambda words: " ".join(words) + ".")
-_query = st.one_of(st.just(""), st.lists(_word, min_size=1, max_size=3).map(" ".join))
+_query = st.lists(_word, min_size=1, max_size=3).map(" ".join)
 _style = st.sampled_from(["simple", "contrastive"])
 
 
