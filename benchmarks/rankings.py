@@ -64,7 +64,7 @@ def measure(path: str, embedder: str, count: int, folder: Path) -> dict[str, Any
         index.add(read_corpus(path))
         asked = index.embed_queries(list(read_dataset(path).queries.values())[:count])
         method = index.method("sharp")
-        layout = index._layout(method)[1]
+        layout = index.searcher.views.of(method).layout
         right = layout.scan(asked, method, 10)[1]
         told = {}
         for name, vectors in rankings(layout):

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import numbers
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from strop.errors import BadInput
 
 MOST = 1_000_000
 """The largest weight of feedback and words: scores are float32, which far larger ones overflow."""
+Weighting = Literal["none", "softmax", "equal", "max"]
+Bm25 = Literal["no", "only", "fused"]
 
 
 @dataclass(frozen=True)
 class Method:
     """How documents are scored. Every variant is a setting of these few values.
 
+    ``weighting`` says how a document's queries are mixed into its vector: not at all, by a softmax
+    of ``temperature``, all equally, or by adding the largest similarity to the score.
     ``sets`` None means all query sets of the index; ``n`` uses only the first n queries of each
     list. ``expanded`` names the set whose queries are appended to a document's text instead.
     ``whiten`` evens out the space first (whitening.py): 0 not at all, 1 fully. ``feedback`` adds
     that much of the two best documents to the query and searches again.
     ``words`` adds that much of the share of the query's words a document has (words.py).
-    ``bm25`` ranks by BM25: ``only``, or ``fused`` with the rest by reciprocal rank.
+    ``bm25`` ranks by BM25: ``only``, or ``fused`` with the rest by reciprocal rank. The words of
+    ``sets`` that are named count as the document's own.
     """
 
     name: str
-    weighting: Literal["none", "softmax", "max"] = "softmax"
+    weighting: Weighting = "softmax"
     sets: tuple[str, ...] | None = None
     alpha: float = 1.0
     temperature: float = 1.0
@@ -35,7 +42,29 @@ class Method:
     whiten: float = 0.0
     feedback: float = 0.0
     words: float = 0.0
-    bm25: Literal["no", "only", "fused"] = "no"
+    bm25: Bm25 = "no"
+
+    @property
+    def sharpens(self) -> bool:
+        """Whether the score is a cosine with the sharpened document d*."""
+        return self.weighting in ("softmax", "equal")
+
+    @property
+    def softmax_temperature(self) -> float:
+        """The temperature of the weights; equal weights are those of an infinite one."""
+        return math.inf if self.weighting == "equal" else self.temperature
+
+    def has(self, setting: str) -> bool:
+        """Tell whether a setting has an effect on this method."""
+        if setting == "alpha":
+            return self.sharpens
+        if setting == "temperature":
+            return self.weighting == "softmax"
+        if setting == "words":
+            return self.bm25 == "no" and self.weighting != "max"
+        if setting == "sets":
+            return self.weighting != "none" or self.expanded is not None or self.bm25 != "no"
+        return self.weighting != "none"  # n, whiten, feedback
 
 
 METHODS: dict[str, Method] = {
@@ -45,7 +74,7 @@ METHODS: dict[str, Method] = {
         Method("sharp", temperature=0.1),
         Method("simsharp", sets=("simple",)),
         Method("consharp", sets=("contrastive",)),
-        Method("indexsharp", sets=("contrastive",), temperature=math.inf),
+        Method("indexsharp", weighting="equal", sets=("contrastive",)),
         Method("maxsim", weighting="max"),
         Method("doc2query", weighting="none", sets=(), expanded="simple"),
         Method("docexp", weighting="none", sets=(), expanded="contrastive"),
@@ -54,22 +83,30 @@ METHODS: dict[str, Method] = {
     )
 }
 
+_READ: dict[str, Callable[[str], Any]] = {
+    "alpha": float, "temperature": float, "sets": lambda text: tuple(text.split("+")), "n": int,
+    "whiten": float, "feedback": float, "words": float,
+}  # fmt: skip
+
 
 def parse_method(
     spec: str,
     *,
     alpha: float | None = None,
     temperature: float | None = None,
-    sets: tuple[str, ...] | None = None,
+    sets: Sequence[str] | None = None,
     n: int | None = None,
     known: Mapping[str, Method] = METHODS,
 ) -> Method:
     """Read ``name`` or ``name:alpha=2:temperature=0.1:sets=simple+contrastive:n=5``.
 
     The keyword values stand in for what the spec leaves out; the ``known`` method's own for the
-    rest.
+    rest. A setting in the spec that the method does not have is refused. As a keyword value, which
+    may be meant for several methods, it has no effect, and a warning says so.
     ``hybrid:of=sharp`` fuses another method than trad with BM25, and takes that one's settings.
     """
+    if not isinstance(spec, str):
+        raise BadInput(f"a method is a name such as 'sharp' or a Method, not {spec!r}")
     name, *parts = spec.strip().split(":")
     if name not in known:
         raise BadInput(f"no method {name!r}: choose from {', '.join(known)}")
@@ -77,73 +114,87 @@ def parse_method(
     method = known[name]
     if "of" in given:
         method = _fused(spec, method, given.pop("of"), known)
+    values: dict[str, Any] = {}
     for key, text in given.items():
+        setting = "temperature" if key == "T" else key
+        if setting not in _READ:
+            raise BadInput(
+                f"method {spec!r}: {key!r} is none of alpha, temperature (T), sets, n, whiten,"
+                " feedback, words"
+            )
+        if not method.has(setting):
+            raise BadInput(f"method {spec!r}: {name} has no {setting}")
         try:
-            if key == "alpha":
-                alpha = float(text)
-            elif key in ("temperature", "T"):
-                temperature = float(text)
-            elif key == "sets":
-                sets = tuple(text.split("+"))
-            elif key == "n":
-                n = int(text)
-            elif key == "whiten":
-                method = replace(method, whiten=float(text))
-            elif key == "feedback":
-                method = replace(method, feedback=float(text))
-            elif key == "words":
-                method = replace(method, words=float(text))
-            else:
-                raise BadInput(
-                    f"method {spec!r}: {key!r} is none of alpha, temperature (T), sets, n,"
-                    " whiten, feedback, words"
-                )
+            values[setting] = _READ[setting](text)
         except ValueError:
             raise BadInput(f"method {spec!r}: {text!r} is no value for {key}") from None
-    ignored = {
-        "none": {"alpha", "temperature", "T", "n", "whiten", "feedback"},
-        "max": {"alpha", "temperature", "T", "words"},
-    }.get(method.weighting, set())
-    if method.bm25 != "no":
-        ignored = ignored | {"words"}
-    if unused := sorted(set(given) & ignored):
-        raise BadInput(f"method {spec!r}: {name} has no {unused[0]}")
-    if "sets" in given and method.sets == () and method.expanded is None:
-        raise BadInput(f"method {spec!r}: {name} uses no sets")
-    if alpha is not None:
-        if not math.isfinite(alpha):
-            raise BadInput(f"alpha must be a finite number, not {alpha}")
-        method = replace(method, alpha=alpha)
-    if temperature is not None:
-        if not temperature >= 0:
-            raise BadInput(f"temperature must be 0 (maximum) or more, not {temperature}")
-        method = replace(method, temperature=temperature)
-    if n is not None:
-        if n < 1:
-            raise BadInput(f"n must be 1 or more, not {n}")
-        method = replace(method, n=n)
+    general: dict[str, Any] = {
+        "alpha": alpha,
+        "temperature": temperature,
+        "sets": sets or None,
+        "n": n,
+    }
+    for setting, value in general.items():
+        if value is None or setting in values:
+            continue
+        if method.has(setting):
+            values[setting] = tuple(value) if setting == "sets" else value
+        else:
+            warnings.warn(f"{name} has no {setting}: it has no effect there", stacklevel=3)
+    if method.expanded is not None and "sets" in values:
+        expanded = values.pop("sets")
+        if len(expanded) != 1:
+            raise BadInput(f"{name} appends the queries of one set, not of {len(expanded)}")
+        values["expanded"] = expanded[0]
+    return check_method(replace(method, **values))
+
+
+def check_method(method: Method) -> Method:
+    """Return a method whose values can be used; refuse others, naming the value."""
+    for field, allowed in (("weighting", Weighting), ("bm25", Bm25)):
+        if getattr(method, field) not in get_args(allowed):
+            raise BadInput(
+                f"{field} must be one of {', '.join(get_args(allowed))}, not"
+                f" {getattr(method, field)!r}"
+            )
+    for field in ("alpha", "temperature", "whiten", "feedback", "words"):
+        value = getattr(method, field)
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise BadInput(f"{field} must be a number, not {value!r}")
+    if not math.isfinite(method.alpha):
+        raise BadInput(f"alpha must be a finite number, not {method.alpha}")
+    if not method.temperature >= 0:
+        raise BadInput(f"temperature must be 0 (maximum) or more, not {method.temperature}")
+    if method.n is not None:
+        check_count("n", method.n)
     for key, weight in (("feedback", method.feedback), ("words", method.words)):
         if not 0 <= weight <= MOST:
             raise BadInput(f"{key} must be 0 or more and at most {MOST:,}, not {weight}")
     if not 0 <= method.whiten <= 1:
         raise BadInput(f"whiten must be from 0 to 1, not {method.whiten}")
-    if sets:
-        if method.expanded is not None:
-            if len(sets) != 1:
-                raise BadInput(f"{name} appends the queries of one set, not of {len(sets)}")
-            method = replace(method, expanded=sets[0])
-        elif method.weighting != "none":
-            method = replace(method, sets=sets)
+    for setting, usual in (("words", 0), ("whiten", 0), ("feedback", 0)):
+        if getattr(method, setting) != usual and not method.has(setting):
+            raise BadInput(f"{method.name} has no {setting}")
+    if isinstance(method.sets, str) or not all(isinstance(one, str) for one in method.sets or ()):
+        raise BadInput(f"sets must be a tuple of names, not {method.sets!r}")
     return method
+
+
+def check_count(name: str, value: Any, most: int = 10**9) -> int:
+    """Return a whole number of 1 or more; refuse anything else."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or not 1 <= value <= most:
+        raise BadInput(f"{name} must be 1 or more, a whole number up to {most:,}, not {value!r}")
+    return int(value)
 
 
 def _fused(spec: str, hybrid: Method, name: str, known: Mapping[str, Method]) -> Method:
     """Return a method as the dense part of a hybrid one."""
     if hybrid.bm25 != "fused":
-        raise BadInput(f"method {spec!r}: {hybrid.name} is of no other; only hybrid is")
+        raise BadInput(f"method {spec!r}: {hybrid.name} takes no of=; only hybrid does")
     if name not in known or known[name].bm25 != "no":
         dense = ", ".join(other for other in known if known[other].bm25 == "no")
-        raise BadInput(f"method {spec!r}: hybrid is no fusion of {name!r}: choose from {dense}")
+        raise BadInput(f"method {spec!r}: hybrid cannot fuse {name!r}: choose from {dense}")
     return replace(known[name], name=hybrid.name, words=0.0, bm25="fused")
 
 

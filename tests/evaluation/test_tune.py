@@ -106,21 +106,6 @@ def test_negative_queries_have_no_part_in_it(tmp_path: Path) -> None:
         tune(index)
 
 
-def test_words_end_two_stage_search_and_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with make(tmp_path / "index", 0.85, 0.55, ["simple", "contrastive"]) as index:
-        choice = tune(index, queries=100)
-        assert choice.method.words
-        assert "two-stage" not in choice.why
-        monkeypatch.setattr("strop.search.candidates.TWO_STAGE_FROM", SIZE)
-        large = tune(index, queries=100)
-        assert large.method == choice.method
-        assert f"scans all {SIZE} documents" in large.why
-        monkeypatch.setattr("strop.evaluation.tune.countable", lambda: False)
-        assert "two-stage" not in tune(index, queries=100).why
-
-
 def test_misleading_queries_are_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from strop.types import Vectors
 
 
 class Case(NamedTuple):
-    asked: Vectors
+    query_vectors: Vectors
     documents: Vectors
     lists: list[list[Vectors]]  # by set, by document: (n, dim)
 
@@ -37,10 +37,12 @@ def make_spans(lists: list[Vectors], dim: int) -> Spans:
     return Spans(rows, np.cumsum(counts) - counts, counts)
 
 
-def literal(asked: Vectors, document: Vectors, queries: Vectors, method: Method) -> float:
+def literal(query_vectors: Vectors, document: Vectors, queries: Vectors, method: Method) -> float:
     """The paper's formula, term by term."""
-    q, d = asked.astype(np.float64), document.astype(np.float64)
+    q, d = query_vectors.astype(np.float64), document.astype(np.float64)
     rows = queries.astype(np.float64)
+    if not d.any() and (method.weighting == "none" or not len(rows)):
+        return -1.0
     if method.weighting == "none":
         return float(q @ d)
     if method.weighting == "max":
@@ -49,7 +51,9 @@ def literal(asked: Vectors, document: Vectors, queries: Vectors, method: Method)
     if len(rows):
         scale = max(1.0, abs(method.alpha))
         sims = [float(q @ row) for row in rows]
-        if method.temperature == 0 or method.temperature < 1e-12:
+        if method.weighting == "equal":
+            weights = [1.0] * len(sims)
+        elif method.temperature < 1e-12:
             weights = [1.0 if sim == max(sims) else 0.0 for sim in sims]
         else:
             weights = [math.exp((sim - max(sims)) / method.temperature) for sim in sims]
@@ -57,7 +61,7 @@ def literal(asked: Vectors, document: Vectors, queries: Vectors, method: Method)
             built = built + method.alpha * weight / sum(weights) * row
     length = math.sqrt(float(built @ built))
     if length <= 1e-10 * scale:
-        return 0.0
+        return -1.0
     return float(q @ built) / length
 
 
@@ -70,7 +74,7 @@ def _exact_row(rng: np.random.Generator, dim: int) -> Vectors:
 
 
 def make_case(seed: int, sizes: tuple[int, int, int, int, int], exact: bool) -> Case:
-    n_asked, n_documents, dim, n_sets, most = sizes
+    n_query_vectors, n_documents, dim, n_sets, most = sizes
     rng = np.random.default_rng(seed)
 
     def rows(count: int) -> Vectors:
@@ -92,4 +96,4 @@ def make_case(seed: int, sizes: tuple[int, int, int, int, int], exact: bool) -> 
             if len(of[j]) > 1 and rng.random() < 0.2:
                 of[j][1] = of[j][0]
         lists.append(of)
-    return Case(rows(n_asked), documents, lists)
+    return Case(rows(n_query_vectors), documents, lists)

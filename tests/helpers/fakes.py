@@ -103,10 +103,12 @@ def sharpened_score(
         for part, q_i in zip(parts, queries, strict=True):
             built += alpha * part / sum(parts) * q_i
     length = float(np.linalg.norm(built))
-    return float(q @ built) / length if length else 0.0
+    return float(q @ built) / length if length else -1.0
 
 
 def max_score(q: Doubles, d: Doubles, queries: Doubles) -> float:
+    if not d.any() and not len(queries):
+        return -1.0
     return float(q @ d) + max((float(q @ q_i) for q_i in queries), default=0.0)
 
 

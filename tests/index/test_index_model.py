@@ -109,7 +109,7 @@ class IndexAgainstModel(RuleBasedStateMachine):
         d = vector_of(" ".join([page.title, *page.sentences]), "document")
         method = how.get("method", "sharp" if self.sets else "trad")
         if method == "trad":
-            return float(q @ d)
+            return float(q @ d) if d.any() else -1.0
         lists = [
             vectors_of(texts[: how.get("n")], "document" if style == "sentences" else "query")
             for style, texts in self.queries_of(id_).items()

@@ -74,7 +74,7 @@ def test_unknown_and_missing_words_score_nothing() -> None:
 def test_fusion_adds_reciprocal_ranks() -> None:
     first = np.array([[0.9, 0.8, 0.7]], np.float32), np.array([[3, 1, 0]])
     second = np.array([[5.0, 0.0, 0.0]], np.float32), np.array([[1, 3, 2]])
-    scores, places = fuse([first, second], 5, 4)
+    scores, places = fuse(first, second, 5, 4)
     assert places.tolist() == [[1, 3, 0, 2]]
     want = [1 / 62 + 1 / 61, 1 / 61, 1 / 63, 0]  # what scored 0 is not in the second ranking
     np.testing.assert_allclose(scores, [want], rtol=1e-5)
@@ -98,7 +98,7 @@ def test_a_share_is_bm25_of_the_most_there_can_be() -> None:
 @pytest.mark.parametrize("weighting", ["none", "softmax"])
 def test_the_best_with_words_are_exact(weighting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against adding up all scores, where the two rankings disagree and end early."""
-    monkeypatch.setattr("strop.search.words._FIRST", 5)
+    monkeypatch.setattr("strop.search.words.FIRST_DEPTH", 5)
     rng = np.random.default_rng(3)
     size, dim, k = 300, 8, 4
     names = np.array([f"word{letter}" for letter in "abcdefghijkl"])
@@ -233,9 +233,9 @@ def test_vectors_stand_for_the_texts(index: Index) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("sharp:of=trad", "sharp is of no other; only hybrid is"),
-        ("hybrid:of=bm25", "no fusion of 'bm25': choose from trad, sharp"),
-        ("hybrid:of=best", "no fusion of 'best'"),
+        ("sharp:of=trad", "sharp takes no of=; only hybrid does"),
+        ("hybrid:of=bm25", "cannot fuse 'bm25': choose from trad, sharp"),
+        ("hybrid:of=best", "cannot fuse 'best'"),
         ("hybrid:alpha=2", "hybrid has no alpha"),
         ("bm25:n=2", "bm25 has no n"),
         ("hybrid:of=sharp:words=1", "hybrid has no words"),

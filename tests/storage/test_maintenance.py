@@ -18,6 +18,7 @@ from helpers.fakes import DIM, Bag, all_scores, assert_close, create, reopen
 import strop.storage.compaction
 from strop import Index
 from strop.errors import BadIndex, IndexDamaged
+from strop.methods import METHODS
 from strop.storage.sidecar import read_arrays, write_arrays
 from strop.storage.snapshot import Snapshot, load_snapshot
 
@@ -225,12 +226,12 @@ def test_compaction_gives_back_waste_and_changes_nothing_else(index: Index, bag:
     assert wasted > 10 * ROW
     with reopen(index.path) as reader:
         old = {way: all_scores(reader, ASKED, method=way) for way in before}
-        layout = reader._seen
+        seen = reader.searcher.views.snapshot().documents
         assert index.compact() > 0
         assert bag.count == 0
-        assert layout is not None  # its maps are those of files that are gone
-        assert not Path(layout[0].documents.vectors.filename).exists()  # type: ignore[attr-defined]
-        assert (layout[0].documents.vectors[layout[0].documents.start] ** 2).sum() > 1
+        # Its maps are those of files that are gone.
+        assert not Path(seen.vectors.filename).exists()  # type: ignore[attr-defined]
+        assert (seen.vectors[seen.start] ** 2).sum() > 1
         assert {way: all_scores(reader, ASKED, method=way) for way in before} == old
     for searched in (index, reopen(index.path)):
         for way, scores in before.items():
@@ -405,13 +406,11 @@ def test_a_snapshot_that_follows_equals_one_read_anew(
 
 def test_what_is_not_about_vectors_leaves_searches_as_they_are(index: Index) -> None:
     index.search(ASKED)
-    before = index._seen
+    before = index.searcher.views.of(METHODS["trad"])
     with index._catalog.writing():
         pass
     index.search(ASKED)
-    after = index._seen
-    assert before is not None
-    assert after is not None
-    assert after[0].version > before[0].version
-    assert after[0].documents is before[0].documents
-    assert after[1] is before[1]
+    after = index.searcher.views.of(METHODS["trad"])
+    assert after.snapshot.version > before.snapshot.version
+    assert after.snapshot.documents is before.snapshot.documents
+    assert after.layout is before.layout

@@ -76,10 +76,10 @@ def test_the_scan_of_stored_rows_is_the_formula_on_what_they_stand_for(
             ]
         )
     documents = Spans(case.documents, np.arange(60), np.ones(60, np.int64))
-    read = Case(case.asked, case.documents, lists)
+    read = Case(case.query_vectors, case.documents, lists)
     for name in ("sharp", "maxsim"):
-        scores, places = Layout(documents, mixed, None).scan(case.asked, METHODS[name], 10)
-        for q, row, found in zip(case.asked, scores, places, strict=True):
+        scores, places = Layout(documents, mixed, None).scan(case.query_vectors, METHODS[name], 10)
+        for q, row, found in zip(case.query_vectors, scores, places, strict=True):
             expected = [
                 literal(q, d, read.queries(j), METHODS[name]) for j, d in enumerate(case.documents)
             ]

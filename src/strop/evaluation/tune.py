@@ -29,7 +29,6 @@ from strop.evaluation.held_out import measure_words
 from strop.evaluation.scoring import Report, evaluate
 from strop.index import Index
 from strop.methods import METHODS, Method
-from strop.search import candidates
 from strop.search.words import countable
 from strop.types import Dataset, Progress, Vectors
 
@@ -126,8 +125,6 @@ def tune(
         choice = Choice(_DEFAULT, False, f"one generated set cannot judge itself: {_REMEDY}")
     else:
         choice = _words_alone(index, queries, progress)
-    if choice.taken and choice.method.words and len(index) >= candidates.TWO_STAGE_FROM:
-        choice = replace(choice, why=f"{choice.why}. {_scanned(len(index))}")
     index.keep_tuned(choice.to_json() if choice.taken else None)
     return choice
 
@@ -266,15 +263,6 @@ def _gained(method: Method, gains: Doubles, why: str) -> Choice:
 
 def _too_few(queries: int) -> Choice:
     return Choice(_DEFAULT, False, f"{queries} stored queries are too few to choose by: {_REMEDY}")
-
-
-def _scanned(documents: int) -> str:
-    """Say what words cost a large index."""
-    return (
-        f"With words each search of a text scans all {documents:,} documents, and no longer the"
-        " candidates of two-stage search alone: sharp:words=0 leaves words out, strop tune --reset"
-        " ends the choice"
-    )
 
 
 def _values(

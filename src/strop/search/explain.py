@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from strop.methods import Method
-from strop.search.kernels import softmax
+from strop.search.formula import LOWEST, VANISHED, Doubles, cosine, sharpened, softmax
 from strop.types import Vectors
-
-Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -39,50 +36,51 @@ class Explanation:
 
 def explain(
     id_: str,
-    asked: Vectors,
+    query_vector: Vectors,
     document: Vectors,
     queries: Vectors,
     texts: Sequence[tuple[str, str]],
     method: Method,
     words: float = 0.0,
 ) -> Explanation:
-    """Explain one document's score: asked (dim,), document (dim,), queries (n, dim).
+    """Explain one document's score, lines (1) to (7): (dim,), (dim,), (n, dim).
 
-    ``texts`` says of each query which set it is from and what it says; ``words`` is what the
-    document's words added.
+    ``texts`` has the set and the text of each query; ``words`` is what the document's words added.
     """
-    question = asked.astype(np.float64)
-    own, rows = document.astype(np.float64), queries.astype(np.float64)
-    plain, sims = float(question @ own), rows @ question
+    q, own, rows = (array.astype(np.float64) for array in (query_vector, document, queries))
+    plain, similarities = float(q @ own), rows @ q
+    if not own.any():
+        plain = LOWEST
     if not len(rows):
-        weights = moved = sims
+        weights = moved = similarities
     elif method.weighting == "max":
-        weights = softmax(sims, 0.0)
-        moved = weights * sims
+        weights = softmax(similarities, 0.0)
+        moved = weights * (similarities + float(q @ own) - plain)
     else:
-        weights = softmax(sims, method.temperature)
-        moved = _shares(plain, own, rows, sims, weights, method.alpha)
+        weights = softmax(similarities, method.softmax_temperature)
+        moved = _parts(plain, q, own, rows, weights, method.alpha)
     parts = [
         Moved(name, text, float(s), float(w), float(m))
-        for (name, text), s, w, m in zip(texts, sims, weights, moved, strict=True)
+        for (name, text), s, w, m in zip(texts, similarities, weights, moved, strict=True)
     ]
     parts.sort(key=lambda part: -abs(part.moved))
     return Explanation(id_, plain, plain + float(moved.sum()) + words, parts, words)
 
 
-def _shares(
-    plain: float, own: Doubles, rows: Doubles, sims: Doubles, weights: Doubles, alpha: float
+def _parts(
+    plain: float, q: Doubles, own: Doubles, rows: Doubles, weights: Doubles, alpha: float
 ) -> Doubles:
-    """Return each query's share of the change of the score.
+    """Return each query's part of the change of the score.
 
     With D = |d*| and plain score t, score - t = t (1 - cos(d, d*)) / D
-    + sum_i alpha w_i (s_i - t cos(q_i, d*)) / D, exactly. The first part, the room made by
-    turning the document's own vector, is shared out by weight.
+    + sum_i alpha w_i (s_i - t cos(q_i, d*)) / D, exactly. The first term, which comes from turning
+    the document's own vector, is divided by weight.
     """
-    built = own + alpha * (weights @ rows)
+    built = sharpened(own, rows, weights, alpha)
     length = float(np.linalg.norm(built))
-    if length < 1e-10 * max(1.0, abs(alpha)):
-        return -weights * plain  # the queries cancel the document: the score is 0
-    pulled = alpha * weights * (sims - plain * (rows @ built) / length) / length
+    vanished = VANISHED * max(1.0, abs(alpha))
+    if length <= vanished or not own.any():  # the queries cancel the document, or are all there is
+        return weights * (cosine(q, built, vanished) - plain)
+    pulled = alpha * weights * (rows @ q - plain * (rows @ built) / length) / length
     turned = plain * (1 - float(own @ built) / length) / length
     return pulled + weights * turned

@@ -1,14 +1,10 @@
-"""Compiled arithmetic: Gram matrices, sharpened scores, top k. No I/O, no state.
+"""Compiled forms of the score: Gram matrices, scores, best k. No I/O, no state.
 
-The sharpened document ``d* = d + alpha * sum_i w_i q_i`` is never built. With ``t = q.d``,
-``s_i = q.q_i``, ``u_i = d.q_i`` and ``G_ij = q_i.q_j``::
+``formula.py`` has the equations and says which line each kernel computes; u and G of line (4g) do
+not depend on the user's query, so scoring a document needs its products with the query only.
 
-    cosine(q, d*) = (t + alpha * sum w_i s_i) / sqrt(d.d + 2 alpha * sum w_i u_i + alpha^2 w'Gw)
-
-``u`` and ``G`` do not depend on the user's query, so each document needs its ``s`` only.
-
-Kernels release the GIL and run on one thread; callers split work between threads. (Numba's
-own parallel loops abort the process when two Python threads enter them at once.)
+Kernels release the GIL and run on one thread; callers split work between threads. (Numba's own
+parallel loops abort the process when two Python threads enter them at once.)
 """
 
 from __future__ import annotations
@@ -20,38 +16,47 @@ from numpy.typing import NDArray
 
 from strop.common.arrays import Floats, Ints
 from strop.common.compiled import compiled, read_soon
-from strop.search.rows import unit_floats
+from strop.search.formula import HARD_MAX, NEARLY_ZERO
 from strop.types import Vectors
-
-# Below this squared length d* nearly vanishes, and the Gram form has too few digits left.
-NEARLY_ZERO = 0.05
-# No two float32 cosines differ by so little: below, softmax is the maximum.
-HARD_MAX = 1e-12
 
 
 @compiled(reorder=True)
-def products_of_few(rows: Vectors, asked: Vectors, products: Floats) -> None:
-    """Write ``products`` (n, asked) = rows . asked for one asked vector, or a multiple of four.
+def unit_floats(stored: NDArray[Any], rows: Vectors) -> None:
+    """Write ``rows`` (n, dim): what is stored (int8, float32) with unit length, or zero."""
+    for r in range(len(stored)):
+        square = np.float32(0.0)
+        for c in range(stored.shape[1]):
+            x = np.float32(stored[r, c])
+            rows[r, c] = x
+            square += x * x
+        scale = np.float32(1.0) / np.sqrt(square) if square > 0 else np.float32(0.0)
+        for c in range(stored.shape[1]):
+            rows[r, c] *= scale
 
-    So few are bound by reading the rows, and BLAS reads them slower than this.
+
+@compiled(reorder=True)
+def products_of_few(rows: Vectors, query_vectors: Vectors, products: Floats) -> None:
+    """Write ``products`` (n, queries) = rows . query_vectors, for one of them or a multiple of 4.
+
+    So few are limited by reading the rows, and BLAS reads them slower than this.
     """
     dim = rows.shape[1]
     for r in range(len(rows)):
         row = rows[r]
-        if len(asked) == 1:
+        if len(query_vectors) == 1:
             total = np.float32(0.0)
             for c in range(dim):
-                total += row[c] * asked[0, c]
+                total += row[c] * query_vectors[0, c]
             products[r, 0] = total
             continue
-        for q in range(0, len(asked), 4):
+        for q in range(0, len(query_vectors), 4):
             one = two = three = four = np.float32(0.0)
             for c in range(dim):
                 x = row[c]
-                one += x * asked[q, c]
-                two += x * asked[q + 1, c]
-                three += x * asked[q + 2, c]
-                four += x * asked[q + 3, c]
+                one += x * query_vectors[q, c]
+                two += x * query_vectors[q + 1, c]
+                three += x * query_vectors[q + 2, c]
+                four += x * query_vectors[q + 3, c]
             products[r, q] = one
             products[r, q + 1] = two
             products[r, q + 2] = three
@@ -59,16 +64,16 @@ def products_of_few(rows: Vectors, asked: Vectors, products: Floats) -> None:
 
 
 @compiled(reorder=True)
-def products_of_few_stored(stored: NDArray[Any], asked: Vectors, products: Floats) -> None:
-    """Do the same for rows of int8, made unit rows on the way; the floats never leave the cache."""
-    if len(asked) == 1:
+def products_of_few_stored(stored: NDArray[Any], query_vectors: Vectors, products: Floats) -> None:
+    """Do the same for rows of int8, made unit rows on the way; the floats stay in the cache."""
+    if len(query_vectors) == 1:
         for r in range(len(stored)):
             row = stored[r]
             total = np.float32(0.0)
             square = np.float32(0.0)
             for c in range(stored.shape[1]):
                 value = np.float32(row[c])
-                total += value * asked[0, c]
+                total += value * query_vectors[0, c]
                 square += value * value
             products[r, 0] = total / np.sqrt(square) if square > 0 else np.float32(0.0)
         return
@@ -77,7 +82,7 @@ def products_of_few_stored(stored: NDArray[Any], asked: Vectors, products: Float
     for r in range(0, len(stored), at_once):
         some = stored[r : r + at_once]
         unit_floats(some, rows)
-        products_of_few(rows[: len(some)], asked, products[r : r + at_once])
+        products_of_few(rows[: len(some)], query_vectors, products[r : r + at_once])
 
 
 @compiled(reorder=True)
@@ -146,7 +151,7 @@ def exp_of(x: float) -> float:
 def offer(best: Floats, places: Ints, q: int, score: float, place: int) -> None:
     """Take a document into the best k of query q if it is among them.
 
-    ``best`` (asked, k) is sorted, largest first; of equal scores the earlier document wins.
+    ``best`` (queries, k) is sorted, largest first; of equal scores the earlier document wins.
     """
     at = best.shape[1]
     while at > 0 and (
@@ -166,14 +171,13 @@ def sharpened_block(
     products: Floats, own: Ints, starts: Ints, counts: Ints, self_dots: Floats, doc_dots: Floats,
     grams: Floats, alpha: float, temperature: float, shift: int, best: Floats, places: Ints,
 ) -> int:  # fmt: skip
-    """Score a block's documents against each asked query and merge them into the best k.
+    """Score a block's documents for each query and merge them into the best k.
 
-    products (rows, asked or more) = rows . q; the rest as in ``gram_of_documents``. Document j is
-    called ``shift + j``. Where d* nearly vanishes it is left out, its product with the document
-    becomes NaN, and it counts towards the number returned: ``cosine_with_sharpened`` has the
-    digits for it.
+    products (rows, queries or more) = rows . q; the rest as in ``gram_of_documents``. Document j is
+    called ``shift + j``. Where d* nearly vanishes the document is left out, its product becomes
+    NaN, and it counts towards the number returned: ``formula.reference`` has the digits for it.
     """
-    n_asked, width = len(best), products.shape[1]
+    n_queries, width = len(best), products.shape[1]
     last = best.shape[1] - 1
     widest = max(1, counts.sum(axis=0).max())
     sims = np.empty((widest, width), np.float32)
@@ -231,7 +235,7 @@ def sharpened_block(
         if n == 0:
             length = np.sqrt(self_dots[j])
             for q in range(width):
-                scores[q] = plain[q] / length if length > 0 else np.float32(0.0)
+                scores[q] = plain[q] / length if length > 0 else np.float32(-1.0)
         else:
             for q in range(width):
                 z = np.float32(1.0) / total[q]
@@ -240,7 +244,7 @@ def sharpened_block(
                 top = keep * plain[q] + add * z * pull[q]
                 clear = under > np.float32(NEARLY_ZERO)
                 scores[q] = top / np.sqrt(under) if clear else np.float32(np.nan)
-        for q in range(n_asked):
+        for q in range(n_queries):
             if scores[q] > best[q, last]:
                 offer(best, places, q, scores[q], shift + j)
             elif np.isnan(scores[q]):
@@ -254,7 +258,7 @@ def sharpened_block_for_one(
     products: Floats, own: Ints, starts: Ints, counts: Ints, self_dots: Floats, doc_dots: Floats,
     grams: Floats, alpha: float, temperature: float, shift: int, best: Floats, places: Ints,
 ) -> int:  # fmt: skip
-    """Do as ``sharpened_block`` does for one asked query: several of its products at a time."""
+    """Do as ``sharpened_block`` does for one query: several of its products at a time."""
     last = best.shape[1] - 1
     widest = max(1, counts.sum(axis=0).max()) + 8
     sims = np.empty(widest, np.float32)
@@ -275,7 +279,7 @@ def sharpened_block_for_one(
                 n += 1
         if n == 0:
             length = np.sqrt(self_dots[j])
-            score = plain / length if length > 0 else np.float32(0.0)
+            score = plain / length if length > 0 else np.float32(-1.0)
         else:
             # Up to a multiple of eight, which run at a time; what is beyond is not used.
             for i in range(n, -(-n // 8) * 8):
@@ -346,17 +350,17 @@ def plain_block(products: Floats, own: Ints, shift: int, best: Floats, places: I
 
 @compiled(reorder=True)
 def sharpened_at(
-    asked: Vectors, places: Ints, documents: Vectors, own: Ints, rows: tuple[NDArray[Any], ...],
-    starts: tuple[Ints, ...], counts: tuple[Ints, ...], as_stored: bool, alpha: float,
-    temperature: float, scores: Floats,
+    query_vector: Vectors, places: Ints, documents: Vectors, own: Ints,
+    rows: tuple[NDArray[Any], ...], starts: tuple[Ints, ...], counts: tuple[Ints, ...],
+    as_stored: bool, alpha: float, temperature: float, scores: Floats,
 ) -> None:  # fmt: skip
-    """Score the documents at ``places`` for one asked vector (dim,) by building their d*.
+    """Score the documents at ``places`` for one query vector (dim,) by building their d*.
 
     ``documents[own[p]]`` is a document's vector, ``rows[m][starts[m][p]:][:counts[m][p]]`` are its
     query vectors of set m: unit rows, or ``as_stored`` in bytes of any length. Scores are NaN where
-    d* nearly vanishes. Set after set, as taking its arrays out of their tuples is not free.
+    d* nearly vanishes. One set after the other: taking its arrays out of their tuples costs time.
     """
-    size, dim = len(places), len(asked)
+    size, dim = len(places), len(query_vector)
     begin = np.zeros(size + 1, np.int64)
     for m in range(len(rows)):
         of = counts[m]
@@ -380,14 +384,14 @@ def sharpened_at(
                     square = np.float32(0.0)
                     for c in range(dim):
                         value = np.float32(stored[i, c])
-                        total += value * asked[c]
+                        total += value * query_vector[c]
                         square += value * value
                     scale = np.float32(1.0) / np.sqrt(square) if square > 0 else np.float32(0.0)
                     scales[at_row[x]] = scale
                     total *= scale
                 else:
                     for c in range(dim):
-                        total += np.float32(stored[i, c]) * asked[c]
+                        total += np.float32(stored[i, c]) * query_vector[c]
                 weights[at_row[x]] = total
                 at_row[x] += 1
     keep = np.float32(1.0 / max(1.0, abs(alpha)))
@@ -429,34 +433,6 @@ def sharpened_at(
         along = np.float32(0.0)
         for c in range(dim):
             square += built[x, c] * built[x, c]
-            along += built[x, c] * asked[c]
+            along += built[x, c] * query_vector[c]
         clear = square > np.float32(1e-3)
         scores[x] = along / np.sqrt(square) if clear else np.float32(np.nan)
-
-
-def cosine_with_sharpened(
-    asked: Vectors, document: Vectors, queries: Vectors, alpha: float, temperature: float
-) -> float:
-    """Return cosine(asked, d*) by building d* in double precision: slow and literal.
-
-    asked (dim,), document (dim,), queries (n, dim), of unit length or zero. Zero where d* is.
-    """
-    built, scale = document.astype(np.float64), 1.0
-    if len(queries):
-        rows, scale = queries.astype(np.float64), max(1.0, abs(alpha))
-        built = built + alpha * (softmax(rows @ asked.astype(np.float64), temperature) @ rows)
-    length = float(np.linalg.norm(built))
-    return float(asked @ built) / length if length > 1e-10 * scale else 0.0
-
-
-def softmax(sims: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:
-    """Return softmax(sims / temperature); temperature 0 shares the weight among the largest."""
-    values = np.asarray(sims, dtype=np.float64)
-    weights: NDArray[np.float64]
-    if temperature < HARD_MAX:  # largest as float32 sees it, like the kernel
-        single = values.astype(np.float32)
-        weights = (single == single.max()).astype(np.float64)
-    else:
-        weights = np.exp((values - values.max()) / temperature)
-    weights /= weights.sum()
-    return weights

@@ -1,9 +1,10 @@
-"""Exact search: the scan over a snapshot's documents and their queries.
+"""Exact search over a snapshot's documents and their queries: propose, fetch and score in one.
 
-Each thread takes blocks of documents small enough for its cache: one product of the block's
-vectors with the asked ones (BLAS on that thread alone), then a compiled kernel that turns the
-products into scores and merges them into the thread's best k. Nothing grows with documents times
-queries.
+A small layout is fetched once, as floats, and scored in numpy (scoring.py): loading compiled code
+takes a second. In a larger one each thread takes blocks of documents small enough for its cache:
+one product of the block's vectors with the queries (BLAS on that thread alone), then a compiled
+kernel that turns the products into scores and merges them into the thread's best k. Nothing grows
+with documents times queries.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ from numpy.typing import NDArray
 from strop.common.arrays import Floats, Ints, ranges, unit_rows
 from strop.common.threads import on_each_thread, one_blas_thread, pool
 from strop.methods import Method
-from strop.search import kernels
+from strop.search.formula import LOWEST, reference
 from strop.search.rows import as_floats
+from strop.search.scoring import Fetched, best_of, largest, score
 from strop.search.whitening import Whitening
 from strop.storage.snapshot import Spans
 from strop.types import Vectors
 
-_BLOCK_ROWS = 4096
+NUMPY_UP_TO = 8_000_000
+"""Values of a layout that numpy scores as fast as compiled code does."""
+BLOCK_ROWS = 4096
 """Vectors scored at a time: their products with a batch of queries stay near the core."""
-_ASKED_AT_ONCE = 64
+_QUERIES_AT_ONCE = 64
 _FEEDBACK_FROM = 2
 _FEW = 8
-"""Up to so many asked vectors a product is bound by reading rows, and BLAS is not the fastest."""
+"""Up to so many queries a product is limited by reading rows, and BLAS is not the fastest."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class Layout:
         cuts = [0]
         while cuts[-1] < self.size:
             done = rows[cuts[-1] - 1] if cuts[-1] else 0
-            cuts.append(max(cuts[-1] + 1, int(np.searchsorted(rows, done + _BLOCK_ROWS, "right"))))
+            cuts.append(max(cuts[-1] + 1, int(np.searchsorted(rows, done + BLOCK_ROWS, "right"))))
         return list(pairwise(cuts))
 
     def _place(self, spans: Spans, counts: Ints) -> _File:
@@ -131,9 +135,29 @@ class Layout:
                 yield file.vectors[ranges(file.start[first:last], file.count[first:last])]
 
     @property
-    def rows(self) -> int:
-        """How many query vectors its documents have."""
-        return int(self.offsets[-1])
+    def small(self) -> bool:
+        """Whether numpy scores it as fast as compiled code."""
+        most = int(self._counts.sum(axis=0).max(initial=0))
+        return bool(self.size * (1 + most) * self.dim <= NUMPY_UP_TO)
+
+    @cached_property
+    def fetched(self) -> Fetched:
+        """All documents, as ``scoring.score`` takes them; for a small layout."""
+        return self.fetch(np.arange(self.size))
+
+    def fetch(self, places: Ints) -> Fetched:
+        """Return some documents as ``scoring.score`` takes them."""
+        own, *sets = (
+            as_floats(file.vectors[ranges(file.start[places], file.count[places])])
+            for file in self._files
+        )
+        counts = np.array([file.count[places] for file in self._files[1:]], np.int64)
+        counts = counts.reshape(len(sets), len(places))
+        # From one set after the other to one document after the other.
+        document = np.repeat(np.tile(np.arange(len(places)), len(sets)), counts.ravel())
+        order = np.argsort(document, kind="stable")
+        rows = np.concatenate([*sets, np.empty((0, self.dim), np.float32)])[order]
+        return Fetched(own, rows, counts.sum(axis=0))
 
     def block(self, block: int) -> tuple[Vectors, Ints, Ints, Ints]:
         """Return a block's rows as floats, and where each document's own and its lists stand.
@@ -150,6 +174,8 @@ class Layout:
             self_dots = np.empty(self.size, np.float32)
             doc_dots = np.empty(self.offsets[-1], np.float32)
             grams = np.empty(self._gram_offsets[-1], np.float32)
+
+            from strop.search import kernels
 
             def fill(block: int) -> None:
                 first, last = self.blocks[block]
@@ -168,7 +194,7 @@ class Layout:
         """Take over what is fixed for documents from a layout of the same sets made before.
 
         ``at`` has each document's place there, -1 if it has none. Those whose vectors are others
-        by now are found out by ``made``; just theirs is computed.
+        by now are found by ``vector_version``; only theirs is computed.
         """
         types = [[file.vectors.dtype for file in layout._files] for layout in (self, older)]
         if older._fixed is None or types[0] != types[1]:
@@ -207,36 +233,44 @@ class Layout:
                 room[which][mine_at[first] : mine_at[last]] = part
         self._fixed = room
 
-    def scan(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
-        """Return the best k documents for each row of ``asked``: scores and places, (n, k)."""
-        return self._best(self.moved(asked, method), method, k)
+    def scan(self, query_vectors: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
+        """Return the best k documents for each query vector: scores and places, (n, k)."""
+        return self._best(self.moved(query_vectors, method), method, k)
 
-    def moved(self, asked: Vectors, method: Method) -> Vectors:
-        """Return asked vectors (n, dim) as they are compared: in the evened space, after feedback.
+    def moved(self, query_vectors: Vectors, method: Method) -> Vectors:
+        """Return query vectors (n, dim) as they are compared: whitened, and after feedback.
 
         Feedback moves a query towards the mean of the documents that rank first for it.
         """
         if self._whitening is not None:
-            asked = self._whitening.apply(asked)
+            query_vectors = self._whitening.apply(query_vectors)
         if method.feedback and self.size:
-            _, places = self._best(asked, method, _FEEDBACK_FROM)
+            _, places = self._best(query_vectors, method, _FEEDBACK_FROM)
             file = self._files[0]
             first = as_floats(file.vectors[file.start[places.ravel()]]).reshape(*places.shape, -1)
             first = first.mean(axis=1)
-            asked = unit_rows(asked + np.float32(method.feedback) * first)
-        return asked
+            query_vectors = unit_rows(query_vectors + np.float32(method.feedback) * first)
+        return query_vectors
 
-    def _best(self, asked: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
+    def _best(self, query_vectors: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         k = min(k, self.size)
-        if method.weighting == "softmax" and method.alpha:
+        shape = (len(query_vectors), k)
+        if not k or not len(query_vectors):
+            return np.empty(shape, np.float32), np.empty(shape, np.int64)
+        if self.small:
+            scores = score(query_vectors, self.fetched, method)
+            places = np.array([largest(row, k) for row in scores])
+            return np.take_along_axis(scores, places, 1), places
+        if method.sharpens and method.alpha:
             self.fixed()
         found: list[tuple[Floats, Ints]] = []
         left = count()  # threads take the next block from it
+        tiles = [_Tile(query_vectors, at) for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)]
 
         def work() -> None:
-            best = np.full((len(asked), k), -np.inf, np.float32)
-            places = np.zeros((len(asked), k), np.int64)
-            room = np.empty(self._block_rows.max() * min(_ASKED_AT_ONCE, _padded(len(asked))), "f4")
+            best = np.full(shape, -np.inf, np.float32)
+            places = np.zeros(shape, np.int64)
+            room = np.empty(self._block_rows.max() * max(tile.width for tile in tiles), np.float32)
             while (block := next(left)) < len(self.blocks):
                 parts = list(self._parts(block))
                 if len(tiles) > 1:  # else a tile may have a way to multiply without making floats
@@ -245,28 +279,32 @@ class Layout:
                     self._score(block, parts, tile, method, room, best, places)
             found.append((best, places))
 
-        if not k or not len(asked):
-            return np.empty((len(asked), k), np.float32), np.empty((len(asked), k), np.int64)
-        tiles = [_Tile(asked, at) for at in range(0, len(asked), _ASKED_AT_ONCE)]
         with one_blas_thread():
             on_each_thread(work, len(self.blocks))
-        return _merged(found, k)
+        if len(found) == 1:
+            return found[0]
+        scores, places = (np.concatenate(part, axis=1) for part in zip(*found, strict=True))
+        return best_of(scores, places, k)
 
     def _score(
         self, block: int, parts: list[NDArray[Any]], tile: _Tile, method: Method, room: Floats,
         best: Floats, places: Ints,
     ) -> None:  # fmt: skip
         """Merge a block's documents into the best k of a tile's queries."""
+        from strop.search import kernels
+
         first, last = self.blocks[block]
         best, places = best[tile.part], places[tile.part]
         products = room[: self._block_rows[block] * tile.width].reshape(-1, tile.width)
-        plain = method.weighting == "none" or (method.weighting == "softmax" and not method.alpha)
+        plain = method.weighting == "none" or (method.sharpens and not method.alpha)
         row = 0
         for part in parts[:1] if plain else parts:
             tile.multiply(part, products[row : row + len(part)])
             row += len(part)
         own, local = self._own[first:last], self._local[:, first:last]
         counts = self._counts[:, first:last]
+        if plain or method.weighting == "max":
+            self._place_last(parts[0], own, products, 0 if plain else counts.sum(axis=0))
         if plain:
             kernels.plain_block(products, own, first, best, places)
         elif method.weighting == "max":
@@ -279,21 +317,35 @@ class Layout:
                 products, own, local, counts, self_dots[first:last],
                 doc_dots[self.offsets[first] : self.offsets[last]],
                 grams[self._gram_offsets[first] : self._gram_offsets[last]],
-                method.alpha, method.temperature, first, best, places,
+                method.alpha, method.softmax_temperature, first, best, places,
             )  # fmt: skip
             if doubtful:
                 for j, q in np.argwhere(np.isnan(products[own, : len(best)])).tolist():
-                    score = kernels.cosine_with_sharpened(
-                        tile.asked[q], self.document(first + j), self.queries(first + j),
-                        method.alpha, method.temperature,
-                    )  # fmt: skip
+                    score = self._reference(tile.query_vectors[q], first + j, method)
                     kernels.offer(best, places, q, np.float32(score), first + j)
 
-    def rescore(self, asked: Vectors, places: Ints, method: Method) -> Floats:
-        """Return the exact scores of the documents at ``places`` for one asked vector (dim,).
+    def _place_last(
+        self, documents: NDArray[Any], own: Ints, products: Floats, queries: Any
+    ) -> None:
+        """Give documents that have neither a vector nor queries the lowest score."""
+        zero = np.flatnonzero((products[own, 0] == 0) & (queries == 0))  # nearly always none
+        for row in own[zero].tolist():
+            if not as_floats(documents[row : row + 1]).any():
+                products[row] = LOWEST
 
-        Needs nothing of what is fixed for documents, and reads only theirs.
+    def _reference(self, query_vector: Vectors, place: int, method: Method) -> float:
+        return reference(query_vector, self.document(place), self.queries(place), method)
+
+    def rescore(self, query_vector: Vectors, places: Ints, method: Method) -> Floats:
+        """Return the exact scores of the documents at ``places`` for one query vector (dim,).
+
+        Fetch and score in one: it reads nothing but these documents' vectors.
         """
+        if self.small:
+            scores: Floats = score(query_vector[None], self.fetch(places), method)[0]
+            return scores
+        from strop.search import kernels
+
         at, direct = places, self._direct
         if direct is None:  # mixed kinds of rows, or one that kernels do not read
             counts = [file.count[places] for file in self._files]
@@ -305,12 +357,10 @@ class Layout:
             direct = _as_kernels_take(rows, starts, counts)
             at = np.arange(len(places))
         scores = np.empty(len(places), np.float32)
-        kernels.sharpened_at(asked, at, *direct, method.alpha, method.temperature, scores)
+        temperature = method.softmax_temperature
+        kernels.sharpened_at(query_vector, at, *direct, method.alpha, temperature, scores)
         for doubtful in np.flatnonzero(np.isnan(scores)).tolist():
-            place = places[doubtful]
-            scores[doubtful] = kernels.cosine_with_sharpened(
-                asked, self.document(place), self.queries(place), method.alpha, method.temperature
-            )
+            scores[doubtful] = self._reference(query_vector, places[doubtful], method)
         return scores
 
     @cached_property
@@ -326,17 +376,6 @@ class Layout:
             [file.start for file in self._files],
             [file.count for file in self._files],
         )
-
-    def sample_queries(self, n: int, after: int = 0) -> tuple[Vectors, Ints]:
-        """Return a query vector of each of up to n documents, drawn at random, and their places.
-
-        Others than the first ``after`` that are drawn, as far as there are others.
-        """
-        rng = np.random.default_rng(0)
-        drawn = rng.permutation(np.flatnonzero(np.diff(self.offsets)))
-        places = np.roll(drawn, -after)[:n]
-        rows = [rng.choice(self.queries(place)) for place in places.tolist()]
-        return np.array(rows, np.float32).reshape(-1, self.dim), places
 
     def only(self, places: Ints) -> Layout:
         """Return a layout of some of the documents."""
@@ -361,23 +400,26 @@ class Layout:
 
 
 class _Tile:
-    """Some of the asked vectors, with rows of zeros up to a number the kernels like."""
+    """Some of the query vectors, with rows of zeros up to a number the kernels like."""
 
-    def __init__(self, asked: Vectors, at: int) -> None:
-        self.part = slice(at, min(at + _ASKED_AT_ONCE, len(asked)))
-        self.width = _padded(self.part.stop - at)
-        self.asked = np.zeros((self.width, asked.shape[1]), np.float32)
-        self.asked[: self.part.stop - at] = asked[self.part]
-        self._turned = np.ascontiguousarray(self.asked.T)
+    def __init__(self, query_vectors: Vectors, at: int) -> None:
+        self.part = slice(at, min(at + _QUERIES_AT_ONCE, len(query_vectors)))
+        n = self.part.stop - at
+        self.width = 1 if n == 1 else -(-n // 4) * 4 if n <= _FEW else -(-n // 8) * 8
+        self.query_vectors = np.zeros((self.width, query_vectors.shape[1]), np.float32)
+        self.query_vectors[:n] = query_vectors[self.part]
+        self._transposed = np.ascontiguousarray(self.query_vectors.T)
 
     def multiply(self, rows: NDArray[Any], products: Floats) -> None:
-        """Write ``products`` (n, width) = rows . asked, rows as stored."""
+        """Write ``products`` (n, width) = rows . query_vectors, rows as stored."""
+        from strop.search import kernels
+
         if self.width > _FEW:
-            np.matmul(as_floats(rows), self._turned, out=products)
+            np.matmul(as_floats(rows), self._transposed, out=products)
         elif rows.dtype == np.int8:
-            kernels.products_of_few_stored(rows, self.asked, products)
+            kernels.products_of_few_stored(rows, self.query_vectors, products)
         else:
-            kernels.products_of_few(as_floats(rows), self.asked, products)
+            kernels.products_of_few(as_floats(rows), self.query_vectors, products)
 
 
 _Direct = tuple[Vectors, Ints, tuple[NDArray[Any], ...], tuple[Ints, ...], tuple[Ints, ...], bool]
@@ -397,27 +439,6 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     seen: NDArray[Any] = array.view()
     seen.flags.writeable = False
     return seen
-
-
-def _padded(n: int) -> int:
-    return 1 if n == 1 else -(-n // 4) * 4 if n <= _FEW else -(-n // 8) * 8
-
-
-def _merged(found: list[tuple[Floats, Ints]], k: int) -> tuple[Floats, Ints]:
-    """Return the best k of several threads' best k; of equal scores the earlier document wins."""
-    if len(found) == 1:
-        return found[0]
-    return best_of(
-        np.concatenate([best for best, _ in found], axis=1),
-        np.concatenate([places for _, places in found], axis=1),
-        k,
-    )
-
-
-def best_of(scores: Floats, places: Ints, k: int) -> tuple[Floats, Ints]:
-    """Return the best k along the last axis; of equal scores the earlier document comes first."""
-    order = np.lexsort((places, -scores), axis=-1)[..., :k]
-    return np.take_along_axis(scores, order, -1), np.take_along_axis(places, order, -1)
 
 
 def _starts(counts: Ints) -> Ints:

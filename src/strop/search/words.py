@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -21,12 +21,14 @@ import numpy as np
 from strop.common.arrays import Floats, Ints
 from strop.errors import MissingExtra, StropError
 from strop.methods import Method
-from strop.search.layout import Layout, best_of
+from strop.search.formula import LOWEST
+from strop.search.layout import Layout
+from strop.search.scoring import best_of, largest, score
 from strop.types import Vectors
 
 DEPTH = 1000
 """How many documents of each ranking a fusion looks at."""
-_FIRST = 200
+FIRST_DEPTH = 200
 """How many of each ranking are looked at first, where words are part of the score."""
 _RRF = 60
 """Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
@@ -38,7 +40,7 @@ def countable() -> bool:
 
 
 class MissingWords(MissingExtra):
-    """The extra is not installed; whoever asked may not know that ``sharp`` was tuned so."""
+    """The extra is not installed; a user may not know that ``sharp`` was tuned to count words."""
 
     def __init__(self) -> None:
         StropError.__init__(
@@ -80,7 +82,7 @@ class Words:
         places = np.zeros((len(queries), k), np.int64)
         for at, words in enumerate(self._tokens(list(queries))):
             scores = self._scores(words)
-            places[at] = _best(scores, k)
+            places[at] = largest(scores, k)
             best[at] = scores[places[at]]
         return best, places
 
@@ -111,65 +113,71 @@ class Words:
         return tokens
 
 
-def fuse(rankings: Sequence[tuple[Floats, Ints]], size: int, k: int) -> tuple[Floats, Ints]:
-    """Fuse rankings (scores, places) of the same queries by reciprocal rank: the best k.
+def fuse(
+    dense: tuple[Floats, Ints], words: tuple[Floats, Ints], size: int, k: int
+) -> tuple[Floats, Ints]:
+    """Fuse two rankings (scores, places) of the same queries by reciprocal rank: the best k.
 
-    ``size`` is the number of documents. One scored 0 (no word in common, or none at all) is not
-    in that ranking.
+    ``size`` is the number of documents. A document with no word of the query, or with the
+    lowest dense score (it has no text), is not in that ranking.
     """
     k = min(k, size)
-    asked = len(rankings[0][0])
-    best = np.zeros((asked, k), np.float32)
-    places = np.zeros((asked, k), np.int64)
-    for at in range(asked):
+    best = np.zeros((len(dense[0]), k), np.float32)
+    places = np.zeros((len(dense[0]), k), np.int64)
+    for at in range(len(best)):
         total = np.zeros(size, np.float32)
-        for scores, ranked in rankings:
+        for (scores, ranked), least in ((dense, LOWEST), (words, 0.0)):
             worth = 1 / (_RRF + 1 + np.arange(ranked.shape[1], dtype=np.float32))
-            found = scores[at] != 0
-            total[ranked[at][found]] += worth[found]
-        places[at] = _best(total, k)
+            counts = scores[at] > least
+            total[ranked[at][counts]] += worth[counts]
+        places[at] = largest(total, k)
         best[at] = total[places[at]]
     return best, places
 
 
-def best_with_words(
-    layout: Layout, words: Words, queries: Sequence[str], asked: Vectors, method: Method, k: int
-) -> tuple[Floats, Ints]:
-    """Return the best k documents by dense score + ``method.words`` * share of words, exactly.
+Ranked = Callable[[Vectors, Method, int], tuple[Floats, Ints]]
 
-    ``asked`` (n, dim) stands for the queries. Both rankings are followed to some depth. What is in
-    neither scores at most the sum of where these end; only where the k-th best is not above that,
-    they are followed further.
+
+def best_with_words(
+    layout: Layout,
+    words: Words,
+    queries: Sequence[str],
+    query_vectors: Vectors,
+    method: Method,
+    k: int,
+    dense_search: Ranked | None = None,
+) -> tuple[Floats, Ints]:
+    """Return the best k documents by line (7): dense score + ``method.words`` * share of words.
+
+    ``query_vectors`` (n, dim) stand for the queries. The dense ranking (exact, or that of
+    ``dense_search``) and the ranking by words are followed to some depth. A document in neither
+    scores at most the sum of their last scores; only where the k-th best is not above that, they
+    are followed further.
     """
     size, k = layout.size, min(k, layout.size)
-    moved = layout.moved(asked, method)
-    dense = method if method.weighting == "softmax" else replace(method, alpha=0.0)
+    moved = layout.moved(query_vectors, method)
     best = np.zeros((len(queries), k), np.float32)
     places = np.zeros((len(queries), k), np.int64)
-    left, depth = np.arange(len(queries) if k else 0), min(size, max(_FIRST, 2 * k))
+    if layout.small:  # all are scored
+        for at, dense in enumerate(score(moved, layout.fetched, method) if k else ()):
+            total = dense + np.float32(method.words) * words.share(queries[at])
+            places[at] = largest(total, k)
+            best[at] = total[places[at]]
+        return best, places
+    exact = method if method.sharpens else replace(method, alpha=0.0, weighting="softmax")
+    left, depth = np.arange(len(queries) if k else 0), min(size, max(FIRST_DEPTH, 2 * k))
     while len(left):
-        scores, ranked = layout.scan(asked[left], method, depth)
+        search = dense_search or layout.scan
+        scores, ranked = search(query_vectors[left], method, depth)
         undecided = []
         for row, at in enumerate(left.tolist()):
             shares = np.float32(method.words) * words.share(queries[at])
-            first = _best(shares, depth)
+            first = largest(shares, depth)
             others = np.setdiff1d(first, ranked[row])
             found = np.concatenate([ranked[row], others])
-            known = np.concatenate([scores[row], layout.rescore(moved[at], others, dense)])
+            known = np.concatenate([scores[row], layout.rescore(moved[at], others, exact)])
             best[at], places[at] = best_of(known + shares[found], found, k)
             if depth < size and best[at, -1] <= scores[row, -1] + shares[first[-1]]:
                 undecided.append(at)
-        left, depth = np.array(undecided, np.int64), min(size, 8 * depth)
+        left, depth, dense_search = np.array(undecided, np.int64), min(size, 8 * depth), None
     return best, places
-
-
-def _best(scores: Floats, k: int) -> Ints:
-    """Return the places of the k largest, best first; of equal ones the earlier wins."""
-    if k < len(scores):
-        edge = np.partition(scores, len(scores) - k)[len(scores) - k]
-        above = np.flatnonzero(scores > edge)
-        chosen = np.concatenate([above, np.flatnonzero(scores == edge)[: k - len(above)]])
-    else:
-        chosen = np.arange(len(scores))
-    places: Ints = chosen[np.lexsort((chosen, -scores[chosen]))]
-    return places

@@ -1,0 +1,105 @@
+"""The score, written out: the reference that every kernel is tested against.
+
+For a user's query q, a document's vector d and its stored queries q_i, all of unit length::
+
+    (1)  s_i  = q . q_i                              similarity of a stored query
+    (2)  w    = softmax(s / T)                       weights; T 0 is the maximum, T infinite is 1/n
+    (3)  d*   = d + alpha * sum_i w_i q_i            the sharpened document
+    (4)  sharp  = q . d* / |d*|                      the paper's score, a cosine
+    (5)  trad   = q . d                              plain retrieval: alpha 0, or no stored queries
+    (6)  maxsim = q . d + max_i s_i
+    (7)  score  = (4) or (5) + words * share         share of the query's words (words.py)
+
+d* is rarely built. With u_i = d . q_i and the Gram matrix G_ij = q_i . q_j, which do not depend on
+the user's query, (4) is the same as::
+
+    (4g) sharp = (q.d + alpha * sum w_i s_i) / sqrt(d.d + 2 alpha * sum w_i u_i + alpha^2 w'Gw)
+
+A vector of length zero (a text with nothing in it) has no direction: it scores the least that a
+cosine can be, so that it ranks last. Everything here is in double precision and for one document;
+``KERNELS`` says which line each faster form computes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.methods import Method
+
+Doubles = NDArray[np.float64]
+
+HARD_MAX = 1e-12
+"""No two float32 cosines differ by so little: at a lower temperature softmax is the maximum."""
+NEARLY_ZERO = 0.05
+"""Below this squared length of d* line (4g) has too few digits in float32, and (4) is used."""
+LOWEST = -1.0
+"""The score of a document without a vector: the least that a cosine can be."""
+VANISHED = 1e-10
+"""A length of d* that is rounding error only."""
+
+KERNELS = {
+    "kernels.unit_floats": "the unit length of stored rows, for all lines",
+    "kernels.products_of_few": "(1) and (5), few queries",
+    "kernels.products_of_few_stored": "(1) and (5), few queries, int8 rows",
+    "kernels.gram_of_documents": "d.d, u and G of (4g)",
+    "kernels.exp_of": "the exponential of (2)",
+    "kernels.sharpened_block": "(2) and (4g), several queries, best k",
+    "kernels.sharpened_block_for_one": "(2) and (4g), one query, best k",
+    "kernels.sharpened_at": "(1) to (4), some documents",
+    "kernels.maxsim_block": "(6), best k",
+    "kernels.plain_block": "(5), best k",
+    "kernels.offer": "the best k of any line",
+    "scoring.score": "(1) to (6) with (4g), in numpy, all documents of a group",
+    "explain.explain": "(1) to (7), one document, and each stored query's part",
+    "words.best_with_words": "(7), best k",
+    "prefilter.codes.sign_products": "estimate of (5) with d + mean of q_i for d",
+    "prefilter.codes.products_of_signs": "estimate of (1) from sign codes",
+    "prefilter.codes.estimated_scores": "estimate of (2) and (4g)",
+}
+"""Every faster form by its place in ``strop.search``, with the lines that it computes."""
+
+
+def softmax(similarities: NDArray[np.floating], temperature: float) -> Doubles:
+    """Line (2); where several similarities are the largest, temperature 0 shares the weight."""
+    values = np.asarray(similarities, np.float64)
+    if temperature < HARD_MAX:  # the largest as float32 sees it, like the kernels
+        single = values.astype(np.float32)
+        weights = (single == single.max()).astype(np.float64)
+    else:
+        weights = np.exp((values - values.max()) / temperature)
+    shares: Doubles = weights / weights.sum()
+    return shares
+
+
+def sharpened(document: Doubles, queries: Doubles, weights: Doubles, alpha: float) -> Doubles:
+    """Line (3): document (dim,), queries (n, dim), weights (n,)."""
+    return document + alpha * (weights @ queries)
+
+
+def cosine(query_vector: Doubles, vector: Doubles, vanished: float = VANISHED) -> float:
+    """Return q.v / |v|, and -1 for a vector without a direction."""
+    length = float(np.linalg.norm(vector))
+    return float(query_vector @ vector) / length if length > vanished else LOWEST
+
+
+def reference(
+    query_vector: NDArray[np.floating],
+    document: NDArray[np.floating],
+    queries: NDArray[np.floating],
+    method: Method,
+) -> float:
+    """Return the score of one document: (dim,), (dim,), (n, dim); line (4), (5) or (6)."""
+    q, d, rows = (np.asarray(x, np.float64) for x in (query_vector, document, queries))
+    if method.weighting == "none" or not len(rows):
+        if not d.any():
+            return LOWEST
+        return cosine(q, d) if method.sharpens else float(q @ d)
+    similarities = rows @ q
+    if method.weighting == "max":
+        return float(q @ d + similarities.max())
+    if not method.alpha:
+        return cosine(q, d)
+    weights = softmax(similarities, method.softmax_temperature)
+    built = sharpened(d, rows, weights, method.alpha)
+    return cosine(q, built, VANISHED * max(1.0, abs(method.alpha)))

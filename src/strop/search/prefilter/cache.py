@@ -1,0 +1,123 @@
+"""The file of codes beside an index: written by its one writer, opened by its readers."""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from contextlib import closing, suppress
+from pathlib import Path
+
+import numpy as np
+
+from strop.common.arrays import Ints
+from strop.errors import BadIndex, IndexDamaged
+from strop.search.layout import Layout
+from strop.search.prefilter.prefilter import Prefilter
+from strop.search.prefilter.table import CodeTable
+from strop.storage.catalog import Catalog
+from strop.storage.database import Database
+from strop.storage.settings import Settings
+from strop.storage.sidecar import CACHE
+from strop.storage.snapshot import Snapshot
+
+
+class CodeCache:
+    """The codes of an index; the catalog names the file that counts."""
+
+    def __init__(self, catalog: Catalog, index: Path) -> None:
+        self._catalog = catalog
+        self._index = index
+        # Replaced as one value: threads may look at different versions at the same time.
+        self._last: tuple[str | None, Layout, Prefilter | None] | None = None
+
+    def close(self) -> None:
+        """Release the codes."""
+        self._last = None
+
+    def update(self, snapshot: Snapshot, layout: Layout, names: list[str]) -> None:
+        """Compute the codes that are missing, if they are many; for the one writer."""
+        older, sources = self._catalog.settings.sidecar("candidates"), _sources(snapshot, names)
+        table = None
+        if older is not None:
+            with suppress(IndexDamaged):  # then all are computed anew
+                prefilter = Prefilter(CodeTable.open(self._path(older)), layout, sources)
+                if prefilter.table.sets == names and not prefilter.outdated:
+                    if not prefilter.behind:
+                        return
+                    new = prefilter.without_row
+                    table = prefilter.table.extended(layout.only(new), sources[new])
+        if table is None:
+            table = CodeTable.of(layout, sources, names)
+        name = f"candidates-{uuid.uuid4().hex}"
+        try:
+            table.write(self._path(name))
+            self._replace(older, name)
+        except (OSError, BadIndex) as error:  # a full disk: the older ones still serve
+            self._delete(name)
+            warnings.warn(
+                f"the search codes of {self._index} could not be written ({error}): searches use "
+                f"what there is. To write them: strop finish {self._index}",
+                stacklevel=4,
+            )
+
+    def drop(self) -> None:
+        """Delete the codes of an index that is small now."""
+        older = self._catalog.settings.sidecar("candidates")
+        if older is not None:
+            self._replace(older, None)
+
+    def _replace(self, older: str | None, name: str | None) -> None:
+        self._catalog.settings.put_sidecar("candidates", name)
+        if older is not None:
+            self._delete(older)
+
+    def _path(self, name: str) -> Path:
+        return self._index / CACHE / name
+
+    def _delete(self, name: str) -> None:
+        with suppress(OSError):
+            self._path(name).unlink()
+
+    def prefilter(self, snapshot: Snapshot, layout: Layout, names: list[str]) -> Prefilter | None:
+        """Return the codes matched with a layout; None, with a warning, if there are none."""
+        name, last = self._catalog.settings.sidecar("candidates"), self._last
+        if last is None or last[0] != name or last[1] is not layout:
+            prefilter = None
+            try:
+                if last is not None and last[0] == name and last[2] is not None:
+                    table = last[2].table
+                else:
+                    table = self._open(name)
+                if table.sets != names:
+                    raise IndexDamaged(f"they are of other query sets ({', '.join(table.sets)})")
+                prefilter = Prefilter(table, layout, _sources(snapshot, names))
+            except IndexDamaged as error:
+                warnings.warn(
+                    f"searching all {layout.size:,} documents, without search codes: {error}. "
+                    f"To make them: strop finish {self._index}",
+                    stacklevel=4,
+                )
+            last = self._last = name, layout, prefilter
+        return last[2]
+
+    def _open(self, name: str | None) -> CodeTable:
+        while name is not None:
+            try:
+                return CodeTable.open(self._path(name))
+            except IndexDamaged:
+                # A writer may have replaced them since this search began to read. Newer ones serve
+                # as well: which rows can be used is known from their sources.
+                with closing(Database(self._catalog.path)) as now:
+                    newer = Settings(now).sidecar("candidates")
+                if newer in (None, name):
+                    raise
+                name = newer
+        raise IndexDamaged("there are none yet")
+
+
+def _sources(snapshot: Snapshot, names: list[str]) -> Ints:
+    """Return for each document its number and which vectors it has: (n, columns)."""
+    columns = [snapshot.numbers, snapshot.documents.vector_version]
+    for spans in (snapshot.sets[name] for name in names):
+        columns += [spans.vector_version, spans.count]
+    return np.stack(columns, axis=1)

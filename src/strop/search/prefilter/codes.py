@@ -1,0 +1,258 @@
+"""Short codes of vectors, and the estimates they give: kernels only, no I/O, no state.
+
+A *sign code* has one bit for each value of a vector. The user's query is rounded to four levels
+(two bits, each a *plane* of bits), so a product of the two is a count of common bits. A *byte code*
+has one byte for each value. ``formula.py`` lists which line each kernel estimates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.common.arrays import Floats, Ints
+from strop.common.compiled import bits_set, compiled, read_soon
+from strop.search.formula import HARD_MAX, NEARLY_ZERO
+from strop.search.kernels import exp_of, unit_floats
+from strop.storage.vectors import stored_rows
+from strop.types import Vectors
+
+Bytes = NDArray[np.int8]
+Signs = NDArray[np.uint64]
+"""A bit for each value, 64 per word."""
+
+_STEP = np.float32(0.996)
+"""Distance of the four levels, as a share of the values' standard deviation: it loses least where
+the values are normally distributed."""
+
+
+def byte_codes(vectors: Vectors) -> tuple[Bytes, Floats]:
+    """Return vectors (n, dim) as int8, and the factor that makes each a unit vector."""
+    codes = stored_rows(vectors, "int8")
+    lengths = np.linalg.norm(codes.astype(np.float32), axis=1)
+    scales = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return codes, scales
+
+
+def sign_words(dim: int) -> int:
+    """Return the number of words of a sign code."""
+    return -(-dim // 64)
+
+
+def sign_codes(vectors: Vectors) -> tuple[Signs, Floats]:
+    """Return the sign codes of vectors (n, dim) of any length.
+
+    Also returns what products need (n, 2): a factor, and the number of bits that are set.
+    """
+    signs = np.zeros((len(vectors), sign_words(vectors.shape[1])), np.uint64)
+    factors = np.empty((len(vectors), 2), np.float32)
+    _write_signs(vectors, signs, factors)
+    return signs, factors
+
+
+@compiled()
+def _write_signs(vectors: Vectors, signs: Signs, factors: Floats) -> None:
+    for r in range(len(vectors)):
+        square = np.float32(0.0)
+        total = np.float32(0.0)
+        bits = 0
+        for c in range(vectors.shape[1]):
+            value = vectors[r, c]
+            square += value * value
+            total += abs(value)
+            if value > 0:
+                signs[r, c // 64] |= np.uint64(1) << np.uint64(c % 64)
+                bits += 1
+        # With s the signs of v, q.v is about q.s * v.v / s.v: right for the part of q along v.
+        factors[r, 0] = square / total if total > 0 else np.float32(0.0)
+        factors[r, 1] = bits
+
+
+def query_planes(query_vector: Vectors) -> tuple[Signs, Floats]:
+    """Return a query vector (dim,) as two planes of bits (words, 2), and three factors."""
+    planes = np.zeros((sign_words(len(query_vector)), 2), np.uint64)
+    factors = np.zeros(3, np.float32)
+    _write_planes(query_vector, planes, factors)
+    return planes, factors
+
+
+@compiled()
+def _write_planes(query_vector: Vectors, planes: Signs, factors: Floats) -> None:
+    dim = len(query_vector)
+    square = np.float32(0.0)
+    for value in query_vector:
+        square += value * value
+    step = max(_STEP * np.sqrt(square / np.float32(dim)), np.float32(1e-30))
+    total = 0
+    along = np.float32(0.0)
+    for c in range(dim):
+        level = min(max(int(query_vector[c] / step + np.float32(2.0)), 0), 3)
+        along += query_vector[c] * (np.float32(level) - np.float32(1.5))
+        total += level
+        for p in range(2):
+            planes[c // 64, p] |= np.uint64((level >> p) & 1) << np.uint64(c % 64)
+    # Scaled so that the rounded query is as long as the query, measured along the query.
+    step = square / along if along > 0 else np.float32(0.0)
+    # A sum of +q and -q by sign is twice the sum over the bits that are set, less the whole sum.
+    factors[0] = np.float32(2.0) * step
+    factors[1] = np.float32(-3.0) * step
+    factors[2] = (np.float32(1.5 * dim) - np.float32(total)) * step
+
+
+@compiled(inline=True)
+def _levels(word: Any, low: Any, high: Any) -> Any:
+    """Return the sum of the query's levels where a word has its bits set.
+
+    As a float: sums of integers would be vectorised, and there is no vector form of bit counts.
+    """
+    count = bits_set(word & low) + (bits_set(word & high) << np.uint64(1))
+    return np.float32(np.int32(count))
+
+
+@compiled(inline=True)
+def products_of_signs(
+    signs: Signs, row_factors: Floats, planes: Signs, factors: Floats, first: int, last: int,
+    products: Floats, at: int,
+) -> None:  # fmt: skip
+    """Write the approximate products of rows ``first:last`` with the query, from ``at`` on."""
+    # Unsigned indexes: numba checks signed ones for values below zero.
+    begin, end, one = np.uint64(first), np.uint64(last), np.uint64(1)
+    for row in range(begin, end, np.uint64(2)):
+        other = min(row + one, end - one)  # two rows at a time: the planes are read once for both
+        levels = levels_of_other = np.float32(0.0)
+        for w in range(len(planes)):
+            low, high = planes[w, 0], planes[w, 1]
+            levels += _levels(signs[row, w], low, high)
+            levels_of_other += _levels(signs[other, w], low, high)
+        to = np.uint64(at) + row - begin
+        total = factors[0] * levels + factors[1] * row_factors[row, 1] + factors[2]
+        products[to] = row_factors[row, 0] * total
+        total = factors[0] * levels_of_other + factors[1] * row_factors[other, 1] + factors[2]
+        products[to + other - row] = row_factors[other, 0] * total
+
+
+@compiled()
+def sign_products(
+    signs: Signs, row_factors: Floats, planes: Signs, factors: Floats, first: int, last: int,
+    products: Floats,
+) -> None:  # fmt: skip
+    """Write ``products[first:last]`` of all rows of a range."""
+    products_of_signs(signs, row_factors, planes, factors, first, last, products, first)
+
+
+@compiled()
+def rows_between(values: Floats, low: float, high: float) -> Ints:
+    """Return in order the rows whose value is ``low`` or more and below ``high``."""
+    # Without branches, which a processor would often predict wrongly: every row is written, and
+    # kept or overwritten.
+    rows = np.empty(len(values) + 1, np.int64)
+    least, most = np.float32(low), np.float32(high)
+    n = np.uint64(0)
+    for row in range(np.uint64(len(values))):
+        rows[n] = row
+        n += np.uint64((values[row] >= least) & (values[row] < most))
+    kept: Ints = rows[:n].copy()
+    return kept
+
+
+@compiled(reorder=True)
+def parts_of_documents(
+    rows: Vectors, own: Ints, starts: Ints, counts: Ints, centroids: Vectors, means: Floats,
+    differences: Vectors,
+) -> None:  # fmt: skip
+    """Split documents into their centroid d + mean of q_i, and the differences from the means.
+
+    The first arguments are those of ``kernels.gram_of_documents``. Writes ``centroids`` (n, dim) as
+    unit rows, ``means`` (n, 2) of d.q_i and of q_i.q_j for i != j (0 where there are none), and
+    into ``differences`` for each document (d - mean of q_i) / 2, then q_i less the mean.
+    """
+    dim = rows.shape[1]
+    mean = np.empty(dim, np.float32)
+    at = 0
+    for j in range(len(own)):
+        n = counts[:, j].sum()
+        mean[:] = 0
+        squares = np.float32(0.0)
+        for m in range(len(starts)):
+            for i in range(starts[m, j], starts[m, j] + counts[m, j]):
+                for c in range(dim):
+                    mean[c] += rows[i, c]
+                    squares += rows[i, c] * rows[i, c]
+        share = np.float32(1.0) / np.float32(max(1, n))
+        along = np.float32(0.0)
+        square = np.float32(0.0)
+        for c in range(dim):
+            square += mean[c] * mean[c]
+            mean[c] *= share
+            along += rows[own[j], c] * mean[c]
+            centroids[j, c] = rows[own[j], c] + mean[c]
+            differences[at, c] = np.float32(0.5) * (rows[own[j], c] - mean[c])
+        at += 1
+        for m in range(len(starts)):
+            for i in range(starts[m, j], starts[m, j] + counts[m, j]):
+                for c in range(dim):
+                    differences[at, c] = rows[i, c] - mean[c]
+                at += 1
+        means[j, 0] = along
+        means[j, 1] = (square - squares) / max(1, n * (n - 1))
+    unit_floats(centroids, centroids)
+
+
+@compiled(reorder=True)
+def estimated_scores(
+    query_vector: Vectors, planes: Signs, factors: Floats, rows: Ints, codes: Bytes,
+    scales: Floats, means: Floats, differences: Signs, difference_factors: Floats, begin: Ints,
+    alpha: float, temperature: float, scores: Floats,
+) -> None:  # fmt: skip
+    """Write the approximate cosine of the query and d* for the documents of ``rows``.
+
+    With c = d + mean of q_i and alpha 1, q.d* = q.c + sum of w_i q.(q_i - mean). Softmax is
+    shift-invariant, so products with the differences are enough for w. Byte codes give q.c, sign
+    codes the rest; |d*| follows to a percent from the means of d.q_i and q_i.q_j.
+    """
+    keep = np.float32(1.0 / max(1.0, abs(alpha)))
+    add = np.float32(alpha / max(1.0, abs(alpha)))
+    hard = temperature < HARD_MAX
+    cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
+    widest = 1
+    for row in rows:
+        widest = max(widest, begin[row + 1] - begin[row])
+    sims = np.empty(widest, np.float32)
+    for x in range(len(rows)):
+        row = rows[x]
+        later = rows[min(x + 6, len(rows) - 1)]
+        read_soon(codes, later, later + 1)
+        read_soon(differences, begin[later], begin[later + 1])
+        read_soon(difference_factors, begin[later], begin[later + 1])
+        near = np.float32(0.0)
+        for c in range(len(query_vector)):
+            near += np.float32(codes[row, c]) * query_vector[c]
+        near *= scales[row]
+        first, last = begin[row], begin[row + 1]
+        n = last - first - 1
+        if n == 0:
+            scores[x] = near
+            continue
+        products_of_signs(differences, difference_factors, planes, factors, first, last, sims, 0)
+        peak = np.float32(-np.inf)
+        for i in range(1, n + 1):
+            peak = max(peak, sims[i])
+        total = pull = squares = np.float32(0.0)
+        for i in range(1, n + 1):
+            w = exp_of((sims[i] - peak) * cooling)
+            if hard:
+                w = np.float32(1.0) if sims[i] == peak else np.float32(0.0)
+            total += w
+            pull += w * sims[i]
+            squares += w * w
+        squares /= total * total
+        along, beside = means[row, 0], means[row, 1]
+        square = np.float32(1.0) + np.float32(2.0) * along
+        square += (np.float32(1.0) + np.float32(n - 1) * beside) / np.float32(n)
+        half = np.float32(0.5) * near * np.sqrt(max(square, np.float32(0.0)))
+        over = (keep + add) * half + (keep - add) * sims[0] + add * pull / total
+        under = keep * keep + np.float32(2.0) * keep * add * along
+        under += add * add * (squares + (np.float32(1.0) - squares) * beside)
+        scores[x] = over / np.sqrt(max(under, np.float32(NEARLY_ZERO)))

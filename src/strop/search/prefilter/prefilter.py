@@ -1,0 +1,181 @@
+"""Which documents are scored for a query: enough of them, as its own estimates tell.
+
+Each step looks at the best rows by a cheap estimate and computes a better one for them. How much
+the two differ, for this query, tells how far below the best a row can be that still belongs to the
+best k; if rows above that were left out, they are looked at too. So a query close to stored vectors
+is answered from few rows, and a query that is far from all of them from many.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from strop.common.arrays import Floats, Ints
+from strop.common.threads import in_parts, thread_count
+from strop.methods import Method
+from strop.search.layout import Layout
+from strop.search.prefilter.codes import (
+    Signs,
+    estimated_scores,
+    query_planes,
+    rows_between,
+    sign_products,
+)
+from strop.search.prefilter.table import CodeTable
+from strop.search.scoring import best_of
+from strop.types import Vectors
+
+FEWEST = 64
+"""Rows that are always estimated; a test of a small index may lower it."""
+_EXTEND_FROM = 0.1
+"""Codes are computed for new documents when this share of all has none."""
+_REPLACE_FROM = 0.3
+"""All codes are computed anew when this share of them is of no use any more."""
+_SAMPLE = 2048
+LOWEST = float(np.finfo(np.float32).min)
+THREADS_FROM = 100_000
+"""Rows from which the threads share one query's scan of the signs."""
+_DEVIATIONS = 4.7, 3.5
+"""How many standard deviations of the difference between two estimates (signs to bytes, bytes to
+exact) a row may be below the k-th best and still be looked at."""
+
+
+def suits(method: Method, documents: int, k: int) -> bool:
+    """Tell whether the codes describe what a method compares, and whether it is worth it."""
+    return (
+        documents >= 40 * k
+        and method.sharpens
+        and method.alpha > 0
+        and method.n is None
+        and not method.whiten
+        and not method.feedback
+    )
+
+
+class Prefilter:
+    """A table of codes beside the layout it serves."""
+
+    def __init__(self, table: CodeTable, layout: Layout, sources: Ints) -> None:
+        """Match the documents of a layout with rows by their ``sources`` (n, columns)."""
+        self.table, self.layout = table, layout
+        self.place_of = np.full(len(table), -1, np.int64)  # by row; -1: removed or changed since
+        known = table.sources
+        if len(known) and len(sources) and known.shape[1] == sources.shape[1]:
+            # The first column is a document's number, ascending in a layout.
+            at = np.minimum(np.searchsorted(sources[:, 0], known[:, 0]), len(sources) - 1)
+            same = (sources[at] == known).all(axis=1)
+            self.place_of[same] = at[same]
+        has_row = np.zeros(layout.size, bool)
+        has_row[self.place_of[self.place_of >= 0]] = True
+        self.without_row = np.flatnonzero(~has_row)
+        self._rest = layout.only(self.without_row)
+
+    @cached_property
+    def _useless(self) -> Ints:
+        return np.flatnonzero(self.place_of < 0)
+
+    @property
+    def behind(self) -> bool:
+        """Whether enough documents have no row to compute theirs."""
+        return len(self.without_row) > _EXTEND_FROM * self.layout.size
+
+    @property
+    def outdated(self) -> bool:
+        """Whether so many rows are of no use that all should be computed anew."""
+        return len(self._useless) > _REPLACE_FROM * len(self.place_of)
+
+    def search(self, query_vectors: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
+        """Return the best k documents for each query vector: scores and places, (n, k)."""
+        best = np.empty((len(query_vectors), k), np.float32)
+        places = np.empty((len(query_vectors), k), np.int64)
+        rest = None
+        if len(self.without_row):
+            rest = self._rest.scan(query_vectors, method, k)
+        alone = len(query_vectors) == 1
+
+        def work(first: int, last: int) -> None:
+            for q in range(first, last):
+                scores, found = self.candidates(query_vectors[q], method, k, alone)
+                if rest is not None:
+                    scores = np.concatenate([scores, rest[0][q]])
+                    found = np.concatenate([found, self.without_row[rest[1][q]]])
+                best[q], places[q] = best_of(scores, found, k)
+
+        in_parts(len(query_vectors), work)
+        return best, places
+
+    def candidates(
+        self, query_vector: Vectors, method: Method, k: int, alone: bool = False
+    ) -> tuple[Floats, Ints]:
+        """Return exact scores and places of the likely best for one query vector (dim,)."""
+        table = self.table
+        planes = query_planes(query_vector)
+        by_signs = self._by_signs(planes, alone)
+
+        def estimate(rows: Ints) -> Floats:
+            scores = np.empty(len(rows), np.float32)
+            estimated_scores(
+                query_vector, *planes, rows, table.codes, table.scales, table.means,
+                table.differences, table.difference_factors, table.begin, method.alpha,
+                method.softmax_temperature, scores,
+            )  # fmt: skip
+            return scores
+
+        def exact(rows: Ints) -> Floats:
+            return self.layout.rescore(query_vector, self.place_of[rows], method)
+
+        cut = _cut(by_signs, max(16 * FEWEST, 40 * k))
+        rows = rows_between(by_signs, cut, np.inf)
+        estimates = estimate(rows)
+        lower = _lowest(by_signs[rows], estimates, k, _DEVIATIONS[0])
+        if lower < cut:
+            more = rows_between(by_signs, lower, cut)
+            rows, estimates = np.append(rows, more), np.append(estimates, estimate(more))
+        order = np.argsort(-estimates)
+        rows, estimates = rows[order], estimates[order]
+        first = FEWEST // 2 + 2 * k
+        scores = exact(rows[:first])
+        lower = _lowest(estimates[:first], scores, k, _DEVIATIONS[1])
+        last = int(np.searchsorted(-estimates, -lower, "right"))
+        if last > first:
+            scores = np.append(scores, exact(rows[first:last]))
+        return scores, self.place_of[rows[: len(scores)]]
+
+    def _by_signs(self, planes: tuple[Signs, Floats], alone: bool) -> Floats:
+        """Return the sign estimates of all rows; -inf for those that are of no use."""
+        table, size = self.table, len(self.table)
+        products = np.empty(size, np.float32)
+
+        def work(first: int, last: int) -> None:
+            sign_products(table.signs, table.sign_factors, *planes, first, last, products)
+
+        if alone and size >= THREADS_FROM and thread_count() > 1:
+            in_parts(size, work)
+        else:
+            work(0, size)
+        products[self._useless] = -np.inf
+        return products
+
+
+def _cut(values: Floats, n: int) -> float:
+    """Return the value that about the n largest reach, from a sample."""
+    step = max(1, min(len(values) // _SAMPLE, n // 16))
+    sample = values[::step]
+    at = max(0, len(sample) - max(1, n // step))
+    return float(np.partition(sample, at)[at])
+
+
+def _lowest(coarse: Floats, fine: Floats, k: int, deviations: float) -> float:
+    """Return the lowest coarse estimate of a row that can be among the best k by the finer one.
+
+    The lower half of the rows tells how the two differ: at the top are rows whose coarse estimate
+    is too high, because that is how they came there.
+    """
+    if len(fine) < k or not len(fine):
+        return LOWEST
+    kth = np.partition(fine, len(fine) - k)[len(fine) - k]
+    low = coarse <= np.median(coarse)
+    difference = fine[low] - coarse[low]
+    return max(LOWEST, float(kth - difference.mean() - deviations * difference.std()))

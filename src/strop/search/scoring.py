@@ -1,0 +1,155 @@
+"""Propose, fetch, score: the one path of a search, and the seam for other stores.
+
+A store proposes documents for queries and fetches their vectors, as plain arrays. ``score`` turns
+these into scores, the same for every store, in numpy. An index folder goes the same way; where it
+is large it does two or three of the steps in one compiled pass (layout.py, prefilter/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from strop.common.arrays import Floats, Ints
+from strop.methods import Method
+from strop.search.formula import HARD_MAX, LOWEST, NEARLY_ZERO, reference
+from strop.types import Vectors
+
+_QUERIES_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What scoring n documents needs: ``documents`` (n, dim), their ``queries`` (rows, dim) one
+    document after the other, ``counts`` (n,) of these, and where words count the ``shares``
+    (texts, n) of each query text's words that each document has.
+    """
+
+    documents: Vectors
+    queries: Vectors
+    counts: Ints
+    shares: Floats | None = None
+
+    @cached_property
+    def has(self) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+        """Which places of ``padded`` (n, most) hold a query."""
+        most = int(self.counts.max(initial=0))
+        return np.arange(most) < self.counts[:, None]
+
+    @cached_property
+    def padded(self) -> Vectors:
+        """The queries (n, most, dim), with zeros where a document has fewer than most."""
+        rows = np.zeros((*self.has.shape, self.documents.shape[1]), np.float32)
+        rows[self.has] = self.queries
+        return rows
+
+    @cached_property
+    def gram(self) -> tuple[Floats, Floats, Floats]:
+        """Return d.d (n,), u (n, most) and G (n, most, most) of line (4g)."""
+        d, rows = self.documents, self.padded
+        return (
+            np.einsum("nd,nd->n", d, d),
+            np.einsum("nd,nmd->nm", d, rows),
+            rows @ rows.transpose(0, 2, 1),
+        )
+
+
+class Store(Protocol):
+    """Where documents and their vectors are: an index folder, or a database with a copy of it.
+
+    Documents are known by their place, a number.
+    """
+
+    def propose(
+        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
+    ) -> list[Ints]:
+        """Return for each query the places of documents that can be among its best k."""
+
+    def fetch(self, places: Ints, query_texts: Sequence[str], method: Method) -> Fetched:
+        """Return what scoring these documents needs."""
+
+
+def search(
+    store: Store, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
+) -> list[tuple[Floats, Ints]]:
+    """Return the best k of a store's documents for each query: scores and places."""
+    proposals = store.propose(query_vectors, query_texts, k, method)
+    ranked = []
+    for at, places in enumerate(proposals):
+        fetched = store.fetch(places, query_texts[at : at + 1], method)
+        scores = score(query_vectors[at : at + 1], fetched, method)
+        ranked.append(best_of(scores[0], places, k))
+    return ranked
+
+
+def score(query_vectors: Vectors, fetched: Fetched, method: Method) -> Floats:
+    """Return the scores (queries, n) of fetched documents, by the lines of formula.py."""
+    parts = [
+        _score(query_vectors[at : at + _QUERIES_AT_ONCE], fetched, method)
+        for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)
+    ]
+    scores = np.concatenate([np.empty((0, len(fetched.documents)), np.float32), *parts])
+    if method.words and fetched.shares is not None:
+        scores += np.float32(method.words) * fetched.shares
+    return scores
+
+
+def _score(q: Vectors, fetched: Fetched, method: Method) -> Floats:
+    """Lines (1) to (6); sizes are (queries, n, most)."""
+    plain: Floats = q @ fetched.documents.T
+    unused = method.weighting == "none" or (method.sharpens and not method.alpha)
+    queried = (fetched.counts > 0) & (not unused)
+    plain[:, ~fetched.documents.any(axis=1) & ~queried] = LOWEST
+    if not queried.any():
+        return plain
+    rows = fetched.padded
+    sims = (q @ rows.reshape(-1, rows.shape[2]).T).reshape(len(q), *rows.shape[:2])
+    peak = np.where(fetched.has, sims, -np.inf).max(axis=2, keepdims=True)
+    peak[:, ~queried] = 0
+    if method.weighting == "max":
+        best: Floats = plain + peak[:, :, 0]
+        return best
+    sims = np.where(fetched.has, sims, peak)
+    temperature = method.softmax_temperature
+    if temperature < HARD_MAX:
+        weights = (sims == peak).astype(np.float32)
+    else:
+        weights = np.exp((sims - peak) / np.float32(temperature))
+    weights *= fetched.has
+    weights /= np.maximum(weights.sum(axis=2, keepdims=True), np.float32(1e-30))
+    # Scaled so that neither alpha nor its square can overflow.
+    keep = np.float32(1.0 / max(1.0, abs(method.alpha)))
+    add = np.float32(method.alpha / max(1.0, abs(method.alpha)))
+    own, along, gram = fetched.gram
+    square = np.einsum("qnm,qnm->qn", np.matmul(weights[:, :, None], gram)[:, :, 0], weights)
+    under = keep * keep * own + 2 * keep * add * np.einsum("qnm,nm->qn", weights, along)
+    under += add * add * square
+    over = keep * plain + add * np.einsum("qnm,qnm->qn", weights, sims)
+    scores: Floats = over / np.sqrt(np.maximum(under, np.float32(NEARLY_ZERO)))
+    scores[:, ~queried] = plain[:, ~queried]
+    begin = np.cumsum(fetched.counts) - fetched.counts
+    for at, place in np.argwhere((under <= NEARLY_ZERO) & queried).tolist():
+        own_queries = fetched.queries[begin[place] : begin[place] + fetched.counts[place]]
+        scores[at, place] = reference(q[at], fetched.documents[place], own_queries, method)
+    return scores
+
+
+def best_of(scores: Floats, places: Ints, k: int) -> tuple[Floats, Ints]:
+    """Return the best k along the last axis; of equal scores the earlier document comes first."""
+    order = np.lexsort((places, -scores), axis=-1)[..., :k]
+    return np.take_along_axis(scores, order, -1), np.take_along_axis(places, order, -1)
+
+
+def largest(scores: Floats, k: int) -> Ints:
+    """Return the places of the k largest of scores (n,), best first; of equal ones the earlier."""
+    chosen = np.arange(len(scores))
+    if k < len(scores):
+        edge = np.partition(scores, len(scores) - k)[len(scores) - k]
+        above = np.flatnonzero(scores > edge)
+        chosen = np.concatenate([above, np.flatnonzero(scores == edge)[: k - len(above)]])
+    places: Ints = chosen[np.lexsort((chosen, -scores[chosen]))]
+    return places

@@ -1,0 +1,408 @@
+"""Searches of an index folder: from query vectors and texts to ranked documents.
+
+The one path is propose, fetch, score (scoring.py). ``Folder`` proposes everything where the index
+is small, and where it is large the documents that the prefilter and the words point to.
+``Folder.best`` is the same with the steps done in one pass: that is what users wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from strop.common.arrays import Floats, Ints, ranges, unit_rows
+from strop.errors import BadInput, IndexDamaged
+from strop.methods import METHODS, Method, check_method, parse_method, sharp_with
+from strop.search.explain import Explanation, explain
+from strop.search.layout import Layout
+from strop.search.rows import as_floats
+from strop.search.scoring import Fetched, largest
+from strop.search.views import Removed, View, Views
+from strop.search.words import DEPTH, FIRST_DEPTH, Words, best_with_words, fuse
+from strop.storage.catalog import Catalog
+from strop.storage.ledger import DOCUMENTS
+from strop.storage.query_sets import QuerySet, expanded_set
+from strop.storage.snapshot import Snapshot
+from strop.types import Vectors
+
+if TYPE_CHECKING:
+    from strop.search.prefilter.prefilter import Prefilter
+
+PREFILTER_FROM = 4000
+"""Documents from which a search looks at candidates only; fewer are scored in milliseconds."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The documents of a view as a ``scoring.Store``."""
+
+    layout: Layout
+    prefilter: Prefilter | None
+    words: Words | None
+
+    def propose(
+        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
+    ) -> list[Ints]:
+        """Return for each query the places of documents that can be among its best k."""
+        everything = np.arange(self.layout.size)
+        if self.prefilter is None:
+            return [everything] * len(query_vectors)
+        depth = max(FIRST_DEPTH, 2 * k) if self.words else k
+        proposals = []
+        for at, query_vector in enumerate(query_vectors):
+            places = self.prefilter.search(query_vector[None], method, depth)[1][0]
+            if self.words:
+                by_words = largest(self.words.share(query_texts[at]), depth)
+                places = np.union1d(places, by_words)
+            proposals.append(np.sort(places))
+        return proposals
+
+    def fetch(self, places: Ints, query_texts: Sequence[str], method: Method) -> Fetched:
+        """Return what scoring these documents needs."""
+        fetched = self.layout.fetch(places)
+        if self.words is None:
+            return fetched
+        shares = np.array([self.words.share(text)[places] for text in query_texts])
+        return replace(fetched, shares=shares)
+
+    def best(
+        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
+    ) -> tuple[Floats, Ints]:
+        """Return the best k documents for each query: scores and places, (n, k)."""
+        layout, k = self.layout, min(k, self.layout.size)
+        dense_search = layout.scan if self.prefilter is None else self.prefilter.search
+        if method.bm25 == "no":
+            if self.words is None:
+                return dense_search(query_vectors, method, k)
+            return best_with_words(
+                layout, self.words, query_texts, query_vectors, method, k, dense_search
+            )
+        assert self.words is not None
+        depth = max(k, DEPTH)
+        by_words = self.words.rank(query_texts, depth)
+        if method.bm25 == "only":
+            return by_words[0][:, :k], by_words[1][:, :k]
+        dense = layout.scan(query_vectors, method, depth)
+        return fuse(dense, by_words, layout.size, k)
+
+
+class Searcher:
+    """Searches one index folder. It writes nothing but the prefilter's codes, for the one writer.
+
+    With ``fixed``, a snapshot and the queries it is without, it never follows a change.
+    """
+
+    def __init__(
+        self, catalog: Catalog, path: Path, dim: int, fixed: tuple[Snapshot, Removed] | None = None
+    ) -> None:
+        self._catalog, self._path, self._dim = catalog, path, dim
+        self.views = Views(catalog, path, dim, fixed)
+        self._codes: Any = None
+
+    def close(self) -> None:
+        """Release the vectors and codes."""
+        self.views.close()
+        if self._codes is not None:
+            self._codes.close()
+
+    @property
+    def codes(self) -> Any:
+        """The file of the prefilter's codes (``prefilter.cache.CodeCache``)."""
+        if self._codes is None:
+            from strop.search.prefilter.cache import CodeCache  # compiled code takes long to load
+
+            self._codes = CodeCache(self._catalog, self._path)
+        return self._codes
+
+    def narrowed(self, snapshot: Snapshot, removed: Removed) -> Searcher:
+        """Return a searcher of a snapshot that is without some queries."""
+        return Searcher(self._catalog, self._path, self._dim, (snapshot, removed))
+
+    def update_codes(self) -> None:
+        """Compute the prefilter's codes where the index is large; for the one writer."""
+        names, size = self.views.query_sets(), self._catalog.documents.count()
+        if not names or size < PREFILTER_FROM // 2:  # not at each step to and fro
+            self._drop_codes()
+        if not names or size < PREFILTER_FROM:
+            return
+        with self._catalog.reading():
+            snapshot, layout = self.views.of(METHODS["sharp"])
+        if layout.size >= PREFILTER_FROM:  # not all of them may have vectors yet
+            self.codes.update(snapshot, layout, names)
+
+    def _drop_codes(self) -> None:
+        if self._catalog.settings.sidecar("candidates") is not None:
+            self.codes.drop()
+
+    # -- methods --------------------------------------------------------------------------
+
+    def require(self, name: str) -> QuerySet:
+        """Return a query set; name the remedy if the index has none of that name."""
+        sets = self._catalog.sets.all()
+        if name not in sets:
+            have = [other for other, set_ in sets.items() if set_.settings["source"] != "expanded"]
+            remedy = (
+                f"Make it: strop queries {self._path} --style sentences"
+                if name == "sentences"
+                else f"Import one: strop queries {self._path} --file FILE --style {name}"
+            )
+            raise BadInput(
+                f"{self._path} has no query set {name!r} (it has: {', '.join(have) or 'none'}). "
+                + remedy
+            )
+        return sets[name]
+
+    def method(
+        self,
+        method: str | Method | None,
+        *,
+        alpha: float | None = None,
+        temperature: float | None = None,
+        sets: Sequence[str] | None = None,
+        n: int | None = None,
+    ) -> Method:
+        """Return a method for this index; the other values override its defaults.
+
+        The defaults of ``sharp`` are those ``strop tune`` chose for this index, if it did.
+        """
+        if isinstance(sets, str):
+            sets = sets.split("+")
+        if isinstance(method, Method):
+            if any(value is not None for value in (alpha, temperature, n)) or sets:
+                raise BadInput("a Method has its own settings: use dataclasses.replace on it")
+            chosen = check_method(method)
+        else:
+            if method is None:
+                method = "sharp" if self.views.query_sets() else "trad"
+            tuned = self.tuned()
+            chosen = parse_method(
+                method, alpha=alpha, temperature=temperature, sets=sets, n=n,
+                known=METHODS | {"sharp": tuned} if tuned else METHODS,
+            )  # fmt: skip
+        for name in chosen.sets or ():
+            self.require(name)
+        if chosen.sets is None and not self.views.query_sets():
+            raise BadInput(
+                f"{chosen.name} needs a query set and {self._path} has none: "
+                f"strop queries {self._path} --style sentences"
+            )
+        return chosen
+
+    def tuned(self) -> Method | None:
+        """Return the tuned ``sharp``, None if there is none or the query sets are others now."""
+        kept = self._catalog.settings.get("tuned")
+        if kept is None or kept["for_sets"] != self.views.query_sets():
+            return None
+        return sharp_with(kept["method"])
+
+    # -- searching ------------------------------------------------------------------------
+
+    def search(
+        self,
+        query_vectors: Vectors,
+        query_texts: Sequence[str],
+        k: int,
+        method: Method,
+        exact: bool = False,
+    ) -> tuple[list[list[str]], Floats]:
+        """Return the ids and scores of the best k documents for each query.
+
+        ``query_texts`` may be empty; words do not count then.
+        """
+        if not query_texts:
+            method = replace(method, words=0.0)
+        with self._catalog.reading():  # scores and ids must be of the same documents
+            view = self.views.of(method)
+            folder = self._folder(view, method, k, exact)
+            scores, places = folder.best(query_vectors, query_texts, k, method)
+            if method.bm25 != "only" and not self.views.fixed:
+                self._verify(view.snapshot, method, np.unique(places))
+            numbers = view.snapshot.numbers[places].tolist()
+            wanted = {number for row in numbers for number in row}
+            ids = self._catalog.documents.ids_of(wanted)
+        if missing := wanted - ids.keys():
+            raise IndexDamaged(
+                f"{self._path}: {len(missing):,} documents have vectors and no text. To mend that: "
+                f"strop check {self._path} --repair"
+            )
+        return [[ids[number] for number in row] for row in numbers], scores
+
+    def _verify(self, snapshot: Snapshot, method: Method, places: Ints) -> None:
+        """Compare the rows behind the documents at ``places`` with their checksums."""
+        known, names = self._catalog.sets.all(), self.views.mixed(method)
+        if method.expanded is not None:
+            names = [*names, expanded_set(method.expanded)]
+        spans = {DOCUMENTS: snapshot.documents}
+        spans |= {known[name].set_id: snapshot.sets[name] for name in names}
+        for set_id, of in spans.items():
+            rows = ranges(of.start[places], of.count[places])
+            self._catalog.vectors.verify_rows(set_id, of.vectors, rows)
+
+    def _folder(self, view: View, method: Method, k: int, exact: bool) -> Folder:
+        counts_words = method.bm25 != "no" or bool(method.words)
+        words = self.views.words(method) if counts_words else None
+        depth = max(FIRST_DEPTH, 2 * k) if words else k
+        return Folder(view.layout, None if exact else self._prefilter(view, method, depth), words)
+
+    def prefilter(self, method: Method, k: int) -> Prefilter | None:
+        """Return the prefilter that a search for the best k would use, None if none."""
+        with self._catalog.reading():
+            return self._prefilter(self.views.of(method), method, k)
+
+    def _prefilter(self, view: View, method: Method, k: int) -> Prefilter | None:
+        """Return the prefilter of a view where a search should use it, else None."""
+        names = self.views.query_sets()
+        if view.layout.size < PREFILTER_FROM or method.bm25 != "no" or self.views.fixed:
+            return None
+        if self.views.mixed(method) != names:
+            return None
+        from strop.search.prefilter.prefilter import suits
+
+        if not suits(method, view.layout.size, k):
+            return None
+        prefilter: Prefilter | None = self.codes.prefilter(*view, names)
+        return prefilter
+
+    def query_vectors(self, vectors: Vectors) -> Vectors:
+        """Return a user's query vectors (n, dim) as unit rows; refuse what is none."""
+        if vectors.ndim != 2 or vectors.shape[1] != self._dim:
+            raise BadInput(f"query vectors must be (n, {self._dim}), not {vectors.shape}")
+        if vectors.dtype.kind not in "fiu" or not np.isfinite(vectors).all():
+            raise BadInput("a query vector holds NaN or infinity")
+        return unit_rows(vectors)
+
+    def vector_of(self, id_: str) -> Vectors:
+        """Return a document's own vector (dim,)."""
+        view = self.views.of(METHODS["trad"])
+        return np.array(view.layout.document(self._place(view, id_)))
+
+    def _place(self, view: View, id_: str) -> int:
+        numbers, number = view.snapshot.numbers, self._catalog.documents.number_of(id_)
+        place = int(np.searchsorted(numbers, number))
+        if place == len(numbers) or numbers[place] != number:
+            raise BadInput(f"document {id_!r} has no vector yet: strop finish {self._path}")
+        return place
+
+    def explain(
+        self, query_vector: Vectors, query_text: str, id_: str, method: Method
+    ) -> Explanation:
+        """Say how much each stored query of a document moved its score for a query."""
+        if method.weighting == "none":
+            raise BadInput(f"{method.name} uses no stored queries: there is nothing to explain")
+        if method.bm25 != "no":
+            raise BadInput(f"{method.name} fuses ranks, which no stored query moves: explain sharp")
+        with self._catalog.reading():
+            view = self.views.of(method)
+            place = self._place(view, id_)
+            number = int(view.snapshot.numbers[place])
+            texts = [
+                (name, text)
+                for name in self.views.mixed(method)
+                for text in self.views.texts_of(self.require(name), number)[: method.n]
+            ]
+            added = 0.0
+            if method.words and query_text:
+                share = self.views.words(method).share(query_text)[place]
+                added = method.words * float(share)
+            return explain(
+                id_, view.layout.moved(query_vector[None], method)[0], view.layout.document(place),
+                view.layout.queries(place), texts, method, added,
+            )  # fmt: skip
+
+    # -- stored queries -------------------------------------------------------------------
+
+    def sample_queries(
+        self, style: str, most: int, seed: int = 0
+    ) -> tuple[list[str], list[str], Vectors]:
+        """Return stored queries of a set, drawn at random: whose they are, texts and vectors."""
+        set_ = self.require(style)
+        with self._catalog.reading():
+            snapshot = self.views.snapshot()
+            spans = snapshot.sets[style]
+            ends = np.cumsum(spans.count)
+            total = int(ends[-1]) if len(ends) else 0
+            drawn = np.sort(np.random.default_rng(seed).permutation(total)[:most])
+            places = np.searchsorted(ends, drawn, "right")
+            which = drawn - (ends - spans.count)[places]
+            numbers = snapshot.numbers[places].tolist()
+            ids = self._catalog.documents.ids_of(numbers)
+            texts = [
+                self.views.texts_of(set_, number)[at]
+                for number, at in zip(numbers, which.tolist(), strict=True)
+            ]
+        rows = as_floats(np.array(spans.vectors[spans.start[places] + which]))
+        return [ids[number] for number in numbers], texts, rows
+
+    def sample_lists(self, style: str, most: int, seed: int = 0) -> tuple[list[list[str]], Vectors]:
+        """Return the stored queries of documents drawn at random, at most ``most`` in all.
+
+        Texts by document, and the vectors (n, dim) of all of them in the same order.
+        """
+        set_ = self.require(style)
+        with self._catalog.reading():
+            snapshot = self.views.snapshot()
+            spans = snapshot.sets[style]
+            drawn = np.random.default_rng(seed).permutation(len(spans.count))
+            drawn = np.sort(drawn[np.cumsum(spans.count[drawn]) <= most])
+            drawn = drawn[spans.count[drawn] > 0]
+            numbers = snapshot.numbers[drawn].tolist()
+            lists = [self.views.texts_of(set_, number) for number in numbers]
+            rows = ranges(spans.start[drawn], spans.count[drawn])
+            return lists, as_floats(np.array(spans.vectors[rows]))
+
+    def recall(self, n: int, k: int) -> dict[str, Any]:
+        """Compare the best k of searches with the exact ones, for n queries of two kinds.
+
+        Half are stored queries. The others are like no stored one: each is the sum of a stored
+        query and of another one with its values shuffled. Both are searched by their vectors.
+        """
+        method = replace(self.method("sharp"), words=0.0)
+        with self._catalog.reading():
+            view = self.views.of(method)
+            stored = np.array(list(_some_queries(view.layout, n)), np.float32)
+            stored = stored.reshape(-1, self._dim)
+            half = len(stored) // 2
+            shuffled = np.random.default_rng(1).permuted(stored[:half], axis=1)
+            rows = np.concatenate([stored[half:], unit_rows(stored[:half] + shuffled)])
+            used = self._prefilter(view, method, k) is not None
+            quick, exact = (self.search(rows, [], k, method, one)[0] for one in (False, True))
+        shared = np.array(
+            [len(set(a) & set(b)) / max(1, len(b)) for a, b in zip(quick, exact, strict=True)]
+        )
+        kinds = {
+            "overlap": shared,
+            "stored": shared[: len(rows) - half],
+            "unlike": shared[len(rows) - half :],
+        }
+        return {
+            "queries": len(rows), "k": k, "two_stage": used,
+            **{name: float(of.mean()) if len(of) else 1.0 for name, of in kinds.items()},
+            "worst": float(shared.min(initial=1.0)),
+        }  # fmt: skip
+
+
+def _some_queries(layout: Layout, n: int) -> Iterator[Vectors]:
+    """Yield a query vector of each of up to n documents, drawn at random."""
+    rng = np.random.default_rng(0)
+    drawn = rng.permutation(np.flatnonzero(np.diff(layout.offsets)))[:n]
+    for place in drawn.tolist():
+        yield rng.choice(layout.queries(place))
+
+
+def as_queries(queries: Any) -> list[str] | Vectors:
+    """Return queries as a list of texts, or vectors as they are; refuse anything else."""
+    if isinstance(queries, np.ndarray) and queries.dtype.kind not in "OUS":
+        return queries
+    if isinstance(queries, bytes) or not isinstance(queries, Iterable):
+        raise BadInput(f"a query is a text, not {queries!r}")
+    texts = [queries] if isinstance(queries, str) else list(queries)
+    for at, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise BadInput(f"query {at + 1} is {text!r}: a query is a text")
+        if not text.strip():
+            raise BadInput(f"query {at + 1} is empty: write what to look for")
+    return texts

@@ -1,0 +1,163 @@
+"""What searches see of an index: the newest snapshot, its layouts and its words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.common.arrays import Ints
+from strop.errors import BadIndex, BadInput
+from strop.methods import Method
+from strop.search.layout import Layout
+from strop.search.words import Words
+from strop.storage.catalog import Catalog
+from strop.storage.query_sets import QuerySet, expanded_set
+from strop.storage.snapshot import Snapshot, load_snapshot
+
+Removed = Mapping[str, Mapping[int, NDArray[np.bool_]]]
+"""Queries that a view is without: for each set and document number, which of its list."""
+
+
+class View(NamedTuple):
+    """The documents of an index at one moment, with the lists of the sets that a method mixes."""
+
+    snapshot: Snapshot
+    layout: Layout
+
+
+class Views:
+    """The views of an index, computed anew only when it has changed.
+
+    With ``fixed``, a snapshot and the queries it is without, they never follow a change.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        folder: Path,
+        dim: int,
+        fixed: tuple[Snapshot, Removed] | None = None,
+    ) -> None:
+        self._catalog, self._folder, self._dim = catalog, folder, dim
+        self.fixed = fixed is not None
+        self._removed: Removed = {} if fixed is None else fixed[1]
+        # Replaced as one value: threads may look at different versions at the same time.
+        self._last: tuple[Snapshot, dict[object, Layout]] | None = None
+        if fixed is not None:
+            self._last = fixed[0], {}
+        self._before: tuple[Ints, dict[object, Layout]] | None = None  # numbers, layouts
+        self._words: tuple[int, dict[object, Words]] | None = None  # snapshot version, by sets
+
+    def close(self) -> None:
+        """Release the vectors."""
+        self._last = self._before = self._words = None
+
+    def query_sets(self) -> list[str]:
+        """Return the names of the query sets that ``sharp`` mixes: all but negative ones."""
+        return [
+            name
+            for name, set_ in self._catalog.sets.all().items()
+            if set_.settings["source"] != "expanded" and not set_.negative
+        ]
+
+    def mixed(self, method: Method) -> list[str]:
+        """Return the names of the sets whose vectors a method mixes into documents."""
+        if method.weighting == "none":
+            return []
+        return list(self.query_sets() if method.sets is None else method.sets)
+
+    def snapshot(self) -> Snapshot:
+        """Return the newest snapshot."""
+        return self._newest()[0]
+
+    def of(self, method: Method) -> View:
+        """Return the newest view for a method."""
+        snapshot, layouts = self._newest()
+        names = self.mixed(method)
+        key = (*names, method.n, method.expanded, method.whiten)
+        layout = layouts.get(key)
+        if layout is None:
+            documents = snapshot.documents
+            if method.expanded is not None:
+                documents = snapshot.sets[self._expanded(method)]
+            mixed = [snapshot.sets[name] for name in names]
+            layout = Layout(documents, mixed, method.n, method.whiten)
+            if not method.whiten:  # its map changes with the vectors
+                self._carry_over(snapshot, layout, key)
+            layouts[key] = layout
+        return View(snapshot, layout)
+
+    def _newest(self) -> tuple[Snapshot, dict[object, Layout]]:
+        last = self._last
+        if last is not None and last[0].version == self._catalog.settings.number("version"):
+            return last
+        if self.fixed:
+            raise BadIndex(f"{self._folder} changed while it was being scored: score it again")
+        older = None if last is None else last[0]
+        snapshot = load_snapshot(self._catalog, self._folder, self._dim, older)
+        layouts: dict[object, Layout] = {}
+        if last is not None and snapshot.documents is last[0].documents:
+            layouts = last[1]
+        elif last is not None:
+            self._before = last[0].numbers, last[1]
+        self._last = snapshot, layouts
+        return self._last
+
+    def _expanded(self, method: Method) -> str:
+        name = expanded_set(method.expanded or "")
+        expanded = self._catalog.sets.all().get(name)
+        if expanded is None or self._catalog.vectors.waiting_count(expanded.set_id):
+            raise BadInput(
+                f"{method.name} needs every document embedded with its {method.expanded!r} "
+                f"queries: call index.expand({method.expanded!r}) first"
+            )
+        return name
+
+    def _carry_over(self, snapshot: Snapshot, layout: Layout, key: object) -> None:
+        """Give a layout what the one before it has computed for documents that did not change."""
+        before = self._before
+        older = None if before is None else before[1].pop(key, None)
+        if before is None or older is None or not older.size:
+            return
+        at = np.minimum(np.searchsorted(before[0], snapshot.numbers), older.size - 1)
+        layout.follow(older, np.where(before[0][at] == snapshot.numbers, at, -1))
+
+    def words(self, method: Method) -> Words:
+        """Return the words of the documents, counted anew only if they changed.
+
+        The generated queries that a method mixes count as the document's own words. BM25 methods
+        count those of the sets that they name.
+        """
+        snapshot = self.snapshot()
+        known = self._catalog.sets.all()
+        names = (method.sets or ()) if method.bm25 != "no" else self.mixed(method)
+        sets = [known[name] for name in names if not known[name].derived]
+        n = method.n if sets else None
+        last = self._words
+        if last is None or last[0] != snapshot.version:
+            last = self._words = snapshot.version, {}
+        key = (*(set_.name for set_ in sets), n)
+        if key not in last[1]:
+            last[1][key] = Words(
+                self._text_with(sets, number, n) for number in snapshot.numbers.tolist()
+            )
+        return last[1][key]
+
+    def _text_with(self, sets: Sequence[QuerySet], number: int, n: int | None) -> str:
+        """Return a document's text and its queries of some sets, as one."""
+        texts = [self._catalog.documents.get(number).content]
+        for set_ in sets:
+            texts += self.texts_of(set_, number)[:n]
+        return "\n".join(texts)
+
+    def texts_of(self, set_: QuerySet, number: int) -> list[str]:
+        """Return a document's queries of a set that this view has."""
+        queries = self._catalog.sets.queries(set_, number)
+        removed = self._removed.get(set_.name, {}).get(number)
+        if removed is None:
+            return queries
+        return [text for text, gone in zip(queries, removed, strict=True) if not gone]

@@ -1,0 +1,296 @@
+"""Every form of the score against the equations written out term by term."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from helpers.cases import Case, literal, make_case, make_spans
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strop.common.arrays import unit_rows
+from strop.methods import METHODS, Method, Weighting, parse_method
+from strop.search import formula, scoring
+from strop.search import layout as search
+from strop.search.formula import reference
+from strop.search.layout import Layout
+from strop.search.scoring import Fetched
+from strop.storage.snapshot import Spans
+from strop.storage.vectors import stored_rows
+
+SIZES = st.tuples(
+    st.integers(1, 70),
+    st.integers(1, 40),
+    st.integers(4, 40),
+    st.integers(1, 3),
+    st.integers(0, 12),
+)
+ALPHAS = st.one_of(st.sampled_from([0.0, 1.0, -1.0, 1e-9, 1e6, 1e30]), st.floats(-3, 3))
+
+
+@contextmanager
+def scanned(block_rows: int, in_numpy: bool = False) -> Iterator[None]:
+    """Scan small layouts as large ones are: compiled, in blocks; or in numpy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "BLOCK_ROWS", block_rows)
+        if not in_numpy:
+            patch.setattr(search, "NUMPY_UP_TO", 0)
+        yield
+
+
+def _check(case: Case, method: Method, k: int, block_rows: int) -> None:
+    """``block_rows`` 0 is the scan in numpy."""
+    with scanned(block_rows or 64, in_numpy=not block_rows):
+        best, places = case.layout(method.n).scan(case.query_vectors, method, k)
+    k = min(k, len(case.documents))
+    assert best.shape == places.shape == (len(case.query_vectors), k)
+    expected = np.array(
+        [
+            [literal(q, d, case.queries(j), method) for j, d in enumerate(case.documents)]
+            for q in case.query_vectors
+        ]
+    )
+    for row, scores, found in zip(expected, best, places, strict=True):
+        assert len(set(found.tolist())) == k
+        np.testing.assert_allclose(scores, row[found], atol=1e-5)
+        np.testing.assert_allclose(scores, np.sort(row)[::-1][:k], atol=1e-5)
+        assert (np.diff(scores) <= 0).all()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 10**6), SIZES, ALPHAS,
+    st.one_of(st.sampled_from([1.0, 0.1, math.inf]), st.floats(0.03, 50)),
+    st.integers(1, 50), st.sampled_from([0, 1, 7, 64, 8192]),
+)  # fmt: skip
+def test_scan_is_the_formula(
+    seed: int,
+    sizes: tuple[int, int, int, int, int],
+    alpha: float,
+    temperature: float,
+    k: int,
+    block_rows: int,
+) -> None:
+    method = Method("sharp", alpha=alpha, temperature=temperature)
+    _check(make_case(seed, sizes, exact=False), method, k, block_rows)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 10**6), SIZES, ALPHAS,
+    st.sampled_from([0.0, 1e-300, 1e-30, 1e-12, 1e-6, 1e-3, 1.0, 1e30, math.inf]),
+    st.integers(1, 50), st.sampled_from([0, 1, 7, 8192]),
+)  # fmt: skip
+def test_scan_is_the_formula_at_extreme_temperatures(
+    seed: int,
+    sizes: tuple[int, int, int, int, int],
+    alpha: float,
+    temperature: float,
+    k: int,
+    block_rows: int,
+) -> None:
+    method = Method("sharp", alpha=alpha, temperature=temperature)
+    _check(make_case(seed, sizes, exact=True), method, k, block_rows)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 10**6), SIZES, st.sampled_from(["none", "max", "equal"]), st.integers(1, 50),
+    st.sampled_from([0, 64]),
+)  # fmt: skip
+def test_other_weightings(
+    seed: int, sizes: tuple[int, int, int, int, int], weighting: Any, k: int, block_rows: int
+) -> None:
+    method = Method("m", weighting=weighting)
+    _check(make_case(seed, sizes, exact=False), method, k, block_rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), SIZES, ALPHAS, st.floats(0.05, 5))
+def test_the_reference_is_the_formula(
+    seed: int, sizes: tuple[int, int, int, int, int], alpha: float, temperature: float
+) -> None:
+    case = make_case(seed, sizes, exact=False)
+    for weighting in get_args(Weighting):
+        method = Method("m", weighting=weighting, alpha=alpha, temperature=temperature)
+        for j, document in enumerate(case.documents):
+            own = case.query_vectors[0], document, case.queries(j)
+            assert reference(*own, method) == pytest.approx(literal(*own, method), abs=1e-9)
+
+
+@pytest.mark.parametrize("kinds", [["float32"] * 2, ["int8"] * 2, ["int8", "float32"]])
+def test_some_documents_are_scored_by_the_formula(kinds: list[str]) -> None:
+    places = np.array([11, 3, 4, 0, 7])
+    for seed in range(20):
+        case = make_case(seed, (3, 12, 16, 2, 5), exact=seed % 2 == 0)
+        layout = stored_as(case, kinds)
+        for alpha, temperature in ((1, 0.1), (2.5, 1), (-1, 0.3), (1, 0), (1e30, 1), (1, np.inf)):
+            if not temperature and seed % 2:  # the last bit of a product is a choice
+                continue
+            method = Method("m", alpha=alpha, temperature=temperature)
+            for q in case.query_vectors:
+                want = [reference(q, case.documents[p], layout.queries(p), method) for p in places]
+                for in_numpy in (False, True):
+                    with scanned(64, in_numpy):
+                        got = layout.rescore(q, places, method)
+                    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def stored_as(case: Case, kinds: list[str]) -> Layout:
+    """The case's layout with its sets' vectors stored in these kinds."""
+    sets = []
+    for lists, kind in zip(case.lists, kinds, strict=True):
+        spans = make_spans(lists, case.documents.shape[1])
+        sets.append(Spans(stored_rows(spans.vectors, kind), spans.start, spans.count))
+    ones = np.ones(len(case.documents), np.int64)
+    return Layout(Spans(case.documents, np.arange(len(ones)), ones), sets, None)
+
+
+def test_scoring_needs_no_folder() -> None:
+    """A store that proposes and fetches is enough for a search, words included."""
+    case = make_case(7, (3, 30, 16, 2, 5), exact=False)
+    layout, shares = case.layout(), np.linspace(0, 1, 30, dtype=np.float32)
+
+    class Store:
+        def propose(
+            self, query_vectors: Any, query_texts: Any, k: int, method: Method
+        ) -> list[Any]:
+            return [np.arange(0, 30, 2)] * len(query_vectors)
+
+        def fetch(self, places: Any, query_texts: Any, method: Method) -> Fetched:
+            return replace(layout.fetch(places), shares=shares[None, places])
+
+    method = Method("m", temperature=0.1, words=0.5)
+    found = scoring.search(Store(), case.query_vectors, ["a"] * 3, 4, method)
+    for q, (scores, places) in zip(case.query_vectors, found, strict=True):
+        want = [
+            literal(q, case.documents[p], case.queries(p), method) + 0.5 * shares[p]
+            for p in range(0, 30, 2)
+        ]
+        np.testing.assert_allclose(scores, np.sort(want)[::-1][:4], atol=1e-5)
+        np.testing.assert_allclose(scores, [want[p // 2] for p in places], atol=1e-5)
+
+
+def test_every_kernel_has_its_line() -> None:
+    """The table of formula.py names what there is, and all that is compiled."""
+    root = Path(formula.__file__).parent
+    compiled = set()
+    for path in root.rglob("*.py"):
+        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef) and any(
+                "compiled" in ast.unparse(one) for one in node.decorator_list
+            ):
+                compiled.add(f"{module}.{node.name}")
+    helpers = {"_write_signs", "_write_planes", "_levels", "rows_between", "parts_of_documents"}
+    scoring_ = {name for name in compiled if name.rpartition(".")[2] not in helpers}
+    assert scoring_ <= set(formula.KERNELS)
+    for name in formula.KERNELS:
+        module, _, function = name.rpartition(".")
+        assert hasattr(import_module(f"strop.search.{module}"), function), name
+
+
+@pytest.mark.parametrize("name", ["trad", "sharp", "indexsharp", "maxsim"])
+@pytest.mark.parametrize("in_numpy", [True, False])
+def test_documents_without_text_rank_last(name: str, in_numpy: bool) -> None:
+    """Also behind documents whose cosine is negative."""
+    rng = np.random.default_rng(0)
+    documents = unit_rows(rng.standard_normal((40, 16)))
+    documents[::5] = 0
+    counts = np.where(np.arange(40) % 5, 2, 0)
+    queries = unit_rows(rng.standard_normal((80, 16)))
+    layout = Layout(
+        Spans(documents, np.arange(40), np.ones(40, np.int64)),
+        [Spans(queries, np.arange(40) * 2, counts)],
+        None,
+    )
+    with scanned(64, in_numpy):
+        scores, places = layout.scan(documents[1:4], METHODS[name], 40)
+    assert (scores[:, 31] < 0).all()
+    assert (places[:, 32:] % 5 == 0).all()
+    assert (np.diff(scores, axis=1) <= 0).all()
+
+
+def test_alpha_zero_is_trad() -> None:
+    case = make_case(1, (20, 30, 16, 2, 5), exact=False)
+    plain, _ = case.layout().scan(case.query_vectors, METHODS["trad"], 30)
+    sharp, _ = case.layout().scan(case.query_vectors, parse_method("sharp:alpha=0"), 30)
+    np.testing.assert_allclose(plain, sharp, atol=1e-6)
+
+
+def test_an_infinite_temperature_is_one_fixed_vector_per_document() -> None:
+    case = make_case(2, (20, 30, 16, 1, 5), exact=False)
+    means = [rows.mean(axis=0) if len(rows) else rows.sum(axis=0) for rows in case.lists[0]]
+    fixed = unit_rows(case.documents + np.array(means))
+    expected = np.sort(case.query_vectors @ fixed.T, axis=1)[:, ::-1]
+    method = Method("indexsharp", temperature=math.inf)
+    np.testing.assert_allclose(
+        case.layout().scan(case.query_vectors, method, 30)[0], expected, atol=1e-5
+    )
+
+
+def test_the_order_of_queries_changes_nothing() -> None:
+    case = make_case(3, (10, 25, 16, 1, 9), exact=False)
+    turned = case._replace(lists=[[rows[::-1].copy() for rows in case.lists[0]]])
+    for method in (METHODS["sharp"], METHODS["maxsim"]):
+        first, second = (c.layout().scan(c.query_vectors, method, 25) for c in (case, turned))
+        np.testing.assert_allclose(first[0], second[0], atol=1e-6)
+
+
+def test_only_the_first_n_of_each_list() -> None:
+    case = make_case(4, (10, 25, 16, 2, 9), exact=False)
+    cut = case._replace(lists=[[rows[:3] for rows in of] for of in case.lists])
+    method = METHODS["sharp"]
+    limited, whole = case.layout(3), cut.layout()
+    np.testing.assert_allclose(
+        limited.scan(case.query_vectors, method, 25)[0],
+        whole.scan(case.query_vectors, method, 25)[0],
+        atol=1e-6,
+    )
+
+
+def test_rows_scattered_over_a_file_score_the_same() -> None:
+    """Updated documents have their vectors at the end of the files."""
+    case = make_case(5, (10, 40, 16, 1, 6), exact=False)
+    rng = np.random.default_rng(0)
+    (spans,) = (make_spans(lists, 16) for lists in case.lists)
+    room = rng.normal(size=(len(spans.vectors) * 30, 16)).astype(np.float32)
+    starts = rng.permutation(len(spans.start)) * 100  # lists stay together, far from each other
+    for start, begin, count in zip(starts, spans.start, spans.count, strict=True):
+        room = np.concatenate([room, np.zeros((max(0, start + count - len(room)), 16), np.float32)])
+        room[start : start + count] = spans.vectors[begin : begin + count]
+    places = rng.permutation(40)
+    documents = np.empty_like(case.documents)
+    documents[places] = case.documents
+    scattered = Layout(
+        Spans(documents, places, np.ones(40, np.int64)), [Spans(room, starts, spans.count)], None
+    )
+    for name in ("trad", "sharp", "maxsim"):
+        np.testing.assert_allclose(
+            scattered.scan(case.query_vectors, METHODS[name], 40)[0],
+            case.layout().scan(case.query_vectors, METHODS[name], 40)[0],
+            atol=1e-6,
+        )
+
+
+def test_of_equal_scores_the_earlier_document_comes_first() -> None:
+    documents = np.tile(np.eye(1, 8, dtype=np.float32), (50, 1))
+    layout = Layout(Spans(documents, np.arange(50), np.ones(50, np.int64)), [], None)
+    _, places = layout.scan(documents[:3], METHODS["trad"], 10)
+    assert places.tolist() == [list(range(10))] * 3
+
+
+def test_unit_rows() -> None:
+    rows = unit_rows(np.array([[3.0, 4.0], [0.0, 0.0], [1e-30, 0.0], [1e20, 1e20]]))
+    assert rows.dtype == np.float32
+    expected = np.array([[0.6, 0.8], [0.0, 0.0], [1.0, 0.0], [0.5**0.5, 0.5**0.5]])
+    np.testing.assert_allclose(rows, expected, rtol=1e-6)

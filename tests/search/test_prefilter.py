@@ -1,0 +1,203 @@
+"""The prefilter: estimates from short codes, and as many candidates as a query needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.cases import make_case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strop.common.arrays import unit_rows
+from strop.methods import Method, parse_method
+from strop.search.layout import Layout
+from strop.search.prefilter import prefilter
+from strop.search.prefilter.codes import (
+    estimated_scores,
+    query_planes,
+    rows_between,
+    sign_codes,
+    sign_products,
+)
+from strop.search.prefilter.prefilter import Prefilter, suits
+from strop.search.prefilter.table import CodeTable, centroids_and_differences
+from strop.storage.snapshot import Spans
+
+SHARP = Method("m", temperature=0.1)
+
+
+def sources_of(layout: Layout) -> Any:
+    """Sources of documents whose vectors never change: number, version, version, count."""
+    zeros, counts = np.zeros(layout.size, np.int64), np.diff(layout.offsets)
+    return np.stack([np.arange(layout.size), zeros, zeros, counts], axis=1)
+
+
+def in_topics(size: int, topics: int = 40, each: int = 3, dim: int = 128) -> Layout:
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((topics, dim))
+    documents = centres[rng.integers(0, topics, size)] + rng.standard_normal((size, dim))
+    queries = np.repeat(documents, each, axis=0)
+    queries = queries + 1.2 * rng.standard_normal(queries.shape)
+    return Layout(
+        Spans(unit_rows(documents), np.arange(size), np.ones(size, np.int64)),
+        [Spans(unit_rows(queries), np.arange(size) * each, np.full(size, each))],
+        None,
+    )
+
+
+def overlaps(places: Any, right: Any) -> Any:
+    return np.array([np.isin(a, b).mean() for a, b in zip(right, places, strict=True)])
+
+
+def test_documents_are_split_into_centroid_and_differences() -> None:
+    case = make_case(3, (1, 30, 16, 2, 5), exact=False)
+    centroids, products, differences = [], [], []
+    for j, d in enumerate(case.documents):
+        own = case.queries(j)
+        mean = own.mean(axis=0) if len(own) else np.zeros_like(d)
+        centroids.append(d + mean)
+        differences += [(d - mean) / 2, *(own - mean)]
+        gram = own @ own.T
+        others = gram[~np.eye(len(own), dtype=bool)]
+        products.append([d @ mean, others.mean() if len(others) else 0])
+    found = centroids_and_differences(case.layout(), 0)
+    np.testing.assert_allclose(found[0], unit_rows(np.array(centroids)), atol=1e-6)
+    np.testing.assert_allclose(found[1], products, atol=1e-5)
+    np.testing.assert_allclose(found[2], differences, atol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [3, 64, 65, 256, 384, 1000])
+def test_products_with_signs(dim: int) -> None:
+    """They are what the rounded vectors say, and near to what the vectors say."""
+    rng = np.random.default_rng(dim)
+    rows = rng.standard_normal((51, dim)).astype(np.float32)
+    signs, factors = sign_codes(rows)
+    scaled = np.sign(rows) * ((rows**2).sum(axis=1) / np.abs(rows).sum(axis=1))[:, None]
+    for q in unit_rows(rows[:8] + rng.standard_normal((8, dim))):
+        found = np.zeros(51, np.float32)
+        sign_products(signs, factors, *query_planes(q), 5, 45, found)
+        step = 0.996 * np.sqrt((q**2).mean())
+        levels = np.clip(np.floor(q / step + 2), 0, 3) - 1.5
+        rounded = levels * (q @ q) / (q @ levels)
+        np.testing.assert_allclose(found[5:45], scaled[5:45] @ rounded, atol=2e-4)
+        if dim > 200:
+            assert np.corrcoef(rows[5:45] @ q, found[5:45])[0, 1] > 0.55
+    assert not query_planes(np.zeros(dim, np.float32))[1].any()
+
+
+def test_estimates_are_near_the_scores() -> None:
+    rng = np.random.default_rng(1)
+    documents = unit_rows(rng.standard_normal((300, 256)))
+    queries = unit_rows(np.repeat(documents, 6, axis=0) + 0.07 * rng.standard_normal((1800, 256)))
+    counts = np.full(300, 6)
+    counts[:20] = 0
+    layout = Layout(
+        Spans(documents, np.arange(300), np.ones(300, np.int64)),
+        [Spans(queries, np.arange(300) * 6, counts)],
+        None,
+    )
+    table = CodeTable.of(layout, sources_of(layout), [])
+    rows = np.arange(300)
+    for alpha, temperature in ((1, 0.1), (0.5, 0.1), (3, 1), (1, 0), (-0.5, 0.2), (1, 0.002)):
+        method = Method("m", alpha=alpha, temperature=temperature)
+        for q in unit_rows(documents[:12] + 0.05 * rng.standard_normal((12, 256))):
+            estimates = np.empty(300, np.float32)
+            estimated_scores(
+                q, *query_planes(q), rows, table.codes, table.scales, table.means,
+                table.differences, table.difference_factors, table.begin, alpha, temperature,
+                estimates,
+            )  # fmt: skip
+            right = layout.rescore(q, rows, method)
+            assert np.abs(estimates - right).max() < 0.2
+            assert np.abs(estimates - right).mean() < 0.04
+            np.testing.assert_allclose(estimates[:20], right[:20], atol=0.01)  # no queries
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-2, 2, width=32), max_size=60), st.floats(-3, 3), st.floats(-3, 3))
+def test_rows_between(values: list[float], low: float, high: float) -> None:
+    array = np.array(values, np.float32)
+    want = np.flatnonzero((array >= np.float32(low)) & (array < np.float32(high)))
+    assert rows_between(array, low, high).tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("spec", ["sharp", "sharp:temperature=0.02", "sharp:alpha=3", "sharp:T=1"])
+def test_the_best_are_found_for_queries_like_and_unlike_the_stored(spec: str) -> None:
+    layout, method = in_topics(6000), parse_method(spec)
+    searched = Prefilter(CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout))
+    rng = np.random.default_rng(1)
+    stored = np.array([layout.queries(at)[0] for at in range(0, 6000, 60)])
+    unlike = unit_rows(rng.standard_normal((100, 128)))  # far from every topic
+    for query_vectors in (stored, unlike):
+        right = layout.scan(query_vectors, method, 10)[1]
+        found = overlaps(searched.search(query_vectors, method, 10)[1], right)
+        assert found.mean() >= 0.99
+        assert found.min() >= 0.8
+
+
+def test_a_query_far_from_all_is_given_a_wider_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = in_topics(6000)
+    searched = Prefilter(CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout))
+    looked: list[int] = []
+
+    def noted(query_vector: Any, planes: Any, factors: Any, rows: Any, *more: Any) -> None:
+        looked.append(len(rows))
+        estimated_scores(query_vector, planes, factors, rows, *more)
+
+    monkeypatch.setattr(prefilter, "estimated_scores", noted)
+    rng = np.random.default_rng(1)
+    rows = []
+    for query_vectors in (
+        unit_rows(np.array([layout.queries(at)[0] for at in range(0, 6000, 300)])),
+        unit_rows(rng.standard_normal((20, 128))),
+    ):
+        looked.clear()
+        for q in query_vectors:
+            searched.candidates(q, SHARP, 10)
+        rows.append(sum(looked) / 20)
+    assert rows[1] > 1.3 * rows[0]
+
+
+def test_removed_and_new_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is removed takes no place of others; what is new is scanned or gets its row."""
+    monkeypatch.setattr(prefilter, "THREADS_FROM", 100)  # and threads change nothing
+    layout = in_topics(6000)
+    sources, first = sources_of(layout), np.arange(5900)
+    table = CodeTable.of(layout.only(first), sources[first], [])
+    query_vectors = np.array([layout.queries(at)[0] for at in range(0, 6000, 80)])
+    right = layout.scan(query_vectors, SHARP, 10)[1]
+    removed = np.unique(right[:, :5])
+    left = np.setdiff1d(np.arange(6000), removed)
+    late = np.arange(5900, 6000)
+    for codes in (table, table.extended(layout.only(late), sources[late])):
+        searched = Prefilter(codes, layout.only(left), sources[left])
+        assert len(searched.without_row) == np.isin(late, left).sum() * (codes is table)
+        places = searched.search(query_vectors, SHARP, 10)[1]
+        want = layout.only(left).scan(query_vectors, SHARP, 10)[1]
+        assert overlaps(places, want).mean() >= 0.99
+        for q in range(0, 75, 10):
+            alone = searched.search(query_vectors[q : q + 1], SHARP, 10)[1][0]
+            np.testing.assert_array_equal(alone, places[q])
+
+
+def test_thousands_of_copies() -> None:
+    rng = np.random.default_rng(0)
+    q = unit_rows(rng.standard_normal((1, 64)))
+    copies = np.repeat(unit_rows(q + 0.1 * unit_rows(rng.standard_normal((1, 64)))), 5000, axis=0)
+    documents = np.concatenate([unit_rows(rng.standard_normal((1000, 64))), copies])
+    spans = Spans(documents, np.arange(6000), np.ones(6000, np.int64))
+    layout = Layout(spans, [spans], None)
+    searched = Prefilter(CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout))
+    # Of equal scores the earlier document comes first.
+    assert searched.search(q, SHARP, 3)[1][0].tolist() == [1000, 1001, 1002]
+
+
+@pytest.mark.parametrize(
+    "spec", ["trad", "maxsim", "sharp:alpha=-1", "sharp:n=2", "sharp:whiten=1"]
+)
+def test_other_methods_are_searched_exactly(spec: str) -> None:
+    assert suits(SHARP, 10_000, 10)
+    assert not suits(parse_method(spec), 10_000, 10)
+    assert not suits(SHARP, 10_000, 1000)
