@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,8 +23,6 @@ from strop.lm import LM
 from strop.lm import load as load_lm
 from strop.lm.prices import Price
 from strop.methods import Method, check_count
-from strop.references.selection import ReferenceSettings
-from strop.references.updates import update_references
 from strop.search.contrast import contrast_rate
 from strop.search.explain import Explanation
 from strop.search.leaks import drop_leaks
@@ -35,6 +33,9 @@ from strop.storage.references import Selected
 from strop.storage.vectors import DEFAULT_STORED, check_stored
 from strop.storage.workspace import Workspace
 from strop.types import Document, Hits, Progress, Vectors
+
+if TYPE_CHECKING:
+    from strop.references.selection import ReferenceSettings
 
 
 @dataclass(frozen=True)
@@ -307,6 +308,8 @@ class Index:
         neighbours: ``exact``, ``cells`` (approximate) or ``auto``, by size.
         Returns for how many documents they were chosen.
         """
+        from strop.references.updates import update_references  # compiled: a search needs none
+
         with self._workspace.writing():
             with self._catalog.reading():
                 snapshot = self.searcher.views.snapshot()
@@ -319,6 +322,8 @@ class Index:
         return self.select_references(progress=progress)
 
     def _reference_settings(self) -> ReferenceSettings:
+        from strop.references.selection import ReferenceSettings
+
         saved = self._catalog.references.settings()
         names = {field.name for field in fields(ReferenceSettings)}
         return ReferenceSettings(**{key: value for key, value in saved.items() if key in names})
