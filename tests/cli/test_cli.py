@@ -48,6 +48,7 @@ VERBS: dict[str, tuple[list[str], str, set[str]]] = {
     "finish": (["INDEX"], "60 documents, sharpened by", {"documents", "queries"}),
     "check": (["INDEX"], "No damage found", {"problems", "repaired"}),
     "compact": (["INDEX"], "freed", {"freed_bytes", "sizes"}),
+    "trust": (["INDEX"], "Nothing", {"trusted"}),
     "analyse": (["INDEX", "DATASET", "--what", "alpha", "-o", "NEW"], "alpha: best", {"alpha"}),
     "report": (["INDEX", "DATASET", "-o", "NEW"], "index.html", {"page", "bytes"}),
 }

@@ -171,7 +171,7 @@ def test_documents_without_text_are_kept_and_counted(index: Path) -> None:
     assert ran.stderr == "warning: 2 documents without text: stored, but no search can match them\n"
     assert strop("info", index, "--json").json["empty"] == 2
     hits = strop("search", index, "copy a file", "-k", "99", "--json").json["hits"]
-    assert {hit["id"]: hit["score"] for hit in hits}.items() >= {("e1", 0.0), ("e2", 0.0)}
+    assert [(hit["id"], hit["score"]) for hit in hits[-2:]] == [("e1", -1.0), ("e2", -1.0)]
 
 
 def test_a_document_of_five_megabytes(index: Path) -> None:
@@ -562,7 +562,7 @@ def test_one_unknown_id_among_good_ones_removes_none(index: Path, tmp_path: Path
         (["--method", "docexp"], ["no query set 'contrastive'"]),
         (["--method", "sharp:beta=1"], ["'beta' is none of alpha, temperature (T), sets, n"]),
         (["--method", "sharp:alpha=big"], ["'big' is no value for alpha"]),
-        (["--method", "sharp:n=0"], ["n must be 1 or more, not 0"]),
+        (["--method", "sharp:n=0"], ["n must be 1 or more", "not 0"]),
         (["--method", "doc2query:sets=simple+sentences"], ["one set, not of 2"]),
         (["--sets", "simple+hard"], ["no query set 'hard'", "sentences, simple"]),
         (["--temperature", "-1"], ["temperature must be 0", "-1"]),

@@ -101,11 +101,15 @@ def compact(path: Path, query_vectors: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("path", metavar="INDEX", type=Path)
-def trust(path: Path) -> None:
+@AS_JSON
+def trust(path: Path, as_json: bool) -> None:
     """Use the embedder that INDEX names, also code, folders and addresses of its maker.
 
     Only for an index whose maker you trust. This is remembered in your own configuration folder.
     """
     with open_index(path) as index:
         covered = index.trust()
-    echo(f"Trusted: {', '.join(covered)}" if covered else "Nothing of it needs your trust")
+    if as_json:
+        print_json({"trusted": covered})
+    else:
+        echo(f"Trusted: {', '.join(covered)}" if covered else "Nothing in it needs your trust")
