@@ -103,7 +103,8 @@ def dataset(path: str, embedder: str, folder: Path, threads: int) -> dict[str, A
     with Index.create(folder / "index", embedder) as index:
         index.sharpen("sentences")
         index.add(read_corpus(path))
-        documents = index.embed_documents([index.get(id_).content for id_ in index.ids()])
+        spans = index.searcher.views.snapshot().documents
+        documents = np.array(spans.vectors[spans.start])
         query_vectors = index.embed_queries(list(read_dataset(path).queries.values()))
         return compare(index, documents, query_vectors, folder, threads)
 

@@ -97,7 +97,7 @@ OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_make"}
 def _private_uses(path: Path) -> Iterator[str]:
     """Yield uses of another package's underscore names: imports, attributes, patched names.
 
-    Outside src also attributes of any object but ``self``, such as ``index._catalog``.
+    Outside src also attributes of any object but ``self``, such as ``index.catalog``.
     """
     own = path.relative_to(SOURCE).parts[0] if path.is_relative_to(SOURCE) else ""
     names: dict[str, str] = {}

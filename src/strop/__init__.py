@@ -17,7 +17,7 @@ from strop.types import Dataset, Document, Hits
 if TYPE_CHECKING:
     from strop.evaluation.scoring import Report, evaluate
     from strop.expand.methods import HyDE, LameR, Query2Doc, ReDERF
-    from strop.index import Changes, Index
+    from strop.index import Index
     from strop.methods import METHODS, Method
     from strop.references.selection import ReferenceSettings, select_references
     from strop.search.explain import Explanation
@@ -30,7 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 _HOME = {
-    "Changes": "index", "Explanation": "search.explain", "HyDE": "expand.methods",
+    "Changes": "types", "Explanation": "search.explain", "HyDE": "expand.methods",
     "Index": "index", "LameR": "expand.methods", "METHODS": "methods", "Method": "methods",
     "Query2Doc": "expand.methods", "ReDERF": "expand.methods",
     "ReferenceSettings": "references.selection", "Report": "evaluation.scoring",

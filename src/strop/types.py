@@ -38,6 +38,16 @@ class Document:
         return f"{self.title} {self.text}".strip()
 
 
+@dataclass(frozen=True)
+class Changes:
+    """How many documents ``Index.add`` found new, changed and unchanged; ``empty`` have no text."""
+
+    new: int
+    changed: int
+    unchanged: int
+    empty: int
+
+
 class Hits(NamedTuple):
     """Ranked documents, one row per query; rows are best first and of equal length.
 

@@ -641,7 +641,7 @@ def test_the_contrast_rate(topics: Path, server: ScriptedServer, style: str) -> 
             apart = {id_: [not one for one in mask] for id_, mask in apart.items()}
         share = sum(map(sum, apart.values())) / sum(map(len, apart.values()))
         assert 0 < share < 1
-        assert index.contrast_rate(style) == pytest.approx(share)
+        assert index.searcher.contrast_rate(style) == pytest.approx(share)
     assert told["contrast"] == pytest.approx(share)
     nearer = {"contrastive": "their document than all", "negative": "a reference than their"}
     ran = run(topics, server, "--style", style)

@@ -15,6 +15,7 @@ from strop import METHODS, Index
 from strop.common.arrays import unit_rows
 from strop.errors import BadInput
 from strop.evaluation.tune import bootstrap_interval, decide, settings_grid, tune
+from strop.search.sampling import sample_queries
 from strop.types import Dataset, Vectors
 
 SIZE, DIM = 120, 24
@@ -299,13 +300,13 @@ def test_what_cannot_be_tuned_is_said(tmp_path: Path, blurred: Index) -> None:
 
 
 def test_stored_queries_are_drawn_with_their_documents(blurred: Index) -> None:
-    ids, texts, vectors = blurred.sample_queries("simple", 50)
+    ids, texts, vectors = sample_queries(blurred.searcher, "simple", 50)
     assert len(ids) == len(texts) == len(vectors) == 50
     for id_, text, vector in zip(ids, texts, vectors, strict=True):
         assert text in blurred.queries_of(id_)["simple"]
         assert float(embed([text])[0] @ vector) == pytest.approx(1, abs=1e-4)
-    assert blurred.sample_queries("simple", 50)[0] == ids
-    assert sorted(blurred.sample_queries("simple", 9999)[0]) == sorted(3 * blurred.ids())
+    assert sample_queries(blurred.searcher, "simple", 50)[0] == ids
+    assert sorted(sample_queries(blurred.searcher, "simple", 9999)[0]) == sorted(3 * blurred.ids())
 
 
 def test_the_command(index: Path) -> None:

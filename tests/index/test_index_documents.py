@@ -80,18 +80,10 @@ def test_vectors_of_two_embedders_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
-    with create(tmp_path / "index") as index, index._catalog.writing() as connection:
+    with create(tmp_path / "index") as index, index.catalog.writing() as connection:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
     with pytest.raises(BadIndex, match="format 99"):
         Index.open(tmp_path / "index")
-
-
-def test_delete_leaves_nothing(tmp_path: Path) -> None:
-    index = create(tmp_path / "index")
-    index.add(ANIMALS)
-    index.delete()
-    assert not (tmp_path / "index").exists()
-    create(tmp_path / "index").close()
 
 
 # -- documents -------------------------------------------------------------------------------
@@ -176,11 +168,11 @@ def test_documents_as_mappings_and_with_places(index: Index) -> None:
     ],
 )
 def test_bad_input_stores_nothing(index: Index, bag: Bag, bad: Any, said: str) -> None:
-    version = index._catalog.settings.get("version")
+    version = index.catalog.settings.get("version")
     with pytest.raises(BadInput, match=said):
         index.add([Document("fine", "This one is fine."), bad])
     assert index.unknown(["fine"]) == {"fine"}
-    assert (len(index), bag.count, index._catalog.settings.get("version")) == (3, 0, version)
+    assert (len(index), bag.count, index.catalog.settings.get("version")) == (3, 0, version)
     index.add([Document("fine", "This one is fine.")])  # and the index is as good as before
 
 

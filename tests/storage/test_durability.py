@@ -99,7 +99,7 @@ def assert_same(index: Index, size: int, chapter: Chapter) -> None:
     for method, scores in scores_of(index).items():
         assert_close(scores, chapter.scores[method], 1e-6)
     assert references_of(index) == chapter.references
-    named = {file.name for file in index._catalog.vectors.files().values()}
+    named = {file.name for file in index.catalog.vectors.files().values()}
     assert {file.name for file in (index.path / "vectors").iterdir()} <= named
 
 
@@ -197,7 +197,7 @@ def test_a_crash_at_any_step_of_creating(scratch: Path, forks: Forks) -> None:
 
 def test_commits_reach_the_disk(tmp_path: Path) -> None:
     """A power cut cannot be had, but SQLite can be asked whether it will wait for the disk."""
-    with create(tmp_path / "index") as index, index._catalog.reading() as connection:
+    with create(tmp_path / "index") as index, index.catalog.reading() as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
@@ -400,7 +400,6 @@ def writes(index: Index) -> dict[str, Callable[[], object]]:
         "import": lambda: index.import_queries({"d1": ["q"]}, "simple"),
         "expand": lambda: index.expand("simple"),
         "finish": index.finish,
-        "delete": index.delete,
     }
 
 

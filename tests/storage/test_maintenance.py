@@ -55,7 +55,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def lines(index: Index, set_id: int) -> list[tuple[int, int, int, int]]:
-    return [tuple(line) for line in index._catalog.vectors.spans(set_id).tolist()]
+    return [tuple(line) for line in index.catalog.vectors.spans(set_id).tolist()]
 
 
 # -- damage ------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_a_flipped_bit_is_found_and_only_its_vectors_are_made_again(
     index: Index, bag: Bag, set_id: int
 ) -> None:
     before = all_scores(index, ASKED)
-    file = index._catalog.vectors.files()[set_id]
+    file = index.catalog.vectors.files()[set_id]
     path = index.path / "vectors" / file.name
     rng = random.Random(set_id)
     for _ in range(5):
@@ -80,7 +80,7 @@ def test_a_flipped_bit_is_found_and_only_its_vectors_are_made_again(
         assert bag.count == count
         assert index.check() == []
         assert_close(all_scores(index, ASKED), before, 1e-6)
-        file = index._catalog.vectors.files()[set_id]  # written anew
+        file = index.catalog.vectors.files()[set_id]  # written anew
         path = index.path / "vectors" / file.name
         assert number in {line[0] for line in lines(index, set_id)}
 
@@ -124,7 +124,7 @@ def test_files_missing_or_cut_short(index: Index, name: str, left: int | None) -
 
 
 def spoil(index: Index, sql: str) -> None:
-    with index._catalog.writing() as connection:
+    with index.catalog.writing() as connection:
         connection.execute(sql)
 
 
@@ -222,7 +222,7 @@ def test_compaction_gives_back_waste_and_changes_nothing_else(index: Index, bag:
     lists = {id_: index.queries_of(id_) for id_ in index.ids()}
     bag.count = 0
     wasted = index.info()["sizes"]["waste"]
-    rows = {set_id: file.live for set_id, file in index._catalog.vectors.files().items()}
+    rows = {set_id: file.live for set_id, file in index.catalog.vectors.files().items()}
     assert wasted > 10 * ROW
     with reopen(index.path) as reader:
         old = {way: all_scores(reader, ASKED, method=way) for way in before}
@@ -240,7 +240,7 @@ def test_compaction_gives_back_waste_and_changes_nothing_else(index: Index, bag:
         assert {id_: searched.queries_of(id_) for id_ in searched.ids()} == lists
         assert searched.check() == []
     searched.close()
-    for set_id, file in index._catalog.vectors.files().items():
+    for set_id, file in index.catalog.vectors.files().items():
         assert file.rows == file.live == rows[set_id]
         assert (index.path / "vectors" / file.name).stat().st_size == file.rows * ROW
     assert index.select_references(REFERENCES) == 0  # the same vectors, elsewhere
@@ -308,8 +308,8 @@ def test_what_stopped_writers_left_is_swept_by_the_next(index: Index) -> None:
 def test_a_read_that_began_before_compaction_ends_well(index: Index) -> None:
     """Its transaction names files that are gone; it begins anew."""
     before = all_scores(index, ASKED)
-    with reopen(index.path) as reader, reader._catalog.reading():
-        assert reader._catalog.settings.get("version")  # from here on it sees this state
+    with reopen(index.path) as reader, reader.catalog.reading():
+        assert reader.catalog.settings.get("version")  # from here on it sees this state
         index.compact()
         assert_close(all_scores(reader, ASKED), before, 1e-6)
 
@@ -328,7 +328,7 @@ def test_sizes_by_kind(index: Index) -> None:
     assert sizes["documents"] == on_disk["vectors/documents.f32"]
     assert sizes["sets"]["sentences"] == on_disk["vectors/queries-1.f32"]
     assert sizes["per_document"] == sizes["total"] / len(index)
-    unused = sum(file.rows - file.live for file in index._catalog.vectors.files().values())
+    unused = sum(file.rows - file.live for file in index.catalog.vectors.files().values())
     assert sizes["waste"] >= unused * ROW > 0
 
 
@@ -359,7 +359,7 @@ def test_a_snapshot_that_follows_equals_one_read_anew(
     rng = random.Random(seed)
     kinds = set()
     with create(tmp_path / "index") as index:
-        catalog, here = index._catalog, set[int]()
+        catalog, here = index.catalog, set[int]()
         followed = rarely = load_snapshot(catalog, index.path, DIM)
 
         def add() -> None:
@@ -407,7 +407,7 @@ def test_a_snapshot_that_follows_equals_one_read_anew(
 def test_what_is_not_about_vectors_leaves_searches_as_they_are(index: Index) -> None:
     index.search(ASKED)
     before = index.searcher.views.of(METHODS["trad"])
-    with index._catalog.writing():
+    with index.catalog.writing():
         pass
     index.search(ASKED)
     after = index.searcher.views.of(METHODS["trad"])

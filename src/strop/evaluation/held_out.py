@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from strop.common.arrays import unit_rows
 from strop.index import Index
+from strop.search.sampling import sample_lists
 from strop.search.words import Words
 from strop.types import Progress
 
@@ -40,7 +41,7 @@ def measure_words(
     index: Index, name: str, queries: int, progress: Progress | None = None
 ) -> HeldOut:
     """Choose a weight of words by at most ``queries`` held-out sentences of the set ``name``."""
-    lists, vectors = index.sample_lists(name, SENTENCES)
+    lists, vectors = sample_lists(index.searcher, name, SENTENCES)
     ends = np.cumsum([0, *map(len, lists)])
     sums = np.add.reduceat(vectors, ends[:-1], axis=0) if len(lists) else vectors
     rng = np.random.default_rng(0)

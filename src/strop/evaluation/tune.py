@@ -29,6 +29,7 @@ from strop.evaluation.held_out import measure_words
 from strop.evaluation.scoring import Report, evaluate
 from strop.index import Index
 from strop.methods import METHODS, Method
+from strop.search.sampling import sample_queries
 from strop.search.words import countable
 from strop.types import Dataset, Progress, Vectors
 
@@ -183,7 +184,9 @@ def _crossed(
 ) -> Choice:
     """Choose by cross-validating the generated query sets."""
     groups = [
-        _Queries(*index.sample_queries(name, queries), tuple(s for s in written if s != name))
+        _Queries(
+            *sample_queries(index.searcher, name, queries), tuple(s for s in written if s != name)
+        )
         for name in written
     ]
     also = ("sentences",) if sentences else ()
@@ -222,7 +225,7 @@ def _crossed(
 
 def _by_sentences(index: Index, written: str, queries: int) -> Choice:
     """Let one generated set search the sentences: it can judge the space, not its own strength."""
-    groups = [_Queries(*index.sample_queries(written, queries), ("sentences",))]
+    groups = [_Queries(*sample_queries(index.searcher, written, queries), ("sentences",))]
     usual = _values(index, groups, _DEFAULT)
     if len(usual) < _FEWEST:
         return _too_few(len(usual))

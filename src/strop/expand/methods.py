@@ -66,25 +66,6 @@ class QueryMethod(ABC):
         """The language model; made already when the settings were."""
         return load_lm(self.lm)
 
-    def refine(
-        self,
-        queries: str | Sequence[str] | Vectors,
-        resources: Resources,
-        limits: Limits | None = None,
-        progress: Progress | None = None,
-    ) -> Refined:
-        """Refine queries, given as texts.
-
-        No call is made once the budget could be exceeded; queries without a reply then stay as
-        they are.
-        """
-        if isinstance(queries, np.ndarray):
-            raise BadInput(f"{self.name} needs the text of the queries, not their vectors")
-        texts = [queries] if isinstance(queries, str) else list(queries)
-        refinement = Refinement(self, resources, texts, limits or Limits(), progress)
-        self._fill(refinement)
-        return refinement.result()
-
     def to_json(self) -> dict[str, Any]:
         """Return the settings as JSON values, without the model."""
         own = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -123,8 +104,9 @@ class Query2Doc(QueryMethod):
     def _fill(self, work: Refinement) -> None:
         texts = dict(work.texts("passage", range(work.count), 1))
         with work.timed():
-            vectors = work.embed_queries(
-                [f"{work.queries[place]} {passages[0]}" for place, passages in texts.items()]
+            vectors = work.embed(
+                [f"{work.queries[place]} {passages[0]}" for place, passages in texts.items()],
+                "query",
             )
         work.refined_vectors.update(zip(texts, vectors, strict=True))
 
@@ -183,3 +165,27 @@ class ReDERF(QueryMethod):
 QUERY_METHODS: Mapping[str, type[QueryMethod]] = {
     kind.name: kind for kind in (HyDE, Query2Doc, LameR, ReDERF)
 }
+
+
+def refine(
+    queries: str | Sequence[str] | Vectors,
+    method: QueryMethod,
+    resources: Resources,
+    limits: Limits,
+    progress: Progress | None = None,
+) -> Refined:
+    """Refine queries, given as texts.
+
+    No call is made once the budget could be exceeded; queries without a reply then stay as
+    they are.
+    """
+    if not isinstance(method, QueryMethod):
+        raise BadInput(
+            f"expand takes a query method with its model, such as HyDE('openai:…'), not {method!r}"
+        )
+    if isinstance(queries, np.ndarray):
+        raise BadInput(f"{method.name} needs the text of the queries, not their vectors")
+    texts = [queries] if isinstance(queries, str) else list(queries)
+    refinement = Refinement(method, resources, texts, limits, progress)
+    method._fill(refinement)
+    return refinement.result()

@@ -25,9 +25,10 @@ from strop.expand.prompts import (
 from strop.generate.calls import Calls, Spending
 from strop.generate.templates import Prompt
 from strop.lm import Failure, Price, Reply, Request
+from strop.search.searcher import Searcher
 from strop.storage.catalog import Catalog
 from strop.storage.replies import Provenance
-from strop.types import Progress, Vectors
+from strop.types import Kind, Progress, Vectors
 
 if TYPE_CHECKING:  # it stands below
     from strop.expand.methods import QueryMethod
@@ -49,13 +50,24 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Resources:
-    """What refining needs of an index: how to embed and search, and where replies are kept."""
+    """What refining needs of an index: how to search and embed. Replies are kept in its catalog."""
 
-    catalog: Catalog
-    embed_queries: Callable[[Sequence[str]], Vectors]
-    embed_documents: Callable[[Sequence[str]], Vectors]
-    first_pass: Callable[[Sequence[str], Vectors, str, int], list[list[Candidate]]]
-    """(texts, vectors, method, k): the best k documents for each query, as a search gives them."""
+    searcher: Searcher
+    embed: Callable[[list[str], Kind], Vectors]
+
+    def candidates(
+        self, queries: list[str], vectors: Vectors, method: str, k: int
+    ) -> list[list[Candidate]]:
+        """Return the best k documents for each query. ``vectors`` (n, dim) are the queries'."""
+        documents = self.searcher.catalog.documents
+
+        def candidate(id_: str) -> Candidate:
+            text = documents.get(documents.number_of(id_)).content
+            return Candidate(id_, text, self.searcher.vector_of(id_))
+
+        with self.searcher.catalog.reading():
+            hits = self.searcher.search(vectors, queries, k, self.searcher.method(method))
+            return [[candidate(id_) for id_ in ids] for ids in hits.ids.tolist()]
 
 
 @dataclass(frozen=True)
@@ -128,11 +140,10 @@ class Refinement:
         self.queries, self.count = queries, len(queries)
         if limits.hidden is not None and len(limits.hidden) != self.count:
             raise BadInput(f"leave_out has {len(limits.hidden):,} ids for {self.count:,} queries")
-        self.embed_queries = resources.embed_queries
-        self._method, self._resources = method, resources
+        self._method, self._resources, self.embed = method, resources, resources.embed
         self._limits, self._progress = limits, progress
         self._task = task_named(method.task)
-        self._replies = _Replies(resources.catalog)
+        self._replies = _Replies(resources.searcher.catalog)
         self._calls = Calls(method.model, method.to_json(), self._replies.save, limits.price)
         self._at_once = int(getattr(method.model, "concurrency", 1))
         self._spending = self._calls.no_spending()
@@ -143,7 +154,7 @@ class Refinement:
         self.no_relevant: tuple[int, ...] = ()
         self.refined_vectors: dict[int, NDArray[np.floating[Any]]] = {}
         with self.timed():
-            self.query_vectors = resources.embed_queries(queries)
+            self.query_vectors = self.embed(queries, "query")
         self.failed.update(
             (place, "the query is empty") for place, text in enumerate(queries) if not text.strip()
         )
@@ -161,7 +172,7 @@ class Refinement:
         """Find the candidates of each query."""
         hidden = self._limits.hidden
         with self.timed():
-            ranked = self._resources.first_pass(
+            ranked = self._resources.candidates(
                 self.queries, self.query_vectors, method, k + (hidden is not None)
             )
         for place, candidates in enumerate(ranked):
@@ -176,7 +187,7 @@ class Refinement:
         """Yield for each query the vectors of the passages written for it."""
         texts = dict(self.texts(purpose, places, samples))
         with self.timed():
-            flat = self._resources.embed_documents([one for of in texts.values() for one in of])
+            flat = self.embed([one for of in texts.values() for one in of], "document")
         for place, of in texts.items():
             yield place, flat[: len(of)]
             flat = flat[len(of) :]

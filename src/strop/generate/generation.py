@@ -20,6 +20,7 @@ from strop.generate.plan import Estimate, GenerationSettings, Plan, QueryList
 from strop.lm import LM
 from strop.lm.batches import Status
 from strop.lm.prices import Price
+from strop.storage.intake import check_style
 from strop.storage.workspace import Workspace
 from strop.types import Progress
 
@@ -28,7 +29,7 @@ from strop.types import Progress
 class IndexSteps:
     """The steps of an index before and after the model's work."""
 
-    choose_references: Callable[[Progress | None], object]
+    choose_references: Callable[..., object]
     make_vectors: Callable[[Progress | None], None]
     contrast_rate: Callable[[str], float | None]
 
@@ -83,6 +84,7 @@ class Generation:
         self._workspace, self._steps = workspace, steps
         self._catalog = workspace.catalog
         self.name = into or settings.prompt.style
+        check_style(self.name)
         known = self._catalog.sets.all().get(self.name)
         if known is not None and known.settings["source"] == "file" and not replace:
             raise BadInput(
@@ -190,7 +192,7 @@ class Generation:
     def _writing(self, progress: Progress | None) -> AbstractContextManager[None]:
         """Hold the writer's lock; references are chosen first if the style needs them."""
         if self.plan.needs_references:
-            self._steps.choose_references(progress)
+            self._steps.choose_references(progress=progress)
         return self._workspace.writing()
 
     def _store_lists(self, spending: Spending, progress: Progress | None) -> Summary:

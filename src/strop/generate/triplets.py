@@ -33,6 +33,9 @@ def triplets(catalog: Catalog, set_: QuerySet, negatives: int = 1) -> Iterator[T
     """
     if negatives < 1:
         raise BadInput(f"negatives must be 1 or more, not {negatives}")
+    if not catalog.references.counts():
+        index = catalog.path.parent
+        raise BadInput(f"{index} has no references yet: strop references {index}")
     lists = _generated_lists(catalog, set_)
     generated = next(lists, None)
     for number, document, _ in catalog.documents.all():

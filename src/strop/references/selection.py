@@ -6,9 +6,10 @@ the k with the best mean silhouette, and from each cluster the neighbour nearest
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,6 +51,12 @@ class ReferenceSettings:
             raise BadInput(
                 f"neighbors and n_init must be 1 or more, not {self.neighbors} and {self.n_init}"
             )
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> ReferenceSettings:
+        """Return stored settings; what is missing has its default, other keys are ignored."""
+        names = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in saved.items() if key in names})
 
     def draws(self) -> NDArray[np.float64]:
         """Return random numbers for every k: (number of k, n_init, draws of the largest k)."""

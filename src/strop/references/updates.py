@@ -28,7 +28,7 @@ from strop.references.neighbors import (
 )
 from strop.references.selection import ReferenceSettings, choose_references
 from strop.storage.catalog import Catalog
-from strop.storage.snapshot import Spans
+from strop.storage.snapshot import Snapshot, Spans
 from strop.types import Progress, Vectors
 
 PART = 4096
@@ -41,19 +41,19 @@ RESTART_SHARE = 0.3
 
 def update_references(
     catalog: Catalog,
-    numbers: Ints,
-    documents: Spans,
-    settings: ReferenceSettings,
-    *,
+    snapshot: Snapshot,
+    settings: ReferenceSettings | None = None,
     method: str = "auto",
     progress: Progress | None = None,
 ) -> int:
     """Choose the references of every document where they are missing or out of date.
 
-    ``numbers`` and ``documents`` are those of a snapshot. Return the number of documents done.
+    ``snapshot`` is the newest. Without ``settings`` those of the last time are used, at first the
+    defaults. Return the number of documents done.
     """
-    method = resolve_method(method, len(numbers))
-    update = _Update(catalog, numbers, documents, progress)
+    settings = settings or ReferenceSettings.from_json(catalog.references.settings())
+    method = resolve_method(method, len(snapshot.numbers))
+    update = _Update(catalog, snapshot.numbers, snapshot.documents, progress)
     width = update.apply_settings(settings, method)
     update.apply_changes(width)
     update.compute_lists(width, method)

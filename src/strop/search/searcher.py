@@ -7,19 +7,20 @@ is small, and where it is large the documents that the prefilter and the words p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from strop.common.arrays import Floats, Ints, ranges, unit_rows
+from strop.common.arrays import Floats, Ints, ranges
 from strop.errors import BadInput, IndexDamaged
 from strop.methods import METHODS, Method, check_method, parse_method, sharp_with
+from strop.search.contrast import contrast_rate
 from strop.search.explain import Explanation, explain
 from strop.search.layout import Layout
-from strop.search.rows import as_floats
+from strop.search.leaks import Embed, drop_leaks
 from strop.search.scoring import Fetched, largest
 from strop.search.views import Removed, View, Views
 from strop.search.words import DEPTH, FIRST_DEPTH, Words, best_with_words, fuse
@@ -27,7 +28,7 @@ from strop.storage.catalog import Catalog
 from strop.storage.ledger import DOCUMENTS
 from strop.storage.query_sets import QuerySet, expanded_set
 from strop.storage.snapshot import Snapshot
-from strop.types import Vectors
+from strop.types import Hits, Vectors
 
 if TYPE_CHECKING:
     from strop.search.prefilter.prefilter import Prefilter
@@ -99,7 +100,7 @@ class Searcher:
     def __init__(
         self, catalog: Catalog, path: Path, dim: int, fixed: tuple[Snapshot, Removed] | None = None
     ) -> None:
-        self._catalog, self._path, self._dim = catalog, path, dim
+        self.catalog, self._path, self._dim = catalog, path, dim
         self.views = Views(catalog, path, dim, fixed)
         self._codes: Any = None
 
@@ -115,34 +116,47 @@ class Searcher:
         if self._codes is None:
             from strop.search.prefilter.cache import CodeCache  # compiled code takes long to load
 
-            self._codes = CodeCache(self._catalog, self._path)
+            self._codes = CodeCache(self.catalog, self._path)
         return self._codes
 
-    def narrowed(self, snapshot: Snapshot, removed: Removed) -> Searcher:
-        """Return a searcher of a snapshot that is without some queries."""
-        return Searcher(self._catalog, self._path, self._dim, (snapshot, removed))
+    def without_leaks(
+        self, query_vectors: Vectors, gate: float, embed: Embed
+    ) -> tuple[Searcher, dict[str, int]]:
+        """Return a searcher without the generated queries close to a test query (leaks.py).
+
+        Also returns how many of each set are left out.
+        """
+        with self.catalog.reading():
+            snapshot, removed = drop_leaks(
+                self.catalog, self.views.snapshot(), query_vectors, gate, embed
+            )
+        left_out = {
+            name: sum(int(which.sum()) for which in lists.values())
+            for name, lists in removed.items()
+        }
+        return Searcher(self.catalog, self._path, self._dim, (snapshot, removed)), left_out
 
     def update_codes(self) -> None:
         """Compute the prefilter's codes where the index is large; for the one writer."""
-        names, size = self.views.query_sets(), self._catalog.documents.count()
+        names, size = self.views.query_sets(), self.catalog.documents.count()
         if not names or size < PREFILTER_FROM // 2:  # not at each step to and fro
             self._drop_codes()
         if not names or size < PREFILTER_FROM:
             return
-        with self._catalog.reading():
+        with self.catalog.reading():
             snapshot, layout = self.views.of(METHODS["sharp"])
         if layout.size >= PREFILTER_FROM:  # not all of them may have vectors yet
             self.codes.update(snapshot, layout, names)
 
     def _drop_codes(self) -> None:
-        if self._catalog.settings.sidecar("candidates") is not None:
+        if self.catalog.settings.sidecar("candidates") is not None:
             self.codes.drop()
 
     # -- methods --------------------------------------------------------------------------
 
     def require(self, name: str) -> QuerySet:
         """Return a query set; name the remedy if the index has none of that name."""
-        sets = self._catalog.sets.all()
+        sets = self.catalog.sets.all()
         if name not in sets:
             have = [other for other, set_ in sets.items() if set_.settings["source"] != "expanded"]
             remedy = (
@@ -194,10 +208,18 @@ class Searcher:
 
     def tuned(self) -> Method | None:
         """Return the tuned ``sharp``, None if there is none or the query sets are others now."""
-        kept = self._catalog.settings.get("tuned")
+        kept = self.catalog.settings.get("tuned")
         if kept is None or kept["for_sets"] != self.views.query_sets():
             return None
         return sharp_with(kept["method"])
+
+    def tuned_record(self) -> dict[str, Any] | None:
+        """Return what ``strop tune`` stored, and whether it is in use; None if it stored nothing.
+
+        It is not in use after a change of the query sets.
+        """
+        stored = self.catalog.settings.get("tuned")
+        return stored and {**stored, "in_use": self.tuned() is not None}
 
     # -- searching ------------------------------------------------------------------------
 
@@ -208,14 +230,14 @@ class Searcher:
         k: int,
         method: Method,
         exact: bool = False,
-    ) -> tuple[list[list[str]], Floats]:
-        """Return the ids and scores of the best k documents for each query.
+    ) -> Hits:
+        """Return the best k documents for each query.
 
         ``query_texts`` may be empty; words do not count then.
         """
         if not query_texts:
             method = replace(method, words=0.0)
-        with self._catalog.reading():  # scores and ids must be of the same documents
+        with self.catalog.reading():  # scores and ids must be of the same documents
             view = self.views.of(method)
             folder = self._folder(view, method, k, exact)
             scores, places = folder.best(query_vectors, query_texts, k, method)
@@ -223,24 +245,25 @@ class Searcher:
                 self._verify(view.snapshot, method, np.unique(places))
             numbers = view.snapshot.numbers[places].tolist()
             wanted = {number for row in numbers for number in row}
-            ids = self._catalog.documents.ids_of(wanted)
+            ids = self.catalog.documents.ids_of(wanted)
         if missing := wanted - ids.keys():
             raise IndexDamaged(
                 f"{self._path}: {len(missing):,} documents have vectors and no text. To mend that: "
                 f"strop check {self._path} --repair"
             )
-        return [[ids[number] for number in row] for row in numbers], scores
+        rows = [[ids[number] for number in row] for row in numbers]
+        return Hits(np.array(rows, dtype=object).reshape(scores.shape), scores)
 
     def _verify(self, snapshot: Snapshot, method: Method, places: Ints) -> None:
         """Compare the rows behind the documents at ``places`` with their checksums."""
-        known, names = self._catalog.sets.all(), self.views.mixed(method)
+        known, names = self.catalog.sets.all(), self.views.mixed(method)
         if method.expanded is not None:
             names = [*names, expanded_set(method.expanded)]
         spans = {DOCUMENTS: snapshot.documents}
         spans |= {known[name].set_id: snapshot.sets[name] for name in names}
         for set_id, of in spans.items():
             rows = ranges(of.start[places], of.count[places])
-            self._catalog.vectors.verify_rows(set_id, of.vectors, rows)
+            self.catalog.vectors.verify_rows(set_id, of.vectors, rows)
 
     def _folder(self, view: View, method: Method, k: int, exact: bool) -> Folder:
         counts_words = method.bm25 != "no" or bool(method.words)
@@ -250,7 +273,7 @@ class Searcher:
 
     def prefilter(self, method: Method, k: int) -> Prefilter | None:
         """Return the prefilter that a search for the best k would use, None if none."""
-        with self._catalog.reading():
+        with self.catalog.reading():
             return self._prefilter(self.views.of(method), method, k)
 
     def _prefilter(self, view: View, method: Method, k: int) -> Prefilter | None:
@@ -267,21 +290,8 @@ class Searcher:
         prefilter: Prefilter | None = self.codes.prefilter(*view, names)
         return prefilter
 
-    def query_vectors(self, vectors: Vectors) -> Vectors:
-        """Return a user's query vectors (n, dim) as unit rows; refuse what is none."""
-        if vectors.ndim != 2 or vectors.shape[1] != self._dim:
-            raise BadInput(f"query vectors must be (n, {self._dim}), not {vectors.shape}")
-        if vectors.dtype.kind not in "fiu" or not np.isfinite(vectors).all():
-            raise BadInput("a query vector holds NaN or infinity")
-        return unit_rows(vectors)
-
-    def vector_of(self, id_: str) -> Vectors:
-        """Return a document's own vector (dim,)."""
-        view = self.views.of(METHODS["trad"])
-        return np.array(view.layout.document(self._place(view, id_)))
-
     def _place(self, view: View, id_: str) -> int:
-        numbers, number = view.snapshot.numbers, self._catalog.documents.number_of(id_)
+        numbers, number = view.snapshot.numbers, self.catalog.documents.number_of(id_)
         place = int(np.searchsorted(numbers, number))
         if place == len(numbers) or numbers[place] != number:
             raise BadInput(f"document {id_!r} has no vector yet: strop finish {self._path}")
@@ -295,7 +305,7 @@ class Searcher:
             raise BadInput(f"{method.name} uses no stored queries: there is nothing to explain")
         if method.bm25 != "no":
             raise BadInput(f"{method.name} fuses ranks, which no stored query moves: explain sharp")
-        with self._catalog.reading():
+        with self.catalog.reading():
             view = self.views.of(method)
             place = self._place(view, id_)
             number = int(view.snapshot.numbers[place])
@@ -313,96 +323,20 @@ class Searcher:
                 view.layout.queries(place), texts, method, added,
             )  # fmt: skip
 
-    # -- stored queries -------------------------------------------------------------------
+    # -- documents ------------------------------------------------------------------------
 
-    def sample_queries(
-        self, style: str, most: int, seed: int = 0
-    ) -> tuple[list[str], list[str], Vectors]:
-        """Return stored queries of a set, drawn at random: whose they are, texts and vectors."""
-        set_ = self.require(style)
-        with self._catalog.reading():
-            snapshot = self.views.snapshot()
-            spans = snapshot.sets[style]
-            ends = np.cumsum(spans.count)
-            total = int(ends[-1]) if len(ends) else 0
-            drawn = np.sort(np.random.default_rng(seed).permutation(total)[:most])
-            places = np.searchsorted(ends, drawn, "right")
-            which = drawn - (ends - spans.count)[places]
-            numbers = snapshot.numbers[places].tolist()
-            ids = self._catalog.documents.ids_of(numbers)
-            texts = [
-                self.views.texts_of(set_, number)[at]
-                for number, at in zip(numbers, which.tolist(), strict=True)
-            ]
-        rows = as_floats(np.array(spans.vectors[spans.start[places] + which]))
-        return [ids[number] for number in numbers], texts, rows
+    def vector_of(self, id_: str) -> Vectors:
+        """Return a document's own vector (dim,)."""
+        view = self.views.of(METHODS["trad"])
+        return np.array(view.layout.document(self._place(view, id_)))
 
-    def sample_lists(self, style: str, most: int, seed: int = 0) -> tuple[list[list[str]], Vectors]:
-        """Return the stored queries of documents drawn at random, at most ``most`` in all.
+    def contrast_rate(self, name: str) -> float | None:
+        """Return the share of a set's queries nearer their document than all its references.
 
-        Texts by document, and the vectors (n, dim) of all of them in the same order.
+        None if no document has references. It is a measure, not a goal: the queries that an
+        embedder places wrongly are those it can learn from.
         """
-        set_ = self.require(style)
-        with self._catalog.reading():
-            snapshot = self.views.snapshot()
-            spans = snapshot.sets[style]
-            drawn = np.random.default_rng(seed).permutation(len(spans.count))
-            drawn = np.sort(drawn[np.cumsum(spans.count[drawn]) <= most])
-            drawn = drawn[spans.count[drawn] > 0]
-            numbers = snapshot.numbers[drawn].tolist()
-            lists = [self.views.texts_of(set_, number) for number in numbers]
-            rows = ranges(spans.start[drawn], spans.count[drawn])
-            return lists, as_floats(np.array(spans.vectors[rows]))
-
-    def recall(self, n: int, k: int) -> dict[str, Any]:
-        """Compare the best k of searches with the exact ones, for n queries of two kinds.
-
-        Half are stored queries. The others are like no stored one: each is the sum of a stored
-        query and of another one with its values shuffled. Both are searched by their vectors.
-        """
-        method = replace(self.method("sharp"), words=0.0)
-        with self._catalog.reading():
-            view = self.views.of(method)
-            stored = np.array(list(_some_queries(view.layout, n)), np.float32)
-            stored = stored.reshape(-1, self._dim)
-            half = len(stored) // 2
-            shuffled = np.random.default_rng(1).permuted(stored[:half], axis=1)
-            rows = np.concatenate([stored[half:], unit_rows(stored[:half] + shuffled)])
-            used = self._prefilter(view, method, k) is not None
-            quick, exact = (self.search(rows, [], k, method, one)[0] for one in (False, True))
-        shared = np.array(
-            [len(set(a) & set(b)) / max(1, len(b)) for a, b in zip(quick, exact, strict=True)]
-        )
-        kinds = {
-            "overlap": shared,
-            "stored": shared[: len(rows) - half],
-            "unlike": shared[len(rows) - half :],
-        }
-        return {
-            "queries": len(rows), "k": k, "two_stage": used,
-            **{name: float(of.mean()) if len(of) else 1.0 for name, of in kinds.items()},
-            "worst": float(shared.min(initial=1.0)),
-        }  # fmt: skip
-
-
-def _some_queries(layout: Layout, n: int) -> Iterator[Vectors]:
-    """Yield a query vector of each of up to n documents, drawn at random."""
-    rng = np.random.default_rng(0)
-    drawn = rng.permutation(np.flatnonzero(np.diff(layout.offsets)))[:n]
-    for place in drawn.tolist():
-        yield rng.choice(layout.queries(place))
-
-
-def as_queries(queries: Any) -> list[str] | Vectors:
-    """Return queries as a list of texts, or vectors as they are; refuse anything else."""
-    if isinstance(queries, np.ndarray) and queries.dtype.kind not in "OUS":
-        return queries
-    if isinstance(queries, bytes) or not isinstance(queries, Iterable):
-        raise BadInput(f"a query is a text, not {queries!r}")
-    texts = [queries] if isinstance(queries, str) else list(queries)
-    for at, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise BadInput(f"query {at + 1} is {text!r}: a query is a text")
-        if not text.strip():
-            raise BadInput(f"query {at + 1} is empty: write what to look for")
-    return texts
+        with self.catalog.reading():
+            set_ = self.require(name)
+            view = self.views.of(Method("contrast", sets=(name,)))
+            return contrast_rate(self.catalog, *view, set_.negative)

@@ -72,7 +72,8 @@ class Views:
 
     def snapshot(self) -> Snapshot:
         """Return the newest snapshot."""
-        return self._newest()[0]
+        with self._catalog.reading():
+            return self._newest()[0]
 
     def of(self, method: Method) -> View:
         """Return the newest view for a method."""

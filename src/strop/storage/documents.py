@@ -14,7 +14,7 @@ from strop.storage.database import Database, sensible
 from strop.storage.ledger import DOCUMENTS, VectorFile, VectorLedger
 from strop.storage.settings import Settings
 from strop.storage.vectors import Sums
-from strop.types import Document
+from strop.types import Changes, Document
 
 DERIVED = ("sentences", "expanded")
 """Sources of query sets whose lists are made from the documents alone, when they are wanted."""
@@ -35,11 +35,8 @@ class Documents:
         self._settings = settings
         self._vectors = vectors
 
-    def add(self, documents: Iterable[tuple[Document, str]]) -> tuple[int, int, int, int]:
-        """Take in documents with the places they came from, all or none.
-
-        Returns how many are new, changed, unchanged and have no content.
-        """
+    def add(self, documents: Iterable[tuple[Document, str]]) -> Changes:
+        """Take in documents with the places they came from, all or none."""
         new = changed = same = empty = 0
         with self._database.writing() as connection:
             sets, derived = self._set_ids(connection)
@@ -92,7 +89,7 @@ class Documents:
                     same += 1
             connection.execute("DROP TABLE temp.seen")
             self._count_documents(connection, new)
-        return new, changed, same, empty
+        return Changes(new, changed, same, empty)
 
     def _set_ids(self, connection: sqlite3.Connection) -> tuple[list[int], list[int]]:
         """Return the query sets, and those whose lists are derived from the documents."""
@@ -152,6 +149,16 @@ class Documents:
                     f"DELETE FROM {table} WHERE number = ?", [(number,) for number in numbers]
                 )
             self._count_documents(connection, -len(numbers))
+
+    def keep_only(self, ids: Iterable[str]) -> int:
+        """Remove every document whose id is not among ``ids``; return how many."""
+        if isinstance(ids, str):
+            raise BadInput(f"keep_only takes a list of ids, not {ids!r}: write [{ids!r}]")
+        kept = set(ids)
+        others = [id_ for id_ in self.ids() if id_ not in kept]
+        if others:
+            self.remove(others)
+        return len(others)
 
     def number_of(self, id_: str) -> int:
         """Return a document's number in this index."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from strop.errors import BadInput
 from strop.io.files import checked_string
+from strop.methods import check_count
 from strop.storage.database import Database, sensible
 from strop.storage.documents import DERIVED, bounded, find_document
+from strop.storage.intake import check_style
 from strop.storage.ledger import VectorFile, VectorLedger
 from strop.storage.settings import Settings
 from strop.storage.vectors import Sums, file_name, type_for
@@ -112,6 +114,31 @@ class QuerySets:
                         (set_.set_id,),
                     )
         return self.all()[name]
+
+    def ensure_sentences(self, n: int) -> QuerySet:
+        """Return the set of each document's title and sentences, at most n, as ``ensure`` does."""
+        # Sentences are parts of documents: models with two prompts embed them as documents.
+        settings = {"source": "sentences", "kind": "document", "n": check_count("n", n)}
+        return self.ensure("sentences", settings)
+
+    def import_lists(
+        self,
+        style: str,
+        lists: Mapping[str, Sequence[str]] | Iterable[tuple[str, str, Sequence[str]]],
+        n: int | None = None,
+    ) -> tuple[int, int, list[str]]:
+        """Store lists written elsewhere as the set ``style``, made if it is missing.
+
+        They are queries by document id, or (place, id, queries). Returns what ``store`` returns.
+        """
+        check_style(style)
+        if n is not None:
+            check_count("n", n)
+        if isinstance(lists, Mapping):
+            lists = [("the given lists", id_, texts) for id_, texts in lists.items()]
+        with self._database.writing():  # the set and its lists, or neither
+            set_ = self.ensure(style, {"source": "file", "kind": "query"})
+            return self.store(set_, lists, n)
 
     def store(
         self,
@@ -288,6 +315,27 @@ class QuerySets:
         with sensible(self._database.path, "queries"):
             texts = json.loads(found[0]) if found else []
             return [text + "" for text in texts]
+
+    def lists(self, set_: QuerySet) -> Iterator[tuple[str, list[str]]]:
+        """Yield (document id, queries) of a set, in the order the documents were added."""
+        with self._database.reading() as connection:
+            found = connection.execute(
+                "SELECT d.number, d.id FROM queries q JOIN documents d USING (number)"
+                " WHERE q.set_id = ? ORDER BY d.number",
+                (set_.set_id,),
+            ).fetchall()
+        for number, id_ in found:
+            if texts := self.queries(set_, number):
+                yield id_, texts
+
+    def of_document(self, number: int) -> dict[str, list[str]]:
+        """Return a document's queries by set."""
+        with self._database.reading():
+            return {
+                name: self.queries(set_, number)
+                for name, set_ in self.all().items()
+                if set_.settings["source"] != "expanded"
+            }
 
     def forget(self, set_id: int, numbers: Sequence[int]) -> None:
         """Let documents' vectors of a set wait to be made again: those there are no good."""

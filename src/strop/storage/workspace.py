@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +25,7 @@ from strop.storage.intake import (
     load_embedder,
 )
 from strop.storage.pipeline import Pipeline
+from strop.storage.query_sets import expanded_set
 from strop.storage.repair import repair
 from strop.storage.sidecar import CACHE, SIDECAR_FILE, belongs_to, entries
 from strop.storage.sizes import counts, file_sizes, sizes
@@ -180,6 +180,16 @@ class Workspace:
             yield
             keep_cache(self.catalog, self.path, self.dim)
 
+    def expand(self, style: str, progress: Progress | None = None) -> None:
+        """Embed each document's text with its queries of the set ``style`` appended."""
+        name = expanded_set(style)
+        known = self.catalog.sets.all().get(name)
+        if known is not None and not self.catalog.vectors.waiting_count(known.set_id):
+            return  # a reader needs no lock then
+        with self.writing():
+            self.catalog.sets.ensure(name, {"source": "expanded", "kind": "document", "of": style})
+            self.pipeline.run(progress, expanded=style)
+
     # -- looking after it -----------------------------------------------------------------
 
     def info(self) -> dict[str, Any]:
@@ -258,18 +268,14 @@ class Workspace:
         those it has included; digits they have lost do not come back. Searches go on meanwhile,
         also in other processes.
         """
+        if query_vectors is not None:
+            check_stored(query_vectors)
         compact(self.catalog, self.path, self.dim, query_vectors, progress)
 
     def shrink(self) -> None:
         """Within ``writing``: free the catalog's own unused pages."""
         keep_cache(self.catalog, self.path, self.dim)
         self.catalog.database.shrink()
-
-    def delete(self) -> None:
-        """Close the index and delete its folder."""
-        with _lock(self.path, self._writer):
-            self.close()
-        shutil.rmtree(self.path)
 
 
 @contextmanager

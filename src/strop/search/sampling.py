@@ -1,0 +1,98 @@
+"""Stored queries drawn at random: to choose settings by, and to measure what a prefilter misses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from strop.common.arrays import ranges, unit_rows
+from strop.methods import check_count
+from strop.search.layout import Layout
+from strop.search.rows import as_floats
+from strop.search.searcher import Searcher
+from strop.types import Vectors
+
+
+def sample_queries(
+    searcher: Searcher, style: str, most: int, seed: int = 0
+) -> tuple[list[str], list[str], Vectors]:
+    """Return stored queries of a set: the ids of their documents, texts and vectors (n, dim)."""
+    set_ = searcher.require(style)
+    with searcher.catalog.reading():
+        snapshot = searcher.views.snapshot()
+        spans = snapshot.sets[style]
+        ends = np.cumsum(spans.count)
+        total = int(ends[-1]) if len(ends) else 0
+        drawn = np.sort(np.random.default_rng(seed).permutation(total)[:most])
+        places = np.searchsorted(ends, drawn, "right")
+        which = drawn - (ends - spans.count)[places]
+        numbers = snapshot.numbers[places].tolist()
+        ids = searcher.catalog.documents.ids_of(numbers)
+        texts = [
+            searcher.views.texts_of(set_, number)[at]
+            for number, at in zip(numbers, which.tolist(), strict=True)
+        ]
+    rows = as_floats(np.array(spans.vectors[spans.start[places] + which]))
+    return [ids[number] for number in numbers], texts, rows
+
+
+def sample_lists(
+    searcher: Searcher, style: str, most: int, seed: int = 0
+) -> tuple[list[list[str]], Vectors]:
+    """Return the stored queries of documents drawn at random, at most ``most`` in all.
+
+    Texts by document, and the vectors (n, dim) of all of them in the same order.
+    """
+    set_ = searcher.require(style)
+    with searcher.catalog.reading():
+        snapshot = searcher.views.snapshot()
+        spans = snapshot.sets[style]
+        drawn = np.random.default_rng(seed).permutation(len(spans.count))
+        drawn = np.sort(drawn[np.cumsum(spans.count[drawn]) <= most])
+        drawn = drawn[spans.count[drawn] > 0]
+        numbers = snapshot.numbers[drawn].tolist()
+        lists = [searcher.views.texts_of(set_, number) for number in numbers]
+        rows = ranges(spans.start[drawn], spans.count[drawn])
+        return lists, as_floats(np.array(spans.vectors[rows]))
+
+
+def recall(searcher: Searcher, n: int, k: int) -> dict[str, Any]:
+    """Compare the best k of searches with the exact ones, for n queries of two kinds.
+
+    Half are stored queries. The others are like no stored one: each is the sum of a stored
+    query and of another one with its values shuffled. Both are searched by their vectors.
+    """
+    n, k = check_count("n", n), check_count("k", k)
+    method = replace(searcher.method("sharp"), words=0.0)
+    with searcher.catalog.reading():
+        layout = searcher.views.of(method).layout
+        stored = np.array(list(_some_queries(layout, n)), np.float32).reshape(-1, layout.dim)
+        half = len(stored) // 2
+        shuffled = np.random.default_rng(1).permuted(stored[:half], axis=1)
+        rows = np.concatenate([stored[half:], unit_rows(stored[:half] + shuffled)])
+        used = searcher.prefilter(method, k) is not None
+        quick, exact = (searcher.search(rows, [], k, method, one).ids for one in (False, True))
+    shared = np.array(
+        [len(set(a) & set(b)) / max(1, len(b)) for a, b in zip(quick, exact, strict=True)]
+    )
+    kinds = {
+        "overlap": shared,
+        "stored": shared[: len(rows) - half],
+        "unlike": shared[len(rows) - half :],
+    }
+    return {
+        "queries": len(rows), "k": k, "two_stage": used,
+        **{name: float(of.mean()) if len(of) else 1.0 for name, of in kinds.items()},
+        "worst": float(shared.min(initial=1.0)),
+    }  # fmt: skip
+
+
+def _some_queries(layout: Layout, n: int) -> Iterator[Vectors]:
+    """Yield a query vector of each of up to n documents, drawn at random."""
+    rng = np.random.default_rng(0)
+    drawn = rng.permutation(np.flatnonzero(np.diff(layout.offsets)))[:n]
+    for place in drawn.tolist():
+        yield rng.choice(layout.queries(place))
