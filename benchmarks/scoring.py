@@ -79,13 +79,13 @@ def main() -> None:
         part = stored[at : at + 10_000]
         part[:] = unit_rows(rng.standard_normal(part.shape, np.float32) + 0.05)
     documents, queries = stored[:n], stored[n:]
-    layout = Layout(
+    spans = (
         Spans(documents, np.arange(n), np.ones(n, np.int64)),
         [Spans(queries, np.arange(n) * each, np.full(n, each))],
         None,
     )
-    fixed = seconds(layout.fixed)  # compiles too
-    layout._fixed = None
+    Layout(*spans).fixed()  # compiles
+    layout = Layout(*spans)
     fixed = seconds(layout.fixed)
     method, k = METHODS["sharp"], 10
     told: dict[str, Any] = {

@@ -7,7 +7,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "strop"
@@ -66,40 +69,19 @@ def test_packages_import_only_what_stands_above_them() -> None:
 
 # -- private names ------------------------------------------------------------------------------
 
-# Files that still use private names; nothing may be added.
-STILL_PRIVATE = {
-    *(
-        f"benchmarks/{name}.py"
-        for name in "ann_libraries ideas rankings scoring search words".split()
-    ),
-    *(
-        f"tests/search/test_{name}.py"
-        for name in "candidate_cache candidates kernels words".split()
-    ),
-    "tests/cli/test_demo.py",
-    "tests/embed/test_embed.py",
-    "tests/embed/test_embed_st.py",
-    "tests/evaluation/test_tune.py",
-    "tests/expand/test_expand.py",
-    "tests/generate/test_generate.py",
-    "tests/generate/test_prompts.py",
-    "tests/io/test_bad_input.py",
-    "tests/research/test_analyse.py",
-    "tests/storage/test_durability.py",
-    "tests/storage/test_maintenance.py",
-    "tests/index/test_index_documents.py",
-}
 # Private by name, public by documentation.
 PUBLIC = {("os", "_exit"), ("sys", "_getframe")}
+BY_NAME = {"setattr", "getattr", "hasattr", "delattr", "patch", "object", "attrgetter"}
 OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_make"}
 
 
 def _private_uses(path: Path) -> Iterator[str]:
     """Yield uses of another package's underscore names: imports, attributes, patched names.
 
-    Outside src also attributes of any object but ``self``, such as ``index.catalog``.
+    An attribute of ``self`` is one's own. In src so is any that the package itself defines.
     """
     own = path.relative_to(SOURCE).parts[0] if path.is_relative_to(SOURCE) else ""
+    defined = _private_names(own) if own else set()
     names: dict[str, str] = {}
     for module, name, local in _imports(path):
         if _package(module, name) != own:
@@ -110,16 +92,38 @@ def _private_uses(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Attribute) and _is_private(node.attr):
             owner = ast.unparse(node.value)
             ours = owner in ("self", "cls") or (owner, node.attr) in PUBLIC
-            if owner in names or not (own or ours or node.attr in OF_NAMED_TUPLES):
+            ours |= node.attr in defined | OF_NAMED_TUPLES
+            if owner in names or not ours:
                 yield f"{names.get(owner, owner)}.{node.attr}"
-        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "setattr":
-            patched = [str(part.value) for part in node.args[:2] if isinstance(part, ast.Constant)]
-            if any(_is_private(name) for part in patched for name in part.split(".")):
+        elif isinstance(node, ast.Call) and _called(node) in BY_NAME:
+            given = [str(part.value) for part in node.args[:2] if isinstance(part, ast.Constant)]
+            parts = {name for part in given for name in part.split(".")}
+            if any(_is_private(name) for name in parts - defined):
                 yield ast.unparse(node)
+
+
+def _called(call: ast.Call) -> str:
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
 
 def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
+
+
+@cache
+def _private_names(package: str) -> set[str]:
+    """Return the underscore names that the files of a package define."""
+    names = set()
+    for path in _sources():
+        if path.relative_to(SOURCE).parts[0] == package:
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                    names.add(node.name)
+                elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    names.add(node.id)
+                elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                    names |= {node.attr} if ast.unparse(node.value) == "self" else set()
+    return {name for name in names if _is_private(name)}
 
 
 def test_nobody_uses_private_names_of_another_package() -> None:
@@ -130,26 +134,46 @@ def test_nobody_uses_private_names_of_another_package() -> None:
         for path in place.rglob("*.py")
         if (uses := set(_private_uses(path)))
     }
-    assert {file: found[file] for file in sorted(found.keys() - STILL_PRIVATE)} == {}
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from strop.search.layout import _FEW",
+        "from strop.search import layout; layout._FEW",
+        "index._workspace",
+        "open_index(path)._workspace.catalog",
+        "getattr(index, '_workspace')",
+        "monkeypatch.setattr(layout, '_FEW', 1)",
+        "monkeypatch.setattr('strop.search.layout._FEW', 1)",
+        "mock.patch.object(layout, '_FEW')",
+    ],
+)
+def test_a_private_use_is_found(tmp_path: Path, line: str) -> None:
+    (tmp_path / "test_it.py").write_text(line + "\n", "utf-8")
+    assert list(_private_uses(tmp_path / "test_it.py"))
 
 
 # -- where things may stand ---------------------------------------------------------------------
 
 LONGEST = 450
-STILL_LONG = {"cli/generate.py", "index.py", "search/candidates.py", "search/kernels.py"}
-SQL = re.compile(r"""["'](?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|PRAGMA)\s""")
+FACADE = 400
 MAY_HAVE_SQL = {"storage", "common/cache.py"}  # the second is a cache file of its own, no index
-MAY_COMPILE = {"search", "references", "common/compiled.py", "common/arrays.py"}
+SQL = re.compile(
+    r"\b(SELECT\s.*\sFROM|INSERT\s+(OR\s+\w+\s+)?INTO|DELETE\s+FROM|UPDATE\s+\w+\s+SET"
+    r"|(CREATE|ALTER|DROP)\s+(TEMP\s+)?(TABLE|INDEX)|PRAGMA\s)"
+)
+MAY_COMPILE = {"search", "references", "common/compiled.py"}
 
 
-def _outside(allowed: set[str], pattern: re.Pattern[str]) -> list[str]:
-    """Return the source files with the pattern that are not in the allowed packages or files."""
-    named = {str(path.relative_to(SOURCE)): path for path in _sources()}
-    return [
-        name
-        for name, path in named.items()
-        if not {name, name.split("/")[0]} & allowed and pattern.search(path.read_text("utf-8"))
-    ]
+def _nodes_outside(allowed: set[str]) -> Iterator[tuple[str, ast.AST]]:
+    """Yield (file and line, node) of the source files that are not allowed."""
+    for path in _sources():
+        relative = path.relative_to(SOURCE)
+        if not {relative.parts[0], relative.as_posix()} & allowed:
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                yield f"{relative}:{getattr(node, 'lineno', 0)}", node
 
 
 def test_no_source_file_is_too_long() -> None:
@@ -158,16 +182,36 @@ def test_no_source_file_is_too_long() -> None:
         for path in _sources()
     }
     too_long = {name for name, lines in lengths.items() if lines > LONGEST}
-    assert too_long <= STILL_LONG
+    assert too_long == set()
+
+
+def test_the_index_is_a_facade() -> None:
+    text = (SOURCE / "index.py").read_text("utf-8")
+    assert len(text.splitlines()) < FACADE
+    tree = ast.parse(text)
+    (index,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    assert not index.bases
+    imported = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import)]
+    assert not [line for line in imported if "numpy" in line]
 
 
 def test_sql_stands_in_storage_only() -> None:
-    assert _outside(MAY_HAVE_SQL, SQL) == []
+    for where, node in _nodes_outside(MAY_HAVE_SQL):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            assert not SQL.search(node.value), f"{where}: SQL outside storage"
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in ("execute", "executemany"), where
 
 
 def test_kernels_stand_in_search_and_references_only() -> None:
-    pattern = re.compile(r"^\s*(?:from|import) (?:numba|llvmlite|strop\.common\.compiled)\b", re.M)
-    assert _outside(MAY_COMPILE, pattern) == []
+    for where, node in _nodes_outside(MAY_COMPILE):
+        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if isinstance(node, ast.Import):
+            modules = [name.name for name in node.names]
+        for module in modules:
+            compiled = module.split(".")[0] in ("numba", "llvmlite")
+            compiled |= module == "strop.common.compiled"
+            assert not compiled, f"{where} must not import {module}"
 
 
 def test_every_package_says_what_lives_there() -> None:
@@ -199,34 +243,3 @@ def test_a_test_imports_no_other_test_file() -> None:
             r"^\s*(?:from|import) (test_\w+|conftest)\b", path.read_text("utf-8"), re.M
         )
         assert not found, f"{path} imports {found[0]}: move what they share to tests/helpers"
-
-
-def test_sql_stands_only_in_storage() -> None:
-    allowed = {"storage", "common/cache.py"}
-    sql = re.compile(
-        r"\b(SELECT\s.*\sFROM|INSERT\s+(OR\s+\w+\s+)?INTO|DELETE\s+FROM|UPDATE\s+\w+\s+SET"
-        r"|CREATE\s+(TEMP\s+)?(TABLE|INDEX)|PRAGMA\s)"
-    )
-    for path in _sources():
-        relative = path.relative_to(SOURCE)
-        if {relative.parts[0], relative.as_posix()} & allowed:
-            continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                assert not sql.search(node.value), f"{relative}:{node.lineno}: SQL outside storage"
-            if isinstance(node, ast.Attribute):
-                assert node.attr not in ("execute", "executemany"), f"{relative}:{node.lineno}"
-
-
-def test_only_search_and_references_are_compiled() -> None:
-    for path in _sources():
-        relative = path.relative_to(SOURCE)
-        if relative.parts[0] in ("search", "references") or relative.name == "compiled.py":
-            continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if isinstance(node, ast.Import):
-                modules = [name.name for name in node.names]
-            for module in modules:
-                compiled = module.split(".")[0] == "numba" or module == "strop.common.compiled"
-                assert not compiled, f"{relative} must not import {module}"

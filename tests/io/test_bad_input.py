@@ -459,7 +459,7 @@ def test_the_demo_keeps_off_an_index_of_something_else(
 
 def _full_catalog(monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
     """Let the catalog grow by ``spare`` pages and no more."""
-    connect = Database._connect
+    connect = Database.connect
 
     def limited(self: Database) -> sqlite3.Connection:
         connection = connect(self)
@@ -467,7 +467,7 @@ def _full_catalog(monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
         connection.execute(f"PRAGMA max_page_count = {pages + spare}")
         return connection
 
-    monkeypatch.setattr(Database, "_connect", limited)
+    monkeypatch.setattr(Database, "connect", limited)
 
 
 def test_no_room_in_the_catalog(

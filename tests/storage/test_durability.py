@@ -333,7 +333,7 @@ def test_a_disk_too_full_for_the_catalog(scratch: Path, monkeypatch: pytest.Monk
     with reopen(scratch / "whole") as index:
         change(index)
         want, references = all_scores(index, "birch 3"), references_of(index)
-    connect, refused, room = Database._connect, 0, 0
+    connect, refused, room = Database.connect, 0, 0
     while True:
         path = shutil.copytree(scratch / "begin", scratch / f"{room}")
 
@@ -343,7 +343,7 @@ def test_a_disk_too_full_for_the_catalog(scratch: Path, monkeypatch: pytest.Monk
             connection.execute(f"PRAGMA max_page_count = {pages + room}")
             return connection
 
-        monkeypatch.setattr(Database, "_connect", limited)
+        monkeypatch.setattr(Database, "connect", limited)
         with reopen(path) as index:
             try:
                 change(index)
@@ -353,7 +353,7 @@ def test_a_disk_too_full_for_the_catalog(scratch: Path, monkeypatch: pytest.Monk
                 assert index.check() == []
                 all_scores(index, "birch 3")
             finally:
-                monkeypatch.setattr(Database, "_connect", connect)
+                monkeypatch.setattr(Database, "connect", connect)
         with reopen(path) as index:
             texts = {id_: index.get(f"d{id_}").text[:3] for id_ in range(20, 40)}
             assert set(texts.values()) in ({"Old"}, {"New"})

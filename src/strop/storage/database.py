@@ -73,13 +73,14 @@ class Database:
         own: _OwnConnection | None = getattr(self._local, "own", None)
         if own is None or self._local.process != os.getpid():  # SQLite must not cross a fork
             with explained(self.path):
-                own = _OwnConnection(self._connect())
+                own = _OwnConnection(self.connect())
             with self._opening:
                 self._connections.add(own)
                 self._local.own, self._local.process = own, os.getpid()
         return own.connection
 
-    def _connect(self) -> sqlite3.Connection:
+    def connect(self) -> sqlite3.Connection:
+        """Return a new connection with the settings that every thread's has."""
         for end in ("", "-wal", "-shm", "-journal"):
             if self.path.with_name(self.path.name + end).is_symlink():
                 raise BadIndex(
