@@ -19,11 +19,12 @@ import ir_measures
 import pytest
 from filelock import FileLock
 from helpers.commands import Ran, beir, jsonl, python_m_strop, strop
+from helpers.files import read_run
 
 from strop import Index, __version__
 from strop.cli.demo import read_questions
 from strop.cli.main import main
-from strop.io.datasets import read_qrels, read_queries, read_run
+from strop.io.datasets import read_qrels, read_queries
 from strop.storage.pipeline import Pipeline
 from strop.types import Document
 

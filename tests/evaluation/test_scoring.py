@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.files import read_run
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
@@ -14,7 +15,7 @@ from scipy.stats import ttest_rel
 from strop import METHODS, Dataset, Index, Method, evaluate
 from strop.errors import BadInput
 from strop.evaluation.scoring import Report, decreasing, holm
-from strop.io.datasets import read_run, write_run
+from strop.io.datasets import write_run
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lamda mu".split()
 

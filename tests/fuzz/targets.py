@@ -23,7 +23,7 @@ from strop.generate.filters import apply_filters
 from strop.generate.parsing import parse_reply
 from strop.generate.prompts import PromptSettings
 from strop.io.corpora import read_corpus
-from strop.io.datasets import read_dataset, read_qrels, read_queries, read_query_lists, read_run
+from strop.io.datasets import read_dataset, read_qrels, read_queries, read_query_lists
 from strop.io.sentences import title_and_sentences
 from strop.lm.anthropic import read_anthropic
 from strop.lm.openai import read_openai
@@ -93,10 +93,6 @@ def queries(data: bytes) -> None:
 
 def qrels(data: bytes) -> None:
     read_qrels(_file("qrels.tsv", data))
-
-
-def run_file(data: bytes) -> None:
-    read_run(_file("run.trec", data))
 
 
 def query_lists(data: bytes) -> None:
@@ -198,7 +194,6 @@ TARGETS: dict[str, Target] = {
     "zipped": zipped,
     "queries": queries,
     "qrels": qrels,
-    "run_file": run_file,
     "query_lists": query_lists,
     "dataset": dataset,
     "reply": reply,
@@ -231,7 +226,6 @@ SEEDS: dict[str, list[bytes]] = {
     "zipped": [gzip.compress(_DOCUMENT * 3, mtime=0), b"\x1f\x8b"],
     "queries": [_QUERY, b"q1\twhat is a fox\n"],
     "qrels": [_QRELS, b"q1 0 a 1\nq1 Q0 b 2\n"],
-    "run_file": [b"q1 Q0 a 1 0.5 tag\nq1 Q0 b 2 1e-3 tag\n"],
     "query_lists": [b'{"id": "a", "queries": ["one", "two"]}\n', b'{"_id": 1, "query": "one"}\n'],
     "dataset": [_QUERY + b"\0" + _QRELS],
     "reply": [

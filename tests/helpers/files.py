@@ -33,3 +33,13 @@ def complaint(call: Callable[..., Any], *args: Any, **options: Any) -> str:
 
 def refused(path: Path, content: str | bytes, **options: Any) -> str:
     return complaint(read_corpus, put(path, content), **options)
+
+
+def read_run(path: Path) -> dict[str, dict[str, float]]:
+    """Read a TREC run as ``run[query id][document id] = score``, in the file's order."""
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    run: dict[str, dict[str, float]] = {}
+    for line in text.decode().split("\n")[:-1]:
+        query, _, document, _, score, _ = line.split(" ")
+        run.setdefault(query, {})[document] = float(score)
+    return run

@@ -28,7 +28,6 @@ from strop.io.datasets import (
     read_qrels,
     read_queries,
     read_query_lists,
-    read_run,
     write_run,
 )
 from strop.types import Document
@@ -401,7 +400,7 @@ def test_folder_for_a_file_and_file_for_a_folder(tmp_path: Path) -> None:
     path = put(tmp_path / "c.jsonl", "")
     for format in ("beir", "text"):
         assert "c.jsonl: is a file" in complaint(read_corpus, path, format=format)
-    for read in (read_queries, read_qrels, read_run, read_query_lists):
+    for read in (read_queries, read_qrels, read_query_lists):
         assert "Is a directory" in complaint(read, tmp_path)
 
 

@@ -101,14 +101,6 @@ class ApiEmbedder(BaseEmbedder):
         self._concurrency, self._transport = concurrency, transport
         self._reached = False
 
-    @property
-    def dim(self) -> int:
-        """The length of a vector, found by embedding one word if it is not known yet."""
-        if self._dim is None:
-            self.embed(["word"], "document")
-        assert self._dim is not None
-        return self._dim
-
     def prompt(self, kind: Kind) -> str:
         """The text put before an input of this kind, "" if none."""
         return self._prompts.get(kind, "")

@@ -45,7 +45,8 @@ class Embedder(Protocol):
 class BaseEmbedder(ABC):
     """The common part: blank texts, checked input, checked output as unit rows.
 
-    A subclass sets ``name``, ``revision`` and ``options`` and implements ``_vectors``.
+    A subclass sets ``name``, ``revision`` and ``options`` and implements ``_vectors``;
+    ``_dim`` too if it knows it.
     """
 
     name: str
@@ -56,10 +57,14 @@ class BaseEmbedder(ABC):
     unkeyed_options: frozenset[str] = frozenset()
     """Options that do not change vectors beyond what revision and prompt already say."""
 
+    _dim: int | None = None
+
     @property
-    @abstractmethod
     def dim(self) -> int:
-        """The length of a vector."""
+        """The length of a vector; if it is not known yet, one word is embedded."""
+        if self._dim is None:
+            self._dim = self.embed(["word"], "document").shape[1]
+        return self._dim
 
     @abstractmethod
     def _vectors(self, texts: list[str], kind: Kind) -> Any:

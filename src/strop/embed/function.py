@@ -38,14 +38,6 @@ class CallableEmbedder(BaseEmbedder):
         self._with_kind = _takes_kind(function)
         self._dim = dim
 
-    @property
-    def dim(self) -> int:
-        """The length of a vector; embeds one word if it is not known yet."""
-        if self._dim is None:
-            self.embed(["word"], "document")
-        assert self._dim is not None
-        return self._dim
-
     def _vectors(self, texts: list[str], kind: Kind) -> Vectors:
         raw = self._function(texts, kind=kind) if self._with_kind else self._function(texts)
         rows = checked_vectors(raw, len(texts), self.name, self._dim)

@@ -84,11 +84,6 @@ class SentenceTransformerEmbedder(BaseEmbedder):
         self._dim = int(_dimension(model))
         self.revision = MINILM_SHA256 if name == "minilm" else _revision(source, revision)
 
-    @property
-    def dim(self) -> int:
-        """The length of a vector."""
-        return self._dim
-
     def prompt(self, kind: Kind) -> str:
         """The text put before an input of this kind, "" if none."""
         return self._prompts[kind]

@@ -56,14 +56,9 @@ class WordLlama(BaseEmbedder):
         self.options = {} if dim == 256 else {"dim": dim}
         self._known = _Known(self.tokenizer)
 
-    @property
-    def dim(self) -> int:
-        """The length of a vector."""
-        return self._dim
-
     def _vectors(self, texts: list[str], kind: Kind) -> NDArray[np.float32]:
         """Sums of token vectors; the mean has the same direction."""
-        sums = np.zeros((len(texts), self._dim), np.float32)
+        sums = np.zeros((len(texts), self.dim), np.float32)
         for rows, words, ends in _blocks(texts):
             sums[rows] += self._block_sums(words, ends)
         return sums

@@ -1,4 +1,4 @@
-"""Reads and writes queries, relevance judgements, TREC runs and lists of generated queries."""
+"""Reads queries, relevance judgements and lists of generated queries; writes TREC runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from strop.errors import BadInput
@@ -87,15 +86,6 @@ def read_qrels(path: PathLike) -> dict[str, dict[str, int]]:
     return qrels
 
 
-def write_qrels(path: PathLike, qrels: Mapping[str, Mapping[str, int]]) -> None:
-    """Write judgements in TREC's four columns; the file appears whole or not at all."""
-    with atomic_write(path) as file:
-        for query, grades in qrels.items():
-            _check_word(query, "query id", path)
-            for document, grade in grades.items():
-                file.write(f"{query} 0 {_check_word(document, 'document id', path)} {grade:d}\n")
-
-
 def read_dataset(folder: PathLike, split: str = "test") -> Dataset:
     """Read a BEIR folder's judged queries, in the order of ``queries.jsonl``, and their qrels.
 
@@ -140,23 +130,8 @@ def read_query_lists(path: PathLike) -> Iterator[tuple[str, str, list[str]]]:
         yield where, id, queries
 
 
-def read_run(path: PathLike) -> dict[str, dict[str, float]]:
-    """Read a TREC run as ``run[query id][document id] = score``, in the file's order.
-
-    The ranks in the file are ignored: as for trec_eval, the scores decide.
-    """
-    run: dict[str, dict[str, float]] = {}
-    for where, line in filled_lines(path):
-        cells = line.split(None, 5)
-        if len(cells) != 6:
-            what = f"{len(cells)} columns in {short(line)}"
-            raise BadInput(f"{where}: {what}; write six: query Q0 document rank score tag")
-        _add_score(run, checked_id(cells[0], where), checked_id(cells[2], where), cells[4], where)
-    return run
-
-
 def write_run(path: PathLike, run: Mapping[str, Iterable[tuple[str, float]]], tag: str) -> None:
-    """Write (document id, score) pairs, best first, as a TREC run that reads back exactly.
+    """Write (document id, score) pairs, best first, as a TREC run, with every digit.
 
     The file appears whole or not at all. A query without documents leaves no line in it.
     """
@@ -165,25 +140,17 @@ def write_run(path: PathLike, run: Mapping[str, Iterable[tuple[str, float]]], ta
     with atomic_write(path) as file:
         for query, ranked in run.items():
             _check_word(query, "query id", name)
-            written: dict[str, dict[str, float]] = {}
+            seen = set()
             for rank, (document, score) in enumerate(ranked, 1):
                 _check_word(document, "document id", name)
-                exact = _add_score(written, query, document, score, name)
-                file.write(f"{query} Q0 {document} {rank} {exact!r} {tag}\n")
-
-
-def _add_score(
-    run: dict[str, dict[str, float]], query: str, document: str, score: str | float, where: str
-) -> float:
-    number = math.nan  # NaN cannot be ranked either
-    with suppress(ValueError):
-        number = float(score)
-    if math.isnan(number):
-        raise BadInput(f"{where}: score {short(score)} of {short(document)} is not a number")
-    if document in run.setdefault(query, {}):
-        raise BadInput(f"{where}: {short(document)} twice for query {short(query)}; keep one")
-    run[query][document] = number
-    return number
+                number = float(score)
+                if math.isnan(number):  # it cannot be ranked
+                    raise BadInput(f"{name}: the score of {short(document)} is not a number (nan)")
+                if document in seen:
+                    what = f"{short(document)} twice for query {short(query)}"
+                    raise BadInput(f"{name}: {what}; keep one")
+                seen.add(document)
+                file.write(f"{query} Q0 {document} {rank} {number!r} {tag}\n")
 
 
 def _check_word(word: str, what: str, path: PathLike) -> str:

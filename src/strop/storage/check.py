@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,6 @@ from strop.storage.sidecar import CACHE, problem_with_sidecar
 from strop.storage.snapshot import SPANS, cache_is_true
 from strop.storage.vectors import damaged_rows, row_type, whole_rows
 from strop.types import Progress
-
-SidecarChecks = Mapping[str, Callable[[Path], str | None]]
-"""By kind of sidecar: what is wrong with the one at a path, None if nothing."""
 
 
 @dataclass
@@ -44,13 +41,7 @@ class Findings:
         self.rewrite.setdefault(set_id, set()).update(numbers)
 
 
-def check(
-    catalog: Catalog,
-    folder: Path,
-    dim: int,
-    progress: Progress | None = None,
-    sidecar_checks: SidecarChecks | None = None,
-) -> Findings:
+def check(catalog: Catalog, folder: Path, dim: int, progress: Progress | None = None) -> Findings:
     """Read everything and return what is wrong: damage of any file, and contradictions."""
     findings = Findings()
 
@@ -93,8 +84,7 @@ def check(
                 findings.problems.append("the cache of spans differs from the catalog")
                 findings.sidecars.add(SPANS)
             for kind, name in catalog.settings.sidecars().items():
-                examine = (sidecar_checks or {}).get(kind, problem_with_sidecar)
-                if problem := examine(folder / CACHE / name):
+                if problem := problem_with_sidecar(folder / CACHE / name):
                     findings.problems.append(f"the {kind} {CACHE}/{name} are {problem}")
                     findings.sidecars.add(kind)
 

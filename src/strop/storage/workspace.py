@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from strop.embed import Embedder
 from strop.errors import BadIndex, IndexBusy, IndexDamaged, StropError
 from strop.storage.catalog import Catalog
-from strop.storage.check import SidecarChecks, check
+from strop.storage.check import check
 from strop.storage.compaction import compact
 from strop.storage.database import Database
 from strop.storage.intake import (
@@ -239,22 +239,18 @@ class Workspace:
         except IndexDamaged:
             return set()
 
-    def check(
-        self, progress: Progress | None = None, sidecar_checks: SidecarChecks | None = None
-    ) -> list[str]:
+    def check(self, progress: Progress | None = None) -> list[str]:
         """Read everything and return what is wrong."""
         while True:
             before = self._in_use()
-            findings = check(self.catalog, self.path, self.dim, progress, sidecar_checks)
+            findings = check(self.catalog, self.path, self.dim, progress)
             # Not what a writer took away meanwhile.
             if not findings.problems or self._in_use() == before:
                 return findings.problems
 
-    def repair(
-        self, progress: Progress | None = None, sidecar_checks: SidecarChecks | None = None
-    ) -> list[str]:
+    def repair(self, progress: Progress | None = None) -> list[str]:
         """Within ``writing``: check, make lost vectors anew, and return what was wrong."""
-        findings = check(self.catalog, self.path, self.dim, progress, sidecar_checks)
+        findings = check(self.catalog, self.path, self.dim, progress)
         if findings.problems:
             repair(self.catalog, self.path, self.dim, findings)
             self._sweep()
