@@ -180,8 +180,9 @@ def check_method(method: Method) -> Method:
     return method
 
 
-def check_count(name: str, value: Any, most: int = 10**9) -> int:
+def check_count(name: str, value: Any) -> int:
     """Return a whole number of 1 or more; refuse anything else."""
+    most = 10**9
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not whole or not 1 <= value <= most:
         raise BadInput(f"{name} must be 1 or more, a whole number up to {most:,}, not {value!r}")

@@ -33,10 +33,16 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
         yield running
 
 
-def service(server: ScriptedServer, family: str, **limits: int) -> Batches:
+def service(
+    server: ScriptedServer, family: str, requests: int | None = None, size: int | None = None
+) -> Batches:
+    """Return a batch service, with other limits than its own if they are given."""
     url = server.url if family == "openai" else server.root
     lm = load(f"{family}:m", base_url=url, timeout=5.0, retries=3, clock=FakeClock())
-    return open_batches(lm, **limits)
+    batches = open_batches(lm)
+    batches.most_requests = requests or batches.most_requests
+    batches.most_bytes = size or batches.most_bytes
+    return batches
 
 
 def by_key(results: Any, asked: list[Request]) -> dict[str, Reply | Failure]:
@@ -125,7 +131,7 @@ def test_a_batch_that_fails_as_a_whole(server: ScriptedServer) -> None:
 
 @both
 def test_requests_are_split_by_the_limits(server: ScriptedServer, family: str) -> None:
-    batches = service(server, family, max_requests=4)
+    batches = service(server, family, requests=4)
     pulled = 0
 
     def source() -> Iterator[Request]:
@@ -142,12 +148,12 @@ def test_requests_are_split_by_the_limits(server: ScriptedServer, family: str) -
     assert [len(batch.custom_ids) for batch in (first, *rest)] == [4, 4, 2]
 
     line = len(json.dumps({"custom_id": custom_id("k0"), "params": batches.lm.body(request("k0"))}))
-    small = service(server, family, max_bytes=3 * line)
+    small = service(server, family, size=3 * line)
     sizes = [len(batch.custom_ids) for batch in small.submit(requests(7))]
     assert sum(sizes) == 7
     assert max(sizes) <= 3
     with pytest.raises(BadInput, match=r"'k0' has [\d,]+ bytes; the service takes 10"):
-        list(service(server, family, max_bytes=10).submit(requests(1)))
+        list(service(server, family, size=10).submit(requests(1)))
     assert list(batches.submit([])) == []
 
 

@@ -388,6 +388,3 @@ def report(
         print_json({"page": str(page), "bytes": page.stat().st_size})
     else:
         echo(str(page))
-
-
-COMMANDS = (analyse, report, reproduce)

@@ -19,6 +19,7 @@ _LONG_ENOUGH = 8
 """Characters. Servers of one's own get words such as "none" or "ollama" for a key. In replies they
 are words like any other."""
 _SHORTEST = 4
+_LONGEST_LINE = 200
 _READ_FOR_A_LINE = 4000
 _MARKS = ("\\", "%", "&#")
 _ESCAPE = re.compile(
@@ -116,11 +117,11 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def one_line(value: object, longest: int = 200) -> str:
-    """Return a value as one line of at most ``longest`` characters without any key."""
+def one_line(value: object) -> str:
+    """Return a value as one line of at most ``_LONGEST_LINE`` characters without any key."""
     try:
         text = str(value)
     except RecursionError:
         text = f"a {type(value).__name__}, nested deeply"
     line = redact(" ".join(storable(text[:_READ_FOR_A_LINE]).split()), _SHORTEST)
-    return line if len(line) <= longest else line[:longest] + "…"
+    return line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "…"

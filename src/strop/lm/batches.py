@@ -68,7 +68,7 @@ class Status:
 class Batches(ABC):
     """One service. Ids of batches are kept by the caller; nothing is remembered here.
 
-    ``max_requests`` and ``max_bytes`` bound one batch, by default as the service does.
+    ``most_requests`` and ``most_bytes`` are the service's limits of one batch.
     """
 
     form: Form
@@ -76,16 +76,8 @@ class Batches(ABC):
     most_bytes: int
     path: str
 
-    def __init__(
-        self,
-        lm: OpenAILM | AnthropicLM,
-        *,
-        max_requests: int | None = None,
-        max_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, lm: OpenAILM | AnthropicLM) -> None:
         self.lm = lm
-        self._max_requests = max_requests or self.most_requests
-        self._max_bytes = max_bytes or self.most_bytes
 
     def submit(self, requests: Iterable[Request]) -> Iterator[Submitted]:
         """Submit requests, in as many batches as the service's limits ask for.
@@ -163,8 +155,8 @@ class Batches(ABC):
                 names: list[str] = []
                 while (
                     item is not None
-                    and len(names) < self._max_requests
-                    and lines.tell() + len(item[1]) <= self._max_bytes
+                    and len(names) < self.most_requests
+                    and lines.tell() + len(item[1]) <= self.most_bytes
                 ):
                     names.append(item[0])
                     lines.write(item[1])
@@ -178,8 +170,8 @@ class Batches(ABC):
         for request in requests:
             line = request_line(self.form, request, self.lm.body(request), self._url(), seen)
             data = line.encode()
-            if len(data) > self._max_bytes:
-                limit = f"the service takes {self._max_bytes:,}"
+            if len(data) > self.most_bytes:
+                limit = f"the service takes {self.most_bytes:,}"
                 raise BadInput(f"request {short(request.key)} has {len(data):,} bytes; {limit}")
             yield custom_id(request.key), data
 
@@ -320,13 +312,10 @@ def _count(counts: Any, name: str) -> int:
         return 0
 
 
-def open_batches(
-    lm: LM, *, max_requests: int | None = None, max_bytes: int | None = None
-) -> Batches:
+def open_batches(lm: LM) -> Batches:
     """The batch service of a model's vendor."""
-    limits = {"max_requests": max_requests, "max_bytes": max_bytes}
     if isinstance(lm, OpenAILM):
-        return OpenAIBatches(lm, **limits)
+        return OpenAIBatches(lm)
     if isinstance(lm, AnthropicLM) and not lm.bedrock:
-        return AnthropicBatches(lm, **limits)
+        return AnthropicBatches(lm)
     raise BadInput(f"{lm.name} has no batch service; openai:<model> and anthropic:<model> have")

@@ -74,20 +74,13 @@ def known_prices() -> Mapping[str, Price]:
     return {model: Price(**row, read=table["read"]) for model, row in table["models"].items()}
 
 
-def price(
-    model: str, *, host: str | None = None, given: Mapping[str, Price] | None = None
-) -> Price | None:
+def price(model: str, *, host: str | None = None) -> Price | None:
     """The price of a model, None if unknown.
 
     ``model`` is a name such as ``gpt-4.1-mini``, with or without the date of a version.
     ``host`` is where it would be called: elsewhere than at its vendor's the table says nothing.
-    ``given`` holds prices that come before the table's.
     """
-    names = (model, _DATED.sub("", model))
-    for name in names:
-        if given and name in given:
-            return given[name]
-    for name in names:
+    for name in (model, _DATED.sub("", model)):
         if listed := known_prices().get(name):
             return listed if host in (None, listed.host) else None
     return None

@@ -8,13 +8,16 @@ from strop.common.arrays import Ints
 from strop.common.compiled import compiled
 from strop.types import Vectors
 
+_POINTS_PER_CELL = 40
+_ROUNDS = 8
 
-def rough_centres(points: Vectors, cells: int, each: int = 40, rounds: int = 8) -> Vectors:
-    """Return unit centres (cells, dim): a few rounds of KMeans on about ``each`` points a cell."""
-    step = max(1, len(points) // (cells * each))
+
+def rough_centres(points: Vectors, cells: int) -> Vectors:
+    """Return unit centres (cells, dim): a few rounds of KMeans on a sample of the points."""
+    step = max(1, len(points) // (cells * _POINTS_PER_CELL))
     sample = np.ascontiguousarray(points[::step])
     centres = sample[np.linspace(0, len(sample) - 1, cells).astype(np.int64)].copy()
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         sums = np.zeros_like(centres)
         _add_rows(sample, nearest_centres(sample, centres), sums)
         lengths = np.linalg.norm(sums, axis=1, keepdims=True)

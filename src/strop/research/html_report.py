@@ -22,6 +22,7 @@ from strop.research.figures import draw_sets, draw_sweep, inline_svg
 from strop.types import Dataset, Progress
 
 PAGE = "index.html"
+_TEXT_CHARS = 300
 SWEEPS: tuple[What, ...] = ("alpha", "temperature", "n")
 _STYLE = """
 :root{color-scheme:light dark}
@@ -120,10 +121,10 @@ def _safe(text: object) -> str:
     return html.escape(cleaned, quote=True)
 
 
-def _foreign(text: str, most: int = 300) -> str:
+def _foreign(text: str) -> str:
     """Return a text from outside, shortened; <bdi> keeps its writing direction to itself."""
     folded = " ".join(text.split())
-    folded = folded if len(folded) <= most else folded[: most - 1].rstrip() + "…"
+    folded = folded if len(folded) <= _TEXT_CHARS else folded[: _TEXT_CHARS - 1].rstrip() + "…"
     return f"<bdi>{_safe(folded)}</bdi>"
 
 

@@ -21,18 +21,18 @@ _ROWS_AT_ONCE = 8192
 
 
 def drop_leaks(
-    catalog: Catalog, snapshot: Snapshot, asked: Vectors, gate: float, embed: Embed
+    catalog: Catalog, snapshot: Snapshot, query_vectors: Vectors, gate: float, embed: Embed
 ) -> tuple[Snapshot, dict[str, dict[int, Flags]]]:
     """Return a snapshot without the generated queries that are too close to a test query.
 
-    Gone is every stored query whose cosine to any of ``asked`` (n, dim) is ``gate`` or more,
-    whatever its document; also from expanded texts, which are embedded anew without it.
+    Gone is every stored query whose cosine to any of ``query_vectors`` (n, dim) is ``gate`` or
+    more, whatever its document; also from expanded texts, which are embedded anew without it.
     Sentences stay: they are the corpus's own. Also says of each set which of a document's queries
     went, by its number.
     """
     known = catalog.sets.all()
     dropped = {
-        name: _too_close(spans, asked, gate)
+        name: _too_close(spans, query_vectors, gate)
         for name, spans in snapshot.sets.items()
         if not known[name].derived
     }
@@ -61,11 +61,11 @@ def drop_leaks(
     return replace(snapshot, sets=sets), gone
 
 
-def _too_close(spans: Spans, asked: Vectors, gate: float) -> Flags:
+def _too_close(spans: Spans, query_vectors: Vectors, gate: float) -> Flags:
     """Tell of every row of a set's file whether it is a document's and too close."""
     close = np.zeros(len(spans.vectors), bool)
     rows = ranges(spans.start, spans.count)
-    turned = np.ascontiguousarray(asked.T)
+    turned = np.ascontiguousarray(query_vectors.T)
     for at in range(0, len(rows), _ROWS_AT_ONCE):
         part = rows[at : at + _ROWS_AT_ONCE]
         close[part] = ((as_floats(np.asarray(spans.vectors[part])) @ turned) >= gate).any(axis=1)

@@ -17,7 +17,7 @@ from strop.types import Vectors
 
 
 def sample_queries(
-    searcher: Searcher, style: str, most: int, seed: int = 0
+    searcher: Searcher, style: str, most: int
 ) -> tuple[list[str], list[str], Vectors]:
     """Return stored queries of a set: the ids of their documents, texts and vectors (n, dim)."""
     set_ = searcher.require(style)
@@ -26,7 +26,7 @@ def sample_queries(
         spans = snapshot.sets[style]
         ends = np.cumsum(spans.count)
         total = int(ends[-1]) if len(ends) else 0
-        drawn = np.sort(np.random.default_rng(seed).permutation(total)[:most])
+        drawn = np.sort(np.random.default_rng(0).permutation(total)[:most])
         places = np.searchsorted(ends, drawn, "right")
         which = drawn - (ends - spans.count)[places]
         numbers = snapshot.numbers[places].tolist()
@@ -39,9 +39,7 @@ def sample_queries(
     return [ids[number] for number in numbers], texts, rows
 
 
-def sample_lists(
-    searcher: Searcher, style: str, most: int, seed: int = 0
-) -> tuple[list[list[str]], Vectors]:
+def sample_lists(searcher: Searcher, style: str, most: int) -> tuple[list[list[str]], Vectors]:
     """Return the stored queries of documents drawn at random, at most ``most`` in all.
 
     Texts by document, and the vectors (n, dim) of all of them in the same order.
@@ -50,7 +48,7 @@ def sample_lists(
     with searcher.catalog.reading():
         snapshot = searcher.views.snapshot()
         spans = snapshot.sets[style]
-        drawn = np.random.default_rng(seed).permutation(len(spans.count))
+        drawn = np.random.default_rng(0).permutation(len(spans.count))
         drawn = np.sort(drawn[np.cumsum(spans.count[drawn]) <= most])
         drawn = drawn[spans.count[drawn] > 0]
         numbers = snapshot.numbers[drawn].tolist()
