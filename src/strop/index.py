@@ -1,6 +1,6 @@
 """Index: the facade. It joins the folder (storage), references, generation, search, expansion.
 
-Each method names the room that does the work. There is no SQL and no arithmetic here.
+Each method calls the package that does the work. There is no SQL and no arithmetic here.
 """
 
 from __future__ import annotations

@@ -412,6 +412,9 @@ def test_an_empty_query_and_an_empty_index(index: Index, tmp_path: Path) -> None
     refined = index.refine(["apple", "  "], HyDE(lm, samples=1))
     assert refined.failed == {1: "the query is empty"}
     assert len(lm.prompts) == 1
+    for first_pass in ("trad", "sharp:words=1", "bm25"):
+        refined = index.refine(["apple", "  "], LameR(lm, first_pass=first_pass))
+        assert refined.failed == {1: "the query is empty"}
     assert index.refine([], HyDE(lm)).vectors.shape == (0, DIM)
     with create(tmp_path / "empty") as empty:
         refined = empty.refine(QUERIES, LameR(lm))

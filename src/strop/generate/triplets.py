@@ -36,6 +36,10 @@ def triplets(catalog: Catalog, set_: QuerySet, negatives: int = 1) -> Iterator[T
     if not catalog.references.counts():
         index = catalog.path.parent
         raise BadInput(f"{index} has no references yet: strop references {index}")
+    return _triplets(catalog, set_, negatives)
+
+
+def _triplets(catalog: Catalog, set_: QuerySet, negatives: int) -> Iterator[Triplet]:
     lists = _generated_lists(catalog, set_)
     generated = next(lists, None)
     for number, document, _ in catalog.documents.all():
