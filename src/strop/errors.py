@@ -23,7 +23,11 @@ class BadIndex(StropError):
 
 
 class IndexBusy(BadIndex):
-    """Another process is writing to the index."""
+    """Another process, or another thread of this one, is writing to the index."""
+
+
+class UnfinishedIndex(UserWarning):
+    """A search that does not see all documents: some still wait to be embedded."""
 
 
 class IndexDamaged(BadIndex):
@@ -39,3 +43,7 @@ class ServiceError(StropError):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
+
+
+class TextRefused(ServiceError):
+    """An embedder, remote or not, cannot make a vector of one text; others are not affected."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from strop.embed import Embedder
-from strop.errors import BadInput
+from strop.errors import BadInput, UnfinishedIndex
 from strop.expand.methods import QueryMethod, refine
 from strop.expand.refining import Limits, Refined, Resources
 from strop.generate.generation import Generation, IndexSteps
@@ -48,6 +48,7 @@ class Index:
         self._workspace, self.catalog = workspace, workspace.catalog
         self.path, self.dim = workspace.path, workspace.dim
         self.searcher = searcher or Searcher(self.catalog, self.path, self.dim)
+        self._warned = searcher is not None  # of an unfinished index; a view's owner was
 
     @classmethod
     def create(
@@ -98,14 +99,18 @@ class Index:
         self,
         documents: Iterable[Document | Mapping[str, Any] | tuple[Document, str]],
         progress: Progress | None = None,
+        *,
+        keep_queries: bool = False,
     ) -> Changes:
         """Add documents; one with a known id replaces the old one if it differs.
 
         All are stored or, on bad input, none. Then they and the query sets that come from their
         text are embedded. A document may come with its place in a file, for error messages.
+        Imported and generated queries of an older text are not used in searches until they are
+        imported or generated again; with ``keep_queries`` they are used for the new text too.
         """
         with self._workspace.writing():
-            changes = self.catalog.documents.add(placed(documents))
+            changes = self.catalog.documents.add(placed(documents), keep_queries)
             self._embed_new(progress)
         return changes
 
@@ -140,9 +145,14 @@ class Index:
         return self.catalog.documents.count()
 
     def finish(self, progress: Progress | None = None) -> None:
-        """Continue work that was interrupted, if there is any."""
+        """Continue work that was interrupted, and try again what the embedder refused."""
         with self._workspace.writing():
-            self._embed_new(progress)
+            self._workspace.finish(progress)
+            self.searcher.update_codes()
+
+    def unfinished(self) -> str:
+        """Say what still waits to be embedded and how to continue; "" if nothing does."""
+        return self._workspace.unfinished()
 
     def _embed_new(self, progress: Progress | None) -> None:
         """Embed what has no vector yet, and update the prefilter."""
@@ -211,7 +221,7 @@ class Index:
         return self.searcher.views.query_sets()
 
     def queries_of(self, id_: str) -> dict[str, list[str]]:
-        """Return a document's stored queries by set."""
+        """Return a document's stored queries by set, also those of an older text."""
         with self.catalog.reading():
             return self.catalog.sets.of_document(self.catalog.documents.number_of(id_))
 
@@ -277,6 +287,9 @@ class Index:
         """
         k = check_count("k", k)
         queries = as_queries(queries)
+        if not self._warned and (message := self.unfinished()):
+            self._warned = True  # once is enough
+            warnings.warn(message, UnfinishedIndex, stacklevel=2)
         chosen = self.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
         if expand is not None:
             refined = self.refine(queries, expand)

@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -418,6 +419,19 @@ def test_queries_replace_and_report_unknown_ids(index: Path, tmp_path: Path) -> 
     assert stored == ["carry"]
 
 
+def test_queries_of_an_older_text_are_named_and_can_be_kept(index: Path, tmp_path: Path) -> None:
+    file, changed = tmp_path / "queries.jsonl", tmp_path / "changed.jsonl"
+    file.write_text(jsonl({"id": "shutil.move", "queries": ["what is it"]}))
+    changed.write_text(jsonl({"id": "shutil.move", "text": "Something else."}))
+    assert strop("queries", index, "--file", file, "--style", "simple").code == 0
+    assert strop("add", index, changed).code == 0
+    shown = " ".join(strop("info", index).stdout.split())
+    assert "1 list older than its text" in shown
+    assert "--keep-queries" in shown
+    assert strop("add", index, changed, "--keep-queries", "--json").json["unchanged"] == 1
+    assert "older than" not in strop("info", index).stdout
+
+
 def test_expanded_text_is_no_query_set_and_waits_for_no_finish(index: Path) -> None:
     ran = strop("search", index, "copy", "--method", "doc2query", "--json").json
     assert len(ran["hits"]) == 10
@@ -438,12 +452,13 @@ def test_check_and_repair_report_to_people_and_machines(index: Path) -> None:
     ran = strop("check", index, "--json")
     assert (ran.code, json.loads(ran.stdout)) == (
         1,
-        {"problems": [first], "repaired": False, "waiting": 0},
+        {"problems": [first], "repaired": False, "waiting": 0, "refused": []},
     )
     assert strop("check", index, "--repair", "--json").json == {
         "problems": [first],
         "repaired": True,
         "waiting": 0,
+        "refused": [],
     }
     assert strop("check", index).stdout == "No damage found\n"
 
@@ -484,10 +499,13 @@ def test_search_says_what_waits(
     with monkeypatch.context() as patch:
         patch.setattr(Pipeline, "run", stop)
         assert strop("build", corpus, "-o", path, "--queries", "none").code == 130
-    ran = strop("search", path, "copy a file", "--method", "trad")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # as outside of tests, where it is no error
+        ran = strop("search", path, "copy a file", "--method", "trad")
     assert ran.code == 0
     assert "60 of its documents and query lists wait to be embedded" in ran.stderr
     assert f"strop finish {path}" in ran.stderr
+    assert ran.stderr.count("\n") == 1
     strop("finish", path)
     assert strop("search", path, "copy a file", "--method", "trad").stderr == ""
 

@@ -20,7 +20,7 @@ from helpers.fakes import (
 )
 
 from strop import Document, Index
-from strop.errors import BadInput, IndexDamaged
+from strop.errors import BadInput, IndexDamaged, UnfinishedIndex
 
 # -- query sets ------------------------------------------------------------------------------
 
@@ -94,6 +94,64 @@ def test_importing_the_same_lists_again_embeds_nothing(index: Index, bag: Bag) -
     assert bag.count == 0
     assert index.queries_of("fox") == {"simple": ["q1", "q2"]}
     assert index.info()["sets"]["simple"]["waiting"] == 0
+
+
+def test_queries_of_an_older_text_count_no_more_until_they_are_renewed(tmp_path: Path) -> None:
+    cats = {"pet": ["cats that purr", "why cats purr"], "farm": ["cows"], "sea": ["whales"]}
+
+    def best(*indexes: Index) -> set[str]:
+        return {
+            index.search("why cats purr", k=1, method=method).ids[0, 0]
+            for index in indexes
+            for method in ("sharp", "sharp:words=1", "maxsim")
+        }
+
+    with create(tmp_path / "index") as index, reopen(tmp_path / "index") as reader:
+        index.add(
+            [
+                Document("pet", "Cats purr."),
+                Document("farm", "Cows and cats."),
+                Document("sea", "W"),
+            ]
+        )
+        index.import_queries(cats, "simple")
+        index.expand("simple")
+        assert best(index, reader) == {"pet"}
+        index.add([Document("pet", "Stock markets crash.")])
+        assert best(index, reader) == {"farm"}
+        assert index.info()["sets"]["simple"]["older_than_text"] == 1
+        assert index.queries_of("pet")["simple"] == cats["pet"]
+        with pytest.raises(BadInput, match="expand"):
+            index.search("cats", method="docexp:sets=simple")
+        index.expand("simple")
+        assert index.search("why cats purr", k=1, method="docexp:sets=simple").ids[0, 0] == "farm"
+        explained = index.explain("cats", "farm")
+        assert [part.text for part in explained.queries] == ["cows"]
+        with reopen(index.path) as fresh:
+            assert best(fresh) == {"farm"}
+        index.import_queries({"pet": cats["pet"]}, "simple")
+        assert best(index, reader) == {"pet"}
+        with pytest.raises(BadInput, match="expand"):
+            index.search("cats", method="docexp:sets=simple")
+        index.add([Document("pet", "Stock markets fall.")])
+        assert best(index, reader) == {"farm"}
+        index.add([Document("pet", "Stock markets crash.")])  # taken back: they fit it
+        assert best(index, reader) == {"pet"}
+        assert index.check() == []
+
+
+def test_the_user_may_keep_queries_of_an_older_text(tmp_path: Path) -> None:
+    with create(tmp_path / "index") as index, reopen(tmp_path / "index") as reader:
+        index.add([Document("pet", "Cats purr."), Document("farm", "Cows and cats.")])
+        index.import_queries({"pet": ["why cats purr"]}, "simple")
+        index.add([Document("pet", "Stock markets crash.")], keep_queries=True)
+        assert index.info()["sets"]["simple"]["older_than_text"] == 0
+        assert {one.search("why cats purr", k=1).ids[0, 0] for one in (index, reader)} == {"pet"}
+        index.add([Document("pet", "Stock markets fall.")])
+        assert {one.search("why cats purr", k=1).ids[0, 0] for one in (index, reader)} == {"farm"}
+        index.add([Document("pet", "Stock markets fall.")], keep_queries=True)  # later is fine too
+        assert {one.search("why cats purr", k=1).ids[0, 0] for one in (index, reader)} == {"pet"}
+        assert index.check() == []
 
 
 def test_imported_queries_older_than_the_text_are_counted(index: Index, bag: Bag) -> None:
@@ -214,6 +272,22 @@ def test_finish_goes_on_where_the_embedder_failed(index: Index, bag: Bag, tmp_pa
 
 
 # -- looking after it ------------------------------------------------------------------------
+
+
+def test_a_search_of_an_unfinished_index_warns_once(index: Index, bag: Bag) -> None:
+    bag.fail_after = 1
+    with pytest.raises(Failure):
+        index.add([Document("new", "A text."), Document("newer", "Another text.")])
+    bag.fail_after = None
+    with pytest.warns(UnfinishedIndex, match=r"2 of its documents.*strop finish"):
+        index.search("text")
+    index.search("text")
+    with reopen(index.path, bag) as other:
+        with pytest.warns(UnfinishedIndex):
+            other.search("text")
+        other.finish()
+    with reopen(index.path, bag) as other:
+        other.search("text")
 
 
 def test_info_counts_what_is_there(index: Index) -> None:

@@ -85,6 +85,8 @@ def test_what_runs_code_or_sends_a_key_needs_the_users_word(
     with Index.open(path) as index:
         with pytest.raises(BadIndex, match="strop trust"):
             index.search("a query")
+        with pytest.raises(BadIndex, match="strop trust"):
+            Index.open(path, batch_size=8)  # an option of the user's is no consent to the rest
         assert loaded == []
         covered = index.trust()
         assert len(covered) >= 1
@@ -118,6 +120,7 @@ def test_what_the_user_created_needs_no_further_word(tmp_path: Path) -> None:
         assert index.embedder.name == "api:x"
     with Index.open(tmp_path / "new", max_chars=100) as index:  # changes no accepted text
         assert index.embedder.options["max_chars"] == 100
+        assert index.embedder.options["base_url"] == url  # texts go nowhere else
 
 
 # -- names and links -------------------------------------------------------------------------

@@ -35,6 +35,9 @@ from strop.storage.database import Database
 from strop.storage.references import Selected
 from strop.types import Vectors
 
+# What was interrupted is searched here all the time.
+pytestmark = pytest.mark.filterwarnings("ignore::strop.errors.UnfinishedIndex")
+
 SMALL, LARGE = 5, 150
 KILLS = int(os.environ.get("STROP_KILLS", "25"))
 
@@ -419,6 +422,27 @@ def test_two_that_create_an_index_at_once(tmp_path: Path) -> None:
         assert index.check() == []
 
 
+def test_a_second_writing_thread_is_told_so(tmp_path: Path) -> None:
+    entered, gate = threading.Event(), threading.Event()
+
+    class Waiting(Bag):
+        def __call__(self, texts: Any, kind: str) -> Doubles:
+            entered.set()
+            assert gate.wait(60)
+            return super().__call__(texts, kind)
+
+    with create(tmp_path / "index", Waiting()) as index, ThreadPoolExecutor(1) as thread:
+        first = thread.submit(index.add, [crashes.page(1)])
+        assert entered.wait(60)
+        with reopen(index.path) as other:
+            for writer in (index, other):
+                with pytest.raises(IndexBusy, match=r"this process is writing .* another thread"):
+                    writer.remove(["d1"])
+        gate.set()
+        assert first.result().new == 1
+        index.remove(["d1"])
+
+
 def test_a_second_writer_is_refused_at_once(
     tmp_path: Path, forks: Forks, small: list[Chapter]
 ) -> None:
@@ -563,7 +587,7 @@ def test_threads_that_see_different_versions_keep_them_apart(
             assert go_on.wait(60)
         return Layout(*args)
 
-    monkeypatch.setattr("strop.index.Layout", slow_in_one_thread)
+    monkeypatch.setattr("strop.search.views.Layout", slow_in_one_thread)
     with create(tmp_path / "index") as index, reopen(tmp_path / "index") as writer:
         writer.add(crashes.page(i) for i in range(10))
         with reopen(tmp_path / "index") as other:

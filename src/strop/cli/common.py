@@ -89,11 +89,11 @@ def scoring_options(command: F) -> F:
     return command
 
 
-def open_index(path: Path) -> Index:
-    """Open an index."""
+def open_index(path: Path, **options: Any) -> Index:
+    """Open an index; ``options`` are its embedder's."""
     from strop.index import Index
 
-    return Index.open(path)
+    return Index.open(path, **options)
 
 
 def documents_of(corpus: str, options: dict[str, Any]) -> Iterator[Any]:
@@ -127,6 +127,8 @@ def report_changes(path: Path, changes: dict[str, Any], as_json: bool) -> None:
     """
     with open_index(path) as index:
         about = index.info()
+    if about["refused"]:
+        warn(set_aside(path, about["refused"]))
     if empty := changes.get("empty"):
         warn(f"{counted(empty, 'document')} without text: stored, but no search can match them")
     sets = {name: of["queries"] for name, of in about["sets"].items() if of["source"] != "expanded"}
@@ -155,11 +157,13 @@ def waiting_for_vectors(about: dict[str, Any]) -> int:
     return int(about["waiting"] + sum(of["waiting"] for of in sets))
 
 
-def unfinished(path: Path, waiting: int) -> str:
-    """Return the message for an index with documents or query lists that wait for vectors."""
+def set_aside(path: Path | str, refused: list[dict[str, str]]) -> str:
+    """Return the message for documents that the embedder refuses."""
+    first = refused[0]
     return (
-        f"the index is unfinished: {waiting:,} of its documents and query lists wait to be "
-        f"embedded; to continue: strop finish {shlex.quote(str(path))}"
+        f"the embedder refuses {counted(len(refused), 'text')}, which searches do not use."
+        f" First: {first['id']}{' in ' + first['set'] if first['set'] else ''}: {first['reason']}."
+        f" To try again: strop finish {shlex.quote(str(path))}, or give the document another text"
     )
 
 

@@ -117,12 +117,21 @@ def build(
 @click.command()
 @click.argument("path", metavar="INDEX", type=Path)
 @click.argument("corpus")
+@click.option(
+    "--keep-queries",
+    is_flag=True,
+    help="Queries imported or generated for an older text of a document count for the new one.",
+)
 @corpus_options
 @AS_JSON
-def add(path: Path, corpus: str, as_json: bool, **reading: Any) -> None:
-    """Add the documents of CORPUS to INDEX; a known id with another text is updated."""
+def add(path: Path, corpus: str, keep_queries: bool, as_json: bool, **reading: Any) -> None:
+    """Add the documents of CORPUS to INDEX; a known id with another text is updated.
+
+    Imported and generated queries of a text that changed count no more in searches, until they are
+    imported or generated again: `strop info` says how many. --keep-queries keeps them.
+    """
     with open_index(path) as index, progress_bars() as progress:
-        changes = index.add(documents_of(corpus, reading), progress)
+        changes = index.add(documents_of(corpus, reading), progress, keep_queries=keep_queries)
     report_changes(path, asdict(changes), as_json)
 
 
@@ -148,10 +157,21 @@ def remove(path: Path, ids: tuple[str, ...], file: str | None, as_json: bool) ->
 
 @click.command()
 @click.argument("path", metavar="INDEX", type=Path)
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Option of the embedder that changes no stored vector, such as max_chars=8000"
+    " (repeatable).",
+)
 @AS_JSON
-def finish(path: Path, as_json: bool) -> None:
-    """Continue interrupted work on INDEX: embed what still waits."""
-    with open_index(path) as index, progress_bars() as progress:
+def finish(path: Path, options: tuple[str, ...], as_json: bool) -> None:
+    """Continue interrupted work on INDEX: embed what still waits.
+
+    Documents that the embedder refused are tried again.
+    """
+    with open_index(path, **named_options(options)) as index, progress_bars() as progress:
         index.finish(progress)
     report_changes(path, {}, as_json)
 

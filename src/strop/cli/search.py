@@ -13,11 +13,9 @@ from strop.cli.common import (
     open_index,
     scoring_options,
     split_sets,
-    unfinished,
-    waiting_for_vectors,
 )
 from strop.cli.expand import chosen_steps, expansion_options, limits, report_expansion
-from strop.cli.messages import print_json, warn
+from strop.cli.messages import print_json
 from strop.cli.progress import progress_bars
 from strop.errors import BadInput
 
@@ -78,9 +76,6 @@ def search(
                 explanation = index.explain(text, id_, chosen, vectors=query_vectors)
                 row["explanation"] = asdict(explanation)
             rows.append(row)
-        waiting = waiting_for_vectors(index.info())
-    if waiting:
-        warn(unfinished(path, waiting))
     if as_json:
         print_json({"query": text, "method": chosen.name, **about_expansion, "hits": rows})
         return

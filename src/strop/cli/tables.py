@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from strop.cli.common import waiting_for_vectors, worth_compacting
+from strop.cli.common import set_aside, waiting_for_vectors, worth_compacting
 from strop.common.text import counted, escape_controls, human_bytes, shorten
 from strop.methods import method_spec, sharp_with
 from strop.types import Document
@@ -194,13 +194,13 @@ def print_info(about: dict[str, Any]) -> None:
     table.add_row("embedder", plain(f"{embedder['name']}, {embedder['dim']} dimensions"))
     table.add_row("documents", f"{about['documents']:,}{_aside(empty=about['empty'])}")
     for name, of in about["sets"].items():
-        old = 0 if of["waiting"] else of["older_than_text"]
         table.add_row(
             plain(f"set {name}"),
             f"{counted(of['queries'], 'text')} for {counted(of['documents'], 'document')}"
-            + f", {of['vectors']}"
-            + _aside(older_than_their_text=old),
+            + f", {of['vectors']}",
         )
+        if of["older_than_text"]:
+            table.add_row("", plain(_renewal(name, of, about["path"])))
     if about["references"]:
         of = about["references"]
         table.add_row(
@@ -215,9 +215,21 @@ def print_info(about: dict[str, Any]) -> None:
     if waiting:
         finish = f"strop finish {shlex.quote(about['path'])}"
         table.add_row("waiting", plain(f"{waiting:,} to embed: {finish}"))
+    if about["refused"]:
+        table.add_row("refused", plain(set_aside(about["path"], about["refused"])))
     for label, text in _size_rows(about["sizes"], about["path"]):
         table.add_row(plain(label), plain(text))
     standard_output().print(table)
+
+
+def _renewal(name: str, of: dict[str, Any], path: str) -> str:
+    """Say how the queries of an older text come to count again."""
+    command = f"strop queries {shlex.quote(path)} --style {name}"
+    how = f"{command} --lm MODEL" if of["source"] == "lm" else f"{command} --file FILE"
+    keep = f"strop add {shlex.quote(path)} CORPUS --keep-queries"
+    old = of["older_than_text"]
+    lists = "1 list older than its text" if old == 1 else f"{old:,} lists older than their texts"
+    return f"{lists}, not used until renewed: {how}; or keep: {keep}"
 
 
 def _size_rows(sizes: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from strop.cli.common import AS_JSON, open_index, unfinished, waiting_for_vectors
+from strop.cli.common import AS_JSON, open_index, set_aside, waiting_for_vectors
 from strop.cli.messages import echo, print_json
 from strop.cli.progress import progress_bars
 from strop.common.text import counted, human_bytes
@@ -48,10 +48,12 @@ def check(path: Path, repair: bool, recall: bool, sample: int, as_json: bool) ->
     with open_index(path) as index, progress_bars() as progress:
         problems = index.check(repair, progress)
         measured = index.recall(sample) if recall and (repair or not problems) else None
-        waiting = waiting_for_vectors(index.info())
+        about, unfinished = index.info(), index.unfinished()
+    waiting, refused = waiting_for_vectors(about), about["refused"]
     repaired = bool(problems) and repair
     if as_json:
         result = {"problems": problems, "repaired": repaired, "waiting": waiting}
+        result["refused"] = refused
         print_json(result | ({"recall": measured} if measured else {}))
     else:
         for problem in problems:
@@ -63,7 +65,9 @@ def check(path: Path, repair: bool, recall: bool, sample: int, as_json: bool) ->
         else:
             echo(f"Damaged; to repair it: strop check {shlex.quote(str(path))} --repair")
         if waiting:
-            echo(unfinished(path, waiting))
+            echo(unfinished)
+        if refused:
+            echo(set_aside(path, refused))
         if measured:
             scored = "candidates" if measured["two_stage"] else "every document, so it is exact"
             echo(

@@ -17,7 +17,7 @@ from strop.common.http import Client, checked_url
 from strop.common.retries import CallFailed, Clock, Gate, Policy, persist
 from strop.common.secrets import key_for, one_line
 from strop.embed.base import BaseEmbedder
-from strop.errors import BadInput, ServiceError
+from strop.errors import BadInput, ServiceError, TextRefused
 from strop.types import Kind
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class ApiEmbedder(BaseEmbedder):
     def _batch(
         self, client: Client, gate: Gate, kind: Kind, inputs: list[str]
     ) -> NDArray[np.float32]:
-        """Vectors (n, dim) of one batch, halved where the server finds it too much."""
+        """Vectors (n, dim) of one batch, halved where the server refuses it."""
         body: dict[str, Any] = {"model": self._model, "input": inputs, "encoding_format": "float"}
         if self._dimensions:
             body["dimensions"] = self._dimensions
@@ -148,16 +148,23 @@ class ApiEmbedder(BaseEmbedder):
             body["input_type"] = self._input_type[kind]
         limit = _REPLY_BYTES + len(inputs) * _VECTOR_BYTES
 
+        finite = True
+
         def call() -> NDArray[np.float32]:
-            return self._rows(client, client.post("/embeddings", body, limit), len(inputs))
+            nonlocal finite
+            rows = self._rows(client, client.post("/embeddings", body, limit), len(inputs))
+            finite = bool(np.isfinite(rows).all())
+            if not finite:
+                raise client.malformed("sent NaN or infinite numbers")
+            return self._of_one_length(client, rows)
 
         try:
             vectors = persist(call, gate, self._policy)
         except CallFailed as failure:
-            if failure.status not in _TOO_MUCH:
-                raise ServiceError(str(failure)) from None
+            if finite and failure.status not in _TOO_MUCH:
+                raise ServiceError(str(failure), failure.status) from None
             if len(inputs) == 1:
-                raise ServiceError(
+                raise TextRefused(
                     f"{failure}. The text begins {inputs[0][:80]!r} and has "
                     f"{len(inputs[0]):,} characters; if it is too long, max_chars=… cuts texts"
                 ) from None
@@ -182,8 +189,10 @@ class ApiEmbedder(BaseEmbedder):
             raise client.malformed(f"did not send embeddings but: {text}") from None
         if vectors.ndim != 2 or vectors.shape[1] == 0:
             raise client.malformed("sent embeddings without numbers")
-        if not np.isfinite(vectors).all():
-            raise client.malformed("sent NaN or infinite numbers")
+        return vectors
+
+    def _of_one_length(self, client: Client, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Refuse vectors of another length than those before."""
         if self._dim is None:
             self._dim = vectors.shape[1]
         if vectors.shape[1] != self._dim:

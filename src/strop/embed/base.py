@@ -9,7 +9,7 @@ from typing import Any, Protocol, get_args
 import numpy as np
 
 from strop.common.arrays import unit_rows
-from strop.errors import BadInput, StropError
+from strop.errors import BadInput, StropError, TextRefused
 from strop.types import Kind, Vectors
 
 Options = Mapping[str, Any]
@@ -136,5 +136,5 @@ def checked_vectors(raw: Any, count: int, who: str, dim: int | None = None) -> V
     finite = np.isfinite(np.einsum("ij,ij->i", values, values, dtype=np.float64))
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
-        raise StropError(f"{who} returned NaN or infinite numbers for text {row} of {count}")
+        raise TextRefused(f"{who} returned NaN or infinite numbers for text {row} of {count}")
     return unit_rows(values)

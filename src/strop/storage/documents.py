@@ -5,19 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from strop.errors import BadInput
 from strop.io.files import checked_string
 from strop.storage.database import Database, sensible
-from strop.storage.ledger import DOCUMENTS, VectorFile, VectorLedger
+from strop.storage.ledger import DERIVED, DOCUMENTS, VectorFile, VectorLedger
 from strop.storage.settings import Settings
 from strop.storage.vectors import Sums
 from strop.types import Changes, Document
 
-DERIVED = ("sentences", "expanded")
-"""Sources of query sets whose lists are made from the documents alone, when they are wanted."""
 _BATCH_CHARACTERS = 16_000_000
 
 
@@ -35,11 +33,16 @@ class Documents:
         self._settings = settings
         self._vectors = vectors
 
-    def add(self, documents: Iterable[tuple[Document, str]]) -> Changes:
-        """Take in documents with the places they came from, all or none."""
+    def add(self, documents: Iterable[tuple[Document, str]], keep_queries: bool = False) -> Changes:
+        """Take in documents with the places they came from, all or none.
+
+        With ``keep_queries``, queries that were given for an older text count for this one too.
+        """
         new = changed = same = empty = 0
+        moved: list[int] = []  # documents whose given queries count no more, or again
         with self._database.writing() as connection:
-            sets, derived = self._set_ids(connection)
+            sets = self._sources(connection)
+            derived = [set_id for set_id, source in sets.items() if source in DERIVED]
             # On disk, so that telling duplicates costs no memory.
             connection.execute("DROP TABLE IF EXISTS temp.seen")
             connection.execute(
@@ -84,34 +87,61 @@ class Documents:
                         (document.title, document.text, metadata, digest, bare, known[0]),
                     )
                     if known[1] != digest:
-                        self._text_changed(connection, known[0], digest, sets, derived)
+                        self._text_changed(connection, known[0], digest, derived)
+                        if len(derived) < len(sets):
+                            moved.append(known[0])
                 else:
                     same += 1
+                if keep_queries and known is not None:
+                    self._keep_queries(connection, known[0], digest, sets, moved)
+            self._vectors.log(connection, moved)
             connection.execute("DROP TABLE temp.seen")
             self._count_documents(connection, new)
         return Changes(new, changed, same, empty)
 
-    def _set_ids(self, connection: sqlite3.Connection) -> tuple[list[int], list[int]]:
-        """Return the query sets, and those whose lists are derived from the documents."""
+    def _sources(self, connection: sqlite3.Connection) -> dict[int, str]:
+        """Return the source of each query set."""
         found = connection.execute("SELECT set_id, settings FROM sets").fetchall()
         with sensible(self._database.path, "query sets"):
-            derived = [id_ for id_, about in found if json.loads(about)["source"] in DERIVED]
-        return [set_id for set_id, _ in found], derived
+            return {set_id: json.loads(about)["source"] for set_id, about in found}
 
     @staticmethod
-    def _text_changed(
+    def _keep_queries(
         connection: sqlite3.Connection,
         number: int,
         digest: bytes,
-        sets: Iterable[int],
-        derived: Iterable[int],
+        sets: Mapping[int, str],
+        moved: list[int],
     ) -> None:
-        """Let vectors be made anew, unless there are some of just this text."""
-        for set_id in sets:
+        """Take a document's given queries, also those that wait, as made for its text of now.
+
+        If some count again, it is ``moved``, and its text expanded with them waits to be made anew.
+        """
+        renewed = 0
+        for set_id in (id_ for id_, source in sets.items() if source not in DERIVED):
+            renewed += connection.execute(
+                "UPDATE spans SET older = 0, digest = ? WHERE set_id = ? AND number = ? AND older",
+                (digest, set_id, number),
+            ).rowcount
             connection.execute(
-                "UPDATE spans SET older = digest IS NOT ? WHERE set_id = ? AND number = ?",
+                "UPDATE waiting SET digest = ? WHERE set_id = ? AND number = ?",
                 (digest, set_id, number),
             )
+        if renewed:
+            for set_id in (id_ for id_, source in sets.items() if source == "expanded"):
+                make_anew(connection, set_id, [number])
+            moved.append(number)
+
+    @staticmethod
+    def _text_changed(
+        connection: sqlite3.Connection, number: int, digest: bytes, derived: Iterable[int]
+    ) -> None:
+        """Let vectors be made anew, unless there are some of just this text."""
+        connection.execute(
+            "UPDATE spans SET older = digest IS NOT ? WHERE number = ? AND set_id IN"
+            " (SELECT set_id FROM files)",
+            (digest, number),
+        )
         for set_id in (DOCUMENTS, *derived):
             made = connection.execute(
                 "SELECT 1 FROM spans WHERE set_id = ? AND number = ? AND digest = ?",
@@ -136,8 +166,7 @@ class Documents:
             raise BadInput(f"remove takes a list of ids, not {ids!r}: write [{ids!r}]")
         with self._database.writing() as connection:
             numbers = sorted({self.number_of(id_) for id_ in ids})
-            sets, _ = self._set_ids(connection)
-            for set_id in (DOCUMENTS, *sets):
+            for set_id in (DOCUMENTS, *self._sources(connection)):
                 self._vectors.unplace(connection, set_id, numbers)
                 for table in ("queries", "waiting"):
                     connection.executemany(
@@ -220,7 +249,8 @@ class Documents:
         with self._database.reading() as connection:
             found = connection.execute(
                 "SELECT number, id, title, text, documents.digest FROM waiting"
-                " JOIN documents USING (number) WHERE set_id = ? ORDER BY number LIMIT ?",
+                " JOIN documents USING (number) WHERE set_id = ? AND refused IS NULL"
+                " ORDER BY number LIMIT ?",
                 (DOCUMENTS, limit),
             )
             return [
@@ -237,6 +267,15 @@ class Documents:
         with self._database.writing():
             self._vectors.place(file, [(number, 1, digest) for number, digest in done], sums)
             self._vectors.waits_no_more(DOCUMENTS, [number for number, _ in done])
+
+
+def make_anew(connection: sqlite3.Connection, set_id: int, numbers: Iterable[int]) -> None:
+    """Let what a derived set has of documents wait to be made anew."""
+    which = [(set_id, number) for number in numbers]
+    connection.executemany(
+        "UPDATE spans SET digest = x'', older = 1 WHERE set_id = ? AND number = ?", which
+    )
+    connection.executemany("INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)", which)
 
 
 def bounded(rows: Iterable[tuple[Any, ...]], text: int) -> Iterator[tuple[Any, ...]]:

@@ -4,6 +4,12 @@ A *span* says which rows of a file are a document's: its own vector (set 0) or i
 set. ``vector_version`` is the version at which these vectors were committed. It names them wherever
 they stand: compaction moves rows and leaves ``vector_version`` as it is.
 
+``digest`` says for which text of the document they were made; ``older`` is set when that is not its
+text any more. What is derived from the text (its vector, its sentences) then waits to be made anew
+and serves until it is. Queries that were given (imported, generated) serve no more: nobody knows
+whether the new text answers them. They count again when they are given again, or when the user says
+that they still hold.
+
 ``changes`` lists which document numbers had spans come, change or go at each version, so that a
 reader brings what it knows up to date by reading these alone. It reaches back to ``log_from``.
 """
@@ -11,7 +17,7 @@ reader brings what it knows up to date by reading these alone. It reaches back t
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import chain
 
@@ -26,6 +32,12 @@ from strop.storage.vectors import STORED, VECTOR_FILE, Rows, Sums, file_name, ro
 
 DOCUMENTS = 0
 """The set that stands for the documents' own vectors."""
+DERIVED = ("sentences", "expanded")
+"""Sources of query sets whose lists are made from the documents alone, when they are wanted."""
+_IS_DERIVED = (
+    "coalesce((SELECT json_extract(settings, '$.source') FROM sets WHERE sets.set_id = ?),"
+    f" 'expanded') IN {DERIVED}"
+)
 SUMS_TOGETHER = 1024
 """Checksums kept in one entry of the catalog."""
 
@@ -231,12 +243,25 @@ class VectorLedger:
             "SELECT number, start, count, vector_version FROM spans WHERE set_id = ?", set_id
         )
 
+    def searchable_spans(self, set_id: int) -> NDArray[np.int64]:
+        """Return the spans that searches use, as ``spans``.
+
+        Queries that were given for an older text of their document are left out.
+        """
+        return self._spans(
+            "SELECT number, start, count, vector_version FROM spans WHERE set_id = ?"
+            f" AND (NOT older OR {_IS_DERIVED})",
+            set_id,
+            set_id,
+        )
+
     def changed_spans(self, set_id: int, since: int) -> NDArray[np.int64]:
-        """Return the spans there now of documents that changed after a version, as ``spans``."""
+        """Return ``searchable_spans`` of documents that changed after a version."""
         found = self._spans(
             "SELECT s.number, start, count, vector_version FROM changes CROSS JOIN spans s"
-            " ON s.set_id = ? AND s.number BETWEEN first AND last WHERE version > ?",
-            set_id, since,
+            " ON s.set_id = ? AND s.number BETWEEN first AND last WHERE version > ?"
+            f" AND (NOT older OR {_IS_DERIVED})",
+            set_id, since, set_id,
         )  # fmt: skip
         return found[np.unique(found[:, 0], return_index=True)[1]]
 
@@ -318,13 +343,53 @@ class VectorLedger:
 
     # -- what is missing ------------------------------------------------------------------
 
-    def waiting_count(self, set_id: int = DOCUMENTS) -> int:
-        """Return how many documents still need a vector, or a set's list of them."""
+    def waiting_count(self, set_id: int = DOCUMENTS, refused: bool = True) -> int:
+        """Return how many documents still need a vector, or a set's list of them.
+
+        ``refused`` says whether those that the embedder refused count.
+        """
+        which = "" if refused else " AND refused IS NULL"
         with self._database.reading() as connection:
             (count,) = connection.execute(
-                "SELECT count(*) FROM waiting WHERE set_id = ?", (set_id,)
+                f"SELECT count(*) FROM waiting WHERE set_id = ?{which}", (set_id,)
             ).fetchone()
         return int(count)
+
+    def unfinished_count(self) -> int:
+        """Return how many documents and query lists ``finish`` would embed.
+
+        Expanded texts are not among them: they are embedded when a method needs them.
+        """
+        with self._database.reading() as connection:
+            (count,) = connection.execute(
+                "SELECT count(*) FROM waiting WHERE refused IS NULL AND set_id NOT IN"
+                " (SELECT set_id FROM sets WHERE json_extract(settings, '$.source') = 'expanded')"
+            ).fetchone()
+        return int(count)
+
+    def refuse(self, set_id: int, reasons: Mapping[int, str]) -> None:
+        """Set documents aside whose texts the embedder refuses, by number, until a retry."""
+        with self._database.writing() as connection:
+            connection.executemany(
+                "UPDATE waiting SET refused = ? WHERE set_id = ? AND number = ?",
+                [(reason, set_id, number) for number, reason in reasons.items()],
+            )
+
+    def refused(self) -> list[dict[str, str]]:
+        """Return what was set aside: the document's ``id``, the ``set`` ("" for its own vector) and
+        the ``reason``."""
+        with self._database.reading() as connection:
+            rows = connection.execute(
+                "SELECT id, coalesce(name, ''), refused FROM waiting"
+                " JOIN documents USING (number) LEFT JOIN sets USING (set_id)"
+                " WHERE refused IS NOT NULL ORDER BY number, set_id"
+            ).fetchall()
+        return [{"id": id_, "set": name, "reason": str(reason)} for id_, name, reason in rows]
+
+    def retry_refused(self) -> None:
+        """Let what was set aside wait again."""
+        with self._database.writing() as connection:
+            connection.execute("UPDATE waiting SET refused = NULL WHERE refused IS NOT NULL")
 
     def waits_no_more(self, set_id: int, numbers: Iterable[int]) -> None:
         """Record that documents have the vectors they waited for."""

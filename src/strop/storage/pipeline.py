@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from strop.embed.base import Embedder, checked_vectors
+from strop.errors import BadInput, ServiceError, StropError, TextRefused
 from strop.io.sentences import title_and_sentences
 from strop.storage.batching import Batches
 from strop.storage.catalog import Catalog
@@ -15,6 +16,9 @@ from strop.storage.ledger import DOCUMENTS, VectorFile
 from strop.storage.query_sets import QuerySet
 from strop.storage.vectors import Sums, append_rows, cannot_write, row_sums, stored_rows
 from strop.types import Document, Kind, Progress, Vectors
+
+_REFUSALS = frozenset({400, 413, 422})
+"""HTTP statuses by which a service refuses a text."""
 
 
 class Pipeline:
@@ -34,31 +38,47 @@ class Pipeline:
 
         Expanded text is embedded only when asked for: it costs as much as the documents.
         """
-        batches = Batches(progress, "embedding documents", self._catalog.vectors.waiting_count())
+        waiting = self._catalog.vectors.waiting_count(refused=False)
+        batches = Batches(progress, "embedding documents", waiting)
         for size in batches:
             batch = self._catalog.documents.waiting(size)
-            texts = [document.content for _, document, _ in batch]
-            file, sums = self._append(DOCUMENTS, self.embed(texts, "document"))
-            done = [(number, digest) for number, _, digest in batch]
-            self._catalog.documents.embedded(file, done, sums)
+            lists = [[document.content] for _, document, _ in batch]
+            vectors, reasons = self._embed_lists(lists, "document")
+            file, sums = self._append(DOCUMENTS, vectors)
+            done = [
+                (number, digest)
+                for at, (number, _, digest) in enumerate(batch)
+                if at not in reasons
+            ]
+            with self._catalog.writing():
+                self._catalog.documents.embedded(file, done, sums)
+                self._catalog.vectors.refuse(
+                    DOCUMENTS, {batch[at][0]: reason for at, reason in reasons.items()}
+                )
             batches.did(len(batch))
         for set_ in self._catalog.sets.all().values():
             if set_.settings["source"] != "expanded" or set_.settings["of"] == expanded:
                 self._embed_set(set_, progress)
 
     def _embed_set(self, set_: QuerySet, progress: Progress | None) -> None:
-        waiting = self._catalog.vectors.waiting_count(set_.set_id)
+        waiting = self._catalog.vectors.waiting_count(set_.set_id, refused=False)
         batches = Batches(progress, f"embedding {set_.name}", waiting)
         after = -1
         for size in batches:
             batch = self._catalog.sets.waiting(set_, after, size)
             lists = [self._texts(set_, one.number, one.document, one.texts) for one in batch]
-            flat = [text for texts in lists for text in texts]
-            file, sums = self._append(set_.set_id, self.embed(flat, set_.settings["kind"]))
+            vectors, reasons = self._embed_lists(lists, set_.settings["kind"])
+            file, sums = self._append(set_.set_id, vectors)
             done = [
-                (one.number, one.digest, list_) for one, list_ in zip(batch, lists, strict=True)
+                (one.number, one.digest, texts)
+                for at, (one, texts) in enumerate(zip(batch, lists, strict=True))
+                if at not in reasons
             ]
-            self._catalog.sets.embedded(set_, file, done, sums)
+            with self._catalog.writing():
+                self._catalog.sets.embedded(set_, file, done, sums)
+                self._catalog.vectors.refuse(
+                    set_.set_id, {batch[at].number: reason for at, reason in reasons.items()}
+                )
             batches.did(len(batch))
             after = batch[-1].number
 
@@ -84,6 +104,34 @@ class Pipeline:
             raise cannot_write(self._folder, error) from error
         return file, row_sums(rows)
 
+    def _embed_lists(self, lists: list[list[str]], kind: Kind) -> tuple[Vectors, dict[int, str]]:
+        """Embed lists of texts; return the rows of all that the embedder takes, one by one.
+
+        Also returns which lists it does not take, by place, and why.
+        """
+        try:
+            return self.embed([text for texts in lists for text in texts], kind), {}
+        except StropError as error:
+            if not _is_about_text(error):
+                raise
+            if len(lists) == 1:
+                if not self._takes_a_word(kind):
+                    raise
+                return np.empty((0, self._dim), np.float32), {0: str(error)}
+        middle = len(lists) // 2
+        first, reasons = self._embed_lists(lists[:middle], kind)
+        second, more = self._embed_lists(lists[middle:], kind)
+        reasons |= {middle + at: reason for at, reason in more.items()}
+        return np.concatenate([first, second]), reasons
+
+    def _takes_a_word(self, kind: Kind) -> bool:
+        """Tell whether the embedder takes any text: else the fault is not a document's."""
+        try:
+            self.embed(["word"], kind)
+        except StropError:
+            return False
+        return True
+
     def embed(self, texts: list[str], kind: Kind) -> Vectors:
         """Embed texts (n,) to unit rows (n, dim); a text with nothing in it is a zero row."""
         said = [at for at, text in enumerate(texts) if text.strip()]
@@ -93,3 +141,10 @@ class Pipeline:
             made = embedder.embed([texts[at] for at in said], kind)
             vectors[said] = checked_vectors(made, len(said), embedder.name, self._dim)
         return vectors
+
+
+def _is_about_text(error: StropError) -> bool:
+    """Tell whether an embedder's error is about a text, and not about itself or its service."""
+    if isinstance(error, ServiceError) and not isinstance(error, TextRefused):
+        return error.status in _REFUSALS
+    return isinstance(error, (BadInput, TextRefused))

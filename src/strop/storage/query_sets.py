@@ -12,9 +12,9 @@ from strop.errors import BadInput
 from strop.io.files import checked_string
 from strop.methods import check_count
 from strop.storage.database import Database, sensible
-from strop.storage.documents import DERIVED, bounded, find_document
+from strop.storage.documents import bounded, find_document, make_anew
 from strop.storage.intake import check_style
-from strop.storage.ledger import VectorFile, VectorLedger
+from strop.storage.ledger import DERIVED, VectorFile, VectorLedger
 from strop.storage.settings import Settings
 from strop.storage.vectors import Sums, file_name, type_for
 from strop.types import Document
@@ -103,7 +103,7 @@ class QuerySets:
                         "INSERT INTO files (set_id, name, dtype) VALUES (?, ?, ?)",
                         (set_.set_id, file_name(set_.set_id, dtype), dtype),
                     )
-                else:
+                elif set_.derived:  # lists that were given still fit their text
                     connection.execute(
                         "UPDATE spans SET digest = x'', older = 1 WHERE set_id = ?", (set_.set_id,)
                     )
@@ -231,18 +231,13 @@ class QuerySets:
         """Let documents' texts that were expanded with old queries of a set wait again."""
         for other in self.all().values():
             if other.settings.get("of") == set_.name:
-                which = [(other.set_id, number) for number in numbers]
-                connection.executemany(
-                    "UPDATE spans SET digest = x'', older = 1 WHERE set_id = ? AND number = ?",
-                    which,
-                )
-                connection.executemany(
-                    "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)", which
-                )
+                make_anew(connection, other.set_id, numbers)
 
-    @staticmethod
-    def _let_wait(connection: sqlite3.Connection, set_: QuerySet) -> None:
-        """Let the pooled lists wait to be embedded, but for those that are already."""
+    def _let_wait(self, connection: sqlite3.Connection, set_: QuerySet) -> None:
+        """Let the pooled lists wait to be embedded, but for those that are already.
+
+        These are said to fit the text of now, and count again if that has changed.
+        """
         which = (set_.set_id,)
         connection.execute(
             "DELETE FROM waiting WHERE set_id = ? AND number IN (SELECT number FROM pooled)", which
@@ -254,14 +249,17 @@ class QuerySets:
             " AND q.number = p.number WHERE q.texts IS NOT p.texts",
             (set_.set_id, set_.set_id),
         )
-        connection.execute(
+        renewed = connection.execute(
             "UPDATE spans SET older = 0, digest ="
             " (SELECT digest FROM documents d WHERE d.number = spans.number)"
-            " WHERE set_id = ? AND number IN (SELECT number FROM pooled)"
+            " WHERE set_id = ? AND older AND number IN (SELECT number FROM pooled)"
             " AND NOT EXISTS (SELECT 1 FROM waiting w"
-            " WHERE w.set_id = spans.set_id AND w.number = spans.number)",
+            " WHERE w.set_id = spans.set_id AND w.number = spans.number) RETURNING number",
             which,
-        )
+        ).fetchall()
+        numbers = [number for (number,) in renewed]
+        self._vectors.log(connection, numbers)
+        self._expand_anew(connection, set_, numbers)
 
     def waiting(self, set_: QuerySet, after: int, limit: int) -> list[Waiting]:
         """Return documents behind number ``after`` whose list is still to be embedded, in order."""
@@ -269,7 +267,7 @@ class QuerySets:
             found = connection.execute(
                 "SELECT number, id, title, text, coalesce(w.digest, d.digest), w.texts"
                 " FROM waiting w JOIN documents d USING (number)"
-                " WHERE set_id = ? AND number > ? ORDER BY number LIMIT ?",
+                " WHERE set_id = ? AND number > ? AND refused IS NULL ORDER BY number LIMIT ?",
                 (set_.set_id, after, limit),
             )
             with sensible(self._database.path, "waiting queries"):
@@ -306,11 +304,17 @@ class QuerySets:
             self._vectors.waits_no_more(set_.set_id, numbers)
             self._expand_anew(connection, set_, numbers)
 
-    def queries(self, set_: QuerySet, number: int) -> list[str]:
-        """Return one document's embedded texts of a set, in the order of their vectors."""
+    def queries(self, set_: QuerySet, number: int, outdated: bool = False) -> list[str]:
+        """Return one document's embedded texts of a set, in the order of their vectors.
+
+        Those that were given for an older text of the document count only if ``outdated``.
+        """
+        counting = "" if outdated or set_.derived else " AND NOT older"
         with self._database.reading() as connection:
             found = connection.execute(
-                "SELECT texts FROM queries WHERE set_id = ? AND number = ?", (set_.set_id, number)
+                "SELECT texts FROM queries JOIN spans USING (set_id, number)"
+                f" WHERE set_id = ? AND number = ?{counting}",
+                (set_.set_id, number),
             ).fetchone()
         with sensible(self._database.path, "queries"):
             texts = json.loads(found[0]) if found else []
@@ -325,14 +329,14 @@ class QuerySets:
                 (set_.set_id,),
             ).fetchall()
         for number, id_ in found:
-            if texts := self.queries(set_, number):
+            if texts := self.queries(set_, number, outdated=True):
                 yield id_, texts
 
     def of_document(self, number: int) -> dict[str, list[str]]:
         """Return a document's queries by set."""
         with self._database.reading():
             return {
-                name: self.queries(set_, number)
+                name: self.queries(set_, number, outdated=True)
                 for name, set_ in self.all().items()
                 if set_.settings["source"] != "expanded"
             }

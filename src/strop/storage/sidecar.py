@@ -103,11 +103,6 @@ def _arrays(
     return arrays, dict(head["about"])
 
 
-def problem_with_sidecar(path: Path) -> str | None:
-    """Say what is wrong with a sidecar's first file, None if nothing."""
-    return "not what was written" if read_arrays(path) is None else None
-
-
 def belongs_to(file: str, sidecar: str) -> bool:
     """Tell whether a file is one of a sidecar's."""
     return file == sidecar or file.startswith(f"{sidecar}.")

@@ -25,11 +25,14 @@ def counts(catalog: Catalog) -> dict[str, Any]:
                 "vectors": files[set_.set_id].dtype,
                 "documents": files[set_.set_id].lists,
                 "queries": files[set_.set_id].live,
-                "older_than_text": number(
-                    "SELECT count(*) FROM spans INDEXED BY older_spans WHERE set_id = ? AND older",
+                "older_than_text": 0
+                if set_.derived
+                else number(
+                    "SELECT count(*) FROM spans INDEXED BY older_spans WHERE set_id = ? AND older"
+                    " AND count > 0",
                     set_.set_id,
                 ),
-                "waiting": catalog.vectors.waiting_count(set_.set_id),
+                "waiting": catalog.vectors.waiting_count(set_.set_id, refused=False),
             }
             for set_ in catalog.sets.all().values()
         }
@@ -37,7 +40,8 @@ def counts(catalog: Catalog) -> dict[str, Any]:
             "references": catalog.references.counts(),
             "documents": catalog.documents.count(),
             "empty": number("SELECT count(*) FROM documents WHERE empty"),
-            "waiting": catalog.vectors.waiting_count(),
+            "waiting": catalog.vectors.waiting_count(refused=False),
+            "refused": catalog.vectors.refused(),
             "sets": sets,
         }
 

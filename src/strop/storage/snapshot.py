@@ -161,10 +161,10 @@ def _table_of(snapshot: Snapshot, names: Mapping[int, str]) -> _Table:
 
 def _whole(catalog: Catalog, version: int, set_ids: list[int]) -> _Table:
     """Read everything from the catalog."""
-    own = catalog.vectors.spans(DOCUMENTS)
+    own = catalog.vectors.searchable_spans(DOCUMENTS)
     columns = {DOCUMENTS: np.ascontiguousarray(own[:, 1:].T)}
     for set_id in set_ids:
-        columns[set_id] = _aligned(own[:, 0], catalog.vectors.spans(set_id))
+        columns[set_id] = _aligned(own[:, 0], catalog.vectors.searchable_spans(set_id))
     return _Table(version, np.ascontiguousarray(own[:, 0]), columns)
 
 

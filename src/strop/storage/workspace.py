@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 
 from strop.embed import Embedder
-from strop.errors import BadIndex, IndexBusy, IndexDamaged, StropError
+from strop.errors import BadIndex, BadInput, IndexBusy, IndexDamaged, StropError
 from strop.storage.catalog import Catalog
 from strop.storage.check import check
 from strop.storage.compaction import compact
@@ -30,7 +31,7 @@ from strop.storage.repair import repair
 from strop.storage.sidecar import CACHE, SIDECAR_FILE, belongs_to, entries
 from strop.storage.sizes import counts, file_sizes, sizes
 from strop.storage.snapshot import keep_cache
-from strop.storage.trust import SENSITIVE, consent, needs_consent, trusted_options
+from strop.storage.trust import consent, needs_consent, stored_options, trusted_options
 from strop.storage.vectors import DEFAULT_STORED, VECTOR_FILE, cannot_write, check_stored
 from strop.types import Progress
 
@@ -113,10 +114,9 @@ class Workspace:
         workspace = cls(folder)
         if embedder is not None or options:
             name = workspace.embedder_record["name"]
-            if embedder is None:  # what the user gives counts more than what is stored
-                kept = workspace.embedder_record["options"]
-                options = {key: v for key, v in kept.items() if key not in SENSITIVE} | options
             try:
+                if embedder is None:  # what the user gives counts more than what is stored
+                    options = workspace._stored_options(options) | options
                 if isinstance(embedder, str) and embedder != name:
                     raise workspace._other_embedder(embedder)  # before loading it for nothing
                 workspace._use(load_embedder(embedder or name, options))
@@ -133,12 +133,18 @@ class Workspace:
     def embedder(self) -> Embedder:
         """The embedder the index was made with."""
         if self._embedder is None:
-            record = self.embedder_record
-            index_id = self.catalog.settings.get("index_id")
-            options = trusted_options(self.path, index_id, record["name"], record["options"])
-            self._use(load_embedder(record["name"], options))
+            self._use(load_embedder(self.embedder_record["name"], self._stored_options({})))
         assert self._embedder is not None
         return self._embedder
+
+    def _stored_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of the stored embedder, if the user gave or trusts what they need."""
+        name, stored = self.embedder_record["name"], self.embedder_record["options"]
+        left = stored_options({key: value for key, value in stored.items() if key not in given})
+        if not needs_consent(name, left):
+            return left
+        index_id = self.catalog.settings.get("index_id")
+        return trusted_options(self.path, index_id, name, stored)
 
     def _use(self, embedder: Embedder) -> None:
         # A service would have to be asked for its dimension; replies are checked anyway.
@@ -189,6 +195,28 @@ class Workspace:
         with self.writing():
             self.catalog.sets.ensure(name, {"source": "expanded", "kind": "document", "of": style})
             self.pipeline.run(progress, expanded=style)
+        refused = [one for one in self.catalog.vectors.refused() if one["set"] == name]
+        if refused:
+            raise BadInput(
+                f"the embedder refuses {len(refused):,} of the documents with their {style!r} "
+                f"queries, first {refused[0]['id']!r}: {refused[0]['reason']}"
+            )
+
+    def finish(self, progress: Progress | None = None) -> None:
+        """Within ``writing``: embed what waits, also what the embedder refused before."""
+        if self.catalog.vectors.refused():
+            self.catalog.vectors.retry_refused()
+        self.pipeline.run(progress)
+
+    def unfinished(self) -> str:
+        """Say what still waits to be embedded and how to continue; "" if nothing does."""
+        waiting = self.catalog.vectors.unfinished_count()
+        if not waiting:
+            return ""
+        return (
+            f"the index is unfinished: {waiting:,} of its documents and query lists wait to be "
+            f"embedded; to continue: strop finish {shlex.quote(str(self.path))}"
+        )
 
     # -- looking after it -----------------------------------------------------------------
 
@@ -274,12 +302,22 @@ class Workspace:
         self.catalog.database.shrink()
 
 
+_written: set[tuple[int, Path]] = set()
+"""The folders that are being written to, each with the process that does."""
+
+
 @contextmanager
 def _lock(folder: Path, lock: FileLock) -> Iterator[None]:
     """Hold the writer's lock, or say who does."""
+    key = os.getpid(), folder.resolve()
     try:
         lock.acquire()
     except Timeout:
+        if key in _written:
+            raise IndexBusy(
+                f"this process is writing to {folder} already, in another thread or through "
+                "another Index object. Reading it is fine meanwhile; write again when that is done"
+            ) from None
         raise IndexBusy(
             f"another process is writing to {folder}. Reading it is fine meanwhile; "
             "write again when that one has finished"
@@ -291,7 +329,10 @@ def _lock(folder: Path, lock: FileLock) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise cannot_write(folder, error) from error
+    _written.add(key)
     try:
         yield
     finally:
         lock.release()
+        if not lock.is_locked:  # it may be held twice, one within the other
+            _written.discard(key)
