@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from strop.embed import Embedder
-from strop.errors import BadInput, UnfinishedIndex
+from strop.errors import BadInput
 from strop.expand.methods import QueryMethod, refine
 from strop.expand.refining import Limits, Refined, Resources
 from strop.generate.generation import Generation, IndexSteps
@@ -48,7 +48,6 @@ class Index:
         self._workspace, self.catalog = workspace, workspace.catalog
         self.path, self.dim = workspace.path, workspace.dim
         self.searcher = searcher or Searcher(self.catalog, self.path, self.dim)
-        self._warned = searcher is not None  # of an unfinished index; a view's owner was
 
     @classmethod
     def create(
@@ -99,15 +98,13 @@ class Index:
         self,
         documents: Iterable[Document | Mapping[str, Any] | tuple[Document, str]],
         progress: Progress | None = None,
-        *,
         keep_queries: bool = False,
     ) -> Changes:
         """Add documents; one with a known id replaces the old one if it differs.
 
-        All are stored or, on bad input, none. Then they and the query sets that come from their
-        text are embedded. A document may come with its place in a file, for error messages.
-        Imported and generated queries of an older text are not used in searches until they are
-        imported or generated again; with ``keep_queries`` they are used for the new text too.
+        All are stored or, on bad input, none. Then their texts and sentences are embedded. With a
+        document may come its place in a file, for error messages. Queries imported or generated
+        for an older text are not used until they are renewed, unless ``keep_queries`` is given.
         """
         with self._workspace.writing():
             changes = self.catalog.documents.add(placed(documents), keep_queries)
@@ -147,12 +144,8 @@ class Index:
     def finish(self, progress: Progress | None = None) -> None:
         """Continue work that was interrupted, and try again what the embedder refused."""
         with self._workspace.writing():
-            self._workspace.finish(progress)
-            self.searcher.update_codes()
-
-    def unfinished(self) -> str:
-        """Say what still waits to be embedded and how to continue; "" if nothing does."""
-        return self._workspace.unfinished()
+            self.catalog.vectors.retry_refused()
+            self._embed_new(progress)
 
     def _embed_new(self, progress: Progress | None) -> None:
         """Embed what has no vector yet, and update the prefilter."""
@@ -287,9 +280,7 @@ class Index:
         """
         k = check_count("k", k)
         queries = as_queries(queries)
-        if not self._warned and (message := self.unfinished()):
-            self._warned = True  # once is enough
-            warnings.warn(message, UnfinishedIndex, stacklevel=2)
+        self._workspace.warn_if_unfinished()
         chosen = self.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
         if expand is not None:
             refined = self.refine(queries, expand)
@@ -368,9 +359,8 @@ class Index:
         Left out is every generated query whose cosine to any of ``query_vectors`` (n, dim) is
         ``gate`` or more. Also returns how many of each set. The index does not change.
         """
-        embed = self._workspace.pipeline.embed
-        searcher, left_out = self.searcher.without_leaks(query_vectors, gate, embed)
-        return Index(self._workspace, searcher), left_out
+        view = self.searcher.without_leaks(query_vectors, gate, self._workspace.pipeline.embed)
+        return Index(self._workspace, view[0]), view[1]
 
     def recall(self, n: int = 100, k: int = 10) -> dict[str, Any]:
         """Compare the best k of searches with the exact ones (``sampling.recall``)."""
@@ -405,8 +395,5 @@ class Index:
         return int(before - self._workspace.sizes()["total"])
 
     def trust(self) -> list[str]:
-        """Accept the embedder that somebody else's index names, and remember that.
-
-        Returns what this covers: code it may run, folders it may read, addresses it may use.
-        """
+        """Accept the embedder that somebody else's index names; return what that covers."""
         return self._workspace.trust()

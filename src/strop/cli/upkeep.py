@@ -48,7 +48,7 @@ def check(path: Path, repair: bool, recall: bool, sample: int, as_json: bool) ->
     with open_index(path) as index, progress_bars() as progress:
         problems = index.check(repair, progress)
         measured = index.recall(sample) if recall and (repair or not problems) else None
-        about, unfinished = index.info(), index.unfinished()
+        about = index.info()
     waiting, refused = waiting_for_vectors(about), about["refused"]
     repaired = bool(problems) and repair
     if as_json:
@@ -65,7 +65,7 @@ def check(path: Path, repair: bool, recall: bool, sample: int, as_json: bool) ->
         else:
             echo(f"Damaged; to repair it: strop check {shlex.quote(str(path))} --repair")
         if waiting:
-            echo(unfinished)
+            echo(about["unfinished"])
         if refused:
             echo(set_aside(path, refused))
         if measured:

@@ -388,8 +388,9 @@ class VectorLedger:
 
     def retry_refused(self) -> None:
         """Let what was set aside wait again."""
-        with self._database.writing() as connection:
-            connection.execute("UPDATE waiting SET refused = NULL WHERE refused IS NOT NULL")
+        if self.refused():
+            with self._database.writing() as connection:
+                connection.execute("UPDATE waiting SET refused = NULL WHERE refused IS NOT NULL")
 
     def waits_no_more(self, set_id: int, numbers: Iterable[int]) -> None:
         """Record that documents have the vectors they waited for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 
 from strop.embed import Embedder
-from strop.errors import BadIndex, BadInput, IndexBusy, IndexDamaged, StropError
+from strop.errors import BadIndex, BadInput, IndexBusy, IndexDamaged, StropError, UnfinishedIndex
 from strop.storage.catalog import Catalog
 from strop.storage.check import check
 from strop.storage.compaction import compact
@@ -49,6 +50,7 @@ class Workspace:
         self._embedder = embedder
         self.embedder_record = checked_record(path, self.catalog.settings.get("embedder"))
         self.pipeline = Pipeline(path, self.catalog, self.dim, lambda: self.embedder)
+        self._warned = False
         self._writer = FileLock(path / "writer.lock", timeout=0)
 
     # -- opening --------------------------------------------------------------------------
@@ -202,11 +204,11 @@ class Workspace:
                 f"queries, first {refused[0]['id']!r}: {refused[0]['reason']}"
             )
 
-    def finish(self, progress: Progress | None = None) -> None:
-        """Within ``writing``: embed what waits, also what the embedder refused before."""
-        if self.catalog.vectors.refused():
-            self.catalog.vectors.retry_refused()
-        self.pipeline.run(progress)
+    def warn_if_unfinished(self) -> None:
+        """Warn a reader, once, if documents or query lists still wait to be embedded."""
+        if not self._warned and (message := self.unfinished()):
+            self._warned = True
+            warnings.warn(message, UnfinishedIndex, stacklevel=3)
 
     def unfinished(self) -> str:
         """Say what still waits to be embedded and how to continue; "" if nothing does."""
@@ -228,6 +230,7 @@ class Workspace:
             "format": self.catalog.settings.get("format"),
             "embedder": self.embedder_record,
             **counts(self.catalog),
+            "unfinished": self.unfinished(),
             "bytes": files,
             "total_bytes": sum(files.values()),
             "sizes": self.sizes(),
