@@ -183,6 +183,17 @@ class Searcher:
 
         The defaults of ``sharp`` are those ``strop tune`` chose for this index, if it did.
         """
+        with self.catalog.reading():
+            return self._method(method, alpha, temperature, sets, n)
+
+    def _method(
+        self,
+        method: str | Method | None,
+        alpha: float | None,
+        temperature: float | None,
+        sets: Sequence[str] | None,
+        n: int | None,
+    ) -> Method:
         if isinstance(sets, str):
             sets = sets.split("+")
         if isinstance(method, Method):
@@ -263,7 +274,7 @@ class Searcher:
         spans |= {known[name].set_id: snapshot.sets[name] for name in names}
         for set_id, of in spans.items():
             rows = ranges(of.start[places], of.count[places])
-            self.catalog.vectors.verify_rows(set_id, of.vectors, rows)
+            self.catalog.vectors.verify_rows(set_id, of.vectors, rows, of.known_sums)
 
     def _folder(self, view: View, method: Method, k: int, exact: bool) -> Folder:
         counts_words = method.bm25 != "no" or bool(method.words)

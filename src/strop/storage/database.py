@@ -139,9 +139,11 @@ class Database:
             return
         with explained(self.path):
             connection.execute("BEGIN")
+            self._local.memo = {}
             try:
                 yield connection
             finally:
+                self._local.memo = None
                 if connection.in_transaction:  # an error may have ended it already
                     connection.execute("COMMIT")
 
@@ -151,6 +153,16 @@ class Database:
         if not getattr(self._local, "writing", False):
             connection.execute("COMMIT")
             connection.execute("BEGIN")
+            self._local.memo = {}
+
+    @property
+    def memo(self) -> dict[str, Any]:
+        """What this thread's read transaction has read already; empty outside of one.
+
+        Within a transaction nothing changes, so a table that many parts ask for is read once.
+        """
+        memo: dict[str, Any] | None = getattr(self._local, "memo", None)
+        return {} if memo is None else memo
 
     @contextmanager
     def writing(self, searchable: bool = True) -> Iterator[sqlite3.Connection]:

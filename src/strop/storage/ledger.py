@@ -109,27 +109,33 @@ class VectorLedger:
             with sensible(self._database.path, "checksums"):
                 return np.frombuffer(b"".join(blob for (blob,) in found), "<u4")
 
-    def verify_rows(self, set_id: int, vectors: Rows, rows: Ints) -> None:
+    def verify_rows(
+        self, set_id: int, vectors: Rows, rows: Ints, known_sums: dict[int, Sums]
+    ) -> None:
         """Refuse rows of a set's file (mapped as ``vectors``) that are not what was written.
 
         Only the checksums of these rows are read: cheap for the few that a final score rests on.
+        ``known_sums`` keeps the blocks of checksums that were read for this mapping of the file.
         """
         blocks, places = np.divmod(rows, SUMS_TOGETHER)
-        expected = np.empty(len(rows), np.uint32)
-        with self._database.reading() as connection:
-            for block in np.unique(blocks).tolist():
-                row = connection.execute(
-                    "SELECT sums FROM checksums WHERE set_id = ? AND block = ?", (set_id, block)
-                ).fetchone()
-                data = row[0] if row and isinstance(row[0], bytes) else b""
-                sums = np.frombuffer(data[: len(data) // 4 * 4], "<u4")
-                here = np.flatnonzero(blocks == block)
-                known = places[here] < len(sums)
-                expected[here[known]] = sums[places[here[known]]]
-                if not known.all():
-                    raise self._damaged_rows(set_id)
-        if (row_sums(vectors[rows]) != expected).any():
+        for block in set(blocks.tolist()) - known_sums.keys():
+            known_sums[block] = self._block_of_sums(set_id, block)
+        expected = []
+        for block, place in zip(blocks.tolist(), places.tolist(), strict=True):
+            sums = known_sums[block]
+            if place >= len(sums):
+                raise self._damaged_rows(set_id)
+            expected.append(sums[place])
+        if (row_sums(vectors[rows]) != np.array(expected, np.uint32)).any():
             raise self._damaged_rows(set_id)
+
+    def _block_of_sums(self, set_id: int, block: int) -> Sums:
+        with self._database.reading() as connection:
+            row = connection.execute(
+                "SELECT sums FROM checksums WHERE set_id = ? AND block = ?", (set_id, block)
+            ).fetchone()
+        data = row[0] if row and isinstance(row[0], bytes) else b""
+        return np.frombuffer(data[: len(data) // 4 * 4], "<u4")
 
     def _damaged_rows(self, set_id: int) -> IndexDamaged:
         folder = self._database.path.parent

@@ -74,6 +74,9 @@ class QuerySets:
 
     def all(self) -> dict[str, QuerySet]:
         """Return the query sets by name, in the order they were made."""
+        memo = self._database.memo
+        if "sets" in memo:
+            return dict(memo["sets"])
         with self._database.reading() as connection:
             found = connection.execute(
                 "SELECT set_id, name, settings FROM sets ORDER BY set_id"
@@ -84,7 +87,8 @@ class QuerySets:
                 if not isinstance(name, str) or set_.settings["source"] not in SOURCES:
                     raise ValueError(f"{name!r:.40} with {set_.settings!r:.80}")
                 set_.negative  # noqa: B018 (its settings must be there)
-        return sets
+        memo["sets"] = sets
+        return dict(sets)
 
     def ensure(self, name: str, settings: dict[str, Any]) -> QuerySet:
         """Return a set, made if it is missing; with other settings its lists are made anew."""
