@@ -30,6 +30,10 @@ class UnfinishedIndex(UserWarning):
     """A search that does not see all documents: some still wait to be embedded."""
 
 
+class DiskFull(BadIndex):
+    """The disk of an index has no room, or fails."""
+
+
 class IndexDamaged(BadIndex):
     """Files of the index are missing or incomplete."""
 

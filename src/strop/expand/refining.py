@@ -144,7 +144,10 @@ class Refinement:
         self._limits, self._progress = limits, progress
         self._task = task_named(method.task)
         self._replies = _Replies(resources.searcher.catalog)
-        self._calls = Calls(method.model, method.to_json(), self._replies.save, limits.price)
+        self._calls = Calls(
+            method.model, method.to_json(), self._replies.save, limits.price,
+            resources.searcher.catalog.replies.room_problem,
+        )  # fmt: skip
         self._at_once = int(getattr(method.model, "concurrency", 1))
         self._spending = self._calls.no_spending()
         self._stored = 0

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from strop.common import interrupts
-from strop.errors import BadInput
+from strop.errors import BadInput, StropError
 from strop.generate.templates import Prompt
 from strop.lm import LM, Failure, Reply, Request, Usage, count_tokens
 from strop.lm.prices import Price, price
@@ -63,11 +63,17 @@ class Calls:
     """Calls one model for one purpose; ``settings`` are kept with each reply as its provenance."""
 
     def __init__(
-        self, lm: LM, settings: dict[str, Any], save: Save, given_price: Price | None = None
+        self,
+        lm: LM,
+        settings: dict[str, Any],
+        save: Save,
+        given_price: Price | None = None,
+        room_problem: Callable[[], StropError | None] = lambda: None,
     ) -> None:
+        """``room_problem`` says why no further reply could be kept, None if there is room."""
         self.lm = lm
         self.price = given_price or price(lm.name.partition(":")[2], host=lm.host)
-        self._save = save
+        self._save, self._room_problem = save, room_problem
         unkeyed: frozenset[str] = getattr(lm, "unkeyed_options", frozenset())
         options = dict(lm.options)
         self.keyed_options = {key: value for key, value in options.items() if key not in unkeyed}
@@ -111,12 +117,16 @@ class Calls:
         left = iter(requests)
         postponed: list[tuple[Request, int]] = []
         arrived: list[Reply | Failure] = []
+        no_room: list[StropError] = []
 
         def affordable() -> Iterator[Request]:
             """Yield until the next call could exceed the budget; that one is postponed."""
             for request, number in chain(_drained(postponed), left):
                 if request.key in in_flight:  # documents of one text share one request
                     continue
+                if problem := self._room_problem():
+                    no_room.append(problem)
+                    return
                 if budget is not None and self.price is not None:
                     cost = self.worst_case_cost(request)
                     if (spending.cost or 0.0) + sum(worst_cases.values()) + cost > budget:
@@ -147,8 +157,10 @@ class Calls:
             spending.stopped, spending.next_cost = "", 0.0
             with interrupts.deferred():
                 self._round(chain([first], batch), arrived, keep_arrived, eager=budget is None)
-            if not postponed:
+            if not postponed or no_room:
                 break
+        if no_room:  # what was in flight is kept by now
+            raise no_room[0]
         return spending
 
     def _round(

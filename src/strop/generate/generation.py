@@ -131,7 +131,8 @@ class Generation:
             self._catalog.batches.refuse_cut_off(self.lm.name, "--again")
         with self._writing(progress):
             try:
-                spending = self.plan.run(budget=budget, progress=progress)
+                with self._catalog.replies.reserved():
+                    spending = self.plan.run(budget=budget, progress=progress)
             except ServiceError:  # no money left, say: what was paid for is used all the same
                 self._store_lists(Spending(), progress)
                 raise

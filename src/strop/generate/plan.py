@@ -142,7 +142,8 @@ class Plan:
         self._catalog = catalog
         self._limit, self._price, self._retry = limit, price, retry
         self.lm, self.settings = lm, settings
-        self.calls = Calls(lm, settings.to_json(), catalog.replies.save, price)
+        replies = catalog.replies
+        self.calls = Calls(lm, settings.to_json(), replies.save, price, replies.room_problem)
 
     @property
     def needs_references(self) -> bool:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from strop.errors import BadIndex, IndexDamaged, StropError
+from strop.errors import BadIndex, DiskFull, IndexDamaged, StropError
 from strop.storage.schema import FORMAT, SCHEMA
 
 _WORTH_A_VACUUM = 0.05
@@ -263,12 +263,12 @@ def explained(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         reason = str(error)
         if "full" in reason:
-            raise BadIndex(
+            raise DiskFull(
                 f"the disk of {path.parent} is full. What was committed is safe: free some space"
                 " and run the command again"
             ) from error
         if "disk I/O error" in reason:
-            raise BadIndex(
+            raise DiskFull(
                 f"{path} cannot be read or written ({reason}): the disk is full or failing, or the "
                 "network drive is gone. What was committed is safe: look at the disk, then run the "
                 "command again"

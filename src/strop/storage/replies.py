@@ -10,12 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from strop.errors import DiskFull
 from strop.lm import Failure, Reply, Usage
 from strop.storage.database import Database
+from strop.storage.reserve import release, reserved, room_problem
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Replies:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._folder = database.path.parent
 
     def known(self, keys: Iterable[str]) -> set[str]:
         """Return those of ``keys`` that have a reply."""
@@ -76,7 +80,32 @@ class Replies:
         failures: Iterable[tuple[Failure, int]],
         provenance: Provenance,
     ) -> None:
-        """Keep replies and failures with the number of the document they are for, in one commit."""
+        """Keep replies and failures with the number of the document they are for, in one commit.
+
+        On a full disk they are kept in the reserve, if there is one, and the error is raised then.
+        """
+        answers = list(replies), list(failures)
+        try:
+            self._save(*answers, provenance)
+        except DiskFull:
+            if release(self._folder):
+                self._save(*answers, provenance)
+            raise
+
+    def reserved(self) -> AbstractContextManager[None]:
+        """Keep back room on the disk while replies are asked for."""
+        return reserved(self._folder)
+
+    def room_problem(self) -> DiskFull | None:
+        """Return why no further replies should be asked for, None if there is room for them."""
+        return room_problem(self._folder)
+
+    def _save(
+        self,
+        replies: Iterable[tuple[Reply, int]],
+        failures: Iterable[tuple[Failure, int]],
+        provenance: Provenance,
+    ) -> None:
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         source = (
             provenance.lm,

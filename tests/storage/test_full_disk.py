@@ -1,0 +1,127 @@
+"""A full disk loses no reply that is paid for."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from helpers.fakes import create
+
+from strop import Index
+from strop.errors import BadIndex, DiskFull
+from strop.generate import GenerationSettings, PromptSettings
+from strop.storage.database import Database, explained
+from strop.storage.reserve import NEEDED_BYTES, RESERVE, RESERVE_BYTES
+
+COUNT = 30
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+class Writer:
+    """A language model that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, prompt: str) -> str:
+        self.calls += 1
+        return f"<PLAN>Plan.</PLAN><QUERY>what is number {self.calls}</QUERY>"
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    with create(tmp_path / "index") as index:
+        index.add({"id": str(at), "text": f"Word{at} grows."} for at in range(COUNT))
+        yield index
+
+
+def write_queries(index: Index, writer: Writer) -> None:
+    settings = GenerationSettings(PromptSettings(style="simple"))
+    index.generation(writer, settings, name="writer").run()
+
+
+def kept(index: Index) -> int:
+    with closing(sqlite3.connect(index.path / "catalog.sqlite")) as connection:
+        (count,) = connection.execute("SELECT count(*) FROM replies").fetchone()
+    return int(count)
+
+
+@pytest.mark.parametrize("reason", ["database or disk is full", "disk I/O error"])
+def test_replies_that_came_when_the_disk_was_full_are_kept(
+    index: Index, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    writer, writing = Writer(), Database.writing
+    released = []
+
+    @contextmanager
+    def full(database: Database, searchable: bool = True) -> Iterator[sqlite3.Connection]:
+        with writing(database, searchable) as connection:
+            yield connection
+            if not searchable and writer.calls >= 5:  # only what the reserve gives back is free
+                reserve = index.path / RESERVE
+                if reserve.exists():
+                    assert reserve.stat().st_size == RESERVE_BYTES
+                    with explained(database.path):
+                        raise sqlite3.OperationalError(reason)
+                released.append(writer.calls)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "writing", full)
+        with pytest.raises(DiskFull, match="disk"):
+            write_queries(index, writer)
+    assert released
+    assert 5 <= writer.calls < COUNT, "it asked on although the disk was full"
+    assert kept(index) == writer.calls
+    assert not (index.path / RESERVE).exists()
+    write_queries(index, writer)  # there is room again
+    assert kept(index) == writer.calls == COUNT
+    assert not (index.path / RESERVE).exists()
+    assert index.check() == []
+
+
+def test_no_reply_is_asked_for_that_might_not_be_kept(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer()
+
+    def usage(path: object) -> Usage:
+        return Usage(0, 0, NEEDED_BYTES if writer.calls < 7 else NEEDED_BYTES - 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", usage)
+        with pytest.raises(DiskFull, match=r"MB left.*run the command again"):
+            write_queries(index, writer)
+        assert 7 <= writer.calls < COUNT
+        assert kept(index) == writer.calls
+    write_queries(index, writer)
+    assert kept(index) == writer.calls == COUNT
+
+
+def test_without_room_for_the_reserve_nothing_is_asked(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    writer = Writer()
+    monkeypatch.setattr("strop.storage.reserve.os.fsync", no_room)
+    with pytest.raises(BadIndex, match="No space left"):
+        write_queries(index, writer)
+    assert writer.calls == kept(index) == 0
+    assert not (index.path / RESERVE).exists()
+
+
+def test_a_reserve_that_was_left_behind_goes_with_the_next_writer(index: Index) -> None:
+    (index.path / RESERVE).write_bytes(b"left by a killed run")
+    index.add([{"id": "new", "text": "More."}])
+    assert not (index.path / RESERVE).exists()
