@@ -65,11 +65,7 @@ class Workspace:
         query_vectors: str = DEFAULT_STORED,
         **options: Any,
     ) -> Workspace:
-        """Make an empty index in a new folder; ``options`` are the embedder's.
-
-        ``query_vectors`` says how the vectors of its query sets are stored: ``int8`` or
-        ``float32``. The documents' own are float32.
-        """
+        """Make an empty index in a new folder (``Index.create``)."""
         folder = Path(path)
         check_stored(query_vectors)
         if (folder / CATALOG).exists():
@@ -293,9 +289,7 @@ class Workspace:
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> None:
         """Within ``writing``: free the space of vectors and texts that nothing uses.
 
-        With ``query_vectors`` the index stores its vectors so from now on (as in ``create``),
-        those it has included; digits they have lost do not come back. Searches go on meanwhile,
-        also in other processes.
+        With ``query_vectors`` all query vectors are stored in that form from now on.
         """
         if query_vectors is not None:
             check_stored(query_vectors)
