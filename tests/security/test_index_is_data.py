@@ -106,10 +106,23 @@ def test_an_address_in_the_users_environment_is_the_users(monkeypatch: pytest.Mo
     assert not needs_consent("api:x", options)
 
 
-def test_options_that_do_not_matter_for_vectors_are_not_stored(path: Path) -> None:
-    name_embedder(path, name="api:x", options={"concurrency": 10**9, "transport": "x"})
-    with Index.open(path) as index:
-        assert not needs_consent("api:x", index.info()["embedder"]["options"])
+def test_options_that_do_not_matter_for_vectors_are_neither_stored_nor_used(
+    tmp_path: Path,
+) -> None:
+    given: dict[str, Any] = {
+        "dimensions": 8,
+        "concurrency": 3,
+        "retries": 0,
+        "backoff": 0.1,
+        "timeout": 5.0,
+    }
+    with Index.create(tmp_path / "index", "api:x", **given) as index:
+        assert index.info()["embedder"]["options"] == {"dimensions": 8}
+    name_embedder(
+        tmp_path / "index", options={"dimensions": 8, "concurrency": 10**9, "transport": "x"}
+    )
+    with Index.open(tmp_path / "index") as index:
+        assert index.embedder.options == {"dimensions": 8}
 
 
 def test_what_the_user_created_needs_no_further_word(tmp_path: Path) -> None:
@@ -207,6 +220,9 @@ def test_a_catalog_that_is_a_link_is_refused(path: Path, end: str) -> None:
         "UPDATE meta SET value = '-3' WHERE key = 'version'",
         "UPDATE meta SET value = '[]' WHERE key = 'embedder'",
         "UPDATE files SET rows = -1",
+        "UPDATE spans SET start = 1.5 WHERE set_id = 0 AND number = 9",
+        "UPDATE spans SET start = 'x' WHERE set_id = 0 AND number = 9",
+        "UPDATE spans SET count = x'01' WHERE set_id = 1 AND number = 9",
         "UPDATE files SET dtype = 'float64'",
     ],
 )
@@ -218,6 +234,23 @@ def test_nonsense_is_refused_with_a_remedy_and_named_by_check(path: Path, sql: s
     if "embedder" not in sql:  # without one there is no index to open
         with reopen(path) as index:
             assert index.check()
+
+
+@pytest.mark.parametrize(
+    "tuned",
+    [
+        7, [], "sharp", {}, {"method": {"alpha": "x", "sets": None}, "for_sets": []},
+        {"method": {"alpha": 1, "sets": None, "other": 1}, "for_sets": []},
+        {"method": {"temperature": -1.0, "sets": None}, "for_sets": ["sentences", "simple"]},
+        {"method": {"alpha": 2.0, "sets": None}},
+    ],
+)  # fmt: skip
+def test_tuned_settings_of_another_shape_are_refused(path: Path, tuned: Any) -> None:
+    edit(path, "INSERT INTO meta VALUES ('tuned', ?)", json.dumps(tuned))
+    with reopen(path) as index:
+        for act in (lambda: index.search("grows"), index.info):
+            with pytest.raises(IndexDamaged, match="tuned settings"):
+                act()
 
 
 def test_a_catalog_of_another_program_or_with_triggers_is_refused(path: Path) -> None:

@@ -25,6 +25,7 @@ from strop.search.scoring import Fetched, largest
 from strop.search.views import Removed, View, Views
 from strop.search.words import DEPTH, FIRST_DEPTH, Words, best_with_words, fuse
 from strop.storage.catalog import Catalog
+from strop.storage.database import sensible
 from strop.storage.ledger import DOCUMENTS
 from strop.storage.query_sets import QuerySet, expanded_set
 from strop.storage.snapshot import Snapshot
@@ -219,17 +220,29 @@ class Searcher:
 
     def tuned(self) -> Method | None:
         """Return the tuned ``sharp``, None if there is none or the query sets are others now."""
-        kept = self.catalog.settings.get("tuned")
+        kept = self._stored_choice()
         if kept is None or kept["for_sets"] != self.views.query_sets():
             return None
         return sharp_with(kept["method"])
+
+    def _stored_choice(self) -> dict[str, Any] | None:
+        """Return what ``strop tune`` stored, refused if it is not of the shape it writes."""
+        stored = self.catalog.settings.get("tuned")
+        if stored is None:
+            return None
+        with sensible(self.catalog.path, "tuned settings"):
+            try:
+                check_method(sharp_with(stored["method"]))
+            except BadInput as error:
+                raise ValueError(str(error)) from error
+            return {**stored, "for_sets": list(stored["for_sets"])}
 
     def tuned_record(self) -> dict[str, Any] | None:
         """Return what ``strop tune`` stored, and whether it is in use; None if it stored nothing.
 
         It is not in use after a change of the query sets.
         """
-        stored = self.catalog.settings.get("tuned")
+        stored = self._stored_choice()
         return stored and {**stored, "in_use": self.tuned() is not None}
 
     # -- searching ------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -275,9 +274,10 @@ class VectorLedger:
         with self._database.reading() as connection:
             rows = connection.execute(sql, values).fetchall()
         try:
-            spans = np.array(rows, np.int64).reshape(-1, 4)
-            if any(type(cell) is not int for cell in chain.from_iterable(rows[:1])):
+            cells = np.array(rows)  # of another type if a single cell is no whole number
+            if len(rows) and cells.dtype != np.int64:
                 raise TypeError("cells that are not whole numbers")
+            spans = cells.astype(np.int64).reshape(-1, 4)
         except (TypeError, ValueError, OverflowError) as error:
             raise IndexDamaged(
                 f"{self._database.path}: the table spans holds what is no number ({error}): "
