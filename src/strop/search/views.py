@@ -105,8 +105,9 @@ class Views:
             layouts = last[1]
         elif last is not None:
             self._before = last[0].numbers, last[1]
-        self._last = snapshot, layouts
-        return self._last
+        # Not read back from self: another thread may have put another version there meanwhile.
+        newest = self._last = snapshot, layouts
+        return newest
 
     def _expanded(self, method: Method) -> str:
         name = expanded_set(method.expanded or "")

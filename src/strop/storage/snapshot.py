@@ -54,10 +54,7 @@ class Spans:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a reader sees: the documents that have vectors, in order, and their query lists.
-
-    ``verify`` compares rows of a set (None: the documents) with their checksums.
-    """
+    """What a reader sees: the documents that have vectors, in order, and their query lists."""
 
     version: int
     numbers: Ints
