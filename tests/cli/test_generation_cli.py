@@ -38,8 +38,6 @@ from strop.generate.prompts import PROMPT_VERSION
 from strop.lm.prices import Price
 from strop.storage.replies import Replies
 
-pytest.importorskip("anthropic")
-
 SIMPLE = ("--style", "simple")
 PRICE = ("--price", "1,1000", "--max-tokens", "100")
 """A reply may cost 0.10 USD and a little, and costs about a fifth of that."""

@@ -14,8 +14,6 @@ from helpers.scripted_server import ScriptedServer, answer, drop
 from strop.errors import BadIndex
 from strop.lm.batches import AnthropicBatches, OpenAIBatches
 
-pytest.importorskip("anthropic")
-
 SIMPLE = ("--style", "simple")
 SUBMIT, COLLECT = ("--batch", "submit"), ("--batch", "collect")
 both = pytest.mark.parametrize("lm", ["openai:m", "anthropic:m"])
