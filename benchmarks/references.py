@@ -32,7 +32,8 @@ from strop import Index, select_references
 from strop.common import threads
 from strop.common.arrays import unit_rows
 from strop.references.neighbors import nearest_neighbors
-from strop.references.selection import ReferenceSettings, choose_references
+from strop.references.selection import choose_references
+from strop.references.settings import ReferenceSettings
 from strop.types import Vectors
 
 

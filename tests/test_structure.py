@@ -230,6 +230,12 @@ def test_importing_strop_loads_nothing_heavy() -> None:
     assert not heavy & set(out.stdout.split())
 
 
+def test_opening_an_index_loads_no_compiled_code() -> None:
+    code = "import sys, strop.index; print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"numba", "torch", "scipy", "pyarrow", "ir_measures"} & set(out.stdout.split())
+
+
 def test_public_names_are_there() -> None:
     import strop
 

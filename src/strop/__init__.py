@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from strop.expand.methods import HyDE, LameR, Query2Doc, ReDERF
     from strop.index import Index
     from strop.methods import METHODS, Method
-    from strop.references.selection import ReferenceSettings, select_references
+    from strop.references.selection import select_references
+    from strop.references.settings import ReferenceSettings
     from strop.search.explain import Explanation
 
 __version__ = "0.1.0"
@@ -33,7 +34,7 @@ _HOME = {
     "Changes": "types", "Explanation": "search.explain", "HyDE": "expand.methods",
     "Index": "index", "LameR": "expand.methods", "METHODS": "methods", "Method": "methods",
     "Query2Doc": "expand.methods", "ReDERF": "expand.methods",
-    "ReferenceSettings": "references.selection", "Report": "evaluation.scoring",
+    "ReferenceSettings": "references.settings", "Report": "evaluation.scoring",
     "evaluate": "evaluation.scoring", "select_references": "references.selection",
 }  # fmt: skip
 

@@ -22,8 +22,7 @@ from strop.lm import LM
 from strop.lm import load as load_lm
 from strop.lm.prices import Price
 from strop.methods import Method, check_count
-from strop.references.selection import ReferenceSettings
-from strop.references.updates import update_references
+from strop.references.settings import ReferenceSettings
 from strop.search.explain import Explanation
 from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
 from strop.search.sampling import recall
@@ -243,9 +242,10 @@ class Index:
         """Choose each document's contrastive references where missing or out of date.
 
         Without ``settings`` those of the last time are used, at first the paper's. ``method``
-        finds neighbours: ``exact``, ``cells`` (approximate) or ``auto``, by size. Returns for how
-        many documents references were chosen.
+        finds neighbours: ``exact``, ``cells`` (approximate) or ``auto``, by size. Returns how many.
         """
+        from strop.references.updates import update_references  # compiled: slow to load
+
         with self._workspace.writing():
             snapshot = self.searcher.views.snapshot()
             return update_references(self.catalog, snapshot, settings, method, progress)

@@ -175,7 +175,8 @@ def test_references_of_scifact_are_scikit_learns(tmp_path: Path) -> None:
 
     from strop.references.clustering import kmeans, silhouette, squared_distances
     from strop.references.neighbors import nearest_neighbors
-    from strop.references.selection import ReferenceSettings, select_references
+    from strop.references.selection import select_references
+    from strop.references.settings import ReferenceSettings
 
     with Index.create(tmp_path / "index", "minilm") as index, threadpool_limits(1):
         texts = [document.content for document in read_corpus(DATA / "scifact")]

@@ -23,7 +23,8 @@ from strop.errors import BadInput
 from strop.references import cells, neighbors, updates
 from strop.references.clustering import kmeans, silhouette, squared_distances
 from strop.references.neighbors import nearest_neighbors, neighbors_of, nonzero_rows
-from strop.references.selection import ReferenceSettings, select_references
+from strop.references.selection import select_references
+from strop.references.settings import ReferenceSettings
 from strop.storage.references import Selected
 from strop.types import Vectors
 

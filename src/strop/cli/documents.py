@@ -220,7 +220,7 @@ def references(
     Run it again after documents were added, changed or removed: only what that affects is chosen
     again.
     """
-    from strop.references.selection import ReferenceSettings
+    from strop.references.settings import ReferenceSettings
 
     smallest, colon, largest = sizes.partition(":")
     if not (colon and smallest.isdigit() and largest.isdigit()):

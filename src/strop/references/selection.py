@@ -6,10 +6,8 @@ the k with the best mean silhouette, and from each cluster the neighbour nearest
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,57 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from strop.common.arrays import Floats, Ints, unit_rows
 from strop.common.compiled import compiled
 from strop.common.threads import in_parts
-from strop.errors import BadInput
 from strop.references.clustering import Labels, kmeans, silhouette, squared_distances
 from strop.references.neighbors import nearest_neighbors
+from strop.references.settings import ReferenceSettings, seeding_trials
 from strop.types import Progress, Vectors
 
 _AT_ONCE = 1024
 """Documents between two reports of progress."""
-
-
-@dataclass(frozen=True)
-class ReferenceSettings:
-    """How references are chosen; the defaults are the paper's.
-
-    ``smallest`` to ``largest`` are the numbers of clusters to try, each with ``n_init`` runs of
-    KMeans. All documents use the same ``seed``, so the references of a document depend on its
-    neighbours only, not on its place in the corpus.
-    """
-
-    neighbors: int = 100
-    smallest: int = 3
-    largest: int = 10
-    n_init: int = 10
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.smallest <= self.largest:
-            raise BadInput(
-                f"k must be a range from 2 or more up, such as 3:10, not "
-                f"{self.smallest}:{self.largest}"
-            )
-        if self.neighbors < 1 or self.n_init < 1:
-            raise BadInput(
-                f"neighbors and n_init must be 1 or more, not {self.neighbors} and {self.n_init}"
-            )
-
-    @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> ReferenceSettings:
-        """Return stored settings; what is missing has its default, other keys are ignored."""
-        names = {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in saved.items() if key in names})
-
-    def draws(self) -> NDArray[np.float64]:
-        """Return random numbers for every k: (number of k, n_init, draws of the largest k)."""
-        sizes = range(self.smallest, self.largest + 1)
-        widest = 1 + (self.largest - 1) * _trials(self.largest)
-        draws = np.zeros((len(sizes), self.n_init, widest))
-        for at, k in enumerate(sizes):
-            needed = 1 + (k - 1) * _trials(k)
-            generator = np.random.RandomState(self.seed)
-            draws[at, :, :needed] = generator.random_sample((self.n_init, needed))
-        return draws
 
 
 class References(NamedTuple):
@@ -118,7 +72,7 @@ def choose_references(
         np.zeros(n, np.float32),
     )
     draws = settings.draws()
-    trials = np.array([_trials(k) for k in range(settings.smallest, settings.largest + 1)])
+    trials = np.array([seeding_trials(k) for k in range(settings.smallest, settings.largest + 1)])
     for at in range(0, n, _AT_ONCE):
         part = slice(at, at + _AT_ONCE)
         in_parts(
@@ -132,11 +86,6 @@ def choose_references(
         if progress is not None:
             progress("choosing references", min(at + _AT_ONCE, n), n)
     return chosen
-
-
-def _trials(k: int) -> int:
-    """Return how many candidates k-means++ tries for each centre: as many as scikit-learn."""
-    return 2 + int(np.log(k))
 
 
 @compiled()

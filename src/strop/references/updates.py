@@ -26,7 +26,8 @@ from strop.references.neighbors import (
     rank,
     resolve_method,
 )
-from strop.references.selection import ReferenceSettings, choose_references
+from strop.references.selection import choose_references
+from strop.references.settings import ReferenceSettings
 from strop.storage.catalog import Catalog
 from strop.storage.snapshot import Snapshot, Spans
 from strop.types import Progress, Vectors
