@@ -11,6 +11,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import IO, TYPE_CHECKING, Any
@@ -218,13 +219,11 @@ class Client:
     def _explanation(self, response: httpx.Response) -> Any:
         """What a refusal says, as JSON or text; what is too long for that is left."""
         data = b""
-        try:
+        with suppress(CallFailed):  # the status says enough
             for piece in self._decoded(response):
                 data += piece
                 if len(data) > _ERROR_BYTES:
                     break
-        except CallFailed:
-            pass  # the status says enough
         try:
             return json.loads(data)
         except (ValueError, RecursionError):

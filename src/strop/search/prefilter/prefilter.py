@@ -34,7 +34,8 @@ _EXTEND_FROM = 0.1
 _REPLACE_FROM = 0.3
 """All codes are computed anew when this share of them is of no use any more."""
 _SAMPLE = 2048
-LOWEST = float(np.finfo(np.float32).min)
+_NO_BOUND = float(np.finfo(np.float32).min)
+"""Below every estimate: all rows are looked at."""
 THREADS_FROM = 100_000
 """Rows from which the threads share one query's scan of the signs."""
 _DEVIATIONS = 4.7, 3.5
@@ -174,8 +175,8 @@ def _lowest(coarse: Floats, fine: Floats, k: int, deviations: float) -> float:
     is too high, because that is how they came there.
     """
     if len(fine) < k or not len(fine):
-        return LOWEST
+        return _NO_BOUND
     kth = np.partition(fine, len(fine) - k)[len(fine) - k]
     low = coarse <= np.median(coarse)
     difference = fine[low] - coarse[low]
-    return max(LOWEST, float(kth - difference.mean() - deviations * difference.std()))
+    return max(_NO_BOUND, float(kth - difference.mean() - deviations * difference.std()))
