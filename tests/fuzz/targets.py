@@ -15,8 +15,11 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import httpx
+
 from strop.common.http import Client
 from strop.common.retries import CallFailed
+from strop.embed.api import ApiEmbedder
 from strop.errors import StropError
 from strop.expand.prompts import TASKS, read_passage, read_verdict
 from strop.generate.filters import apply_filters
@@ -171,6 +174,13 @@ def http_stream(data: bytes) -> None:
         client.post("/v1/chat/completions", {}, limit=1 << 20)
 
 
+def embedding_body(data: bytes) -> None:
+    """The input is the body that a service sends for two texts."""
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=data))
+    embedder = ApiEmbedder("api:x", base_url="http://service", retries=0, transport=transport)
+    embedder.embed(["a fox", "an owl"], "document")
+
+
 def openai_body(data: bytes) -> None:
     read_openai(Client("http://service", {}, 60).parsed(data), "service")
 
@@ -200,6 +210,7 @@ TARGETS: dict[str, Target] = {
     "passage": passage,
     "method": method,
     "http_stream": http_stream,
+    "embedding_body": embedding_body,
     "openai_body": openai_body,
     "anthropic_body": anthropic_body,
     "error_body": error_body,
@@ -250,6 +261,10 @@ SEEDS: dict[str, list[bytes]] = {
         b"HTTP/1.1 307 Moved\r\nLocation: http://elsewhere/\r\n\r\n",
         b"HTTP/1.1 307 Moved\r\nLocation: http:\xde\x06//elsewhere/\r\n\r\n",
         b"HTTP/1.1 307 Moved\r\nLocation: http://[::1/\r\n\r\n",
+    ],
+    "embedding_body": [
+        b'{"data": [{"index": 1, "embedding": [0.6, 0.8]}, {"index": 0, "embedding": [1, 0]}]}',
+        b'{"data": [{"embedding": "AACAPwAAAAA="}, {"embedding": "AAAAAAAAgD8="}], "usage": {}}',
     ],
     "openai_body": [_OPENAI, b'{"choices": [{"text": "a", "finish_reason": "length"}]}'],
     "anthropic_body": [_ANTHROPIC],
