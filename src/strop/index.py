@@ -225,10 +225,10 @@ class Index:
         """Yield (query, positive, negative) texts of a query set, for contrastive training."""
         return triplets(self.catalog, self.searcher.require(name), negatives)
 
-    def expand(self, style: str, progress: Progress | None = None) -> None:
+    def augment(self, style: str, progress: Progress | None = None) -> None:
         """Embed each document's text with its queries of a set appended (doc2query, docexp)."""
         self.searcher.require(style)
-        self._workspace.expand(style, progress)
+        self._workspace.augment(style, progress)
 
     # -- references -----------------------------------------------------------------------
 

@@ -119,8 +119,8 @@ def parse_method(
         setting = "temperature" if key == "T" else key
         if setting not in _READ:
             raise BadInput(
-                f"method {spec!r}: {key!r} is none of alpha, temperature (T), sets, n, whiten,"
-                " feedback, words"
+                f"method {spec!r}: {key!r} is not one of: alpha, temperature (T), sets, n,"
+                " whiten, feedback, words"
             )
         if not method.has(setting):
             raise BadInput(f"method {spec!r}: {name} has no {setting}")

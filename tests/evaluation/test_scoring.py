@@ -201,7 +201,7 @@ def test_expanded_text_is_embedded_when_asked_for(index: Index, dataset: Dataset
         ({"methods": ["sharp:alpha=big"]}, "'big' is no value for alpha"),
         (
             {"methods": ["sharp:beta=1"]},
-            "'beta' is none of alpha, temperature .T., sets, n, whiten, feedback",
+            "'beta' is not one of: alpha, temperature .T., sets, n, whiten, feedback",
         ),
         ({"methods": ["sharp:alpha=nan"]}, "alpha must be a finite number"),
         ({"methods": ["sharp:T=-1"]}, "temperature must be 0"),
@@ -217,7 +217,7 @@ def test_expanded_text_is_embedded_when_asked_for(index: Index, dataset: Dataset
         ({"methods": ["maxsim:T=1"]}, "maxsim has no temperature"),
         ({"methods": ["doc2query:n=1"]}, "doc2query has no n"),
         ({"methods": [METHODS["trad"], METHODS["trad"]]}, "two methods have the same name"),
-        ({"baseline": "sharp"}, "baseline 'sharp' is none of the methods"),
+        ({"baseline": "sharp"}, "baseline 'sharp' is not one of: trad"),
     ],
 )
 def test_mistakes_are_named(

@@ -112,7 +112,7 @@ def story(size: int, asked: Path | None = None) -> list[tuple[str, Op]]:
         ("generate", lambda index: generate(index, size, asked)),
         ("update", lambda index: index.add(updated)),
         ("import again", lambda index: index.import_queries(restyled, "simple")),
-        ("expand", lambda index: index.expand("simple")),
+        ("expand", lambda index: index.augment("simple")),
         ("remove", lambda index: index.remove(sorted(gone - index.unknown(gone)))),
         ("references again", lambda index: index.select_references(REFERENCES)),
         ("sharpen anew", lambda index: index.sharpen(n=1)),

@@ -115,7 +115,7 @@ def test_queries_of_an_older_text_count_no_more_until_they_are_renewed(tmp_path:
             ]
         )
         index.import_queries(cats, "simple")
-        index.expand("simple")
+        index.augment("simple")
         assert best(index, reader) == {"pet"}
         index.add([Document("pet", "Stock markets crash.")])
         assert best(index, reader) == {"farm"}
@@ -123,7 +123,7 @@ def test_queries_of_an_older_text_count_no_more_until_they_are_renewed(tmp_path:
         assert index.queries_of("pet")["simple"] == cats["pet"]
         with pytest.raises(BadInput, match="expand"):
             index.search("cats", method="docexp:sets=simple")
-        index.expand("simple")
+        index.augment("simple")
         assert index.search("why cats purr", k=1, method="docexp:sets=simple").ids[0, 0] == "farm"
         explained = index.explain("cats", "farm")
         assert [part.text for part in explained.queries] == ["cows"]
@@ -202,14 +202,14 @@ def test_an_import_that_breaks_off_leaves_nothing(index: Index) -> None:
 
 def test_expand_appends_the_queries_to_the_text(index: Index, bag: Bag) -> None:
     with pytest.raises(BadInput, match="no query set 'simple'"):
-        index.expand("simple")
+        index.augment("simple")
     index.import_queries({"fox": ["who jumps", "who clears"], "owl": ["who sees"]}, "simple")
     with pytest.raises(BadInput, match="expand"):
         index.search("x", method="doc2query")
     bag.count = 0
-    index.expand("simple")
+    index.augment("simple")
     assert bag.count == 3
-    index.expand("simple")
+    index.augment("simple")
     assert bag.count == 3
     expanded = {
         "fox": f"{FOX.content} who jumps who clears",
@@ -226,7 +226,7 @@ def test_expanded_text_is_made_again_only_where_text_or_queries_changed(
     index: Index, bag: Bag
 ) -> None:
     index.import_queries({"fox": ["who jumps"], "owl": ["who sees"]}, "simple")
-    index.expand("simple")
+    index.augment("simple")
 
     def waiting() -> int:
         return int(index.info()["sets"]["expanded:simple"]["waiting"])
@@ -239,7 +239,7 @@ def test_expanded_text_is_made_again_only_where_text_or_queries_changed(
     index.finish()  # does not: expanding costs as much as the documents
     assert waiting() == 2
     bag.count = 0
-    index.expand("simple")
+    index.augment("simple")
     assert (bag.count, waiting()) == (2, 0)
     text = f"{FOX.content} who runs"
     q = vector_of(text, "document")
@@ -320,7 +320,7 @@ def test_check_finds_lost_vectors_and_repair_makes_them_again(
         index.add(ANIMALS)
         index.sharpen()
         index.import_queries({"fox": ["q1", "q2"], "pig": ["q3"]}, "simple")
-        index.expand("simple")
+        index.augment("simple")
         before = all_scores(index, "owl q1"), all_scores(index, "q1", method="doc2query")
         queries = [index.queries_of(document.id) for document in ANIMALS]
         assert index.check() == []
@@ -340,7 +340,7 @@ def test_check_finds_lost_vectors_and_repair_makes_them_again(
         assert len(problems) == 4
         assert index.check(repair=True) == problems
         assert index.check() == []
-        index.expand("simple")
+        index.augment("simple")
         after = all_scores(index, "owl q1"), all_scores(index, "q1", method="doc2query")
         for got, want in zip(after, before, strict=True):
             assert_close(got, want, 1e-6)

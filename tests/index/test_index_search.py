@@ -201,7 +201,7 @@ def test_every_method_is_what_it_says(index: Index) -> None:
     simple, contrastive = ["who sees", "who hunts"], ["which bird is old", "which bird is up"]
     for style, queries in (("simple", simple), ("contrastive", contrastive)):
         index.import_queries({"owl": queries}, style)
-        index.expand(style)
+        index.augment(style)
     q, d = vector_of("who sees at night", "query"), vector_of(OWL.content, "document")
     s, c = vectors_of(simple, "query"), vectors_of(contrastive, "query")
     both = np.concatenate([s, c])
@@ -265,12 +265,12 @@ def test_out_of_date_expanded_text_is_refused(tmp_path: Path) -> None:
     with Index.create(tmp_path / "i", _letters) as index:
         index.add([{"id": "1", "text": "abc"}, {"id": "2", "text": "def"}])
         index.import_queries({"1": ["h"]}, "simple")
-        index.expand("simple")
+        index.augment("simple")
         assert index.search("h", method="doc2query").ids[0, 0] == "1"
         index.import_queries({"2": ["h h h"]}, "simple")
         with pytest.raises(BadInput, match=r"call index\.expand"):
             index.search("h", method="doc2query")
-        index.expand("simple")
+        index.augment("simple")
         assert index.search("h", method="doc2query").ids[0, 0] == "2"
 
 

@@ -103,7 +103,7 @@ def test_expanded_texts_that_are_refused_are_named(tmp_path: Path) -> None:
         picky.refuses = "well"
         index.import_queries({"a": ["x"], "b": ["y"]}, "simple")
         with pytest.raises(BadInput, match=r"first 'b': too long"):
-            index.expand("simple")
+            index.augment("simple")
 
 
 @pytest.fixture

@@ -184,6 +184,16 @@ def test_generated_queries_lend_their_words(index: Index) -> None:
     assert not index.search("zebra", 1, "bm25").scores.any()
 
 
+def test_a_hybrid_counts_the_words_of_the_sets_that_its_dense_part_mixes(index: Index) -> None:
+    index.import_queries({"d3": ["a zebra"]}, "simple")
+    named = index.search("zebra", 5, "hybrid:of=sharp:sets=sentences+simple")
+    fused = index.search("zebra", 5, "hybrid:of=sharp")
+    assert fused.ids.tolist() == named.ids.tolist()
+    np.testing.assert_array_equal(fused.scores, named.scores)
+    without = index.search("zebra", 5, "hybrid:of=sharp:sets=sentences")
+    assert fused.scores[0, 0] > without.scores[0, 0]
+
+
 def test_leaks_lend_no_words(index: Index) -> None:
     index.import_queries({"d3": ["a zebra", "stripes"], "d4": ["stripes"]}, "simple")
     view, left_out = index.without_leaks(index.embed_queries(["a zebra"]), 0.99)

@@ -87,7 +87,7 @@ def scores_of(index: Index) -> dict[str, dict[str, float]]:
     for method in ("trad", "sharp", "doc2query"):
         try:
             found[method] = all_scores(index, crashes.ASKED, method=method)
-        except BadInput:  # no set yet, or not every document is expanded
+        except BadInput:  # no set yet, or not every document is augmented
             found[method] = {}
     return found
 
@@ -401,7 +401,7 @@ def writes(index: Index) -> dict[str, Callable[[], object]]:
         "keep_only": lambda: index.keep_only(["d1"]),
         "sharpen": index.sharpen,
         "import": lambda: index.import_queries({"d1": ["q"]}, "simple"),
-        "expand": lambda: index.expand("simple"),
+        "expand": lambda: index.augment("simple"),
         "finish": index.finish,
     }
 

@@ -165,7 +165,7 @@ def test_another_way_to_store_makes_no_list_stale(tmp_path: Path) -> None:
         asked = bag.count
         index.sharpen()
         index.import_queries({"3": ["a question"]}, "simple")
-        index.expand("simple")
+        index.augment("simple")
         assert bag.count == asked + 1 + len(DOCUMENTS)
         how = {name: of["vectors"] for name, of in index.info()["sets"].items()}
         assert how == {"sentences": "float32", "simple": "int8", "expanded:simple": "float32"}

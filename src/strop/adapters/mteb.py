@@ -130,7 +130,7 @@ class StropSearch:
             self._prepare(index)
         method = index.method(self._method)
         if method.expanded is not None:
-            index.expand(method.expanded)
+            index.augment(method.expanded)
 
     def search(
         self,

@@ -57,7 +57,7 @@ def search(
         )
         if chosen.expanded is not None:
             with progress_bars() as progress:
-                index.expand(chosen.expanded, progress)
+                index.augment(chosen.expanded, progress)
         query_vectors: Any = None
         about_expansion: dict[str, Any] = {}
         if step is not None:

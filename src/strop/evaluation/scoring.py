@@ -111,11 +111,11 @@ def evaluate(
     chosen = _settled(index, methods, settings)
     baseline = baseline or next(iter(chosen))
     if baseline not in chosen:
-        raise BadInput(f"baseline {baseline!r} is none of the methods: {', '.join(chosen)}")
+        raise BadInput(f"baseline {baseline!r} is not one of: {', '.join(chosen)}")
     missing = _judged_but_missing(index, dataset)
     for method in chosen.values():
         if method.expanded is not None:
-            index.expand(method.expanded, progress)
+            index.augment(method.expanded, progress)
     vectors = query_vectors
     if vectors is None:
         vectors = index.embed_queries(list(dataset.queries.values()))

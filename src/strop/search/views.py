@@ -115,7 +115,7 @@ class Views:
         if expanded is None or self._catalog.vectors.waiting_count(expanded.set_id):
             raise BadInput(
                 f"{method.name} needs every document embedded with its {method.expanded!r} "
-                f"queries: call index.expand({method.expanded!r}) first"
+                f"queries: call index.augment({method.expanded!r}) first"
             )
         return name
 
@@ -131,12 +131,12 @@ class Views:
     def words(self, method: Method) -> Words:
         """Return the words of the documents, counted anew only if they changed.
 
-        The generated queries that a method mixes count as the document's own words. BM25 methods
-        count those of the sets that they name.
+        The generated queries that a method mixes count as the document's own words. A method that
+        mixes none counts those of the sets that it names, such as ``bm25:sets=simple``.
         """
         snapshot = self.snapshot()
         known = self._catalog.sets.all()
-        names = (method.sets or ()) if method.bm25 != "no" else self.mixed(method)
+        names = self.mixed(method) or method.sets or ()
         sets = [known[name] for name in names if not known[name].derived]
         n = method.n if sets else None
         last = self._words

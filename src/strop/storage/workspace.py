@@ -185,7 +185,7 @@ class Workspace:
             yield
             keep_cache(self.catalog, self.path, self.dim)
 
-    def expand(self, style: str, progress: Progress | None = None) -> None:
+    def augment(self, style: str, progress: Progress | None = None) -> None:
         """Embed each document's text with its queries of the set ``style`` appended."""
         name = expanded_set(style)
         known = self.catalog.sets.all().get(name)
