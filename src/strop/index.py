@@ -280,8 +280,9 @@ class Index:
         """
         k = check_count("k", k)
         queries = as_queries(queries)
-        self._workspace.warn_if_unfinished()
-        chosen = self.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
+        with self.catalog.reading():
+            self._workspace.warn_if_unfinished()
+            chosen = self.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
         if expand is not None:
             refined = self.refine(queries, expand)
             if refined.failed:

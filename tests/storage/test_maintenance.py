@@ -415,3 +415,15 @@ def test_what_is_not_about_vectors_leaves_searches_as_they_are(index: Index) -> 
     assert after.snapshot.version > before.snapshot.version
     assert after.snapshot.documents is before.snapshot.documents
     assert after.layout is before.layout
+
+
+def test_a_search_of_an_unchanged_index_reads_only_the_version_and_its_hits(index: Index) -> None:
+    index.search("otter fish", 3)
+    statements: list[str] = []
+    with index.catalog.reading() as connection:  # this thread's connection
+        connection.set_trace_callback(statements.append)
+    index.search("otter fish", 3)
+    connection.set_trace_callback(None)
+    tables = {words[words.index("FROM") + 1] for words in map(str.split, statements) if words[1:]}
+    assert tables == {"meta", "documents"}
+    assert statements.count("BEGIN") == 2  # none is open while an embedder works

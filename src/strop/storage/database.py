@@ -150,19 +150,21 @@ class Database:
     def read_anew(self) -> None:
         """Within ``reading``: see what was committed since it began."""
         connection = self._connection
-        if not getattr(self._local, "writing", False):
+        if not self.is_writing:
             connection.execute("COMMIT")
             connection.execute("BEGIN")
             self._local.memo = {}
 
     @property
-    def memo(self) -> dict[str, Any]:
-        """What this thread's read transaction has read already; empty outside of one.
-
-        Within a transaction nothing changes, so a table that many parts ask for is read once.
-        """
-        memo: dict[str, Any] | None = getattr(self._local, "memo", None)
+    def memo(self) -> dict[str, int]:
+        """The numbers this thread's read transaction has read already; empty outside of one."""
+        memo: dict[str, int] | None = getattr(self._local, "memo", None)
         return {} if memo is None else memo
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether this thread is within ``writing``."""
+        return bool(getattr(self._local, "writing", False))
 
     @contextmanager
     def writing(self, searchable: bool = True) -> Iterator[sqlite3.Connection]:
@@ -171,7 +173,7 @@ class Database:
         Where nothing ``searchable`` changes, readers need not look at the index anew.
         """
         connection, local = self._connection, self._local
-        if getattr(local, "writing", False):
+        if self.is_writing:
             yield connection
             return
         with explained(self.path):

@@ -236,13 +236,13 @@ class Documents:
     def ids_of(self, numbers: Iterable[int]) -> dict[int, str]:
         """Return the ids of documents by number, of those that are there."""
         with self._database.reading() as connection:
-            found = (
+            return dict(
                 connection.execute(
-                    "SELECT number, id FROM documents WHERE number = ?", (number,)
-                ).fetchone()
-                for number in set(numbers)
+                    "SELECT number, id FROM documents"
+                    " WHERE number IN (SELECT value FROM json_each(?))",
+                    (json.dumps(list(numbers)),),
+                )
             )
-            return dict(pair for pair in found if pair is not None)
 
     def waiting(self, limit: int) -> list[tuple[int, Document, bytes]]:
         """Return documents that still need a vector, in order: (number, document, digest)."""

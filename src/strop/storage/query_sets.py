@@ -74,21 +74,20 @@ class QuerySets:
 
     def all(self) -> dict[str, QuerySet]:
         """Return the query sets by name, in the order they were made."""
-        memo = self._database.memo
-        if "sets" in memo:
-            return dict(memo["sets"])
+        return dict(self._settings.once_per_version("sets", self._read))
+
+    def _read(self) -> dict[str, QuerySet]:
         with self._database.reading() as connection:
-            found = connection.execute(
+            rows = connection.execute(
                 "SELECT set_id, name, settings FROM sets ORDER BY set_id"
             ).fetchall()
         with sensible(self._database.path, "query sets"):
-            sets = {name: QuerySet(id_, name, json.loads(text)) for id_, name, text in found}
+            sets = {name: QuerySet(id_, name, json.loads(text)) for id_, name, text in rows}
             for name, set_ in sets.items():
                 if not isinstance(name, str) or set_.settings["source"] not in SOURCES:
                     raise ValueError(f"{name!r:.40} with {set_.settings!r:.80}")
                 set_.negative  # noqa: B018 (its settings must be there)
-        memo["sets"] = sets
-        return dict(sets)
+        return sets
 
     def ensure(self, name: str, settings: dict[str, Any]) -> QuerySet:
         """Return a set, made if it is missing; with other settings its lists are made anew."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from strop.errors import IndexDamaged
 from strop.storage.database import Database
+
+T = TypeVar("T")
 
 _SIDECAR = "sidecar:"
 _SIDECAR_NAME = re.compile(r'"[a-z]{1,20}-[0-9a-f]{32}"')
@@ -19,6 +22,7 @@ class Settings:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._remembered: tuple[int, dict[str, Any]] = -1, {}
 
     def get(self, key: str) -> Any:
         """Return one stored value, None if there is none."""
@@ -33,7 +37,13 @@ class Settings:
             ) from error
 
     def number(self, key: str) -> int:
-        """Return a stored number that every catalog has."""
+        """Return a stored number that every catalog has; read once in a read transaction."""
+        memo = self._database.memo
+        if key not in memo:
+            memo[key] = self._number(key)
+        return memo[key]
+
+    def _number(self, key: str) -> int:
         value = self.get(key)
         if type(value) is not int or not 0 <= value < 2**62:
             raise IndexDamaged(
@@ -41,6 +51,22 @@ class Settings:
                 "of 0 or more. Restore the catalog from a backup, or build the index again"
             )
         return value
+
+    def once_per_version(self, key: str, read: Callable[[], T]) -> T:
+        """Return ``read()``, remembered under ``key`` until the version of the index changes.
+
+        For what only searchable changes can alter: reading it again costs one look at the version.
+        """
+        if self._database.is_writing:  # it may have changed and the version has not yet
+            return read()
+        with self._database.reading():
+            version, known = self.number("version"), self._remembered
+            if known[0] != version:  # replaced as one value: threads may be at different versions
+                known = self._remembered = version, {}
+            if key not in known[1]:
+                known[1][key] = read()
+            value: T = known[1][key]
+            return value
 
     def put(self, *, searchable: bool = False, **values: Any) -> None:
         """Store values; None removes one. Say ``searchable`` if search results depend on them."""

@@ -209,7 +209,9 @@ class Workspace:
 
     def unfinished(self) -> str:
         """Say what still waits to be embedded and how to continue; "" if nothing does."""
-        waiting = self.catalog.vectors.unfinished_count()
+        waiting = self.catalog.settings.once_per_version(
+            "unfinished", self.catalog.vectors.unfinished_count
+        )
         if not waiting:
             return ""
         return (
