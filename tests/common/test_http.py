@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import gzip
 import json
 import random
@@ -33,7 +34,7 @@ from strop.lm import load as load_lm
 
 
 def client(url: str, timeout: float = 20.0, **more: Any) -> Client:
-    return Client(url, {"Authorization": "Bearer x"}, timeout, connections=8, **more)
+    return Client(url, {"Authorization": "Bearer x"}, timeout, **more)
 
 
 def failed(url: str, timeout: float = 20.0, limit: int = 1000) -> CallFailed:
@@ -520,3 +521,29 @@ def test_several_calls_go_on_at_the_same_time() -> None:
         for connection in connections:
             assert connection.recv(1) == b"", "nothing is left open"
             connection.close()
+
+
+def test_a_call_costs_the_same_beside_many_connections() -> None:
+    """A pool of many connections looked at all of them, for each of them, for every call."""
+
+    def steps(calling: Client) -> int:
+        profile = cProfile.Profile()
+        profile.runcall(calling.post, "/chat/completions", body)
+        return sum(entry.callcount for entry in profile.getstats())
+
+    body = {"model": "m", "messages": [{"role": "user", "content": "text"}]}
+    with ScriptedServer() as server, client(server.url) as calling:
+        calling.post("/chat/completions", body)
+        alone = steps(calling)
+        server.latency = 1.0
+        threads = [
+            threading.Thread(target=calling.post, args=("/chat/completions", body))
+            for _ in range(24)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert server.most_active > 4, "there are many connections by now"
+        server.latency = 0.0
+        assert steps(calling) < 1.5 * alone

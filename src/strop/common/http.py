@@ -46,8 +46,7 @@ class Client:
 
     ``headers`` go with every call, the key among them; ``key_variables`` are named where the
     service refuses it. ``timeout`` is the seconds that a call may take as a whole.
-    ``connections`` calls can be under way at a time, each in a thread of the caller. ``transport``
-    is for tests.
+    Threads may share it. ``transport`` is for tests.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class Client:
         timeout: float,
         *,
         key_variables: Sequence[str] = (),
-        connections: int = 1,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         from strop.common.transport import Transport
@@ -66,7 +64,7 @@ class Client:
         self._headers = {"User-Agent": "strop", "Accept-Encoding": "gzip", **headers}
         self._timeout = timeout
         self._key_variables = key_variables
-        self._transport = transport or Transport(url, connections)
+        self._transport = transport or Transport(url)
 
     def __enter__(self) -> Client:
         return self

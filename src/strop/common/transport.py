@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -120,60 +122,77 @@ class _Backend(httpcore.SyncBackend):
 class Transport(httpx.BaseTransport):
     """Calls to one address, through the proxy and by the certificates that the environment names.
 
-    Up to ``connections`` connections are open at a time, and kept.
+    Each call under way has a connection of its own, which the next call takes over. A pool of many
+    connections would look at all of them, for each of them, at the start and end of every call.
     """
 
-    def __init__(self, url: str, connections: int) -> None:
+    def __init__(self, url: str) -> None:
         secure = urlsplit(url).scheme == "https"
         options: dict[str, Any] = {
             "ssl_context": httpx.create_ssl_context() if secure else None,
-            "max_connections": connections,
-            "max_keepalive_connections": connections,
+            "max_connections": 1,
             "keepalive_expiry": _IDLE,
             "network_backend": _Backend(),
         }
+        self._open: Callable[[], httpcore.ConnectionPool]
         named = proxy_of(url)
         if named is None:
-            self._pool: httpcore.ConnectionPool = httpcore.ConnectionPool(**options)
-            return
-        proxy = httpx.Proxy(named if "://" in named else f"http://{named}")
-        if proxy.url.scheme.startswith("socks"):
-            self._pool = httpcore.SOCKSProxy(str(proxy.url), proxy.raw_auth, **options)
+            self._open = partial(httpcore.ConnectionPool, **options)
         else:
-            self._pool = httpcore.HTTPProxy(str(proxy.url), proxy.raw_auth, **options)
+            proxy = httpx.Proxy(named if "://" in named else f"http://{named}")
+            socks = proxy.url.scheme.startswith("socks")
+            kind = httpcore.SOCKSProxy if socks else httpcore.HTTPProxy
+            self._open = partial(kind, str(proxy.url), proxy.raw_auth, **options)
+        self._all: list[httpcore.ConnectionPool] = []
+        self._free: deque[httpcore.ConnectionPool] = deque()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; the body of the response is read from its stream."""
-        response = self._pool.handle_request(
-            httpcore.Request(
-                request.method,
-                httpcore.URL(
-                    scheme=request.url.raw_scheme,
-                    host=request.url.raw_host,
-                    port=request.url.port,
-                    target=request.url.raw_path,
-                ),
-                headers=request.headers.raw,
-                content=request.stream,
-                extensions=request.extensions,
+        """Send a request; the body of the response is read from its stream, which is closed."""
+        try:
+            connection = self._free.pop()
+        except IndexError:
+            connection = self._open()
+            self._all.append(connection)
+        release = partial(self._free.append, connection)
+        try:
+            response = connection.handle_request(
+                httpcore.Request(
+                    request.method,
+                    httpcore.URL(
+                        scheme=request.url.raw_scheme,
+                        host=request.url.raw_host,
+                        port=request.url.port,
+                        target=request.url.raw_path,
+                    ),
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
             )
-        )
-        return httpx.Response(response.status, headers=response.headers, stream=_Body(response))
+        except BaseException:
+            release()
+            raise
+        body = _Body(response, release)
+        return httpx.Response(response.status, headers=response.headers, stream=body)
 
     def close(self) -> None:
         """Close all connections."""
-        self._pool.close()
+        for connection in self._all:
+            connection.close()
 
 
 class _Body(httpx.SyncByteStream):
-    def __init__(self, response: httpcore.Response) -> None:
-        self._response = response
+    def __init__(self, response: httpcore.Response, release: Callable[[], None]) -> None:
+        self._response, self._release = response, release
 
     def __iter__(self) -> Iterator[bytes]:
         return self._response.iter_stream()
 
     def close(self) -> None:
-        self._response.close()
+        try:
+            self._response.close()
+        finally:
+            self._release()
 
 
 def proxy_of(url: str) -> str | None:

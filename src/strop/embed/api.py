@@ -111,7 +111,7 @@ class ApiEmbedder(BaseEmbedder):
         batches = list(_batches(inputs, self._batch_size))
         gate = Gate(self._concurrency, self._policy.clock, self._reached)
         threads = min(self._concurrency, len(batches))
-        with self._client(threads) as client:
+        with self._client() as client:
             embed = partial(self._batch, client, gate, kind)
             if threads == 1:
                 return np.concatenate([embed(batch) for batch in batches])
@@ -126,14 +126,13 @@ class ApiEmbedder(BaseEmbedder):
                 gate.stop()
                 pool.shutdown(cancel_futures=True)
 
-    def _client(self, connections: int) -> Client:
+    def _client(self) -> Client:
         key = key_for(self._host, KEY_VARIABLES)
         return Client(
             self._url,
             {"Authorization": f"Bearer {key}"} if key else {},
             self._timeout,
             key_variables=KEY_VARIABLES,
-            connections=connections,
             transport=self._transport,
         )
 

@@ -89,9 +89,8 @@ class ServiceLM(BaseLM):
     def client(self, timeout: float | None = None) -> Client:
         """Return what calls are made with; close it in the end."""
         return Client(
-            self.url, self.headers(), timeout or self.timeout, key_variables=self.key_variables,
-            connections=self.concurrency,
-        )  # fmt: skip
+            self.url, self.headers(), timeout or self.timeout, key_variables=self.key_variables
+        )
 
     def complete(self, requests: Iterable[Request]) -> Run:
         """Answer requests, ``concurrency`` at a time."""
