@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from strop import Index
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "strop"
 
@@ -228,6 +230,30 @@ def test_importing_strop_loads_nothing_heavy() -> None:
     code = "import sys, strop, strop.cli.main, strop.embed; print(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not heavy & set(out.stdout.split())
+
+
+def test_a_search_loads_what_it_needs(tmp_path: Path) -> None:
+    code = (
+        "import sys; from strop import Index; path = sys.argv[1]\n"
+        "with Index.open(path) as index: index.search('two words')\n"
+        "print(*sys.modules)"
+    )
+    with Index.create(tmp_path / "index") as index:
+        index.add([{"id": str(n), "text": f"text number {n}"} for n in range(50)])
+        index.sharpen()
+    command = [sys.executable, "-c", code, str(tmp_path / "index")]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert "strop.embed.wordllama" in loaded
+    unused = {
+        "numba",
+        "scipy",
+        "httpx",
+        "torch",
+        "strop.expand",
+        "strop.generate",
+        "strop.lm.service",
+    }
+    assert not unused & set(loaded)
 
 
 def test_opening_an_index_loads_no_compiled_code() -> None:

@@ -8,19 +8,11 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strop.embed import Embedder
 from strop.errors import BadInput
-from strop.expand.methods import QueryMethod, refine
-from strop.expand.refining import Limits, Refined, Resources
-from strop.generate.generation import Generation, IndexSteps
-from strop.generate.plan import GenerationSettings
-from strop.generate.triplets import Triplet, triplets
 from strop.io.sentences import MOST
-from strop.lm import LM
-from strop.lm import load as load_lm
-from strop.lm.prices import Price
 from strop.methods import Method, check_count
 from strop.references.settings import ReferenceSettings
 from strop.search.explain import Explanation
@@ -32,6 +24,13 @@ from strop.storage.references import Selected
 from strop.storage.vectors import DEFAULT_STORED
 from strop.storage.workspace import Workspace
 from strop.types import Changes, Document, Hits, Progress, Vectors
+
+if TYPE_CHECKING:  # a search needs no language model
+    from strop.expand.methods import QueryMethod
+    from strop.expand.refining import Refined
+    from strop.generate import Generation, GenerationSettings
+    from strop.generate.triplets import Triplet
+    from strop.lm import LM, Price
 
 
 class Index:
@@ -198,14 +197,14 @@ class Index:
     ) -> Generation:
         """Return the work of a language model that writes queries: ``estimate()``, ``run()`` …
 
-        The queries go to the set ``into``, by default the one named like the style. ``limit``
-        plans for the first documents only, ``retry`` for what failed before. A set that came
-        from a file is replaced only with ``replace``. ``options`` are the model's.
+        ``Generation`` says what the arguments mean; ``options`` are the model's.
         """
+        from strop.generate.generation import Generation, IndexSteps
+
         steps = IndexSteps(self.select_references, self._embed_new, self.searcher.contrast_rate)
         return Generation(
-            self._workspace, steps, load_lm(lm, **options), settings or GenerationSettings(),
-            into=into, limit=limit, price=price, retry=retry, replace=replace,
+            self._workspace, steps, lm, settings, into=into, limit=limit, price=price,
+            retry=retry, replace=replace, **options,
         )  # fmt: skip
 
     def query_sets(self) -> list[str]:
@@ -223,14 +222,14 @@ class Index:
 
     def triplets(self, name: str, negatives: int = 1) -> Iterator[Triplet]:
         """Yield (query, positive, negative) texts of a query set, for contrastive training."""
+        from strop.generate.triplets import triplets
+
         return triplets(self.catalog, self.searcher.require(name), negatives)
 
     def augment(self, style: str, progress: Progress | None = None) -> None:
         """Embed each document's text with its queries of a set appended (doc2query, docexp)."""
         self.searcher.require(style)
         self._workspace.augment(style, progress)
-
-    # -- references -----------------------------------------------------------------------
 
     def select_references(
         self,
@@ -275,8 +274,8 @@ class Index:
         ``method`` is a name of ``METHODS`` with optional settings (``"sharp:alpha=2"``). Without
         one it is ``sharp`` where the index has query sets and ``trad`` where it has none. Large
         indexes score candidates only, unless ``exact``. ``expand``, such as ``HyDE("openai:…")``,
-        has a language model refine the queries first. ``vectors`` replace the embedding of texts.
-        Vectors alone have no words: ``words`` adds nothing to their scores.
+        has a language model refine the queries first. ``vectors`` replace the embedding of texts;
+        vectors alone have no words, so ``words`` adds nothing to their scores.
         """
         k = check_count("k", k)
         queries = as_queries(queries)
@@ -347,18 +346,19 @@ class Index:
     ) -> Refined:
         """Have a language model refine queries; ``search`` takes the resulting vectors.
 
-        Replies are kept in the index, also while another process writes to it. ``leave_out`` has
-        for each query the id of a document that the model must not see. The model is not called
-        any more once the next call could exceed ``budget`` (USD).
+        ``strop.expand.methods.refine`` says what the arguments mean.
         """
-        resources = Resources(self.searcher, self._workspace.pipeline.embed)
-        return refine(queries, expand, resources, Limits(leave_out, budget, price), progress)
+        from strop.expand.methods import refine
+
+        return refine(
+            queries, expand, self.searcher, self._workspace.pipeline.embed, leave_out=leave_out,
+            budget=budget, price=price, progress=progress,
+        )  # fmt: skip
 
     def without_leaks(self, query_vectors: Vectors, gate: float) -> tuple[Index, dict[str, int]]:
-        """Return a view of this index without generated queries close to a test query.
+        """Return a view without generated queries close to a test query, and how many of each set.
 
-        Left out is every generated query whose cosine to any of ``query_vectors`` (n, dim) is
-        ``gate`` or more. Also returns how many of each set. The index does not change.
+        Close: the cosine to any of ``query_vectors`` (n, dim) is ``gate`` or more.
         """
         view = self.searcher.without_leaks(query_vectors, gate, self._workspace.pipeline.embed)
         return Index(self._workspace, view[0]), view[1]
@@ -385,8 +385,7 @@ class Index:
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> int:
         """Free the space of vectors and texts that nothing uses; return how many bytes.
 
-        ``query_vectors`` changes how query vectors are stored (see ``create``); precision once
-        lost does not come back. Searches continue meanwhile, also in other processes.
+        ``query_vectors``: see ``create``; precision once lost does not come back. Searches continue.
         """
         with self._workspace.writing():
             before = self._workspace.sizes()["total"]

@@ -262,9 +262,7 @@ def test_a_second_run_asks_nothing(index: Index, name: str) -> None:
     np.testing.assert_array_equal(again.vectors, first.vectors)
     assert (again.stored, again.spending.replies) == (asked, 0)
     assert again.no_relevant == first.no_relevant
-    assert first.seconds_now.sum() > 0
-    told = again.to_json()["seconds_per_query"]
-    assert told["stored_as_nothing"]["mean"] < told["stored_as_they_took"]["mean"]
+    assert again.to_json()["seconds_per_query"]["mean"] > 0
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -711,7 +709,7 @@ def test_search_with_expansion(files: tuple[Path, Path], server: ScriptedServer)
     ran = strop("search", path, "apple river", "--method", "consharp", *how, "--json")
     assert ran.json["expand"] == "hyde"
     assert ran.json["expansion"]["replies_now"] == 2
-    assert ran.json["expansion"]["seconds_per_query"]["stored_as_nothing"]["p95"] > 0
+    assert ran.json["expansion"]["seconds_per_query"]["p95"] > 0
     assert "a scientific claim" in json.dumps(server.bodies[0])
     with Index.open(path) as index:
         lm = load("openai:scripted", base_url=server.url)

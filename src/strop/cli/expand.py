@@ -130,14 +130,12 @@ def report_expansion(name: str, refined: Refined) -> None:
         warn(f"{name}: {refined.spending.stopped}")
     about = refined.to_json()
     seconds = about["seconds_per_query"]
-    alone, now = seconds["stored_as_they_took"], seconds["stored_as_nothing"]
     cost = "" if about["cost"] is None else f", {about['cost']:.4f} USD"
     without = about["no_relevant_candidate"]
     say(
         f"{name}: {counted(about['replies_now'], 'new reply', 'new replies')}, "
         f"{about['replies_stored']:,} stored earlier, {about['input_tokens']:,} + "
-        f"{about['output_tokens']:,} tokens{cost}; seconds per query: mean {alone['mean']:.2f}, "
-        f"p95 {alone['p95']:.2f} (stored replies as long as they took), mean {now['mean']:.2f}, "
-        f"p95 {now['p95']:.2f} (stored replies as nothing)"
+        f"{about['output_tokens']:,} tokens{cost}; seconds per query: mean {seconds['mean']:.2f}, "
+        f"p95 {seconds['p95']:.2f} (stored replies as long as they took)"
         + (f"; no relevant candidate for {counted(without, 'query', 'queries')}" if without else "")
     )

@@ -20,10 +20,11 @@ import numpy as np
 
 from strop.errors import BadInput
 from strop.expand.prompts import EXPAND_PROMPT_VERSION, TaskWording, task_named
-from strop.expand.refining import Limits, Refined, Refinement, Resources
+from strop.expand.refining import Embed, Refined, Refinement
 from strop.generate.templates import Profile
-from strop.lm import LM
+from strop.lm import LM, Price
 from strop.lm import load as load_lm
+from strop.search.searcher import Searcher
 from strop.types import Progress, Vectors
 
 
@@ -170,14 +171,19 @@ QUERY_METHODS: Mapping[str, type[QueryMethod]] = {
 def refine(
     queries: str | Sequence[str] | Vectors,
     method: QueryMethod,
-    resources: Resources,
-    limits: Limits,
+    searcher: Searcher,
+    embed: Embed,
+    *,
+    leave_out: Sequence[str] | None = None,
+    budget: float | None = None,
+    price: Price | None = None,
     progress: Progress | None = None,
 ) -> Refined:
     """Refine queries, given as texts.
 
-    No call is made once the budget could be exceeded; queries without a reply then stay as
-    they are.
+    Replies are kept in the index, also while another process writes to it. ``leave_out`` has for
+    each query the id of a document that the model must not see. No call is made once the next one
+    could exceed ``budget`` (USD); queries without a reply then stay as they are.
     """
     if not isinstance(method, QueryMethod):
         raise BadInput(
@@ -186,6 +192,9 @@ def refine(
     if isinstance(queries, np.ndarray):
         raise BadInput(f"{method.name} needs the text of the queries, not their vectors")
     texts = [queries] if isinstance(queries, str) else list(queries)
-    refinement = Refinement(method, resources, texts, limits, progress)
+    refinement = Refinement(
+        method, searcher, embed, texts, leave_out=leave_out, budget=budget, price=price,
+        progress=progress,
+    )  # fmt: skip
     method._fill(refinement)
     return refinement.result()

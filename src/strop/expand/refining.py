@@ -33,6 +33,7 @@ from strop.types import Kind, Progress, Vectors
 if TYPE_CHECKING:  # it stands below
     from strop.expand.methods import QueryMethod
 
+Embed = Callable[[list[str], Kind], Vectors]
 Seconds = NDArray[np.float64]
 
 _NO_DOCUMENT = 0
@@ -41,42 +42,10 @@ _VERDICT_TOKENS = 16
 
 
 class Candidate(NamedTuple):
-    """A document of the first pass: its id, its text, and its own vector (dim,)."""
+    """A document of the first pass: its text and its own vector (dim,)."""
 
-    id: str
     text: str
     vector: Vectors
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What refining needs of an index: how to search and embed. Replies are kept in its catalog."""
-
-    searcher: Searcher
-    embed: Callable[[list[str], Kind], Vectors]
-
-    def candidates(
-        self, queries: list[str], vectors: Vectors, method: str, k: int
-    ) -> list[list[Candidate]]:
-        """Return the best k documents for each query. ``vectors`` (n, dim) are the queries'."""
-        documents = self.searcher.catalog.documents
-
-        def candidate(id_: str) -> Candidate:
-            text = documents.get(documents.number_of(id_)).content
-            return Candidate(id_, text, self.searcher.vector_of(id_))
-
-        with self.searcher.catalog.reading():
-            hits = self.searcher.search(vectors, queries, k, self.searcher.method(method))
-            return [[candidate(id_) for id_ in ids] for ids in hits.ids.tolist()]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a refinement may see and spend; ``hidden`` has a document id for each query."""
-
-    hidden: Sequence[str] | None = None
-    budget: float | None = None
-    price: Price | None = None
 
 
 @dataclass(frozen=True)
@@ -85,16 +54,14 @@ class Refined:
 
     ``vectors`` (n, dim) are for ``Index.search``. ``failed`` gives, by position, the reason why a
     query is left as it is; ``no_relevant`` are those for which no candidate was relevant
-    (ReDE-RF). ``seconds`` (n,) is how long the calls of each query take if it is alone, with
-    stored replies counted as long as they took; in ``seconds_now`` these count nothing.
-    ``stored`` replies were there before.
+    (ReDE-RF). ``seconds`` (n,) is how long the calls of each query take if it is alone; stored
+    replies count as long as they took. ``stored`` replies were there before.
     """
 
     vectors: Vectors
     failed: Mapping[int, str]
     no_relevant: tuple[int, ...]
     seconds: Seconds
-    seconds_now: Seconds
     stored: int
     spending: Spending
 
@@ -120,9 +87,11 @@ class Refined:
             "output_tokens": self.spending.output_tokens,
             "cost": self.spending.cost,
             "seconds_per_query": {
-                "stored_as_they_took": _mean_and_p95(self.seconds),
-                "stored_as_nothing": _mean_and_p95(self.seconds_now),
-            },
+                "mean": float(np.mean(self.seconds)),
+                "p95": float(np.percentile(self.seconds, 95)),
+            }
+            if len(self.seconds)
+            else {"mean": 0.0, "p95": 0.0},
         }
 
 
@@ -132,26 +101,30 @@ class Refinement:
     def __init__(
         self,
         method: QueryMethod,
-        resources: Resources,
+        searcher: Searcher,
+        embed: Embed,
         queries: list[str],
-        limits: Limits,
+        *,
+        leave_out: Sequence[str] | None,
+        budget: float | None,
+        price: Price | None,
         progress: Progress | None,
     ) -> None:
         self.queries, self.count = queries, len(queries)
-        if limits.hidden is not None and len(limits.hidden) != self.count:
-            raise BadInput(f"leave_out has {len(limits.hidden):,} ids for {self.count:,} queries")
-        self._method, self._resources, self.embed = method, resources, resources.embed
-        self._limits, self._progress = limits, progress
+        if leave_out is not None and len(leave_out) != self.count:
+            raise BadInput(f"leave_out has {len(leave_out):,} ids for {self.count:,} queries")
+        self._method, self._searcher, self.embed = method, searcher, embed
+        self._leave_out, self._budget, self._progress = leave_out, budget, progress
         self._task = task_named(method.task)
-        self._replies = _Replies(resources.searcher.catalog)
+        self._replies = _Replies(searcher.catalog)
         self._calls = Calls(
-            method.model, method.to_json(), self._replies.save, limits.price,
-            resources.searcher.catalog.replies.room_problem,
+            method.model, method.to_json(), self._replies.save, price,
+            searcher.catalog.replies.room_problem,
         )  # fmt: skip
         self._at_once = int(getattr(method.model, "concurrency", 1))
         self._spending = self._calls.no_spending()
         self._stored = 0
-        self._seconds, self._seconds_now = np.zeros(self.count), np.zeros(self.count)
+        self._seconds = np.zeros(self.count)
         self._candidates: list[list[Candidate]] = [[] for _ in queries]
         self.failed: dict[int, str] = {}
         self.no_relevant: tuple[int, ...] = ()
@@ -167,22 +140,24 @@ class Refinement:
         """Count work on all queries at once, such as embedding, for each of them equally."""
         began = time.perf_counter()
         yield
-        each = (time.perf_counter() - began) / max(1, self.count)
-        self._seconds += each
-        self._seconds_now += each
+        self._seconds += (time.perf_counter() - began) / max(1, self.count)
 
     def search(self, method: str, k: int) -> None:
-        """Find the candidates of each query."""
-        hidden = self._limits.hidden
-        with self.timed():
-            ranked = self._resources.candidates(
-                self.queries, self.query_vectors, method, k + (hidden is not None)
-            )
-        for place, candidates in enumerate(ranked):
-            own = None if hidden is None else hidden[place]
-            self._candidates[place] = [one for one in candidates if one.id != own][:k]
-            if not self._candidates[place]:
-                self.failed.setdefault(place, "the first pass found no document")
+        """Find the candidates of each query: the best k documents but the one it must not see."""
+        searcher, documents = self._searcher, self._searcher.catalog.documents
+        chosen = searcher.method(method)
+        with self.timed(), searcher.catalog.reading():
+            more = k + (self._leave_out is not None)
+            hits = searcher.search(self.query_vectors, self.queries, more, chosen)
+            for place, ids in enumerate(hits.ids.tolist()):
+                own = None if self._leave_out is None else self._leave_out[place]
+                self._candidates[place] = [
+                    Candidate(documents.get(documents.number_of(id_)).content,
+                              searcher.vector_of(id_))
+                    for id_ in [id_ for id_ in ids if id_ != own][:k]
+                ]  # fmt: skip
+                if not self._candidates[place]:
+                    self.failed.setdefault(place, "the first pass found no document")
 
     def passages(
         self, purpose: Purpose, places: Iterable[int], samples: int
@@ -254,19 +229,16 @@ class Refinement:
         replies.recall(wanted)
         missing = [request for key, request in wanted.items() if key not in replies.known]
         self._stored += len(wanted) - len(missing)
-        budget = self._limits.budget
+        budget = self._budget
         spending = self._calls.run(
             ((request, _NO_DOCUMENT) for request in missing),
             budget=None if budget is None else budget - (self._spending.cost or 0.0),
             progress=self._progress, total=len(missing),
         )  # fmt: skip
         self._spending.add(spending)
-        fresh = {request.key for request in missing}
         for place, same in requests.items():
             came = [replies.known[one.key] for one in same if one.key in replies.known]
-            now = [one.seconds for one in came if one.key in fresh]
             self._seconds[place] += _elapsed([one.seconds for one in came], self._at_once)
-            self._seconds_now[place] += _elapsed(now, self._at_once)
             if not came:
                 errors = [replies.errors[one.key] for one in same if one.key in replies.errors]
                 self.failed[place] = (errors or [spending.stopped or "no call was made"])[0]
@@ -286,9 +258,8 @@ class Refinement:
             elif self.query_vectors[place].any():
                 self.failed.setdefault(place, "the passages cancel the query")
         return Refined(
-            vectors, self.failed, self.no_relevant, self._seconds, self._seconds_now, self._stored,
-            self._spending,
-        )  # fmt: skip
+            vectors, self.failed, self.no_relevant, self._seconds, self._stored, self._spending
+        )
 
 
 class _Replies:
@@ -332,9 +303,3 @@ def _elapsed(seconds: Sequence[float], at_once: int) -> float:
     for one in seconds:
         heapq.heapreplace(ends, ends[0] + one)
     return max(ends)
-
-
-def _mean_and_p95(seconds: Seconds) -> dict[str, float]:
-    if not len(seconds):
-        return {"mean": 0.0, "p95": 0.0}
-    return {"mean": float(np.mean(seconds)), "p95": float(np.percentile(seconds, 95))}

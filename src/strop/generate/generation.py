@@ -17,7 +17,7 @@ from strop.errors import BadInput, ServiceError
 from strop.generate import batches
 from strop.generate.calls import Spending
 from strop.generate.plan import Estimate, GenerationSettings, Plan, QueryList
-from strop.lm import LM
+from strop.lm import LM, load
 from strop.lm.batches import Status
 from strop.lm.prices import Price
 from strop.storage.intake import check_style
@@ -72,15 +72,17 @@ class Generation:
         self,
         workspace: Workspace,
         steps: IndexSteps,
-        lm: LM,
-        settings: GenerationSettings,
+        lm: str | LM | Callable[[str], str],
+        settings: GenerationSettings | None = None,
         *,
         into: str | None = None,
         limit: int | None = None,
         price: Price | None = None,
         retry: bool = False,
         replace: bool = False,
+        **options: Any,
     ) -> None:
+        settings = settings or GenerationSettings()
         self._workspace, self._steps = workspace, steps
         self._catalog = workspace.catalog
         self.name = into or settings.prompt.style
@@ -91,7 +93,9 @@ class Generation:
                 f"the set {self.name!r} came from a file, and these queries would replace it: give "
                 "them a set of their own (--set NAME, into=), or --replace it"
             )
-        self.plan = Plan(self._catalog, lm, settings, limit=limit, price=price, retry=retry)
+        self.plan = Plan(
+            self._catalog, load(lm, **options), settings, limit=limit, price=price, retry=retry
+        )
 
     @property
     def lm(self) -> LM:
