@@ -385,7 +385,7 @@ class Index:
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> int:
         """Free the space of vectors and texts that nothing uses; return how many bytes.
 
-        ``query_vectors``: see ``create``; precision once lost does not come back. Searches continue.
+        ``query_vectors``: see ``create``. Precision once lost does not come back.
         """
         with self._workspace.writing():
             before = self._workspace.sizes()["total"]

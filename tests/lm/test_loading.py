@@ -103,7 +103,6 @@ def test_options_make_the_same_model_again(
         ({"timeout": 0}, "timeout"),
         ({"backoff": "1"}, "backoff"),
         ({"extra": {"a": object()}}, "extra"),
-        ({"max_tokens_name": "limit"}, "max_completion_tokens or max_tokens"),
         ({"api_key": "x"}, "has no option 'api_key'"),
     ],
 )

@@ -15,7 +15,7 @@ from strop.generate.calls import Spending
 from strop.generate.plan import Plan
 from strop.lm import LM, Failure, Reply, Request
 from strop.lm.batches import Batches, MayHaveBegun, Status, open_batches
-from strop.lm.lines import Form, custom_id, read_replies, write_requests
+from strop.lm.lines import custom_id, read_replies, write_requests
 from strop.storage.catalog import Catalog
 from strop.storage.replies import Provenance
 
@@ -115,7 +115,6 @@ def collect(catalog: Catalog, plan: Plan, again: bool) -> tuple[Spending, list[S
 
 def write_request_file(catalog: Catalog, plan: Plan, path: str | os.PathLike[str]) -> int:
     """Write what is open as JSON lines in the vendor's form; return how many."""
-    form: Form = "anthropic" if plan.lm.name.startswith("anthropic:") else "openai"
     sent: dict[str, tuple[str, int]] = {}
 
     def requests() -> Iterator[Request]:
@@ -123,10 +122,7 @@ def write_request_file(catalog: Catalog, plan: Plan, path: str | os.PathLike[str
             sent[custom_id(request.key)] = (request.key, number)
             yield request
 
-    model = plan.lm.name.partition(":")[2] or plan.lm.name
-    extra = dict(getattr(plan.lm, "extra", {}))
-    completion = bool(getattr(plan.lm, "completion", False))
-    written = write_requests(path, requests(), model, form, extra=extra, completion=completion)
+    written = write_requests(path, requests(), plan.lm)
     catalog.batches.record_file(sent, plan.calls.provenance)
     return written
 

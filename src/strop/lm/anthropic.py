@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
 from strop.common.http import Client
-from strop.common.retries import CallFailed, Clock
 from strop.errors import BadInput, MissingExtra
-from strop.lm.base import (
-    Answer,
-    Body,
-    Request,
-    Usage,
-    make_answer,
-    no_reply,
-    text_of,
-    token_count,
-)
+from strop.lm.base import Answer, Body, Fields, Request, Usage, read_answer, text_of, token_count
 from strop.lm.service import ServiceLM
 
 MESSAGES = "/v1/messages"
@@ -51,12 +40,7 @@ class AnthropicLM(ServiceLM):
         base_url: str | None = None,
         bedrock: bool = False,
         region: str | None = None,
-        concurrency: int = 16,
-        retries: int = 8,
-        timeout: float = 120.0,
-        backoff: float = 0.5,
-        extra: Mapping[str, Any] | None = None,
-        clock: Clock | None = None,
+        **shared: Any,
     ) -> None:
         url: Any = base_url
         if bedrock:
@@ -73,11 +57,8 @@ class AnthropicLM(ServiceLM):
             url = base_url or os.environ.get("ANTHROPIC_BASE_URL")
             if isinstance(url, str):  # people give it as they do for OpenAI's protocol
                 url = url.rstrip("/").removesuffix("/v1")
-        self._configure(
-            name, url or self.vendor, {"bedrock": bedrock, "region": region},
-            concurrency=concurrency, retries=retries, timeout=timeout, backoff=backoff,
-            extra=extra, clock=clock,
-        )  # fmt: skip
+        given = {"bedrock": bedrock, "region": region}
+        super().__init__(name, url or self.vendor, given, **shared)
         self.bedrock, self._region = bedrock, region
 
     def headers(self) -> dict[str, str]:
@@ -89,8 +70,26 @@ class AnthropicLM(ServiceLM):
         return {"anthropic-version": _VERSION, **({"x-api-key": key} if key else {})}
 
     def body(self, request: Request) -> Body:
-        """What is sent for a request."""
-        return messages_body(request, self.model, self.extra)
+        """What is sent for a request, the system and the shared part marked for caching.
+
+        Anthropic refuses blank blocks and blank stop sequences, so neither is sent.
+        """
+        if request.shared.strip() and request.rest.strip():
+            content: list[Body] = [_block(request.shared, cached=True), _block(request.rest)]
+        else:
+            content = [_block(request.user, cached=bool(request.shared.strip()))]
+        body: Body = {
+            "model": self.model,
+            "max_tokens": request.max_tokens,
+            "messages": [{"role": "user", "content": content}],
+        }
+        if request.system.strip():
+            body["system"] = [_block(request.system, cached=True)]
+        if request.temperature is not None:
+            body["temperature"] = request.temperature
+        if stop := [text for text in request.stop if text.strip()]:
+            body["stop_sequences"] = stop
+        return body | self.extra
 
     def answer(self, client: Client, request: Request) -> Answer:
         """Make one call."""
@@ -117,29 +116,6 @@ class AnthropicLM(ServiceLM):
         return dict(request.headers.items())
 
 
-def messages_body(request: Request, model: str, extra: Body) -> Body:
-    """The body of Anthropic's messages, the system and the shared part marked for caching.
-
-    Anthropic refuses blank blocks and blank stop sequences, so neither is sent.
-    """
-    if request.shared.strip() and request.rest.strip():
-        content: list[Body] = [_block(request.shared, cached=True), _block(request.rest)]
-    else:
-        content = [_block(request.user, cached=bool(request.shared.strip()))]
-    body: Body = {
-        "model": model,
-        "max_tokens": request.max_tokens,
-        "messages": [{"role": "user", "content": content}],
-    }
-    if request.system.strip():
-        body["system"] = [_block(request.system, cached=True)]
-    if request.temperature is not None:
-        body["temperature"] = request.temperature
-    if stop := [text for text in request.stop if text.strip()]:
-        body["stop_sequences"] = stop
-    return body | extra
-
-
 def _block(text: str, cached: bool = False) -> Body:
     block: Body = {"type": "text", "text": text}
     return block | {"cache_control": _CACHE} if cached else block
@@ -147,24 +123,17 @@ def _block(text: str, cached: bool = False) -> Body:
 
 def read_anthropic(body: Any, host: str) -> Answer:
     """What a message says; ``CallFailed`` if it says nothing."""
-    try:
-        text = text_of(body["content"])
-        reason = body.get("stop_reason")
-        usage = _usage(body.get("usage"))
-        model = body.get("model")
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        raise no_reply(host, body) from error
-    if reason == "refusal":
-        raise CallFailed(f"{host} declined to answer")
+    return read_answer(host, body, _fields, _usage)
+
+
+def _fields(body: Any) -> Fields:
+    reason = body.get("stop_reason")
     truncated = reason in ("max_tokens", "model_context_window_exceeded")
-    return make_answer(host, text, truncated, model, usage)
+    return Fields(text_of(body["content"]), truncated, reason if reason == "refusal" else None)
 
 
-def _usage(usage: Any) -> Usage | None:
-    try:
-        cached = token_count(usage, "cache_read_input_tokens")
-        written = token_count(usage, "cache_creation_input_tokens")
-        total = token_count(usage, "input_tokens") + cached + written  # which it leaves out
-        return Usage(total, token_count(usage, "output_tokens"), cached, written)
-    except (AttributeError, TypeError, ValueError):
-        return None  # a reply is a reply, whatever it says of its size
+def _usage(usage: Any) -> Usage:
+    cached = token_count(usage, "cache_read_input_tokens")
+    written = token_count(usage, "cache_creation_input_tokens")
+    total = token_count(usage, "input_tokens") + cached + written  # which it leaves out
+    return Usage(total, token_count(usage, "output_tokens"), cached, written)

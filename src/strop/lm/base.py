@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -192,17 +192,36 @@ MOST_TOKENS = 10**9
 """No call has more. A service that says otherwise is not believed."""
 
 
-def make_answer(host: str, text: str, truncated: bool, model: Any, usage: Usage | None) -> Answer:
-    """What a reply says, without keys; ``CallFailed`` if it says nothing.
+class Fields(NamedTuple):
+    """What stands where in a vendor's reply; ``declined`` is why there is no text, if so."""
 
-    ``usage`` None: the service does not say, or nothing that makes sense.
-    """
+    text: str
+    truncated: bool
+    declined: str | None
+
+
+def read_answer(
+    host: str, body: Any, fields: Callable[[Any], Fields], usage: Callable[[Any], Usage]
+) -> Answer:
+    """Read a reply, without keys; ``CallFailed`` if it holds none."""
+    try:
+        text, truncated, declined = fields(body)
+        model = body.get("model")
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        message = f"{host} sent no reply but: {one_line(body)}"
+        raise CallFailed(message, malformed=True) from error
+    if declined is not None:
+        raise CallFailed(f"{host} declined to answer: {one_line(declined)}")
     if not text.strip() and truncated:
         raise CallFailed(f"{host} reached max_tokens before any text; raise it")
     if not text.strip():
         raise CallFailed(f"{host} sent an empty reply", malformed=True)
+    try:
+        counts = usage(body.get("usage"))
+    except (AttributeError, TypeError, ValueError):  # a reply is a reply, whatever its counts
+        counts = Usage(0, 0)
     name = redact(storable(str(model or "")))[:_LONGEST_NAME]
-    return Answer(redact(storable(text)), truncated, name, usage or Usage(0, 0))
+    return Answer(redact(storable(text)), truncated, name, counts)
 
 
 def text_of(content: Any) -> str:
@@ -223,8 +242,3 @@ def token_count(usage: Mapping[str, Any], name: str) -> int:
     if not 0 <= number <= MOST_TOKENS:  # NaN neither
         raise ValueError(f"{name} is out of bounds")
     return int(number)
-
-
-def no_reply(host: str, body: Any) -> CallFailed:
-    """The error for a body that holds no reply."""
-    return CallFailed(f"{host} sent no reply but: {one_line(body)}", malformed=True)

@@ -26,8 +26,9 @@ from strop.errors import BadInput, ServiceError
 from strop.io.files import Record, short
 from strop.lm.anthropic import AnthropicLM
 from strop.lm.base import LM, Failure, Reply, Request, token_count
-from strop.lm.lines import Form, custom_id, read_replies, read_result, request_line, write_requests
+from strop.lm.lines import custom_id, read_replies, read_result, request_line, write_requests
 from strop.lm.openai import OpenAILM
+from strop.lm.service import ServiceLM
 
 __all__ = [
     "Batches", "MayHaveBegun", "Status", "Submitted", "custom_id", "open_batches", "read_replies",
@@ -71,12 +72,11 @@ class Batches(ABC):
     ``most_requests`` and ``most_bytes`` are the service's limits of one batch.
     """
 
-    form: Form
     most_requests: int
     most_bytes: int
     path: str
 
-    def __init__(self, lm: OpenAILM | AnthropicLM) -> None:
+    def __init__(self, lm: ServiceLM) -> None:
         self.lm = lm
 
     def submit(self, requests: Iterable[Request]) -> Iterator[Submitted]:
@@ -94,35 +94,25 @@ class Batches(ABC):
         with self.lm.client() as client:
             return [self._read_status(id, self._look(client, id)) for id in ids]
 
-    def collect(
-        self, ids: Iterable[str] | Mapping[str, Collection[str]]
-    ) -> Iterator[Reply | Failure]:
+    def collect(self, expected: Mapping[str, Collection[str]]) -> Iterator[Reply | Failure]:
         """Fetch what came of batches that have ended; of others nothing.
 
-        ``ids`` is best given as a mapping of ids to the custom ids submitted: then whatever the
-        service does not answer (expired, cancelled, refused as a whole) comes as a failure too.
-        Without, a batch that failed as a whole raises ``ServiceError`` after all the others.
+        ``expected`` maps ids of batches to the custom ids submitted: whatever the service does not
+        answer (expired, cancelled, refused as a whole) comes as a failure.
         """
-        expected = ids if isinstance(ids, Mapping) else {}
-        errors: list[str] = []
         with self.lm.client(_TIMEOUT) as client:
-            for id in ids:
+            for id, names in expected.items():
                 batch = self._look(client, id)
                 status = self._read_status(id, batch)
                 if not status.ended:
                     continue
-                missing = set(expected.get(id, ()))
+                missing = set(names)
                 problems = [f"batch {status.state}" + (f": {status.error}" if status.error else "")]
                 for result in self._results(client, id, batch, problems):
                     missing.discard(result.key)
                     yield result
                 for name in sorted(missing):
                     yield Failure(name, f"no result ({problems[-1]})", False, 0.0)
-                errors += [f"{id}: {problem}" for problem in problems[1:]]
-                if status.error and id not in expected:
-                    errors.append(f"{id}: {status.error}")
-        if errors and not isinstance(ids, Mapping):
-            raise ServiceError("; ".join(errors))
 
     def _results(
         self, client: Client, id: str, batch: Record, problems: list[str]
@@ -139,12 +129,6 @@ class Batches(ABC):
                     except (BadInput, ValueError, RecursionError):
                         text = one_line(line[:4000].decode("utf-8", "replace"))
                         problems.append(f"{self.lm.host} sent no result but: {text}")
-
-    def cancel(self, ids: Iterable[str]) -> None:
-        """Ask the service to end batches; what is done by then can still be collected."""
-        with self.lm.client() as client:
-            for id in ids:
-                self._try(partial(client.post, f"{self._path(id)}/cancel", {}))
 
     def _grouped(self, requests: Iterable[Request]) -> Iterator[tuple[tuple[str, ...], IO[bytes]]]:
         """Fill files with lines up to the limits; yield each with the ids in it, at its start."""
@@ -168,8 +152,7 @@ class Batches(ABC):
         """Yield the id and the line of each request."""
         seen: set[str] = set()
         for request in requests:
-            line = request_line(self.form, request, self.lm.body(request), self._url(), seen)
-            data = line.encode()
+            data = request_line(self.lm, request, seen).encode()
             if len(data) > self.most_bytes:
                 limit = f"the service takes {self.most_bytes:,}"
                 raise BadInput(f"request {short(request.key)} has {len(data):,} bytes; {limit}")
@@ -212,10 +195,6 @@ class Batches(ABC):
             raise ServiceError(str(failure), failure.status) from None
 
     @abstractmethod
-    def _url(self) -> str:
-        """The endpoint named in each line."""
-
-    @abstractmethod
     def _prepared(self, client: Client, lines: IO[bytes]) -> Record:
         """The body of the call that begins a batch of these lines."""
 
@@ -231,14 +210,9 @@ class Batches(ABC):
 class OpenAIBatches(Batches):
     """A file of requests is uploaded, a batch made of it, and files of results fetched."""
 
-    form = "openai"
     most_requests = 50_000
     most_bytes = 200_000_000
     path = "/batches"
-
-    def _url(self) -> str:
-        assert isinstance(self.lm, OpenAILM)
-        return self.lm.endpoint
 
     def _prepared(self, client: Client, lines: IO[bytes]) -> Record:
         def upload() -> Any:
@@ -248,7 +222,7 @@ class OpenAIBatches(Batches):
         file = self._try(upload)
         return {
             "input_file_id": file.get("id") if isinstance(file, dict) else None,
-            "endpoint": self._url(),
+            "endpoint": self.lm.endpoint,
             "completion_window": "24h",
         }
 
@@ -280,13 +254,9 @@ class OpenAIBatches(Batches):
 class AnthropicBatches(Batches):
     """Requests are sent in one call, and results fetched in one once all have been dealt with."""
 
-    form = "anthropic"
     most_requests = 100_000
     most_bytes = 256_000_000
     path = "/v1/messages/batches"
-
-    def _url(self) -> str:
-        return ""
 
     def _prepared(self, client: Client, lines: IO[bytes]) -> Record:
         return {"requests": [json.loads(line) for line in lines]}

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from strop.common.retries import CallFailed
 from strop.common.secrets import one_line, storable
 from strop.errors import BadInput
 from strop.io.files import Record, atomic_write, field_names, json_records, short
-from strop.lm import anthropic, openai
-from strop.lm.base import Answer, Failure, Reply, Request
-
-Form = Literal["openai", "anthropic"]
+from strop.lm.anthropic import read_anthropic
+from strop.lm.base import LM, Answer, Failure, Reply, Request
+from strop.lm.openai import OpenAILM, read_openai
+from strop.lm.service import ServiceLM
 
 _RETRYABLE = frozenset({408, 409, 429})
 _FINAL_TYPES = frozenset(
@@ -35,48 +35,32 @@ def custom_id(key: str) -> str:
     return "s" + hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=24).hexdigest()
 
 
-def write_requests(
-    path: str | os.PathLike[str],
-    requests: Iterable[Request],
-    model: str,
-    form: Form = "openai",
-    *,
-    extra: Mapping[str, Any] | None = None,
-    completion: bool = False,
-) -> int:
+def write_requests(path: str | os.PathLike[str], requests: Iterable[Request], lm: LM) -> int:
     """Write requests as JSON lines for a batch service or anything that reads them; how many.
 
-    ``extra`` holds further fields for the body of each. ``completion``: texts to be continued,
-    in OpenAI's form only.
+    They have the form of the model's vendor, or OpenAI's where the model has no service.
     """
-    if form not in get_args(Form):
-        raise BadInput(f"form is {form!r}; it must be {' or '.join(get_args(Form))}")
-    further = dict(extra or {})
+    service = lm
+    if not isinstance(service, ServiceLM):
+        service = OpenAILM(f"openai:{lm.name.partition(':')[2] or lm.name}")
     seen: set[str] = set()
     with atomic_write(path) as file:
         for request in requests:
-            if form == "anthropic":
-                body = anthropic.messages_body(request, model, further)
-            elif completion:
-                body = openai.completion_body(request, model, further)
-            else:
-                body = openai.chat_body(request, model, openai.NEW_TOKENS, further)
-            endpoint = openai.COMPLETIONS if completion else openai.CHAT
-            file.write(request_line(form, request, body, endpoint, seen))
+            file.write(request_line(service, request, seen))
     return len(seen)
 
 
-def request_line(form: Form, request: Request, body: Record, endpoint: str, seen: set[str]) -> str:
+def request_line(lm: ServiceLM, request: Request, seen: set[str]) -> str:
     """One request as a line; its id is added to those ``seen``."""
     name = custom_id(request.key)
     if name in seen:
         raise BadInput(f"two requests have the key {short(request.key)}; keys must differ")
     seen.add(name)
     record: Record = {"custom_id": name}
-    if form == "openai":
-        record |= {"method": "POST", "url": endpoint, "body": body}
+    if lm.endpoint:
+        record |= {"method": "POST", "url": lm.endpoint, "body": lm.body(request)}
     else:
-        record["params"] = body
+        record["params"] = lm.body(request)
     line = json.dumps(record, ensure_ascii=False) + "\n"
     try:
         line.encode()
@@ -119,7 +103,7 @@ def read_result(record: Any) -> Reply | Failure:
 def _openai_result(response: Record, error: Record) -> Answer:
     status = response.get("status_code")
     if status == 200 and not error:
-        return openai.read_openai(response.get("body"), "the batch")
+        return read_openai(response.get("body"), "the batch")
     inner = error or _object(_object(response.get("body")).get("error"))
     code, message = inner.get("code") or status or "error", inner.get("message", "")
     refused = type(status) is int and 400 <= status < 500 and status not in _RETRYABLE
@@ -129,7 +113,7 @@ def _openai_result(response: Record, error: Record) -> Answer:
 def _anthropic_result(result: Record) -> Answer:
     kind = result.get("type")
     if kind == "succeeded":
-        return anthropic.read_anthropic(result.get("message"), "the batch")
+        return read_anthropic(result.get("message"), "the batch")
     error = _object(result.get("error"))
     inner = _object(error.get("error")) or error  # the error of an error response
     what, message = str(inner.get("type") or kind), inner.get("message", "")

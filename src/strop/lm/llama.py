@@ -16,7 +16,7 @@ from strop.common.retries import CallFailed, Policy
 from strop.common.secrets import one_line
 from strop.errors import BadInput, MissingExtra, StropError
 from strop.lm.base import THIS_PROCESS, Answer, BaseLM, Request, check_whole, differing
-from strop.lm.openai import OLD_TOKENS, chat_body, completion_body, read_openai
+from strop.lm.openai import openai_body, read_openai
 from strop.lm.runner import Run
 
 PREFIX = "llama:"
@@ -99,14 +99,9 @@ class LlamaLM(BaseLM):
         server = self._loaded()
         seed = zlib.crc32(f"{self._seed} {request.key}".encode("utf-8", "surrogatepass"))
         fields = {"cache_prompt": self._cache_prompt, "seed": seed}
-        if self._completion:
-            body = completion_body(request, "", fields)
-            handle = server.handle_completions
-        else:
-            body = chat_body(request, "", OLD_TOKENS, fields)
-            handle = server.handle_chat_completions
+        handle = server.handle_completions if self._completion else server.handle_chat_completions
         try:
-            reply = handle(body)
+            reply = handle(openai_body(request, "", fields, self._completion))
         except (RuntimeError, ValueError) as error:
             raise CallFailed(f"{self._path.name}: {one_line(error)}") from error
         if isinstance(reply, dict) and "error" in reply:

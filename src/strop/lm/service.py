@@ -31,26 +31,28 @@ class ServiceLM(BaseLM):
     of each call, such as {"reasoning_effort": "low"}. ``clock`` is for tests.
     """
 
-    unkeyed_options = frozenset({"concurrency", "retries", "timeout", "backoff", "max_tokens_name"})
+    unkeyed_options = frozenset(_DEFAULTS)
     key_variables: tuple[str, ...]
     """Where the key is looked for, the first that is set."""
     vendor: str
     """The vendor's own address, which needs a key."""
+    endpoint: str = ""
+    """The path that lines of batches name; "" where they name none."""
 
-    def _configure(
+    def __init__(
         self,
         name: str,
         url: str,
         given: Mapping[str, Any],
         *,
-        concurrency: int,
-        retries: int,
-        timeout: float,
-        backoff: float,
-        extra: Mapping[str, Any] | None,
-        clock: Clock | None,
+        concurrency: int = 16,
+        retries: int = 8,
+        timeout: float = 120.0,
+        backoff: float = 0.5,
+        extra: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        """Check and keep what all services have; ``given`` are the options of one family."""
+        """``given`` are the options of one provider."""
         check_whole(concurrency=(concurrency, 1), retries=(retries, 0))
         check_seconds(timeout=timeout, backoff=backoff)
         check_connections(concurrency)
@@ -81,6 +83,10 @@ class ServiceLM(BaseLM):
     @abstractmethod
     def headers(self) -> dict[str, str]:
         """What goes with every call, the key among it."""
+
+    @abstractmethod
+    def body(self, request: Request) -> Body:
+        """What is sent for a request."""
 
     @abstractmethod
     def answer(self, client: Client, request: Request) -> Answer:
