@@ -1,12 +1,13 @@
-"""What loading an embedder and loading a language model have in common."""
+"""What loading an embedder and loading a language model have in common, checks of options too."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from strop.errors import BadInput
+from strop.types import Kind
 
 T = TypeVar("T")
 
@@ -30,6 +31,37 @@ def check_object(
     for name in needed:
         if not hasattr(value, name):
             raise BadInput(f"the {type(value).__name__} is not {what}: it has no {name}")
+
+
+def check_whole(**numbers: tuple[Any, int]) -> None:
+    """Check options that are whole numbers: ``name=(value, least)``."""
+    for option, (number, least) in numbers.items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            raise BadInput(f"{option} is {number!r}; it must be a whole number, at least {least}")
+
+
+def check_seconds(**numbers: float) -> None:
+    """Check options that are positive numbers of seconds."""
+    for option, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
+            raise BadInput(f"{option} is {number!r}; it must be a number of seconds above 0")
+
+
+def check_choice(option: str, value: object, known: Sequence[str]) -> None:
+    """Check an option that has one of a few values."""
+    if value not in known:
+        raise BadInput(f"{option} {value!r} is not one of: {', '.join(known)}")
+
+
+def check_kinds(option: str, by_kind: Mapping[str, str]) -> None:
+    """Check an option that has a text for queries, for documents or for both."""
+    if unknown := set(by_kind) - set(get_args(Kind)):
+        raise BadInput(f"{option} has {sorted(unknown)}; it may have 'query' and 'document'")
+
+
+def differing(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are given and not at their default."""
+    return {key: value for key, value in given.items() if value not in (None, defaults.get(key))}
 
 
 def suggestion(text: str, known: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from strop.common.http import Client, checked_url
 from strop.common.retries import CallFailed, Clock, Gate, Policy, persist
 from strop.common.secrets import key_for, one_line
+from strop.common.specs import check_kinds, check_seconds, check_whole, differing
 from strop.embed.base import BaseEmbedder
-from strop.errors import BadInput, ServiceError, TextRefused
+from strop.errors import ServiceError, TextRefused
 from strop.types import Kind
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 PREFIX = "api:"
 KEY_VARIABLES = ("STROP_API_KEY", "OPENAI_API_KEY")
 _OPENAI = "https://api.openai.com/v1"
+_DEFAULTS = {"batch_size": 64, "timeout": 60.0, "retries": 6, "concurrency": 4, "backoff": 0.5}
 _BATCH_CHARACTERS = 200_000
 _REPLY_BYTES = 1 << 20
 _VECTOR_BYTES = 512 << 10
@@ -44,9 +46,7 @@ class ApiEmbedder(BaseEmbedder):
     ``clock`` are for tests.
     """
 
-    unkeyed_options = frozenset(
-        {"backoff", "batch_size", "concurrency", "prompts", "retries", "timeout"}
-    )
+    unkeyed_options = frozenset({"prompts", *_DEFAULTS})
 
     def __init__(
         self,
@@ -69,29 +69,20 @@ class ApiEmbedder(BaseEmbedder):
         url = checked_url(
             base_url or os.environ.get("OPENAI_BASE_URL") or _OPENAI, KEY_VARIABLES[0]
         )
-        for option, by_kind in (("input_type", input_type), ("prompts", prompts)):
-            if unknown := set(by_kind or {}) - set(get_args(Kind)):
-                raise BadInput(f"{option} has {sorted(unknown)}; it may have query and document")
-        for option, number, least in (
-            ("batch_size", batch_size, 1), ("concurrency", concurrency, 1), ("retries", retries, 0),
-            ("dimensions", dimensions or 1, 1), ("max_chars", max_chars or 1, 1),
-        ):  # fmt: skip
-            if not isinstance(number, int) or number < least:
-                what = f"it must be a whole number, at least {least}"
-                raise BadInput(f"{option} is {number!r}; {what}")
+        check_kinds("input_type", input_type or {})
+        check_kinds("prompts", prompts or {})
+        check_whole(
+            batch_size=(batch_size, 1), concurrency=(concurrency, 1), retries=(retries, 0),
+            dimensions=(dimensions or 1, 1), max_chars=(max_chars or 1, 1),
+        )  # fmt: skip
+        check_seconds(timeout=timeout, backoff=backoff)
         given = {
-            "base_url": None if url == _OPENAI else url,
-            "dimensions": dimensions,
-            "batch_size": batch_size if batch_size != 64 else None,
-            "input_type": dict(input_type) if input_type else None,
-            "prompts": dict(prompts) if prompts else None,
-            "max_chars": max_chars,
-            "timeout": timeout if timeout != 60.0 else None,
-            "retries": retries if retries != 6 else None,
-            "concurrency": concurrency if concurrency != 4 else None,
-            "backoff": backoff if backoff != 0.5 else None,
-        }
-        self.options = {key: value for key, value in given.items() if value is not None}
+            "base_url": None if url == _OPENAI else url, "dimensions": dimensions,
+            "batch_size": batch_size, "input_type": dict(input_type or {}) or None,
+            "prompts": dict(prompts or {}) or None, "max_chars": max_chars, "timeout": timeout,
+            "retries": retries, "concurrency": concurrency, "backoff": backoff,
+        }  # fmt: skip
+        self.options = differing(given, _DEFAULTS)
         self._model = name.removeprefix(PREFIX)
         self._url, self._host = url, urlsplit(url).netloc
         self._prompts, self._input_type = prompts or {}, input_type or {}
@@ -155,7 +146,11 @@ class ApiEmbedder(BaseEmbedder):
             finite = bool(np.isfinite(rows).all())
             if not finite:
                 raise client.malformed("sent NaN or infinite numbers")
-            return self._of_one_length(client, rows)
+            self._dim = self._dim or rows.shape[1]
+            if rows.shape[1] != self._dim:
+                what = f"sent vectors of {rows.shape[1]} numbers where {self._dim} were expected"
+                raise client.malformed(what)
+            return rows
 
         try:
             vectors = persist(call, gate, self._policy)
@@ -188,16 +183,6 @@ class ApiEmbedder(BaseEmbedder):
             raise client.malformed(f"did not send embeddings but: {text}") from None
         if vectors.ndim != 2 or vectors.shape[1] == 0:
             raise client.malformed("sent embeddings without numbers")
-        return vectors
-
-    def _of_one_length(self, client: Client, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Refuse vectors of another length than those before."""
-        if self._dim is None:
-            self._dim = vectors.shape[1]
-        if vectors.shape[1] != self._dim:
-            raise client.malformed(
-                f"sent vectors of {vectors.shape[1]} numbers where {self._dim} were expected"
-            )
         return vectors
 
 

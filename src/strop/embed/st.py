@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
+from strop.common.specs import check_choice, check_kinds, check_whole, differing
 from strop.embed.base import BaseEmbedder
 from strop.embed.presets import PRESETS, TASKS, Pooling, Preset
 from strop.errors import BadInput, MissingExtra, StropError
@@ -51,18 +52,12 @@ class SentenceTransformerEmbedder(BaseEmbedder):
         task: str | None = None,
     ) -> None:
         given = {
-            "prompts": dict(prompts) if prompts is not None else None,
-            "max_length": max_length,
-            "pooling": pooling,
-            "dtype": dtype,
-            "device": device,
-            "batch_size": batch_size if batch_size != 32 else None,
-            "trust_remote_code": trust_remote_code or None,
-            "revision": revision,
-            "path": str(path) if path is not None else None,
-            "task": task,
-        }
-        self.options = {key: value for key, value in given.items() if value is not None}
+            "prompts": dict(prompts) if prompts is not None else None, "max_length": max_length,
+            "pooling": pooling, "dtype": dtype, "device": device, "batch_size": batch_size,
+            "trust_remote_code": trust_remote_code, "revision": revision,
+            "path": str(path) if path is not None else None, "task": task,
+        }  # fmt: skip
+        self.options = differing(given, {"batch_size": 32, "trust_remote_code": False})
         self.name = name
         preset = PRESETS.get(name)
         _check(name, preset, self.options)
@@ -123,18 +118,12 @@ def _positions(transformer: Any) -> int | None:
 
 
 def _check(name: str, preset: Preset | None, options: Mapping[str, Any]) -> None:
-    prompts = options.get("prompts", {})
-    if unknown := set(prompts) - set(get_args(Kind)):
-        raise BadInput(f"prompts has {sorted(unknown)}; it may have 'query' and 'document'")
-    if options.get("dtype", "auto") not in _DTYPES:
-        raise BadInput(f"dtype is {options['dtype']!r}; it must be one of {', '.join(_DTYPES)}")
-    if options.get("pooling", "mean") not in get_args(Pooling):
-        known = ", ".join(get_args(Pooling))
-        raise BadInput(f"pooling is {options['pooling']!r}; it must be one of {known}")
-    for option in ("batch_size", "max_length"):
-        value = options.get(option, 1)
-        if not isinstance(value, int) or value < 1:
-            raise BadInput(f"{option} is {value!r}; it must be a whole number, at least 1")
+    check_kinds("prompts", options.get("prompts", {}))
+    check_choice("dtype", options.get("dtype", "auto"), _DTYPES)
+    check_choice("pooling", options.get("pooling", "mean"), get_args(Pooling))
+    check_whole(
+        batch_size=(options.get("batch_size", 1), 1), max_length=(options.get("max_length", 1), 1)
+    )
     if "task" in options and not (preset and "{task}" in preset.query_prompt):
         raise BadInput(f"{name} takes no task; give prompts={{'query': …}} instead")
     if "path" in options and not preset:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Protocol
 
 from strop.common.retries import CallFailed
 from strop.common.secrets import one_line, redact, storable
-from strop.errors import BadInput
 
 Body = dict[str, Any]
 """JSON fields by name: what is sent or came."""
@@ -163,26 +162,6 @@ class BaseLM:
     def __repr__(self) -> str:
         given = "".join(f", {key}={value!r}" for key, value in self.options.items())
         return f"<language model {self.name}{given}>"
-
-
-def check_whole(**numbers: tuple[Any, int]) -> None:
-    """Check options that are whole numbers: ``name=(value, least)``."""
-    for option, (number, least) in numbers.items():
-        if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            what = f"it must be a whole number, at least {least}"
-            raise BadInput(f"{option} is {number!r}; {what}")
-
-
-def check_seconds(**numbers: float) -> None:
-    """Check options that are positive numbers of seconds."""
-    for option, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
-            raise BadInput(f"{option} is {number!r}; it must be a number of seconds above 0")
-
-
-def differing(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are not at their default."""
-    return {key: value for key, value in given.items() if value != defaults.get(key)}
 
 
 # -- reading replies -------------------------------------------------------------------------

@@ -7,8 +7,9 @@ from typing import Any
 
 from strop.common.retries import CallFailed, Policy
 from strop.common.secrets import one_line
+from strop.common.specs import check_whole
 from strop.errors import BadInput, StropError
-from strop.lm.base import Answer, BaseLM, Request, Usage, check_whole
+from strop.lm.base import Answer, BaseLM, Request, Usage
 from strop.lm.runner import Run
 
 PREFIX = "callable:"

@@ -14,8 +14,9 @@ from typing import Any
 
 from strop.common.retries import CallFailed, Policy
 from strop.common.secrets import one_line
+from strop.common.specs import check_whole, differing
 from strop.errors import BadInput, MissingExtra, StropError
-from strop.lm.base import THIS_PROCESS, Answer, BaseLM, Request, check_whole, differing
+from strop.lm.base import THIS_PROCESS, Answer, BaseLM, Request
 from strop.lm.openai import openai_body, read_openai
 from strop.lm.runner import Run
 

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 from strop.common.http import Client, checked_url
 from strop.common.retries import Clock, Policy
 from strop.common.secrets import key_for
+from strop.common.specs import check_seconds, check_whole, differing
 from strop.errors import BadInput
-from strop.lm.base import Answer, BaseLM, Body, Request, check_seconds, check_whole, differing
+from strop.lm.base import Answer, BaseLM, Body, Request
 from strop.lm.runner import MANY, Run
 
 _DEFAULTS = {"concurrency": 16, "retries": 8, "timeout": 120.0, "backoff": 0.5}
