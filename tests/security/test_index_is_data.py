@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import shutil
 import sqlite3
-import warnings
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.fakes import DIM, Bag, create, reopen
+from helpers.fakes import DIM, create, reopen
 
 from strop import Index
-from strop.errors import BadIndex, BadInput, IndexDamaged, StropError
+from strop.errors import BadIndex, BadInput, IndexDamaged
 from strop.storage.trust import needs_consent, trust_file
-
-MUTATIONS = int(os.environ.get("STROP_MUTATIONS", "150"))
-"""How many mutated catalogs are tried; 2,000 or more by STROP_MUTATIONS."""
 
 
 @pytest.fixture(scope="module")
@@ -295,69 +288,3 @@ def test_values_that_are_no_text_are_refused(
         with pytest.raises(BadInput, match=reported):
             index.add([document])
         assert len(index) == 0
-
-
-# -- mutations -------------------------------------------------------------------------------
-
-ACTS: list[Callable[[Index], object]] = [
-    lambda index: index.search("word7 grows", k=5).ids.tolist(),
-    lambda index: index.info()["documents"],
-    lambda index: index.get("7"),
-    lambda index: index.queries_of("7"),
-    lambda index: index.references_of("7"),
-    lambda index: index.check(),
-    lambda index: index.add([{"id": "new", "text": "A new text."}]),
-    lambda index: index.check(repair=True),
-]
-JUNK = [None, -1, 0, 1, 2**62, 1.5, "", "junk", "[]", "{}", "null", b"", b"\xff\x00\xff", "../x"]
-
-
-def mutate(path: Path, rng: random.Random) -> None:
-    """Change one cell of the catalog, or flip bytes of its file."""
-    file = path / "catalog.sqlite"
-    if rng.random() < 0.4:
-        data = bytearray(file.read_bytes())
-        for _ in range(rng.choice([1, 1, 4, 40])):
-            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-        file.write_bytes(data)
-        return
-    with closing(sqlite3.connect(file)) as connection, connection:
-        tables = [
-            "meta", "documents", "sets", "queries", "files", "checksums", "spans", "changes",
-            "neighbors", "selections",
-        ]  # fmt: skip
-        table = rng.choice(tables)
-        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-        column, rows = rng.choice(columns), connection.execute(f"SELECT * FROM {table}").fetchall()
-        row = rng.choice(rows)
-        same = " AND ".join(f"{name} IS ?" for name in columns)
-        try:
-            connection.execute(
-                f"UPDATE {table} SET {column} = ? WHERE {same}", (rng.choice(JUNK), *row)
-            )
-        except sqlite3.IntegrityError:
-            connection.execute(f"DELETE FROM {table} WHERE {same}", row)
-
-
-def test_mutated_catalogs_end_in_strops_own_errors(whole: Path, tmp_path: Path) -> None:
-    beside = tmp_path / "beside"
-    beside.mkdir()
-    (beside / "precious").write_bytes(b"precious")
-    for seed in range(MUTATIONS):
-        rng = random.Random(seed)
-        path = beside / "index"
-        shutil.copytree(whole, path)
-        mutate(path, rng)
-        for act in ACTS:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    with reopen(path, Bag()) as index:
-                        act(index)
-            except StropError:
-                continue
-            except Exception as error:
-                raise AssertionError(f"mutation {seed}: {error!r}") from error
-        assert sorted(entry.name for entry in beside.iterdir()) == ["index", "precious"]
-        assert (beside / "precious").read_bytes() == b"precious"
-        shutil.rmtree(path)

@@ -16,7 +16,7 @@ from strop import Index
 from strop.errors import BadIndex, DiskFull
 from strop.generate import GenerationSettings, PromptSettings
 from strop.storage.database import Database, explained
-from strop.storage.reserve import NEEDED_BYTES, RESERVE, RESERVE_BYTES
+from strop.storage.reserve import NEEDED_BYTES
 
 COUNT = 30
 
@@ -61,16 +61,14 @@ def test_replies_that_came_when_the_disk_was_full_are_kept(
     index: Index, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     writer, writing = Writer(), Database.writing
-    released = []
+    released, replies = [], index.searcher.catalog.replies
 
     @contextmanager
     def full(database: Database, searchable: bool = True) -> Iterator[sqlite3.Connection]:
         with writing(database, searchable) as connection:
             yield connection
             if not searchable and writer.calls >= 5:  # only what the reserve gives back is free
-                reserve = index.path / RESERVE
-                if reserve.exists():
-                    assert reserve.stat().st_size == RESERVE_BYTES
+                if replies.has_reserve:
                     with explained(database.path):
                         raise sqlite3.OperationalError(reason)
                 released.append(writer.calls)
@@ -82,10 +80,10 @@ def test_replies_that_came_when_the_disk_was_full_are_kept(
     assert released
     assert 5 <= writer.calls < COUNT, "it asked on although the disk was full"
     assert kept(index) == writer.calls
-    assert not (index.path / RESERVE).exists()
+    assert not replies.has_reserve
     write_queries(index, writer)  # there is room again
     assert kept(index) == writer.calls == COUNT
-    assert not (index.path / RESERVE).exists()
+    assert not replies.has_reserve
     assert index.check() == []
 
 
@@ -118,10 +116,3 @@ def test_without_room_for_the_reserve_nothing_is_asked(
     with pytest.raises(BadIndex, match="No space left"):
         write_queries(index, writer)
     assert writer.calls == kept(index) == 0
-    assert not (index.path / RESERVE).exists()
-
-
-def test_a_reserve_that_was_left_behind_goes_with_the_next_writer(index: Index) -> None:
-    (index.path / RESERVE).write_bytes(b"left by a killed run")
-    index.add([{"id": "new", "text": "More."}])
-    assert not (index.path / RESERVE).exists()

@@ -6,14 +6,14 @@ import heapq
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.errors import BadIndex, BadInput, IndexDamaged
+from strop.errors import BadIndex, BadInput, DiskFull, IndexDamaged
 from strop.expand.prompts import (
     SMALL_STOPS,
     Purpose,
@@ -230,11 +230,12 @@ class Refinement:
         missing = [request for key, request in wanted.items() if key not in replies.known]
         self._stored += len(wanted) - len(missing)
         budget = self._budget
-        spending = self._calls.run(
-            ((request, _NO_DOCUMENT) for request in missing),
-            budget=None if budget is None else budget - (self._spending.cost or 0.0),
-            progress=self._progress, total=len(missing),
-        )  # fmt: skip
+        with replies.reserved() if missing else nullcontext():
+            spending = self._calls.run(
+                ((request, _NO_DOCUMENT) for request in missing),
+                budget=None if budget is None else budget - (self._spending.cost or 0.0),
+                progress=self._progress, total=len(missing),
+            )  # fmt: skip
         self._spending.add(spending)
         for place, same in requests.items():
             came = [replies.known[one.key] for one in same if one.key in replies.known]
@@ -278,6 +279,18 @@ class _Replies:
                 if key not in self.known and (reply := self._catalog.replies.read(key)):
                     self.known[key] = reply
 
+    @contextmanager
+    def reserved(self) -> Iterator[None]:
+        """Keep back room on the disk, unless the index cannot be written at all."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._catalog.replies.reserved())
+            except DiskFull:
+                raise
+            except BadIndex:
+                pass
+            yield
+
     def save(
         self,
         replies: list[tuple[Reply, int]],
@@ -289,7 +302,7 @@ class _Replies:
         self.errors.update((failure.key, failure.error) for failure, _ in failures)
         try:
             self._catalog.replies.save(replies, failures, provenance)
-        except IndexDamaged:
+        except (DiskFull, IndexDamaged):  # on a full disk they are kept in the reserve
             raise
         except BadIndex as error:
             if not self._warned:

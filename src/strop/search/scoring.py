@@ -145,7 +145,11 @@ def best_of(scores: Floats, places: Ints, k: int) -> tuple[Floats, Ints]:
 
 
 def largest(scores: Floats, k: int) -> Ints:
-    """Return the places of the k largest of scores (n,), best first; of equal ones the earlier."""
+    """Return the places of the k largest of scores (n,), best first; of equal ones the earlier.
+
+    NaN, which only damaged vectors give, is the largest: what is returned is verified.
+    """
+    scores = np.where(np.isnan(scores), np.inf, scores)
     chosen = np.arange(len(scores))
     if k < len(scores):
         edge = np.partition(scores, len(scores) - k)[len(scores) - k]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from strop.common.arrays import Ints
 from strop.errors import BadIndex
 from strop.storage.catalog import Catalog
-from strop.storage.database import NONSENSE
+from strop.storage.database import NONSENSE, explained
 from strop.storage.ledger import DOCUMENTS, VectorFile
 from strop.storage.sidecar import CACHE, read_arrays
 from strop.storage.snapshot import SPANS, cache_is_true
@@ -30,6 +30,7 @@ class Findings:
     """Files to write anew, by set, and the documents whose vectors in them are no good."""
     reindex: bool = False
     recount: bool = False
+    reseal: bool = False
     lost: list[tuple[int, int]] = field(default_factory=list)
     """(set, document) that should wait for vectors and does not."""
     sidecars: set[str] = field(default_factory=set)
@@ -48,7 +49,8 @@ def check(catalog: Catalog, folder: Path, dim: int, progress: Progress | None = 
     def section(examine: Callable[[], None]) -> None:
         """Survive whatever stands in the catalog, and name it."""
         try:
-            examine()
+            with explained(catalog.path):
+                examine()
         except (BadIndex, *NONSENSE) as error:
             findings.problems.append(f"{catalog.path.name}: {error}")
 
@@ -59,6 +61,14 @@ def check(catalog: Catalog, folder: Path, dim: int, progress: Progress | None = 
             if report != ["ok"]:
                 findings.problems.append(f"catalog.sqlite: {'; '.join(map(str, report))}")
                 findings.reindex = True
+
+        def seals() -> None:
+            if tables := catalog.database.tables_changed_by_others():
+                findings.problems.append(
+                    f"catalog.sqlite: rows of {', '.join(tables)} are not what strop wrote: restore"
+                    " it from a backup, or build the index again; --repair keeps them as they are"
+                )
+                findings.reseal = True
 
         def numbers() -> None:
             for key in ("version", "log_from"):
@@ -91,6 +101,7 @@ def check(catalog: Catalog, folder: Path, dim: int, progress: Progress | None = 
                     findings.sidecars.add(kind)
 
         section(integrity)
+        section(seals)
         section(vectors)
         section(lambda: _check_waiting(findings, catalog, connection))
         section(lambda: _check_values(findings, connection))

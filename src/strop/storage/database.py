@@ -15,6 +15,7 @@ from typing import Any
 
 from strop.errors import BadIndex, DiskFull, IndexDamaged, StropError
 from strop.storage.schema import FORMAT, SCHEMA
+from strop.storage.seals import Seals
 
 _WORTH_A_VACUUM = 0.05
 """The share of free pages from which ``shrink`` rewrites the file."""
@@ -25,6 +26,7 @@ class _OwnConnection:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
+        self.seals: Seals | None = None
 
     def __del__(self) -> None:
         self.connection.close()
@@ -55,6 +57,7 @@ class Database:
                     "INSERT INTO meta VALUES (?, ?)",
                     [(key, json.dumps(value)) for key, value in values.items()],
                 )
+                Seals(connection).seal()
                 connection.commit()
             finally:
                 connection.close()
@@ -177,6 +180,8 @@ class Database:
             yield connection
             return
         with explained(self.path):
+            seals = self._seals()
+            seals.watch()
             connection.execute("BEGIN IMMEDIATE")
             local.writing = True
             try:
@@ -185,13 +190,28 @@ class Database:
                     connection.execute(
                         "UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'version'"
                     )
+                with sensible(self.path, "seals"):
+                    seals.store()
                 connection.execute("COMMIT")
             except BaseException:
+                seals.forget()
                 if connection.in_transaction:  # a full disk may have rolled it back already
                     connection.execute("ROLLBACK")
                 raise
             finally:
                 local.writing = False
+
+    def _seals(self) -> Seals:
+        """Return what counts this thread's changes of rows."""
+        own: _OwnConnection = self._local.own
+        if own.seals is None:
+            own.seals = Seals(own.connection)
+        return own.seals
+
+    def tables_changed_by_others(self) -> list[str]:
+        """Return the tables with rows that strop did not write so (``seals``)."""
+        with self.reading():
+            return self._seals().broken()
 
     def free_bytes(self) -> int:
         """Return how many bytes of the file ``shrink`` would free: 0 if they are few."""

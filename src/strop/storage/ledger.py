@@ -158,9 +158,7 @@ class VectorLedger:
         """
         with self._database.writing() as connection:
             self.unplace(connection, file.set_id, [number for number, _, _ in lists])
-            (version,) = connection.execute(
-                "SELECT CAST(value AS INTEGER) + 1 FROM meta WHERE key = 'version'"
-            ).fetchone()
+            version = self._settings.number("version") + 1
             row, values = file.rows, []
             for number, count, digest in lists:
                 values.append((file.set_id, number, row, count, version, digest, digest, number))
@@ -318,13 +316,15 @@ class VectorLedger:
             found = connection.execute(
                 "SELECT first, last FROM changes WHERE version > ?", (since,)
             ).fetchall()
-        return np.array(found, np.int64).reshape(-1, 2)
+        with sensible(self._database.path, "logged changes"):
+            return np.array(found, np.int64).reshape(-1, 2)
 
     def logged(self) -> int:
         """Return how many changes the log holds."""
         with self._database.reading() as connection:
             (count,) = connection.execute("SELECT sum(last - first + 1) FROM changes").fetchone()
-        return int(count or 0)
+        with sensible(self._database.path, "logged changes"):
+            return int(count or 0)
 
     def cut_log(self, version: int, cache: str) -> None:
         """Forget changes up to ``version``: the file ``cache`` holds what they led to."""

@@ -8,10 +8,14 @@ from strop.errors import IndexDamaged
 from strop.storage.catalog import Catalog
 from strop.storage.check import Findings
 from strop.storage.compaction import rewrite
+from strop.storage.seals import KEY
 
 
 def repair(catalog: Catalog, folder: Path, dim: int, findings: Findings) -> None:
     """Undo damage as far as the catalog allows; vectors that were lost wait to be made again."""
+    if findings.reseal:
+        with catalog.writing() as connection:
+            connection.execute("DELETE FROM meta WHERE key = ?", (KEY,))
     if findings.reindex:
         with catalog.writing() as connection:
             connection.execute("REINDEX")

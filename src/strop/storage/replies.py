@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import IO, Any
 
 from strop.errors import DiskFull
 from strop.lm import Failure, Reply, Usage
 from strop.storage.database import Database
-from strop.storage.reserve import release, reserved, room_problem
+from strop.storage.reserve import reserved, room_problem
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Replies:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._folder = database.path.parent
+        self._reserves: list[IO[bytes]] = []
 
     def known(self, keys: Iterable[str]) -> set[str]:
         """Return those of ``keys`` that have a reply."""
@@ -88,13 +89,27 @@ class Replies:
         try:
             self._save(*answers, provenance)
         except DiskFull:
-            if release(self._folder):
+            if self.has_reserve:
+                while self._reserves:
+                    self._reserves.pop().close()
                 self._save(*answers, provenance)
             raise
 
-    def reserved(self) -> AbstractContextManager[None]:
+    @property
+    def has_reserve(self) -> bool:
+        """Whether room on the disk is kept back now."""
+        return bool(self._reserves)
+
+    @contextmanager
+    def reserved(self) -> Iterator[None]:
         """Keep back room on the disk while replies are asked for."""
-        return reserved(self._folder)
+        with reserved(self._folder) as room:
+            self._reserves.append(room)
+            try:
+                yield
+            finally:
+                if room in self._reserves:  # else it was needed
+                    self._reserves.remove(room)
 
     def room_problem(self) -> DiskFull | None:
         """Return why no further replies should be asked for, None if there is room for them."""

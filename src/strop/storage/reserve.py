@@ -4,44 +4,39 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from strop.errors import DiskFull
 from strop.storage.vectors import cannot_write
 
-RESERVE = "reserve"
-"""The file in an index folder that holds the room while a model is asked."""
 RESERVE_BYTES = 4 << 20
 NEEDED_BYTES = 4 << 20
 """With less room than this beside the reserve, no further reply is asked for."""
 
 
 @contextmanager
-def reserved(folder: Path) -> Iterator[None]:
-    """Keep room back on the disk of an index; ``release`` gives it to the replies."""
-    file = folder / RESERVE
+def reserved(folder: Path) -> Iterator[IO[bytes]]:
+    """Keep room back on the disk of an index; closing the file gives it to the replies.
+
+    The file has no name, so nothing is left of it when the process is killed.
+    """
     try:
-        with open(file, "wb") as room:
+        room = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed below)
+        try:
             room.write(os.urandom(RESERVE_BYTES))  # a file system may compress zeros to nothing
             room.flush()
             os.fsync(room.fileno())
+        except BaseException:
+            room.close()
+            raise
     except OSError as error:
-        release(folder)
         raise cannot_write(folder, error) from error
-    try:
-        yield
-    finally:
-        release(folder)
-
-
-def release(folder: Path) -> bool:
-    """Give the reserved room back; return whether there was any."""
-    with suppress(OSError):
-        (folder / RESERVE).unlink()
-        return True
-    return False
+    with room:
+        yield room
 
 
 def room_problem(folder: Path) -> DiskFull | None:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.errors import BadIndex, BadInput, IndexDamaged
+from strop.errors import BadIndex, BadInput, DiskFull, IndexDamaged
 from strop.types import Vectors
 
 Rows = NDArray[Any]
@@ -77,7 +77,8 @@ def cannot_write(index: Path, error: OSError) -> BadIndex:
     """Return the error for an index folder that the system does not let us write to."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return BadIndex(f"{index} cannot be written ({error.strerror}): check its permissions")
-    return BadIndex(
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return (DiskFull if full else BadIndex)(
         f"{index} cannot be written: {error.strerror or error}. What was committed is safe: make "
         f"room, then give the same command again, or go on with strop finish {index}"
     )

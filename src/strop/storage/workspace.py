@@ -29,7 +29,6 @@ from strop.storage.intake import (
 from strop.storage.pipeline import Pipeline
 from strop.storage.query_sets import expanded_set
 from strop.storage.repair import repair
-from strop.storage.reserve import release
 from strop.storage.sidecar import CACHE, SIDECAR_FILE, belongs_to, entries
 from strop.storage.sizes import counts, file_sizes, sizes
 from strop.storage.snapshot import keep_cache
@@ -251,7 +250,6 @@ class Workspace:
             if SIDECAR_FILE.fullmatch(one.name)
             and not any(belongs_to(one.name, name) for name in sidecars)
         ]
-        release(self.path)  # of a model's run that was stopped
         for file in left:
             # In a folder that is a link, others may keep files with such names.
             if not file.parent.is_symlink():

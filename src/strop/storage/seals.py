@@ -1,0 +1,132 @@
+"""Seals: a sum over the rows of each table that shows what anything but strop changed.
+
+SQLite keeps no checksums of its rows, so a flipped bit may become another number, name or text. The
+catalog therefore stores, in each transaction, the sum of the hashes of all rows by table; the order
+of rows does not matter, so a change costs no more than the rows it touches. Temporary triggers
+report them: they are no part of the file. ``check`` computes the sums anew and compares.
+
+Seals are for accidents. Somebody who edits a catalog on purpose can compute them as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+KEY = "seals"
+"""The name under which the table ``meta`` keeps the seals; its own row is not sealed."""
+_MODULUS = 1 << 64
+
+
+class Seals:
+    """Counts the rows that come and go by one connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._sums: Counter[str] = Counter()
+        self._watching = False
+        connection.create_function("seal_row", -1, self._add)
+
+    def watch(self) -> None:
+        """Count every change by this connection from now on; outside of a transaction."""
+        if self._watching:
+            return
+        script = ["PRAGMA recursive_triggers = ON"]  # else REPLACE would hide the row that goes
+        for table, columns in self._tables():
+            for event, rows in (
+                ("INSERT", {"NEW": 1}), ("DELETE", {"OLD": -1}), ("UPDATE", {"OLD": -1, "NEW": 1}),
+            ):  # fmt: skip
+                counted = "; ".join(
+                    f"SELECT {_call(table, columns, sign, row)}" for row, sign in rows.items()
+                )
+                script.append(
+                    f"CREATE TEMP TRIGGER seal_{table}_{event} AFTER {event} ON main.{table}"
+                    f" BEGIN {counted}; END"
+                )
+        self._connection.executescript(";\n".join(script))
+        self._watching = True
+
+    def forget(self) -> None:
+        """Drop what was counted, when a transaction is rolled back."""
+        self._sums.clear()
+
+    def store(self) -> None:
+        """Within a transaction: bring the stored seals up to date; seal a catalog without any."""
+        if not self._sums:
+            return
+        row = self._stored()
+        if row is None:
+            self.seal()
+            return
+        seals = json.loads(row)
+        for table, change in self._sums.items():
+            seals[table] = (seals[table] + change) % _MODULUS
+        self._put(seals)
+
+    def seal(self) -> None:
+        """Within a transaction: take all rows for what strop wrote."""
+        self._put(self.of_everything())
+
+    def _put(self, seals: dict[str, int]) -> None:
+        self._connection.execute(
+            "INSERT OR REPLACE INTO meta VALUES (?, ?)", (KEY, json.dumps(seals))
+        )
+        self._sums.clear()
+
+    def broken(self) -> list[str]:
+        """Return the tables whose rows are not those that strop wrote."""
+        row = self._stored()
+        try:
+            stored = json.loads(row or "{}")
+            return [
+                table for table, sum_ in self.of_everything().items() if stored.get(table) != sum_
+            ]
+        except (ValueError, TypeError, AttributeError):  # the seals themselves are damaged
+            return [table for table, _ in self._tables()]
+
+    def of_everything(self) -> dict[str, int]:
+        """Return the seal of each table, computed from its rows."""
+        self._sums.clear()
+        for table, columns in self._tables():
+            for _ in self._connection.execute(
+                f"SELECT {_call(table, columns, 1, table)} FROM {table}"
+            ):
+                pass
+        sums = {table: self._sums[table] % _MODULUS for table, _ in self._tables()}
+        self._sums.clear()
+        return sums
+
+    def _stored(self) -> Any:
+        found = self._connection.execute("SELECT value FROM meta WHERE key = ?", (KEY,)).fetchone()
+        return None if found is None else found[0]
+
+    def _tables(self) -> Iterator[tuple[str, list[str]]]:
+        names = self._connection.execute(
+            "SELECT name FROM main.sqlite_schema WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
+        ).fetchall()
+        for (name,) in names:
+            columns = self._connection.execute(f"PRAGMA main.table_info({name})").fetchall()
+            yield name, [column[1] for column in columns]
+
+    def _add(self, table: str, sign: int, types: str, *cells: Any) -> None:
+        if table == "meta" and cells[0] == KEY.encode():
+            return
+        hashed = hashlib.blake2b(types.encode(), digest_size=8)
+        for cell in cells:
+            hashed.update(cell if isinstance(cell, bytes) else repr(cell).encode())
+            hashed.update(b"\0")
+        self._sums[table] += sign * int.from_bytes(hashed.digest(), "little")
+
+
+def _call(table: str, columns: list[str], sign: int, row: str) -> str:
+    """Return the SQL that counts a row. Texts are given as bytes: they may not be valid UTF-8."""
+    types = " || ".join(f"typeof({row}.{name})" for name in columns)
+    cells = ", ".join(
+        f"iif(typeof({row}.{name}) = 'text', CAST({row}.{name} AS BLOB), {row}.{name})"
+        for name in columns
+    )
+    return f"seal_row('{table}', {sign}, {types}, {cells})"
