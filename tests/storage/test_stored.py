@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from strop.errors import BadInput
 from strop.methods import METHODS
 from strop.search import kernels
 from strop.search.layout import Layout
+from strop.storage.catalog import Catalog
 from strop.storage.snapshot import Spans
 from strop.storage.vectors import append_rows, file_name, map_rows, row_type, stored_rows
 
@@ -157,10 +157,7 @@ def test_another_way_to_store_makes_no_list_stale(tmp_path: Path) -> None:
     with create(path, bag) as index:
         index.sharpen()
         index.add(DOCUMENTS)
-    connection = sqlite3.connect(path / "catalog.sqlite")
-    connection.execute("UPDATE meta SET value = '\"int8\"' WHERE key = 'query_vectors'")
-    connection.commit()
-    connection.close()
+    Catalog(path / "catalog.sqlite").settings.put(query_vectors="int8")
     with reopen(path, bag) as index:
         asked = bag.count
         index.sharpen()
