@@ -93,12 +93,12 @@ def time_bytes(calls: int, slots: int, latency: float) -> dict[str, float]:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             selector.register(connection, selectors.EVENT_READ, connection)
             connection.sendall(message)
-        sent, come = slots, 0
-        while come < calls:
+        sent, received = slots, 0
+        while received < calls:
             for key, _ in selector.select():
-                answer = key.data.recv(65536)  # short enough to come in one piece
+                answer = key.data.recv(65536)  # short enough to received in one piece
                 assert answer, "the server hung up"
-                come += 1
+                received += 1
                 if sent < calls:
                     key.data.sendall(message)
                     sent += 1
@@ -140,20 +140,22 @@ def shares(calls: int, slots: int, latency: float, took: float, busy: float) -> 
 
 def count_tokens(corpus: Path) -> dict[str, float]:
     """Return input tokens per document, packed and per reference."""
-    counted = {}
+    counts = {}
     with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "index") as index:
         index.add(read_corpus(corpus))
         index.select_references()
         for packed in (True, False):
             settings = GenerationSettings(PromptSettings(style="contrastive", packed=packed))
             plan = index.generation(lambda prompt: prompt, settings, name="none")
-            found = plan.estimate()
-            counted["packed" if packed else "per_reference"] = found.input_tokens / found.documents
-            counted["calls_packed" if packed else "calls_per_reference"] = (
-                found.calls / found.documents
+            estimate = plan.estimate()
+            counts["packed" if packed else "per_reference"] = (
+                estimate.input_tokens / estimate.documents
             )
-    counted["ratio"] = counted["per_reference"] / counted["packed"]
-    return counted
+            counts["calls_packed" if packed else "calls_per_reference"] = (
+                estimate.calls / estimate.documents
+            )
+    counts["ratio"] = counts["per_reference"] / counts["packed"]
+    return counts
 
 
 def main() -> None:
@@ -162,19 +164,23 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--latency", type=float, default=1.0)
     parser.add_argument("--data", type=Path, help="a folder with cranfield in BEIR's layout")
-    given = parser.parse_args()
-    size = (given.calls, given.slots, given.latency)
+    arguments = parser.parse_args()
+    size = (arguments.calls, arguments.slots, arguments.latency)
     measured = {"strop": time_strop(*size), "ceiling": time_bytes(*size)}
     if importlib.util.find_spec("openai") is not None:
         measured["AsyncOpenAI"] = asyncio.run(time_vendor(*size))
-    for name, figures in measured.items():
-        print(name, {key: round(value, 3) for key, value in figures.items()})
-    found: dict[str, Any] = {"slots": given.slots, "latency": given.latency, "calls": given.calls}
-    found |= measured.pop("strop") | {"peers": measured}
-    if given.data is not None:
-        found["tokens"] = count_tokens(given.data / "cranfield")
-        print("tokens", {key: round(value, 2) for key, value in found["tokens"].items()})
-    print(json.dumps(found))
+    for name, row in measured.items():
+        print(name, {key: round(value, 3) for key, value in row.items()})
+    figures: dict[str, Any] = {
+        "slots": arguments.slots,
+        "latency": arguments.latency,
+        "calls": arguments.calls,
+    }
+    figures |= measured.pop("strop") | {"peers": measured}
+    if arguments.data is not None:
+        figures["tokens"] = count_tokens(arguments.data / "cranfield")
+        print("tokens", {key: round(value, 2) for key, value in figures["tokens"].items()})
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -444,10 +444,10 @@ def test_vectors_cannot_be_refined(index: Index) -> None:
     ("made", "message"),
     [
         (lambda: HyDE("nonsense"), "unknown language model"),
-        (lambda: HyDE(str, task="cooking"), "no task 'cooking': choose from web"),
+        (lambda: HyDE(str, task="cooking"), "task 'cooking' is not one of: web"),
         (lambda: HyDE(str, samples=0), "samples must be 1 or more"),
         (lambda: LameR(str, candidates=0), "candidates must be 1 or more"),
-        (lambda: HyDE(str, profile="large"), "no profile 'large'"),  # type: ignore[arg-type]
+        (lambda: HyDE(str, profile="large"), "profile 'large' is not one of"),  # type: ignore[arg-type]
     ],
 )
 def test_settings_that_make_no_sense(made: Callable[[], QueryMethod], message: str) -> None:
@@ -790,7 +790,7 @@ def test_eval_keeps_one_budget_for_all(files: tuple[Path, Path], server: Scripte
         (["--samples", "3"], 2, "--samples needs --expand"),
         (["--expand", "hyde,lamer", "--lm", "smollm2"], 2, "takes one query method here"),
         (["--expand", "query2doc", "--lm", "openai:x", "--samples", "3"], 2, "is no option of"),
-        (["--expand", "hyde", "--lm", "openai:x", "--task", "x"], 1, "no task 'x'"),
+        (["--expand", "hyde", "--lm", "openai:x", "--task", "x"], 1, "task 'x' is not one of"),
         (
             ["--expand", "hyde", "--lm", "openai:x", "--sampling-temperature", "-1"],
             1,

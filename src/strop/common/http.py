@@ -235,7 +235,7 @@ class Client:
             yield from stream
             return
         if encoding not in ("gzip", "x-gzip"):
-            raise self.malformed(f"sent a body encoded as {one_line(encoding)}, not asked for")
+            raise self.malformed(f"sent a body encoded as {one_line(encoding)}, not gzip")
         decoder = zlib.decompressobj(wbits=31)
         try:
             for data in stream:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, get_args
 
 import numpy as np
 
+from strop.common.specs import check_choice
 from strop.errors import BadInput
 from strop.expand.prompts import EXPAND_PROMPT_VERSION, TaskWording, task_named
 from strop.expand.refining import Embed, Refined, Refinement
@@ -49,10 +50,7 @@ class QueryMethod(ABC):
 
     def __post_init__(self) -> None:
         task_named(self.task)
-        if self.profile not in get_args(Profile):
-            raise BadInput(
-                f"no profile {self.profile!r}: choose from {', '.join(get_args(Profile))}"
-            )
+        check_choice("profile", self.profile, get_args(Profile))
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type in ("int", int) and (isinstance(value, bool) or value < 1):

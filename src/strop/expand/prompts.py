@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Literal, get_args
 
 from strop.errors import BadInput
@@ -24,6 +26,7 @@ Purpose = Literal["passage", "answer", "verdict"]
 SMALL_STOPS = ("\n",)
 _QUERY_CHARS = 4000
 _CANDIDATE_CHARS = 600  # about 128 tokens
+_LABELS = ("Question", "Passage")
 
 
 @dataclass(frozen=True)
@@ -37,45 +40,16 @@ class TaskWording:
     query: str
     passage: str
     relation: str
-    labels: tuple[str, str] = ("Question", "Passage")
+    labels: tuple[str, str] = _LABELS
 
 
-_PAPER = "a passage of a scientific paper"
 TASKS: Mapping[str, TaskWording] = {
-    "web": TaskWording("a question or a search query", "a passage", "that answers it"),
-    "science": TaskWording("a question", _PAPER, "that answers it"),
-    "scifact": TaskWording(
-        "a scientific claim", _PAPER, "that supports or refutes it", ("Claim", "Passage")
-    ),
-    "nfcorpus": TaskWording(
-        "a question or a topic about food and health",
-        "a passage of a medical paper",
-        "that answers or explains it",
-    ),
-    "fiqa": TaskWording(
-        "a question about money", "a passage of a financial article", "that answers it"
-    ),
-    "trec-covid": TaskWording("a question about COVID-19", _PAPER, "that answers it"),
-    "scidocs": TaskWording(
-        "the title of a scientific paper",
-        "an abstract of another scientific paper",
-        "that the titled one would cite",
-        ("Title", "Abstract"),
-    ),
-    "arguana": TaskWording(
-        "an argument", "a counter-argument", "that opposes its main points",
-        ("Argument", "Counter-argument"),
-    ),
-    "bright": TaskWording(
-        "a question or a problem that takes thinking",
-        "a passage",
-        "with the knowledge or the principle that solves it",
-    ),
-    "miracl": TaskWording("a question", "a passage of an encyclopedia", "that answers it"),
-}  # fmt: skip
+    name: TaskWording(**{**row, "labels": tuple(row.get("labels", _LABELS))})
+    for name, row in json.loads((files("strop.expand") / "tasks.json").read_text("utf-8")).items()
+}
 """Presets: ``web`` and ``science`` for anybody, the others for the datasets of their names."""
 
-# Before the bar: what is asked. ``text`` is a passage or an answer, ``shown`` has examples.
+# Before the bar: the purpose. ``text`` is a passage or an answer, ``shown`` has examples.
 _SYSTEM = """\
 text    | You help a search engine. You are given {query}. Write {passage} {relation}: one that \
 could stand in the collection that is searched. It serves for comparison only and nobody reads it.
@@ -199,7 +173,7 @@ def task_named(task: str | TaskWording) -> TaskWording:
     if isinstance(task, TaskWording):
         return task
     if task not in TASKS:
-        raise BadInput(f"no task {task!r}: choose from {', '.join(TASKS)}, or give a TaskWording")
+        raise BadInput(f"task {task!r} is not one of: {', '.join(TASKS)}; or give a TaskWording")
     return TASKS[task]
 
 

@@ -238,9 +238,9 @@ class Refinement:
             )  # fmt: skip
         self._spending.add(spending)
         for place, same in requests.items():
-            came = [replies.known[one.key] for one in same if one.key in replies.known]
-            self._seconds[place] += _elapsed([one.seconds for one in came], self._at_once)
-            if not came:
+            arrived = [replies.known[one.key] for one in same if one.key in replies.known]
+            self._seconds[place] += _elapsed([one.seconds for one in arrived], self._at_once)
+            if not arrived:
                 errors = [replies.errors[one.key] for one in same if one.key in replies.errors]
                 self.failed[place] = (errors or [spending.stopped or "no call was made"])[0]
         return {

@@ -231,7 +231,7 @@ class Plan:
 
     def estimate(self, batch: bool = False) -> Estimate:
         """Return what the open requests would cost. Only reads, and chooses no references."""
-        documents = calls = stored = given = got = without = unchosen = cut = 0
+        documents = calls = stored = input_tokens = output_tokens = without = unchosen = cut = 0
         count, usage, seconds = self._catalog.replies.totals(self.lm.name, self.settings.to_json())
         text_limit = self.settings.prompt.text_limit
         for task in self.tasks():
@@ -247,12 +247,12 @@ class Plan:
                 task = self._task(task.number, task.document, likely, chosen=False)
                 requests = list(task.requests)
             calls += len(requests)
-            given += sum(count_tokens(request.prompt) for request in requests)
-            got += len(requests) * self._expected_output(len(task.references))
+            input_tokens += sum(count_tokens(request.prompt) for request in requests)
+            output_tokens += len(requests) * self._expected_output(len(task.references))
         if count:
-            got = round(calls * usage.output_tokens / count)
+            output_tokens = round(calls * usage.output_tokens / count)
         if not seconds:
-            seconds = self._expected_seconds(given, got, calls)
+            seconds = self._expected_seconds(input_tokens, output_tokens, calls)
         at_once = min(int(getattr(self.lm, "concurrency", 1)), calls or 1)
         packed = None
         if self.needs_references and not self.settings.prompt.packed:
@@ -261,9 +261,10 @@ class Plan:
                 self._catalog, self.lm, other, limit=self._limit, price=self._price,
                 retry=self._retry,
             ).estimate(batch)  # fmt: skip
+        cost = self.calls.cost(Usage(input_tokens, output_tokens), batch)
         return Estimate(
-            documents, calls, stored, given, got, self.calls.cost(Usage(given, got), batch),
-            calls * seconds / at_once, not count, self.lm.host, without, unchosen, cut, packed,
+            documents, calls, stored, input_tokens, output_tokens, cost, calls * seconds / at_once,
+            not count, self.lm.host, without, unchosen, cut, packed,
         )  # fmt: skip
 
     def _expected_output(self, references: int) -> int:
@@ -271,10 +272,10 @@ class Plan:
         queries = 1 if prompt.profile == "small" else prompt.max_queries or _QUERIES_PER_CALL
         return min(self.settings.max_tokens, queries * _TOKENS_PER_QUERY[prompt.style])
 
-    def _expected_seconds(self, given: int, got: int, calls: int) -> float:
-        writing = got / max(1, calls) / _OUTPUT_SPEED
+    def _expected_seconds(self, input_tokens: int, output_tokens: int, calls: int) -> float:
+        writing = output_tokens / max(1, calls) / _OUTPUT_SPEED
         if self.lm.host == THIS_PROCESS:  # reading takes long too
-            return writing + given / max(1, calls) / _INPUT_SPEED
+            return writing + input_tokens / max(1, calls) / _INPUT_SPEED
         return _SECONDS_BEFORE + writing
 
     # -- replies --------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, Literal, get_args
 
+from strop.common.specs import check_choice
 from strop.errors import BadInput
 from strop.generate.templates import (
     Profile,
@@ -91,9 +92,8 @@ class PromptSettings:
     document_chars: int | None = DOCUMENT_CHARS  # longer texts are cut; None: never
 
     def __post_init__(self) -> None:
-        for value, known in ((self.style, get_args(Style)), (self.profile, get_args(Profile))):
-            if value not in known:
-                raise BadInput(f"no {value!r} here: choose from {', '.join(known)}")
+        check_choice("style", self.style, get_args(Style))
+        check_choice("profile", self.profile, get_args(Profile))
         if self.profile == "small" and self.style != "simple":
             raise BadInput(
                 f"small models cannot do {self.style}: use style 'simple', or profile 'instruct'"
