@@ -1,0 +1,80 @@
+"""How much of a query's words each document has, from the words in the catalog.
+
+BM25 is Lucene's, with k1 1.5 and b 0.75. A *share* is a document's BM25 score divided by the most
+any text could reach for this query: it lies between 0 and 1 (words.py says why). In how many
+documents a term occurs is counted while its postings are read. So it is exact for any combination
+of sources, and removed documents have no part in it.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from strop.common.arrays import Floats, Ints
+from strop.search.scoring import largest
+from strop.storage.word_reader import SourceWords, pooled_postings
+from strop.storage.words import BLOCK, TEXT
+
+K1, B = 1.5, 0.75
+
+
+class WordScores:
+    """Scores documents by the words of some sources at one moment."""
+
+    def __init__(self, sources: Mapping[int, SourceWords]) -> None:
+        """``sources`` by number; the documents are those that have words of their own text."""
+        self._sources = sources
+        self._documents = sources[TEXT].texts
+        lengths = np.zeros(max(one.entries.shape[1] for one in sources.values()), np.float32)
+        for one in sources.values():
+            lengths[: one.entries.shape[1]] += one.entries[1]
+        mean = sum(one.words for one in sources.values()) / max(self._documents, 1)
+        self._norms = np.float32(K1 * B / (mean or 1)) * lengths + np.float32(K1 * (1 - B))
+
+    def shares(self, connection: sqlite3.Connection, terms: Sequence[str], numbers: Ints) -> Floats:
+        """Return how much of the query's terms these documents have, from 0 to 1."""
+        found = np.zeros(len(numbers), np.float32)
+        known = numbers < len(self._norms)
+        found[known] = self._all(connection, terms)[numbers[known]]
+        return found
+
+    def best(
+        self, connection: sqlite3.Connection, terms: Sequence[str], k: int
+    ) -> tuple[Floats, Ints]:
+        """Return the k largest shares above 0 and the numbers of their documents."""
+        shares = self._all(connection, terms)
+        numbers = np.flatnonzero(shares >= _bound(shares, k))
+        best = numbers[largest(shares[numbers], min(k, len(numbers)))]
+        return shares[best], best
+
+    def _all(self, connection: sqlite3.Connection, terms: Sequence[str]) -> Floats:
+        """Return the share of each document number."""
+        shares = np.zeros(len(self._norms), np.float32)
+        most = 0.0
+        for term, times in Counter(terms).items():
+            found = list(pooled_postings(connection, self._sources, term))
+            holding = sum(len(places) for _, (places, _) in found)
+            weight = math.log1p((self._documents - holding + 0.5) / (holding + 0.5)) * times
+            most += weight
+            for block, (places, counts) in found:
+                here = slice(block * BLOCK, (block + 1) * BLOCK)
+                often = counts.astype(np.float32)
+                gain = np.float32(weight) * often / (often + self._norms[here][places])
+                shares[here][places] += gain
+        shares /= np.float32(most or 1)
+        return shares
+
+
+def _bound(shares: Floats, k: int) -> np.float32:
+    """Return a value above 0 that at least k shares reach, or all above 0 do.
+
+    The k-th of the first block: it spares sorting almost all of the others.
+    """
+    first = shares[:BLOCK]
+    least = np.partition(first, len(first) - k)[len(first) - k] if k < len(first) else 0.0
+    return max(np.float32(least), np.nextafter(np.float32(0), np.float32(1)))

@@ -1,0 +1,177 @@
+"""The words in a catalog: what is written is what readers see, whatever came before."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strop.storage.word_reader import SourceWords, load_source, pooled_postings
+from strop.storage.words import BLOCK, MOST, PILE, WORD_TABLES, WordWriter, segments_of
+
+Model = dict[int, dict[int, list[str]]]
+"""The terms of each document, by source."""
+SOURCES = (0, 7)
+NUMBERS = (0, 1, 2, 1023, 1024, BLOCK - 1, BLOCK, 3 * BLOCK)
+
+
+def database() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.executescript(WORD_TABLES)
+    return connection
+
+
+@pytest.fixture
+def connection() -> Iterator[sqlite3.Connection]:
+    with sqlite3.connect(":memory:", isolation_level=None) as opened:
+        opened.executescript(WORD_TABLES)
+        yield opened
+
+
+def postings(
+    connection: sqlite3.Connection, sources: dict[int, SourceWords], term: str
+) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for block, (places, counts) in pooled_postings(connection, sources, term):
+        assert (np.diff(places.astype(int)) > 0).all()
+        for place, count in zip(places.tolist(), counts.tolist(), strict=True):
+            assert block * BLOCK + place not in found
+            found[block * BLOCK + place] = count
+    return found
+
+
+def assert_holds(connection: sqlite3.Connection, model: Model) -> None:
+    assert_sees(connection, {one: load_source(connection, one) for one in SOURCES}, model)
+
+
+def assert_sees(
+    connection: sqlite3.Connection, sources: dict[int, SourceWords], model: Model
+) -> None:
+    for source, known in sources.items():
+        texts = model.get(source, {})
+        assert known.texts == len(texts)
+        assert known.words == sum(map(len, texts.values()))
+        for number in NUMBERS:
+            if number < known.entries.shape[1]:
+                assert known.entries[1, number] == len(texts.get(number, ()))
+                assert bool(known.entries[0, number]) == (number in texts)
+            else:
+                assert number not in texts
+    for term in ("a", "b", "猫", "missing"):
+        for chosen in (SOURCES[:1], SOURCES[1:], SOURCES):
+            want: Counter[int] = Counter()
+            for source in chosen:
+                for number, terms in model.get(source, {}).items():
+                    want[number] += Counter(terms)[term]
+            found = postings(connection, {one: sources[one] for one in chosen}, term)
+            assert found == +want
+
+
+terms = st.lists(st.sampled_from(["a", "b", "猫", "c"]), max_size=4)
+change = st.one_of(
+    st.tuples(st.just("put"), st.sampled_from(SOURCES), st.sampled_from(NUMBERS), terms),
+    st.tuples(st.just("remove"), st.sampled_from(SOURCES), st.sets(st.sampled_from(NUMBERS))),
+    st.tuples(st.just("remove_source"), st.sampled_from(SOURCES)),
+    st.tuples(st.just("flush")),
+    st.tuples(st.just("compact")),
+)
+
+
+@given(st.lists(change, max_size=40))
+def test_readers_see_what_was_written(changes: list[tuple[Any, ...]]) -> None:
+    connection = database()
+    writer, model = WordWriter(connection), Model()
+    followed = {one: load_source(connection, one) for one in SOURCES}
+    for name, *arguments in changes:
+        getattr(writer, name)(*arguments)
+        if name == "put":
+            source, number, given_terms = arguments
+            model.setdefault(source, {})[number] = given_terms
+        elif name == "remove":
+            source, numbers = arguments
+            for number in numbers:
+                model.get(source, {}).pop(number, None)
+        elif name == "remove_source":
+            model.pop(arguments[0], None)
+        elif name == "flush":
+            followed = {one: load_source(connection, one, known) for one, known in followed.items()}
+            assert_sees(connection, followed, model)
+    writer.flush()
+    followed = {one: load_source(connection, one, known) for one, known in followed.items()}
+    assert_sees(connection, followed, model)
+    assert_holds(connection, model)
+    connection.close()
+
+
+def test_an_unchanged_source_is_not_read_again(connection: sqlite3.Connection) -> None:
+    writer = WordWriter(connection)
+    writer.put(0, 1, ["a"])
+    writer.flush()
+    known = load_source(connection, 0)
+    assert load_source(connection, 0, known) is known
+
+
+def test_a_transaction_that_is_undone_leaves_no_word(connection: sqlite3.Connection) -> None:
+    writer = WordWriter(connection)
+    writer.put(0, 1, ["a"])
+    writer.flush()
+    connection.execute("BEGIN")
+    writer.put(0, 1, ["b"])
+    writer.put(0, 2, ["a", "b"])
+    writer.remove(0, [1])
+    connection.execute("ROLLBACK")
+    assert_holds(connection, {0: {1: ["a"]}})
+
+
+def test_frequent_words_count_as_often_as_fits(connection: sqlite3.Connection) -> None:
+    writer = WordWriter(connection)
+    writer.put(0, 1, ["a"] * 1000)
+    writer.put(7, 1, ["a"] * 3)
+    writer.flush()
+    sources = {one: load_source(connection, one) for one in SOURCES}
+    assert postings(connection, sources, "a") == {1: MOST}
+    assert sources[0].words == 1000
+
+
+def test_small_segments_are_merged(connection: sqlite3.Connection) -> None:
+    writer, model = WordWriter(connection), Model({0: {}})
+    most = 0
+    for at in range(4 * PILE * PILE):
+        number = at % 50
+        model[0][number] = ["a", f"only-{at}"]
+        writer.put(0, number, model[0][number])
+        writer.flush()
+        most = max(most, len(segments_of(connection, 0, 0)))
+    assert most <= 3 * PILE
+    source = load_source(connection, 0)
+    assert postings(connection, {0: source}, "a") == dict.fromkeys(range(50), 1)
+    assert postings(connection, {0: source}, f"only-{at}") == {at % 50: 1}
+    assert postings(connection, {0: source}, "only-3") == {}
+
+
+def test_blocks_are_merged_apart(connection: sqlite3.Connection) -> None:
+    writer = WordWriter(connection)
+    writer.put(0, 0, ["a"])
+    writer.flush()
+    (kept,) = segments_of(connection, 0, 0)
+    for at in range(2 * PILE):
+        writer.put(0, BLOCK + at, ["a"])
+        writer.flush()
+    assert segments_of(connection, 0, 0) == [kept]
+
+
+def test_compaction_frees_what_was_replaced(connection: sqlite3.Connection) -> None:
+    writer = WordWriter(connection)
+    for number in range(20):
+        writer.put(0, number, ["a", f"only-{number}"])
+    writer.remove(0, range(1, 20))
+    writer.compact()
+    (rows,) = connection.execute("SELECT count(*) FROM word_postings").fetchone()
+    assert rows == 2
+    assert_holds(connection, {0: {0: ["a", "only-0"]}})
