@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strop.embed import Embedder
@@ -19,8 +20,9 @@ from strop.search.explain import Explanation
 from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
 from strop.search.sampling import recall
 from strop.search.searcher import Searcher
-from strop.storage.intake import placed
+from strop.storage.intake import EmbedderSpec, placed
 from strop.storage.references import Selected
+from strop.storage.sizes import sizes
 from strop.storage.vectors import DEFAULT_STORED
 from strop.storage.workspace import Workspace
 from strop.types import Changes, Document, Hits, Progress, Vectors
@@ -52,7 +54,7 @@ class Index:
         cls,
         path: str | os.PathLike[str],
         /,
-        embedder: str | Embedder | Callable[..., Any] = "wordllama",
+        embedder: EmbedderSpec = "wordllama",
         query_vectors: str = DEFAULT_STORED,
         **options: Any,
     ) -> Index:
@@ -61,18 +63,14 @@ class Index:
         ``query_vectors`` says how the vectors of its query sets are stored: ``int8`` or
         ``float32``. The documents' own are float32.
         """
-        return cls(Workspace.create(path, embedder, query_vectors, **options))
+        return cls(Workspace.create(Path(path), embedder, options, query_vectors))
 
     @classmethod
     def open(
-        cls,
-        path: str | os.PathLike[str],
-        /,
-        embedder: str | Embedder | Callable[..., Any] | None = None,
-        **options: Any,
+        cls, path: str | os.PathLike[str], /, embedder: EmbedderSpec | None = None, **options: Any
     ) -> Index:
         """Open an index. Its embedder is loaded when first needed, unless one is given."""
-        return cls(Workspace.open(path, embedder, **options))
+        return cls(Workspace.open(Path(path), embedder, options))
 
     def close(self) -> None:
         """Close the catalog's connections and release the vectors."""
@@ -142,7 +140,7 @@ class Index:
     def finish(self, progress: Progress | None = None) -> None:
         """Continue work that was interrupted, and try again what the embedder refused."""
         with self._workspace.writing():
-            self.catalog.vectors.retry_refused()
+            self.catalog.waiting.retry_refused()
             self._embed_new(progress)
 
     def _embed_new(self, progress: Progress | None) -> None:
@@ -388,11 +386,11 @@ class Index:
         ``query_vectors``: see ``create``. Precision once lost does not come back.
         """
         with self._workspace.writing():
-            before = self._workspace.sizes()["total"]
+            before = sizes(self.catalog)["total"]
             self._workspace.compact(progress, query_vectors)
             self.searcher.update_codes()
             self._workspace.shrink()
-        return int(before - self._workspace.sizes()["total"])
+        return int(before - sizes(self.catalog)["total"])
 
     def trust(self) -> list[str]:
         """Accept the embedder that somebody else's index names; return what that covers."""

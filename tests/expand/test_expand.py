@@ -350,7 +350,7 @@ def test_a_folder_that_is_read_only(index: Index, tmp_path: Path) -> None:
 
 def test_a_read_only_catalog(index: Index) -> None:
     """As in a read-only folder, which root would not notice."""
-    workspace = Workspace.open(index.path, Bag(), name="bag")
+    workspace = Workspace.open(index.path, Bag(), {"name": "bag"})
     with workspace.catalog.reading() as connection:
         connection.execute("PRAGMA query_only=ON")
     with (

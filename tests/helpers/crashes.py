@@ -30,7 +30,6 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-import strop.storage.batching
 import strop.storage.compaction
 import strop.storage.database
 import strop.storage.pipeline
@@ -279,11 +278,11 @@ class Steps:
             self()
 
         def copied(
-            rows: Vectors, start: Ints, count: Ints, path: Path, size: int, dtype: str | None
+            rows: Vectors, start: Ints, count: Ints, path: Path, dtype: str | None
         ) -> object:
             self()
             self(lambda: (path.write_bytes(b"half of it"), None)[1])
-            found = copy(rows, start, count, path, size, dtype)
+            found = copy(rows, start, count, path, dtype)
             self()
             return found
 
@@ -339,7 +338,7 @@ class Steps:
 
 def crash(path: str, size: int, op: int, last: int, power: bool) -> None:
     """Tell one part of the story and die at step ``last``; end well if there are fewer."""
-    strop.storage.batching.FEWEST = strop.storage.batching.MOST = 3
+    strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = 3
     index = reopen(Path(path))
     steps = Steps(last, Disk(Path(path) / "vectors") if power else None)
     steps.watch()
@@ -405,7 +404,7 @@ def hold(path: str, ready: str, gate: str) -> None:
 
 def build_cached(path: str, cache: str, log: str, count: int, last: int) -> None:
     """Add documents in one batch with a cached embedder and die in its ``last``-th call."""
-    strop.storage.batching.FEWEST = strop.storage.batching.MOST = count
+    strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = count
     calls = iter(range(1, 1000))
 
     class Dying(Bag):

@@ -49,9 +49,9 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
         create(tmp_path / "index")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("dear")
-    with pytest.raises(BadIndex, match="is no index"):
+    with pytest.raises(BadIndex, match="is not an index"):
         create(tmp_path / "other")
-    with pytest.raises(BadIndex, match="is no index"):
+    with pytest.raises(BadIndex, match="is not an index"):
         create(tmp_path / "other" / "letter.txt")
     assert (tmp_path / "other" / "letter.txt").read_text() == "dear"
     (tmp_path / "empty").mkdir()
@@ -147,7 +147,7 @@ def test_documents_as_mappings_and_with_places(index: Index) -> None:
     index.add([{"_id": 7, "text": "Seven.", "title": "7", "kind": "number"}])
     assert index.get("7") == Document("7", "Seven.", "7", {"kind": "number"})
     index.add([(Document("8", "Eight."), "line 1")])
-    with pytest.raises(BadInput, match=r"line 4.*'9' stands already at line 3"):
+    with pytest.raises(BadInput, match=r"line 4.*'9' is already used at line 3"):
         index.add([(Document("9", "Nine."), "line 3"), (Document("9", "Nein."), "line 4")])
     with pytest.raises(BadInput, match="no document '9'"):
         index.get("9")

@@ -121,7 +121,7 @@ def test_queries_of_an_older_text_count_no_more_until_they_are_renewed(tmp_path:
         assert best(index, reader) == {"farm"}
         assert index.info()["sets"]["simple"]["older_than_text"] == 1
         assert index.queries_of("pet")["simple"] == cats["pet"]
-        with pytest.raises(BadInput, match="expand"):
+        with pytest.raises(BadInput, match="augment"):
             index.search("cats", method="docexp:sets=simple")
         index.augment("simple")
         assert index.search("why cats purr", k=1, method="docexp:sets=simple").ids[0, 0] == "farm"
@@ -131,7 +131,7 @@ def test_queries_of_an_older_text_count_no_more_until_they_are_renewed(tmp_path:
             assert best(fresh) == {"farm"}
         index.import_queries({"pet": cats["pet"]}, "simple")
         assert best(index, reader) == {"pet"}
-        with pytest.raises(BadInput, match="expand"):
+        with pytest.raises(BadInput, match="augment"):
             index.search("cats", method="docexp:sets=simple")
         index.add([Document("pet", "Stock markets fall.")])
         assert best(index, reader) == {"farm"}
@@ -204,7 +204,7 @@ def test_expand_appends_the_queries_to_the_text(index: Index, bag: Bag) -> None:
     with pytest.raises(BadInput, match="no query set 'simple'"):
         index.augment("simple")
     index.import_queries({"fox": ["who jumps", "who clears"], "owl": ["who sees"]}, "simple")
-    with pytest.raises(BadInput, match="expand"):
+    with pytest.raises(BadInput, match="augment"):
         index.search("x", method="doc2query")
     bag.count = 0
     index.augment("simple")
@@ -245,7 +245,7 @@ def test_expanded_text_is_made_again_only_where_text_or_queries_changed(
     q = vector_of(text, "document")
     assert all_scores(index, q, method="doc2query")["fox"] > 0.9999
     index.add([Document("cat", "Cats purr.")])
-    with pytest.raises(BadInput, match="expand"):
+    with pytest.raises(BadInput, match="augment"):
         index.search("x", method="doc2query")
 
 
@@ -303,8 +303,7 @@ def test_info_counts_what_is_there(index: Index) -> None:
     assert counted == {"sentences": [3, 7, 0, 0], "simple": [1, 2, 0, 0]}
     assert info["embedder"]["name"] == "callable:bag"
     assert info["embedder"]["dim"] == DIM
-    assert info["bytes"]["vectors/documents.f32"] == 4 * DIM * 4
-    assert info["total_bytes"] == sum(info["bytes"].values())
+    assert info["sizes"]["documents"] == 4 * DIM * 4
 
 
 def _cut(file: Path, keep: int) -> None:

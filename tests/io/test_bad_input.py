@@ -38,9 +38,7 @@ def failed(ran: Ran, *said: str | Path) -> str:
 def content(index: Path) -> dict[str, Any]:
     """Return what an index holds and answers."""
     about = strop("info", index, "--json").json
-    held = {
-        key: about[key] for key in about if key not in ("path", "bytes", "total_bytes", "sizes")
-    }
+    held = {key: about[key] for key in about if key not in ("path", "sizes")}
     answers = [strop("search", index, query, "-k", "100", "--json").json for query in QUERIES]
     return {**held, "answers": answers}
 
@@ -415,13 +413,13 @@ def test_an_output_that_is_something_else(
     monkeypatch.setattr("strop.io.stdlib_docs.read_stdlib", list)  # reading it takes seconds
     file = tmp_path / "file"
     file.write_text("mine")
-    failed(strop("build", corpus, "-o", file), file, "is no index")
-    failed(strop("demo", "-o", file), file, "is no index")
+    failed(strop("build", corpus, "-o", file), file, "is not an index")
+    failed(strop("demo", "-o", file), file, "is not an index")
     folder = tmp_path / "thesis"
     folder.mkdir()
     (folder / "chapter.tex").write_text("mine")
-    failed(strop("build", corpus, "-o", folder), folder, "is no index", "another folder")
-    failed(strop("demo", "-o", folder), folder, "is no index", "another folder")
+    failed(strop("build", corpus, "-o", folder), folder, "is not an index", "another folder")
+    failed(strop("demo", "-o", folder), folder, "is not an index", "another folder")
     failed(strop("info", folder), folder, "is not an index")
     assert file.read_text() == "mine"
     assert [entry.name for entry in folder.iterdir()] == ["chapter.tex"]

@@ -277,7 +277,7 @@ def test_a_hit_never_rests_on_a_damaged_row(path: Path) -> None:
         ({"id": None, "text": "a"}, "the id is None"),
         ({"id": b"x", "text": "a"}, "the id is b'x'"),
         ({"id": 1.5, "text": "a"}, "the id is 1.5"),
-        ({"id": "x", "text": b"a"}, "must be strings"),
+        ({"id": "x", "text": b"a"}, "not a string"),
         ({"id": "x", "text": "a", "m": float("nan")}, "metadata"),
     ],
 )

@@ -280,8 +280,8 @@ def test_a_disk_too_full_for_vectors(
     scratch: Path, small: list[Chapter], op: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = strop.storage.vectors.append_rows
-    monkeypatch.setattr("strop.storage.batching.FEWEST", 3)
-    monkeypatch.setattr("strop.storage.batching.MOST", 3)
+    monkeypatch.setattr("strop.storage.pipeline.FEWEST", 3)
+    monkeypatch.setattr("strop.storage.pipeline.MOST", 3)
     full_at = 1
     while True:
         path = shutil.copytree(small[op].path, scratch / f"{full_at}")
@@ -315,8 +315,8 @@ def test_a_disk_too_full_for_vectors(
 
 def test_a_disk_too_full_for_the_catalog(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite may use some pages more than it has; then none of those that it needs."""
-    monkeypatch.setattr("strop.storage.batching.FEWEST", 16)
-    monkeypatch.setattr("strop.storage.batching.MOST", 16)
+    monkeypatch.setattr("strop.storage.pipeline.FEWEST", 16)
+    monkeypatch.setattr("strop.storage.pipeline.MOST", 16)
     old = [Document(f"d{i}", f"Old{i} alder{i} " + "alder " * 100) for i in range(40)]
     new = [Document(f"d{i}", f"New{i} elm{i} " + "birch " * 200) for i in range(20, 60)]
     lists = {f"d{i}": [f"which tree is {i} " + "cedar " * 20] * 3 for i in range(60)}

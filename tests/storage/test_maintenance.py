@@ -361,7 +361,7 @@ def test_a_snapshot_that_follows_equals_one_read_anew(
     kinds = set()
     with create(tmp_path / "index") as index:
         catalog, here = index.catalog, set[int]()
-        followed = rarely = load_snapshot(catalog, index.path, DIM)
+        followed = rarely = load_snapshot(catalog)
 
         def add() -> None:
             few = rng.sample(range(30), rng.randint(1, 6))
@@ -388,17 +388,17 @@ def test_a_snapshot_that_follows_equals_one_read_anew(
         steps: list[Callable[[], None]] = [add, add, remove, ask, sharpen, compact]
         for at in range(40):
             rng.choice(steps)()
-            followed = load_snapshot(catalog, index.path, DIM, followed)
+            followed = load_snapshot(catalog, followed)
             name = catalog.settings.sidecar("spans")
-            cached = load_snapshot(catalog, index.path, DIM)
+            cached = load_snapshot(catalog)
             catalog.settings.put_sidecar("spans", None)
-            whole = load_snapshot(catalog, index.path, DIM)
+            whole = load_snapshot(catalog)
             catalog.settings.put_sidecar("spans", name)
             assert same(followed, whole)
             assert same(cached, whole)
             kinds.add((name is None, catalog.vectors.changes(rarely.version) is None))
             if at % 7 == 0:
-                rarely = load_snapshot(catalog, index.path, DIM, rarely)
+                rarely = load_snapshot(catalog, rarely)
                 assert same(rarely, whole)
         assert index.check() == []
     assert (False, False) in kinds

@@ -190,7 +190,7 @@ def test_lost_bytes_are_made_again(tmp_path: Path) -> None:
 
 
 def test_a_way_to_store_that_there_is_not(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="'int4': use int8, float32"):
+    with pytest.raises(BadInput, match="'int4' is not one of: int8, float32"):
         Index.create(tmp_path / "index", Bag(), query_vectors="int4", name="bag", dim=DIM)
     assert not (tmp_path / "index").exists()
 

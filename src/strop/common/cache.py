@@ -13,7 +13,6 @@ from contextlib import closing
 from pathlib import Path
 
 BUSY_SECONDS = 10.0
-_KEYS_AT_ONCE = 500  # SQLite before 3.32 allows 999 parameters in a statement
 
 
 def cache_file(name: str) -> Path | None:
@@ -49,17 +48,14 @@ class Cache:
     def get(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the values that are stored, by key."""
         values: dict[bytes, bytes] = {}
-        wanted = list(dict.fromkeys(keys))
         if self._unusable:
             return values
+        statement = f"SELECT value FROM {self._table} WHERE key = ?"
         try:
             with closing(self.connect()) as connection:
-                for start in range(0, len(wanted), _KEYS_AT_ONCE):
-                    part = wanted[start : start + _KEYS_AT_ONCE]
-                    marks = ",".join("?" * len(part))
-                    statement = f"SELECT * FROM {self._table} WHERE key IN ({marks})"
-                    values.update((key, bytes(value)) for key, value in
-                                  connection.execute(statement, part))  # fmt: skip
+                for key in keys:
+                    if row := connection.execute(statement, (key,)).fetchone():
+                        values[key] = bytes(row[0])
         except (sqlite3.Error, OSError, ValueError, TypeError) as error:
             self.give_up(error)
             return {}

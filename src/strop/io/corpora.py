@@ -40,8 +40,10 @@ from strop.io.markdown import first_heading, split_front_matter
 from strop.types import Document
 
 FORMATS = ("beir", "jsonl", "csv", "tsv", "parquet", "text")
-_FORMAT_OF = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv"}
-_FORMAT_OF[".parquet"] = "parquet"
+_FORMAT_OF = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv",
+    ".parquet": "parquet",
+}  # fmt: skip
 _ID_FIELDS = ("_id", "id")
 _DELIMITERS = (",", ";", "\t", "|")
 _csv_limit = threading.Lock()
@@ -54,7 +56,12 @@ class Sourced(NamedTuple):
     where: str
 
 
-def read_corpus(
+def read_corpus(source: PathLike, **options: Any) -> Iterator[Document]:
+    """Yield the documents of a corpus; ``options`` are those of ``read_corpus_with_places``."""
+    return (item.document for item in read_corpus_with_places(source, **options))
+
+
+def read_corpus_with_places(
     source: PathLike,
     *,
     id_field: str | None = None,
@@ -63,8 +70,8 @@ def read_corpus(
     format: str | None = None,
     delimiter: str | None = None,
     max_document_bytes: int = MAX_BYTES,
-) -> Iterator[Document]:
-    """Yield the documents of a corpus in its order, with only a few of them in memory.
+) -> Iterator[Sourced]:
+    """Yield documents in the order of a corpus, and their places, with few of them in memory.
 
     ``source`` is a BEIR folder (with ``corpus.jsonl``), a JSONL, CSV, TSV or Parquet file, a
     folder of ``.txt`` and ``.md`` files, or ``-`` for JSON lines on standard input. All but
@@ -79,29 +86,6 @@ def read_corpus(
     sorted by name; hidden names are skipped and links to folders are not followed. Ids may
     repeat: the index refuses that, not this function.
     """
-    sourced = read_corpus_with_places(
-        source,
-        id_field=id_field,
-        text_field=text_field,
-        title_field=title_field,
-        format=format,
-        delimiter=delimiter,
-        max_document_bytes=max_document_bytes,
-    )
-    return (item.document for item in sourced)
-
-
-def read_corpus_with_places(
-    source: PathLike,
-    *,
-    id_field: str | None = None,
-    text_field: str | None = None,
-    title_field: str | None = None,
-    format: str | None = None,
-    delimiter: str | None = None,
-    max_document_bytes: int = MAX_BYTES,
-) -> Iterator[Sourced]:
-    """Do as ``read_corpus``, and say where each document came from."""
     format, path = _find_corpus(os.fspath(source), format)
     if delimiter is not None and (format not in ("csv", "tsv") or len(delimiter) != 1):
         what = "takes one character, such as ';'" if len(delimiter) != 1 else "is for csv and tsv"
@@ -124,7 +108,7 @@ def read_corpus_with_places(
 def _find_corpus(path: str, format: str | None) -> tuple[str, str]:
     """Return the format of a corpus and the path of the file or folder to read."""
     if format is not None and format not in FORMATS:
-        raise BadInput(f"unknown format {short(format)}; known are {', '.join(FORMATS)}")
+        raise BadInput(f"format {short(format)} is not one of: {', '.join(FORMATS)}")
     if path == "-":
         if format in ("beir", "text", "parquet"):
             raise BadInput(f"standard input cannot be read as {format}; give a path")

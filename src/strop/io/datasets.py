@@ -98,7 +98,7 @@ def read_dataset(folder: PathLike, split: str = "test") -> Dataset:
             f"{os.fspath(folder)}: no such folder; a dataset has queries.jsonl and qrels/"
         )
     qrels_path = plain_or_gzip(folder, os.path.join("qrels", f"{split}.tsv"))
-    if os.path.isdir(folder) and not os.path.exists(qrels_path):
+    if not os.path.exists(qrels_path):
         splits = sorted({path.name.split(".tsv")[0] for path in Path(folder).glob("qrels/*.tsv*")})
         raise BadInput(f"{qrels_path}: no such file; splits here: {', '.join(splits) or 'none'}")
     judged = read_qrels(qrels_path)

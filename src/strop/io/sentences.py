@@ -60,8 +60,8 @@ def title_and_sentences(title: str, text: str, most: int = MOST) -> list[str]:
 
     Where there are more, neighbours are joined so that the whole text stays covered.
     """
-    found = dict.fromkeys([" ".join(title.split()), *split_sentences(text)])
-    texts = [part for part in found if any(letter.isalnum() for letter in part)]
+    parts = dict.fromkeys([" ".join(title.split()), *split_sentences(text)])
+    texts = [part for part in parts if any(letter.isalnum() for letter in part)]
     if len(texts) <= most:
         return texts
     edges = [round(at * len(texts) / most) for at in range(most + 1)]

@@ -81,7 +81,7 @@ def _modules() -> Iterator[tuple[str, types.ModuleType]]:
             continue
         yield name, module
         if hasattr(module, "__path__"):
-            below = (found.name for found in pkgutil.iter_modules(module.__path__))
+            below = (one.name for one in pkgutil.iter_modules(module.__path__))
             waiting += sorted((f"{name}.{part}" for part in below), reverse=True)
 
 

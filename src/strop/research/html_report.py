@@ -259,5 +259,5 @@ def _contents(about: Mapping[str, Any]) -> str:
     if about["tuned"] and about["tuned"]["in_use"]:
         tuned = sharp_with(about["tuned"]["method"])
         rows.append(["sharp as tuned", _safe(method_spec(tuned))])
-    rows.append(["size", f"{about['total_bytes'] / 1e6:.1f} MB, format {about['format']}"])
+    rows.append(["size", f"{about['sizes']['total'] / 1e6:.1f} MB, format {about['format']}"])
     return f"<h2>The index</h2>\n{_table(['part', 'what'], rows)}"

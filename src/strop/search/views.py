@@ -42,7 +42,7 @@ class Views:
         dim: int,
         fixed: tuple[Snapshot, Removed] | None = None,
     ) -> None:
-        self._catalog, self._folder, self._dim = catalog, folder, dim
+        self._catalog, self._folder = catalog, folder
         self.fixed = fixed is not None
         self._removed: Removed = {} if fixed is None else fixed[1]
         # Replaced as one value: threads may look at different versions at the same time.
@@ -99,7 +99,7 @@ class Views:
         if self.fixed:
             raise BadIndex(f"{self._folder} changed while it was being scored: score it again")
         older = None if last is None else last[0]
-        snapshot = load_snapshot(self._catalog, self._folder, self._dim, older)
+        snapshot = load_snapshot(self._catalog, older)
         layouts: dict[object, Layout] = {}
         if last is not None and snapshot.documents is last[0].documents:
             layouts = last[1]
@@ -112,7 +112,7 @@ class Views:
     def _expanded(self, method: Method) -> str:
         name = expanded_set(method.expanded or "")
         expanded = self._catalog.sets.all().get(name)
-        if expanded is None or self._catalog.vectors.waiting_count(expanded.set_id):
+        if expanded is None or self._catalog.waiting.count(expanded.set_id):
             raise BadInput(
                 f"{method.name} needs every document embedded with its {method.expanded!r} "
                 f"queries: call index.augment({method.expanded!r}) first"

@@ -8,8 +8,9 @@ parts over one database, each with its own SQL. ``with catalog.reading()`` is on
 for all parts, ``with catalog.writing()`` one transaction.
 
     catalog.documents    Documents      add, remove, get(number), number_of(id), ids, all, count
-    catalog.sets         QuerySets      all, ensure, store, store_generated, queries(set, number)
-    catalog.vectors      VectorLedger   files, spans, checksums, changes, waiting_count
+    catalog.sets         QuerySets      all, ensure, import_lists, store_generated, queries
+    catalog.vectors      VectorLedger   files, spans, checksums, changes
+    catalog.waiting      WaitingList    what is to be embedded: next, count, refused
     catalog.references   References     of(number), neighbour lists, selections
     catalog.replies      Replies        known(keys), failed(keys), read(key), save, spent
     catalog.batches      SentBatches    record, open_for(lm), requests(names), outstanding(keys)

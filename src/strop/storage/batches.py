@@ -58,46 +58,39 @@ class SentBatches:
 
     def open_for(self, lm: str) -> list[OpenBatch]:
         """Return the batches of a model that have not been collected, the oldest first."""
-        with self._database.reading() as connection:
-            rows = connection.execute(
-                "SELECT id, requests, submitted, provenance FROM batches"
-                " WHERE collected IS NULL AND id NOT LIKE ? ORDER BY submitted, id",
-                (_FILE + "%",),
-            ).fetchall()
+        rows = self._database.rows(
+            "SELECT id, requests, submitted, provenance FROM batches"
+            " WHERE collected IS NULL AND id NOT LIKE ? ORDER BY submitted, id",
+            (_FILE + "%",),
+        )
         return [OpenBatch(*row) for *row, source in rows if json.loads(source)["lm"] == lm]
 
     def names_in(self, batch: str) -> list[str]:
         """Return the names of the requests in a batch."""
-        with self._database.reading() as connection:
-            rows = connection.execute("SELECT name FROM sent WHERE batch = ?", (batch,)).fetchall()
+        rows = self._database.rows("SELECT name FROM sent WHERE batch = ?", (batch,))
         return [name for (name,) in rows]
 
     def requests(self, names: Iterable[str]) -> dict[str, tuple[str, int, Provenance]]:
         """Return (key, document number, provenance) of those names that were sent from here."""
-        with self._database.reading() as connection:
-            rows = {
-                name: connection.execute(
-                    "SELECT key, number, provenance FROM sent"
-                    " JOIN batches ON batches.id = sent.batch WHERE name = ?",
-                    (name,),
-                ).fetchone()
-                for name in names
-            }
+        rows = self._database.rows(
+            "SELECT name, key, number, provenance FROM sent"
+            " JOIN batches ON batches.id = sent.batch"
+            " WHERE name IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(names)),),
+        )
         return {
-            name: (row[0], row[1], Provenance(**json.loads(row[2])))
-            for name, row in rows.items()
-            if row is not None
+            name: (key, number, Provenance(**json.loads(source)))
+            for name, key, number, source in rows
         }
 
     def outstanding(self, keys: Iterable[str]) -> set[str]:
         """Return those keys whose request is out in a batch that has not been collected."""
-        with self._database.reading() as connection:
-            rows = connection.execute(
-                "SELECT key FROM sent JOIN batches ON batches.id = sent.batch"
-                " WHERE key IN (SELECT value FROM json_each(?))"
-                " AND collected IS NULL AND batch NOT LIKE ?",
-                (json.dumps(list(keys)), _FILE + "%"),
-            ).fetchall()
+        rows = self._database.rows(
+            "SELECT key FROM sent JOIN batches ON batches.id = sent.batch"
+            " WHERE key IN (SELECT value FROM json_each(?))"
+            " AND collected IS NULL AND batch NOT LIKE ?",
+            (json.dumps(list(keys)), _FILE + "%"),
+        )
         return {key for (key,) in rows}
 
     def collected(self, batch: str) -> None:

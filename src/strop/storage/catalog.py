@@ -13,32 +13,47 @@ were given and not derived. Until the new ones are there, the old vectors serve.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from strop.storage.batches import SentBatches
 from strop.storage.database import Database
 from strop.storage.documents import Documents
-from strop.storage.ledger import VectorLedger
+from strop.storage.intake import CATALOG, checked_record
+from strop.storage.ledger import VectorFile, VectorLedger
 from strop.storage.query_sets import QuerySets
 from strop.storage.references import References
 from strop.storage.replies import Replies
 from strop.storage.settings import Settings
+from strop.storage.vectors import row_type
+from strop.storage.waiting import WaitingList
 
 
 class Catalog:
     """The parts of one catalog; safe to use from several threads.
 
     Each part has its own SQL over the one ``database``. What several parts do within ``writing()``
-    is one transaction, and within ``reading()`` they all see the same state.
+    is one transaction, and within ``reading()`` they all see the same state. ``embedder`` is what
+    is stored about the embedder (``intake.about_embedder``), ``dim`` the length of its vectors.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.database = Database(path)
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / CATALOG
+        self.database = Database(self.path)
         self.reading, self.writing = self.database.reading, self.database.writing
         self.settings = Settings(self.database)
         self.vectors = VectorLedger(self.database, self.settings)
-        self.documents = Documents(self.database, self.settings, self.vectors)
-        self.sets = QuerySets(self.database, self.settings, self.vectors)
+        self.waiting = WaitingList(self.database)
+        parts = self.database, self.settings, self.vectors, self.waiting
+        self.sets = QuerySets(*parts)
+        self.documents = Documents(*parts, self.sets)
         self.references = References(self.database, self.settings, self.documents)
         self.replies = Replies(self.database)
         self.batches = SentBatches(self.database, self.settings)
+        self.embedder = checked_record(folder, self.settings.get("embedder"))
+        self.dim: int = self.embedder["dim"]
+
+    def vector_file(self, file: VectorFile) -> tuple[Path, np.dtype[Any]]:
+        """Return the path of a vector file and the numpy type of its rows."""
+        return self.folder / "vectors" / file.name, row_type(file.dtype, self.dim)

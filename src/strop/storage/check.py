@@ -1,207 +1,206 @@
-"""Reads everything in an index folder and names what is wrong: damage and contradictions."""
+"""Reads everything in an index folder, names what is wrong, and repairs what can be repaired."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+import sqlite3
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.arrays import Ints
-from strop.errors import BadIndex
+from strop.common.text import counted
+from strop.errors import BadIndex, IndexDamaged
 from strop.storage.catalog import Catalog
+from strop.storage.compaction import damage, rewrite
 from strop.storage.database import NONSENSE, explained
 from strop.storage.ledger import DOCUMENTS, VectorFile
+from strop.storage.seals import KEY
 from strop.storage.sidecar import CACHE, read_arrays
 from strop.storage.snapshot import SPANS, cache_is_true
-from strop.storage.vectors import damaged_rows, row_type, whole_rows
+from strop.storage.vectors import whole_rows
 from strop.types import Progress
 
-
-@dataclass
-class Findings:
-    """What is wrong with an index: in words, and what has to be done about it."""
-
-    problems: list[str] = field(default_factory=list)
-    rewrite: dict[int, set[int]] = field(default_factory=dict)
-    """Files to write anew, by set, and the documents whose vectors in them are no good."""
-    reindex: bool = False
-    recount: bool = False
-    reseal: bool = False
-    lost: list[tuple[int, int]] = field(default_factory=list)
-    """(set, document) that should wait for vectors and does not."""
-    sidecars: set[str] = field(default_factory=set)
-    """Kinds of sidecars that have to be dropped."""
-
-    def bad(self, set_id: int, numbers: Iterable[int], problem: str) -> None:
-        """Note vectors that have to be made again."""
-        self.problems.append(problem)
-        self.rewrite.setdefault(set_id, set()).update(numbers)
+_JSON_COLUMNS = (
+    ("documents", "metadata", "object"), ("sets", "settings", "object"),
+    ("queries", "texts", "array"), ("meta", "value", None),
+)  # fmt: skip
+"""Texts that must be JSON: table, column and type, None for any."""
 
 
-def check(catalog: Catalog, folder: Path, dim: int, progress: Progress | None = None) -> Findings:
-    """Read everything and return what is wrong: damage of any file, and contradictions."""
-    findings = Findings()
+class Check:
+    """One check of an index: ``problems`` in words, and what ``repair`` has to do about them."""
 
-    def section(examine: Callable[[], None]) -> None:
-        """Survive whatever stands in the catalog, and name it."""
-        try:
-            with explained(catalog.path):
-                examine()
-        except (BadIndex, *NONSENSE) as error:
-            findings.problems.append(f"{catalog.path.name}: {error}")
+    def __init__(self, catalog: Catalog, progress: Progress | None = None) -> None:
+        """Read everything: damage of any file, and contradictions."""
+        self._catalog, self._progress = catalog, progress
+        self.problems: list[str] = []
+        self._rewrite: dict[int, set[int]] = {}  # files to write anew, by set: damaged documents
+        self._reindex = self._recount = self._reseal = False
+        self._lost: list[tuple[int, int]] = []  # (set, document): no vectors, and does not wait
+        self._sidecars: set[str] = set()  # kinds of sidecars to drop
+        sections: tuple[Callable[[sqlite3.Connection], None], ...] = (
+            self._integrity, self._seals, self._vectors, self._waiting, self._values, self._counts,
+            self._cached,
+        )  # fmt: skip
+        with catalog.reading() as connection:
+            for section in sections:
+                try:
+                    with explained(catalog.path):
+                        section(connection)
+                except (BadIndex, *NONSENSE) as error:  # survive whatever stands in the catalog
+                    self.problems.append(f"{catalog.path.name}: {error}")
 
-    with catalog.reading() as connection:
+    def repair(self) -> None:
+        """Undo damage as far as the catalog allows; vectors that were lost wait to be made again.
 
-        def integrity() -> None:
-            report = [line for (line,) in connection.execute("PRAGMA integrity_check(5)")]
-            if report != ["ok"]:
-                findings.problems.append(f"catalog.sqlite: {'; '.join(map(str, report))}")
-                findings.reindex = True
-
-        def seals() -> None:
-            if tables := catalog.database.tables_changed_by_others():
-                findings.problems.append(
-                    f"catalog.sqlite: rows of {', '.join(tables)} are not what strop wrote: restore"
-                    " it from a backup, or build the index again; --repair keeps them as they are"
-                )
-                findings.reseal = True
-
-        def numbers() -> None:
-            for key in ("version", "log_from"):
-                catalog.settings.number(key)
-            (documents,) = connection.execute("SELECT count(*) FROM documents").fetchone()
-            if documents != catalog.documents.count():
-                findings.problems.append(
-                    f"{documents:,} documents are counted as {catalog.documents.count():,}"
-                )
-                findings.recount = True
-
-        def vectors() -> None:
-            files = catalog.vectors.files()
-            for at, file in enumerate(files.values()):
-                spans = catalog.vectors.spans(file.set_id)
-                _check_file(findings, catalog, folder, dim, file, spans)
-                _check_spans(findings, connection, file, spans)
-                if progress is not None:
-                    progress("checking vectors", at + 1, len(files))
-
-        def sidecars() -> None:
-            if not cache_is_true(catalog, folder):
-                findings.problems.append("the cache of spans differs from the catalog")
-                findings.sidecars.add(SPANS)
-            for kind, name in catalog.settings.sidecars().items():
-                # The spans are verified whenever they are read: spoilt ones (they are not synced,
-                # a power cut may spoil them) are as good as none.
-                if kind != SPANS and read_arrays(folder / CACHE / name) is None:
-                    findings.problems.append(f"the {kind} {CACHE}/{name} are not what was written")
-                    findings.sidecars.add(kind)
-
-        section(integrity)
-        section(seals)
-        section(vectors)
-        section(lambda: _check_waiting(findings, catalog, connection))
-        section(lambda: _check_values(findings, connection))
-        section(numbers)
-        section(sidecars)
-    return findings
-
-
-def _check_values(findings: Findings, connection: Any) -> None:
-    """Look for texts that should be JSON and are not."""
-    for table, column, kind in (
-        ("documents", "metadata", "object"), ("sets", "settings", "object"),
-        ("queries", "texts", "array"), ("meta", "value", None),
-    ):  # fmt: skip
-        type_ = f"json_type({column})"
-        wrong = f"{type_} IS NOT '{kind}'" if kind else "0"
-        (count,) = connection.execute(
-            f"SELECT count(*) FROM {table} WHERE CASE WHEN typeof({column}) = 'text'"
-            f" AND json_valid({column}) THEN {wrong} ELSE 1 END"
-        ).fetchone()
-        if count:
-            findings.problems.append(
-                f"catalog.sqlite: {count:,} values of {table}.{column} are not what strop writes: "
-                "restore the catalog from a backup, or build the index again"
+        For the one writer.
+        """
+        catalog = self._catalog
+        if self._reseal:
+            with catalog.writing() as connection:
+                connection.execute("DELETE FROM meta WHERE key = ?", (KEY,))
+        if self._reindex:
+            with catalog.writing() as connection:
+                connection.execute("REINDEX")
+                if report := _integrity_report(connection):
+                    raise IndexDamaged(
+                        f"{catalog.path} is damaged ({report}) and cannot be rebuilt: restore it "
+                        "from a backup, or build the index again in another folder"
+                    )
+        for set_id, numbers in self._rewrite.items():
+            file = catalog.vectors.files()[set_id]
+            rewrite(catalog, file, file.dtype, sorted(numbers))
+        with catalog.writing() as connection:
+            connection.executemany(
+                "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)", self._lost
             )
-
-
-def _check_file(
-    findings: Findings,
-    catalog: Catalog,
-    folder: Path,
-    dim: int,
-    file: VectorFile,
-    spans: NDArray[np.int64],
-) -> None:
-    path, row = folder / "vectors" / file.name, row_type(file.dtype, dim)
-    name = f"vectors/{file.name}"
-    have = whole_rows(path, row)
-    cut = have < file.rows
-    if cut:
-        findings.problems.append(f"{name} holds {have:,} of {file.rows:,} vectors")
-    for first, behind in damage(catalog, path, row, file):
-        whose = spans[(spans[:, 1] < behind) & (spans[:, 1] + spans[:, 2] > first), 0]
-        findings.rewrite.setdefault(file.set_id, set()).update(whose.tolist())
-        if cut and behind == file.rows:  # has been told
-            continue
-        findings.problems.append(
-            f"{name}: rows {first:,} to {behind - 1:,} are not what was written; they belong to "
-            f"{len(whose):,} documents"
-        )
-
-
-def damage(
-    catalog: Catalog, path: Path, row: np.dtype[Any], file: VectorFile
-) -> list[tuple[int, int]]:
-    """Return the rows of a file that are not what was written."""
-    sums = catalog.vectors.checksums(file.set_id)
-    missing = [(len(sums), file.rows)] if len(sums) < file.rows else []
-    return damaged_rows(path, row, sums[: file.rows]) + missing
-
-
-def _check_spans(
-    findings: Findings, connection: Any, file: VectorFile, spans: NDArray[np.int64]
-) -> None:
-    """Look for spans that cannot be: outside their file, overlapping, with other texts."""
-    name, (numbers, start, count) = f"vectors/{file.name}", spans.T[:3]
-    outside = (start < 0) | (count < 0) | (start + count > file.rows)
-    wrong = set(numbers[outside | _overlapping(start, count)].tolist())
-    if file.set_id == DOCUMENTS:
-        wrong |= set(numbers[count != 1].tolist())
-    else:
-        wrong |= {
-            number
-            for (number,) in connection.execute(
-                "SELECT number FROM spans LEFT JOIN queries USING (set_id, number)"
-                " WHERE set_id = ? AND count IS NOT json_array_length(texts)",
-                (file.set_id,),
+            connection.execute(
+                "DELETE FROM waiting WHERE number NOT IN (SELECT number FROM documents)"
             )
-        }
-    wrong |= {
-        number
-        for (number,) in connection.execute(
-            "SELECT number FROM spans LEFT JOIN documents USING (number)"
-            " WHERE set_id = ? AND id IS NULL",
+            if self._recount:
+                catalog.vectors.recount()
+            for kind in self._sidecars:
+                catalog.settings.put_sidecar(kind, None)
+
+    # -- sections -------------------------------------------------------------------------
+
+    def _integrity(self, connection: sqlite3.Connection) -> None:
+        if report := _integrity_report(connection):
+            self.problems.append(f"catalog.sqlite: {report}")
+            self._reindex = True
+
+    def _seals(self, connection: sqlite3.Connection) -> None:
+        if tables := self._catalog.database.tables_changed_by_others():
+            self.problems.append(
+                f"catalog.sqlite: rows of {', '.join(tables)} are not what strop wrote: restore it "
+                "from a backup, or build the index again; --repair keeps them as they are"
+            )
+            self._reseal = True
+
+    def _vectors(self, connection: sqlite3.Connection) -> None:
+        files = self._catalog.vectors.files()
+        for at, file in enumerate(files.values(), 1):
+            spans = self._catalog.vectors.spans(file.set_id)
+            self._rows(file, spans)
+            self._spans(file, spans, connection)
+            if self._progress is not None:
+                self._progress("checking vectors", at, len(files))
+
+    def _rows(self, file: VectorFile, spans: NDArray[np.int64]) -> None:
+        """Compare the rows of a file with their checksums."""
+        have = whole_rows(*self._catalog.vector_file(file))
+        cut = have < file.rows
+        if cut:
+            self.problems.append(f"vectors/{file.name} holds {have:,} of {file.rows:,} vectors")
+        for first, behind in damage(self._catalog, file):
+            owners = spans[(spans[:, 1] < behind) & (spans[:, 1] + spans[:, 2] > first), 0]
+            self._rewrite.setdefault(file.set_id, set()).update(owners.tolist())
+            if not cut or behind != file.rows:  # else it is reported already
+                self.problems.append(
+                    f"vectors/{file.name}: rows {first:,} to {behind - 1:,} are not what was "
+                    f"written; they belong to {counted(len(owners), 'document')}"
+                )
+
+    def _spans(
+        self, file: VectorFile, spans: NDArray[np.int64], connection: sqlite3.Connection
+    ) -> None:
+        """Look for spans that cannot be: outside their file, overlapping, with other texts."""
+        numbers, start, count = spans.T[:3]
+        wrong = (start < 0) | (count < 0) | (start + count > file.rows)
+        wrong |= _overlapping(start, count)
+        if file.set_id == DOCUMENTS:
+            wrong |= count != 1
+        rows = connection.execute(
+            "SELECT number FROM spans s LEFT JOIN documents d USING (number)"
+            " LEFT JOIN queries q USING (set_id, number) WHERE set_id = ? AND (d.id IS NULL"
+            " OR older IS NOT (s.digest IS NOT d.digest)"
+            " OR (set_id != 0 AND count IS NOT json_array_length(texts)))",
             (file.set_id,),
         )
-    }
-    wrong |= {
-        number
-        for (number,) in connection.execute(
-            "SELECT number FROM spans s JOIN documents d USING (number)"
-            " WHERE set_id = ? AND older IS NOT (s.digest IS NOT d.digest)",
-            (file.set_id,),
-        )
-    }
-    if wrong:
-        findings.bad(file.set_id, wrong, f"{name}: {len(wrong):,} documents have impossible rows")
-    if (int(count.sum()), int((count > 0).sum())) != (file.live, file.lists):
-        findings.problems.append(f"{name}: its rows are miscounted in the catalog")
-        findings.recount = True
+        documents = {*numbers[wrong].tolist(), *(number for (number,) in rows)}
+        if documents:
+            self.problems.append(
+                f"vectors/{file.name}: {len(documents):,} documents have impossible rows"
+            )
+            self._rewrite.setdefault(file.set_id, set()).update(documents)
+        if (int(count.sum()), int((count > 0).sum())) != (file.live, file.lists):
+            self.problems.append(f"vectors/{file.name}: its rows are miscounted in the catalog")
+            self._recount = True
+
+    def _waiting(self, connection: sqlite3.Connection) -> None:
+        """Look for documents that have no vectors and do not wait for any."""
+        sets = self._catalog.sets.all().values()
+        derived = {set_.set_id: set_.name for set_ in sets if set_.derived}
+        for set_id, name in {DOCUMENTS: "vector", **derived}.items():
+            lost = connection.execute(
+                "SELECT ?1, number FROM documents WHERE number NOT IN"
+                " (SELECT number FROM spans WHERE set_id = ?1 UNION ALL"
+                " SELECT number FROM waiting WHERE set_id = ?1)",
+                (set_id,),
+            ).fetchall()
+            if lost:
+                self.problems.append(f"{len(lost):,} documents have no {name} and wait for none")
+                self._lost += lost
+
+    def _values(self, connection: sqlite3.Connection) -> None:
+        for table, column, kind in _JSON_COLUMNS:
+            wrong = f"json_type({column}) IS NOT '{kind}'" if kind else "0"
+            (count,) = connection.execute(
+                f"SELECT count(*) FROM {table} WHERE CASE WHEN typeof({column}) = 'text'"
+                f" AND json_valid({column}) THEN {wrong} ELSE 1 END"
+            ).fetchone()
+            if count:
+                self.problems.append(
+                    f"catalog.sqlite: {count:,} values of {table}.{column} are not what strop "
+                    "writes: restore the catalog from a backup, or build the index again"
+                )
+
+    def _counts(self, connection: sqlite3.Connection) -> None:
+        for key in ("version", "log_from"):
+            self._catalog.settings.number(key)
+        (documents,) = connection.execute("SELECT count(*) FROM documents").fetchone()
+        if documents != self._catalog.documents.count():
+            stored = self._catalog.documents.count()
+            self.problems.append(f"{documents:,} documents are counted as {stored:,}")
+            self._recount = True
+
+    def _cached(self, connection: sqlite3.Connection) -> None:
+        if not cache_is_true(self._catalog):
+            self.problems.append("the cache of spans differs from the catalog")
+            self._sidecars.add(SPANS)
+        for kind, name in self._catalog.settings.sidecars().items():
+            # The spans are verified whenever they are read: spoilt ones (they are not synced, a
+            # power cut may spoil them) are as good as none.
+            if kind != SPANS and read_arrays(self._catalog.folder / CACHE / name) is None:
+                self.problems.append(f"the {kind} {CACHE}/{name} are not what was written")
+                self._sidecars.add(kind)
+
+
+def _integrity_report(connection: sqlite3.Connection) -> str:
+    """Return what SQLite says is wrong with its file, "" if nothing."""
+    report = "; ".join(str(line) for (line,) in connection.execute("PRAGMA integrity_check(5)"))
+    return "" if report == "ok" else report
 
 
 def _overlapping(start: Ints, count: Ints) -> NDArray[np.bool_]:
@@ -214,18 +213,3 @@ def _overlapping(start: Ints, count: Ints) -> NDArray[np.bool_]:
     group = np.cumsum(apart) - 1
     shared[order] = np.bincount(group)[group] > 1
     return shared
-
-
-def _check_waiting(findings: Findings, catalog: Catalog, connection: Any) -> None:
-    """Look for documents that have no vectors and do not wait for any."""
-    derived = {set_.set_id: set_.name for set_ in catalog.sets.all().values() if set_.derived}
-    for set_id, name in {DOCUMENTS: "vector", **derived}.items():
-        lost = connection.execute(
-            "SELECT number FROM documents d WHERE NOT EXISTS (SELECT 1 FROM spans s"
-            " WHERE s.set_id = ? AND s.number = d.number) AND NOT EXISTS (SELECT 1 FROM waiting w"
-            " WHERE w.set_id = ? AND w.number = d.number)",
-            (set_id, set_id),
-        ).fetchall()
-        if lost:
-            findings.problems.append(f"{len(lost):,} documents have no {name} and wait for none")
-            findings.lost += [(set_id, number) for (number,) in lost]

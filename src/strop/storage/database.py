@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -92,46 +92,45 @@ class Database:
                 )
         if not self.path.exists():  # sqlite3 would make an empty one
             raise BadIndex(f"{self.path.parent} is not an index: it has no {self.path.name}")
-        # A folder that cannot be written has no room for the write-ahead log's shared memory;
-        # nobody can be writing there either, so reading it as immutable is safe.
-        failure: sqlite3.Error | None = None
-        for mode in ("mode=rw", "mode=ro&immutable=1"):
-            connection = sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?{mode}",
-                uri=True, timeout=30, isolation_level=None, check_same_thread=False,
-            )  # fmt: skip
-            try:
-                connection.execute("PRAGMA synchronous=FULL")
-                connection.execute("PRAGMA temp_store=FILE")
-                connection.execute("PRAGMA journal_size_limit=67108864")
-                connection.execute("PRAGMA cache_size=-32768")
-                row = connection.execute("SELECT value FROM meta WHERE key='format'").fetchone()
-            except sqlite3.OperationalError as error:
-                connection.close()
-                failure = failure or error
-                locked = "locked" in str(error)  # by a writer: not immutable at all
-                if mode.startswith("mode=rw") and not locked and not _has_log(self.path):
-                    continue
-                break
-            except sqlite3.DatabaseError:
-                connection.close()
+        try:
+            return self._opened("mode=rw")
+        except sqlite3.OperationalError as error:
+            # A folder that cannot be written has no room for the write-ahead log's shared memory.
+            # Nobody can be writing there either, so reading it as immutable is safe; not so if
+            # a writer has locked it, or there is a log.
+            if "locked" in str(error) or _has_log(self.path):
                 raise
+            try:
+                return self._opened("mode=ro&immutable=1")
+            except sqlite3.OperationalError:
+                raise error from None
+
+    def _opened(self, mode: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?{mode}",
+            uri=True, timeout=30, isolation_level=None, check_same_thread=False,
+        )  # fmt: skip
+        try:
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA temp_store=FILE")
+            connection.execute("PRAGMA journal_size_limit=67108864")
+            connection.execute("PRAGMA cache_size=-32768")
+            row = connection.execute("SELECT value FROM meta WHERE key='format'").fetchone()
             if row is None or row[0] != str(FORMAT):
-                connection.close()
                 raise BadIndex(
                     f"{self.path.parent} has index format {row[0] if row else 'none'!s:.40}; this "
                     f"strop reads format {FORMAT}. Build the index again in another folder, or "
                     "install the strop that made it"
                 )
-            if tables_of(connection) != _own_tables():
-                connection.close()
+            if _tables_of(connection) != _own_tables():
                 raise BadIndex(
                     f"{self.path} has other tables, views or triggers than strop makes: it is of "
                     "another program, or was changed. Restore it from a backup"
                 )
-            return connection
-        assert failure is not None
-        raise failure
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -213,11 +212,25 @@ class Database:
         with self.reading():
             return self._seals().broken()
 
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of one statement, read in a transaction of its own or the present one."""
+        with self.reading() as connection:
+            return connection.execute(sql, values).fetchall()
+
+    def row(self, sql: str, values: Sequence[object] = ()) -> Any:
+        """Return the first row of one statement, as ``rows``; None if there is none."""
+        rows = self.rows(sql, values)
+        return rows[0] if rows else None
+
+    def value(self, sql: str, values: Sequence[object] = ()) -> Any:
+        """Return the single value of one statement, as ``rows``."""
+        return self.rows(sql, values)[0][0]
+
     def free_bytes(self) -> int:
         """Return how many bytes of the file ``shrink`` would free: 0 if they are few."""
-        with self.reading() as connection:
+        with self.reading():
             free, pages, size = (
-                int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+                int(self.value(f"PRAGMA {name}"))
                 for name in ("freelist_count", "page_count", "page_size")
             )
         return free * size if free > _WORTH_A_VACUUM * pages else 0
@@ -252,7 +265,7 @@ def sensible(path: Path, what: str) -> Iterator[None]:
         ) from error
 
 
-def tables_of(connection: sqlite3.Connection) -> set[str]:
+def _tables_of(connection: sqlite3.Connection) -> set[str]:
     """Return the statements that make a database's tables, indexes, views and triggers."""
     rows = connection.execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL").fetchall()
     return {str(sql) for (sql,) in rows}
@@ -262,7 +275,7 @@ def tables_of(connection: sqlite3.Connection) -> set[str]:
 def _own_tables() -> set[str]:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(SCHEMA)
-        return tables_of(connection)
+        return _tables_of(connection)
 
 
 def _has_log(path: Path) -> bool:

@@ -12,6 +12,8 @@ from strop.storage.trust import stored_options
 from strop.types import Document, Kind
 
 CATALOG = "catalog.sqlite"
+EmbedderSpec = str | Embedder | Callable[..., Any]
+"""What ``embed.load`` takes."""
 
 
 def is_left_over(folder: Path) -> bool:
@@ -26,9 +28,7 @@ def is_left_over(folder: Path) -> bool:
     )
 
 
-def load_embedder(
-    spec: str | Embedder | Callable[..., Any], options: Mapping[str, Any]
-) -> Embedder:
+def load_embedder(spec: EmbedderSpec, options: Mapping[str, Any]) -> Embedder:
     """Load an embedder, with the cache where its name says all about it."""
     # What a function does can change under the same name, so its vectors are not remembered.
     return load(spec, cache=isinstance(spec, str), **options)
@@ -78,29 +78,23 @@ def placed(
     documents: Iterable[Document | Mapping[str, Any] | tuple[Document, str]],
 ) -> Iterator[tuple[Document, str]]:
     """Yield documents with the places they came from, whatever form they were given in."""
-    for at, given in enumerate(documents, 1):
-        if isinstance(given, Document):
-            document, place = given, f"document {at}"
-        elif isinstance(given, Mapping):
-            rest = dict(given)
+    for at, item in enumerate(documents, 1):
+        document, place = item, f"document {at}"
+        if isinstance(item, tuple) and len(item) == 2:
+            document, place = item
+        if isinstance(document, Mapping):
+            fields = dict(document)
             try:
-                id_ = rest.pop("_id") if "_id" in rest else rest.pop("id")
-                if id_ is None or isinstance(id_, (bytes, float, bool)):
-                    raise BadInput(
-                        f"document {at}: the id is {id_!r:.80}; give it as text or a whole number"
-                    )
-                document = Document(str(id_), rest.pop("text"), rest.pop("title", ""), rest)
+                id_ = fields.pop("_id") if "_id" in fields else fields.pop("id")
+                text = fields.pop("text")
             except KeyError as error:
-                raise BadInput(f"document {at} has no {error.args[0]!r}: {given!r:.200}") from None
-            place = f"document {at}"
-        elif isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], Document):
-            document, place = given
-        else:
-            raise BadInput(f"document {at} is a {type(given).__name__}: give Documents or mappings")
-        if not isinstance(document.text, str) or not isinstance(document.title, str):
-            raise BadInput(f"{place}: text and title must be strings, not {document.text!r:.80}")
-        if not isinstance(document.id, str):
-            raise BadInput(f"{place}: the id is {document.id!r:.80}; give it as text")
-        if not document.id:
-            raise BadInput(f"{place}: the id is empty")
+                raise BadInput(f"{place} has no {error.args[0]!r}: {document!r:.200}") from None
+            id_ = str(id_) if type(id_) is int else id_
+            document = Document(id_, text, fields.pop("title", ""), fields)
+        if not isinstance(document, Document):
+            kind = type(document).__name__
+            raise BadInput(f"{place} is a {kind}: give Documents or mappings")
+        if not isinstance(document.id, str) or not document.id:
+            shown = repr(document.id)[:80] if document.id != "" else "empty"
+            raise BadInput(f"{place}: the id is {shown}; give it as text or a whole number")
         yield document, place

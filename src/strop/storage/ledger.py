@@ -17,7 +17,7 @@ reader brings what it knows up to date by reading these alone. It reaches back t
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
@@ -70,7 +70,7 @@ class VectorFile:
 
 
 class VectorLedger:
-    """Where vectors stand, which are missing, and what changed."""
+    """Where vectors stand, and what changed."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
@@ -80,12 +80,12 @@ class VectorLedger:
 
     def files(self) -> dict[int, VectorFile]:
         """Return every file by the set whose vectors it holds."""
-        with self._database.reading() as connection:
-            found = connection.execute(
+        with self._database.reading():
+            rows = self._database.rows(
                 "SELECT set_id, name, dtype, rows, live, lists FROM files ORDER BY set_id"
-            ).fetchall()
-            sets = {DOCUMENTS, *(id_ for (id_,) in connection.execute("SELECT set_id FROM sets"))}
-        files = {values[0]: VectorFile(*values) for values in found}
+            )
+            sets = {DOCUMENTS, *(id_ for (id_,) in self._database.rows("SELECT set_id FROM sets"))}
+        files = {values[0]: VectorFile(*values) for values in rows}
         if files.keys() != sets:
             raise IndexDamaged(
                 f"{self._database.path}: the tables files and sets name different sets. Restore "
@@ -101,12 +101,11 @@ class VectorLedger:
 
     def checksums(self, set_id: int) -> Sums:
         """Return the checksum of each row of a set's file."""
-        with self._database.reading() as connection:
-            found = connection.execute(
-                "SELECT sums FROM checksums WHERE set_id = ? ORDER BY block", (set_id,)
-            )
-            with sensible(self._database.path, "checksums"):
-                return np.frombuffer(b"".join(blob for (blob,) in found), "<u4")
+        rows = self._database.rows(
+            "SELECT sums FROM checksums WHERE set_id = ? ORDER BY block", (set_id,)
+        )
+        with sensible(self._database.path, "checksums"):
+            return np.frombuffer(b"".join(blob for (blob,) in rows), "<u4")
 
     def verify_rows(
         self, set_id: int, vectors: Rows, rows: Ints, known_sums: dict[int, Sums]
@@ -129,10 +128,9 @@ class VectorLedger:
             raise self._damaged_rows(set_id)
 
     def _block_of_sums(self, set_id: int, block: int) -> Sums:
-        with self._database.reading() as connection:
-            row = connection.execute(
-                "SELECT sums FROM checksums WHERE set_id = ? AND block = ?", (set_id, block)
-            ).fetchone()
+        row = self._database.row(
+            "SELECT sums FROM checksums WHERE set_id = ? AND block = ?", (set_id, block)
+        )
         data = row[0] if row and isinstance(row[0], bytes) else b""
         return np.frombuffer(data[: len(data) // 4 * 4], "<u4")
 
@@ -140,21 +138,16 @@ class VectorLedger:
         folder = self._database.path.parent
         return IndexDamaged(
             f"{folder}/vectors/{self.files()[set_id].name} is damaged where the best documents of "
-            f"this search stand. To mend it: strop check {folder} --repair"
+            f"this search stand. To repair it: strop check {folder} --repair"
         )
 
     # -- spans ----------------------------------------------------------------------------
 
-    def place(
-        self,
-        file: VectorFile,
-        lists: Sequence[tuple[int, int, bytes]],
-        sums: Sums,
-    ) -> None:
+    def place(self, file: VectorFile, lists: Sequence[tuple[int, int, bytes]], sums: Sums) -> None:
         """Record that the next rows of a file are the vectors of ``lists``, in order.
 
-        A list is (document number, how many rows, digest of the text they were vector_version for);
-        ``sums`` are the checksums of the rows.
+        A list is (document number, how many rows, digest of the text they are for); ``sums`` are
+        the checksums of the rows.
         """
         with self._database.writing() as connection:
             self.unplace(connection, file.set_id, [number for number, _, _ in lists])
@@ -172,40 +165,31 @@ class VectorLedger:
                 "UPDATE files SET rows = ?, live = live + ?, lists = lists + ? WHERE set_id = ?",
                 (row, row - file.rows, sum(count > 0 for _, count, _ in lists), file.set_id),
             )
-            self.add_sums(connection, file.set_id, file.rows, sums)
+            self._add_sums(connection, file.set_id, file.rows, sums)
 
     def unplace(self, connection: sqlite3.Connection, set_id: int, numbers: Sequence[int]) -> None:
         """Within a transaction: documents' vectors of a set are not theirs any more."""
-        rows = lists = 0
-        for number in numbers:
-            found = connection.execute(
-                "SELECT count FROM spans WHERE set_id = ? AND number = ?", (set_id, number)
-            ).fetchone()
-            if found is not None:
-                rows += found[0]
-                lists += found[0] > 0
-        connection.executemany(
-            "DELETE FROM spans WHERE set_id = ? AND number = ?",
-            [(set_id, number) for number in numbers],
-        )
+        counts = [
+            count
+            for number in numbers
+            for (count,) in connection.execute(
+                "DELETE FROM spans WHERE set_id = ? AND number = ? RETURNING count",
+                (set_id, number),
+            )
+        ]
         connection.execute(
             "UPDATE files SET live = live - ?, lists = lists - ? WHERE set_id = ?",
-            (rows, lists, set_id),
+            (sum(counts), sum(count > 0 for count in counts), set_id),
         )
         self.log(connection, numbers)
 
     def move(
-        self,
-        file: VectorFile,
-        name: str,
-        dtype: str,
-        rows: int,
-        spans: NDArray[np.int64],
-        sums: Sums,
+        self, file: VectorFile, name: str, dtype: str, spans: NDArray[np.int64], sums: Sums
     ) -> None:
-        """Let a file ``name`` with ``rows`` rows of type ``dtype`` take the place of another.
+        """Let a file ``name`` with rows of type ``dtype`` take the place of another.
 
-        ``spans`` has a line (number, start, …) for each list that the new file holds.
+        ``spans`` has a line (number, start, …) for each list that the new file holds, ``sums``
+        the checksum of each row.
         """
         with self._database.writing() as connection:
             connection.executemany(
@@ -214,14 +198,14 @@ class VectorLedger:
             )
             connection.execute(
                 "UPDATE files SET name = ?, dtype = ?, rows = ? WHERE set_id = ?",
-                (name, dtype, rows, file.set_id),
+                (name, dtype, len(sums), file.set_id),
             )
             connection.execute("DELETE FROM checksums WHERE set_id = ?", (file.set_id,))
-            self.add_sums(connection, file.set_id, 0, sums)
+            self._add_sums(connection, file.set_id, 0, sums)
             if len(spans):
                 self._log_range(connection, int(spans[0, 0]), int(spans[-1, 0]))
 
-    def add_sums(self, connection: sqlite3.Connection, set_id: int, rows: int, sums: Sums) -> None:
+    def _add_sums(self, connection: sqlite3.Connection, set_id: int, rows: int, sums: Sums) -> None:
         """Write down the checksums of rows behind the first ``rows``, in blocks."""
         data = sums.astype("<u4").tobytes()
         block, filled = divmod(rows, SUMS_TOGETHER)
@@ -260,17 +244,16 @@ class VectorLedger:
 
     def changed_spans(self, set_id: int, since: int) -> NDArray[np.int64]:
         """Return ``searchable_spans`` of documents that changed after a version."""
-        found = self._spans(
+        spans = self._spans(
             "SELECT s.number, start, count, vector_version FROM changes CROSS JOIN spans s"
             " ON s.set_id = ? AND s.number BETWEEN first AND last WHERE version > ?"
             f" AND (NOT older OR {_IS_DERIVED})",
             set_id, since, set_id,
         )  # fmt: skip
-        return found[np.unique(found[:, 0], return_index=True)[1]]
+        return spans[np.unique(spans[:, 0], return_index=True)[1]]
 
     def _spans(self, sql: str, *values: int) -> NDArray[np.int64]:
-        with self._database.reading() as connection:
-            rows = connection.execute(sql, values).fetchall()
+        rows = self._database.rows(sql, values)
         try:
             cells = np.array(rows)  # of another type if a single cell is no whole number
             if len(rows) and cells.dtype != np.int64:
@@ -287,14 +270,10 @@ class VectorLedger:
 
     def log(self, connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
         """Within a transaction: note that spans of documents came, changed or went."""
-        first = last = None
-        for number in sorted(set(numbers)):
-            if last is not None and first is not None and number != last + 1:
-                self._log_range(connection, first, last)
-                first = None
-            first, last = number if first is None else first, number
-        if first is not None and last is not None:
-            self._log_range(connection, first, last)
+        ordered = np.unique(np.fromiter(numbers, np.int64))
+        for run in np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1):
+            if len(run):
+                self._log_range(connection, int(run[0]), int(run[-1]))
 
     @staticmethod
     def _log_range(connection: sqlite3.Connection, first: int, last: int) -> None:
@@ -310,19 +289,16 @@ class VectorLedger:
 
         None if the log does not reach back so far, or the version is still to come.
         """
-        with self._database.reading() as connection:
+        with self._database.reading():
             if not self._settings.number("log_from") <= since <= self._settings.number("version"):
                 return None
-            found = connection.execute(
-                "SELECT first, last FROM changes WHERE version > ?", (since,)
-            ).fetchall()
+            rows = self._database.rows("SELECT first, last FROM changes WHERE version > ?", [since])
         with sensible(self._database.path, "logged changes"):
-            return np.array(found, np.int64).reshape(-1, 2)
+            return np.array(rows, np.int64).reshape(-1, 2)
 
     def logged(self) -> int:
         """Return how many changes the log holds."""
-        with self._database.reading() as connection:
-            (count,) = connection.execute("SELECT sum(last - first + 1) FROM changes").fetchone()
+        count = self._database.value("SELECT sum(last - first + 1) FROM changes")
         with sensible(self._database.path, "logged changes"):
             return int(count or 0)
 
@@ -345,63 +321,4 @@ class VectorLedger:
             )
             connection.execute(
                 "INSERT OR REPLACE INTO meta SELECT 'documents', count(*) FROM documents"
-            )
-
-    # -- what is missing ------------------------------------------------------------------
-
-    def waiting_count(self, set_id: int = DOCUMENTS, refused: bool = True) -> int:
-        """Return how many documents still need a vector, or a set's list of them.
-
-        ``refused`` says whether those that the embedder refused count.
-        """
-        which = "" if refused else " AND refused IS NULL"
-        with self._database.reading() as connection:
-            (count,) = connection.execute(
-                f"SELECT count(*) FROM waiting WHERE set_id = ?{which}", (set_id,)
-            ).fetchone()
-        return int(count)
-
-    def unfinished_count(self) -> int:
-        """Return how many documents and query lists ``finish`` would embed.
-
-        Expanded texts are not among them: they are embedded when a method needs them.
-        """
-        with self._database.reading() as connection:
-            (count,) = connection.execute(
-                "SELECT count(*) FROM waiting WHERE refused IS NULL AND set_id NOT IN"
-                " (SELECT set_id FROM sets WHERE json_extract(settings, '$.source') = 'expanded')"
-            ).fetchone()
-        return int(count)
-
-    def refuse(self, set_id: int, reasons: Mapping[int, str]) -> None:
-        """Set documents aside whose texts the embedder refuses, by number, until a retry."""
-        with self._database.writing() as connection:
-            connection.executemany(
-                "UPDATE waiting SET refused = ? WHERE set_id = ? AND number = ?",
-                [(reason, set_id, number) for number, reason in reasons.items()],
-            )
-
-    def refused(self) -> list[dict[str, str]]:
-        """Return what was set aside: the document's ``id``, the ``set`` ("" for its own vector) and
-        the ``reason``."""
-        with self._database.reading() as connection:
-            rows = connection.execute(
-                "SELECT id, coalesce(name, ''), refused FROM waiting"
-                " JOIN documents USING (number) LEFT JOIN sets USING (set_id)"
-                " WHERE refused IS NOT NULL ORDER BY number, set_id"
-            ).fetchall()
-        return [{"id": id_, "set": name, "reason": str(reason)} for id_, name, reason in rows]
-
-    def retry_refused(self) -> None:
-        """Let what was set aside wait again."""
-        if self.refused():
-            with self._database.writing() as connection:
-                connection.execute("UPDATE waiting SET refused = NULL WHERE refused IS NOT NULL")
-
-    def waits_no_more(self, set_id: int, numbers: Iterable[int]) -> None:
-        """Record that documents have the vectors they waited for."""
-        with self._database.writing() as connection:
-            connection.executemany(
-                "DELETE FROM waiting WHERE set_id = ? AND number = ?",
-                [(set_id, number) for number in numbers],
             )

@@ -2,106 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from strop.embed.base import Embedder, checked_vectors
-from strop.errors import BadInput, ServiceError, StropError, TextRefused
+from strop.errors import BadIndex, BadInput, ServiceError, StropError, TextRefused
 from strop.io.sentences import title_and_sentences
-from strop.storage.batching import Batches
 from strop.storage.catalog import Catalog
 from strop.storage.ledger import DOCUMENTS, VectorFile
 from strop.storage.query_sets import QuerySet
 from strop.storage.vectors import Sums, append_rows, cannot_write, row_sums, stored_rows
-from strop.types import Document, Kind, Progress, Vectors
+from strop.storage.waiting import Waiting
+from strop.types import Kind, Progress, Vectors
 
 _REFUSALS = frozenset({400, 413, 422})
 """HTTP statuses by which a service refuses a text."""
 
 
+_SECONDS = 2.0
+FEWEST, MOST = 64, 8192
+"""Documents or lists in a batch."""
+
+
+class Batches:
+    """Yields batch sizes until all is done; they grow until a batch takes about two seconds.
+
+    Each batch is a commit, so a stop loses two seconds' work, and a fast embedder is not held
+    up by commits. Call ``did`` with what each batch really held.
+    """
+
+    def __init__(self, progress: Progress | None, label: str, total: int) -> None:
+        self._progress, self._label, self._total = progress, label, total
+        self._done, self._size, self._began = 0, FEWEST, 0.0
+
+    def __iter__(self) -> Iterator[int]:
+        while self._done < self._total:
+            self._began = time.monotonic()
+            yield self._size
+
+    def did(self, count: int) -> None:
+        """Report that a batch of ``count`` is committed."""
+        if count == 0:  # cannot be while counts and batches agree; never loop for ever
+            raise BadIndex("the catalog counts work that it does not find: strop check")
+        self._done += count
+        took = time.monotonic() - self._began
+        if took < _SECONDS / 2:
+            self._size = min(2 * self._size, MOST)
+        elif took > _SECONDS:
+            self._size = max(self._size // 2, FEWEST)
+        if self._progress is not None:
+            self._progress(self._label, self._done, self._total)
+
+
 class Pipeline:
     """Embeds what waits in a catalog. Each batch is on disk before the next begins."""
 
-    def __init__(
-        self, folder: Path, catalog: Catalog, dim: int, embedder: Callable[[], Embedder]
-    ) -> None:
+    def __init__(self, catalog: Catalog, embedder: Callable[[], Embedder]) -> None:
         """``embedder`` is called when a text must be embedded: loading one can be slow."""
-        self._dim = dim
-        self._folder = folder
-        self._catalog = catalog
-        self._embedder = embedder
+        self._catalog, self._embedder = catalog, embedder
 
-    def run(self, progress: Progress | None, expanded: str | None = None) -> None:
+    def run(self, progress: Progress | None, augmented: str | None = None) -> None:
         """Make the vectors that are missing: documents, then each set.
 
-        Expanded text is embedded only when asked for: it costs as much as the documents.
+        Of augmented texts only those with queries of the set ``augmented``: they cost as much as
+        the documents.
         """
-        waiting = self._catalog.vectors.waiting_count(refused=False)
-        batches = Batches(progress, "embedding documents", waiting)
-        for size in batches:
-            batch = self._catalog.documents.waiting(size)
-            lists = [[document.content] for _, document, _ in batch]
-            vectors, reasons = self._embed_lists(lists, "document")
-            file, sums = self._append(DOCUMENTS, vectors)
-            done = [
-                (number, digest)
-                for at, (number, _, digest) in enumerate(batch)
-                if at not in reasons
-            ]
-            with self._catalog.writing():
-                self._catalog.documents.embedded(file, done, sums)
-                self._catalog.vectors.refuse(
-                    DOCUMENTS, {batch[at][0]: reason for at, reason in reasons.items()}
-                )
-            batches.did(len(batch))
+        self._embed_set(None, progress)
         for set_ in self._catalog.sets.all().values():
-            if set_.settings["source"] != "expanded" or set_.settings["of"] == expanded:
+            if not set_.augmented or set_.settings["of"] == augmented:
                 self._embed_set(set_, progress)
 
-    def _embed_set(self, set_: QuerySet, progress: Progress | None) -> None:
-        waiting = self._catalog.vectors.waiting_count(set_.set_id, refused=False)
-        batches = Batches(progress, f"embedding {set_.name}", waiting)
-        after = -1
+    def _embed_set(self, set_: QuerySet | None, progress: Progress | None) -> None:
+        """Embed what waits of a query set, or (None) the documents; each batch is a commit."""
+        catalog = self._catalog
+        set_id, name = (set_.set_id, set_.name) if set_ else (DOCUMENTS, "documents")
+        kind: Kind = set_.settings["kind"] if set_ else "document"
+        waiting = catalog.waiting.count(set_id, refused=False)
+        batches = Batches(progress, f"embedding {name}", waiting)
         for size in batches:
-            batch = self._catalog.sets.waiting(set_, after, size)
-            lists = [self._texts(set_, one.number, one.document, one.texts) for one in batch]
-            vectors, reasons = self._embed_lists(lists, set_.settings["kind"])
-            file, sums = self._append(set_.set_id, vectors)
+            batch = catalog.waiting.next(set_id, size)
+            lists = [self._texts(set_, one) for one in batch]
+            vectors, reasons = self._embed_lists(lists, kind)
+            file, sums = self._append(set_id, vectors)
             done = [
-                (one.number, one.digest, texts)
+                (one, texts)
                 for at, (one, texts) in enumerate(zip(batch, lists, strict=True))
                 if at not in reasons
             ]
-            with self._catalog.writing():
-                self._catalog.sets.embedded(set_, file, done, sums)
-                self._catalog.vectors.refuse(
-                    set_.set_id, {batch[at].number: reason for at, reason in reasons.items()}
+            with catalog.writing() as connection:
+                catalog.waiting.remove(connection, set_id, [one.number for one, _ in done])
+                catalog.vectors.place(
+                    file, [(one.number, len(texts), one.digest) for one, texts in done], sums
+                )
+                if set_ is not None:
+                    catalog.sets.write(set_, {one.number: texts for one, texts in done})
+                catalog.waiting.refuse(
+                    set_id, {batch[at].number: reason for at, reason in reasons.items()}
                 )
             batches.did(len(batch))
-            after = batch[-1].number
 
-    def _texts(
-        self, set_: QuerySet, number: int, document: Document, given: list[str] | None
-    ) -> list[str]:
+    def _texts(self, set_: QuerySet | None, waiting: Waiting) -> list[str]:
+        """Return the texts to embed for a document."""
+        document = waiting.document
+        if set_ is None:
+            return [document.content]
         if set_.settings["source"] == "sentences":
             return title_and_sentences(document.title, document.text, set_.settings["n"])
-        if set_.settings["source"] == "expanded":
-            queries = self._catalog.sets.queries(
-                self._catalog.sets.all()[set_.settings["of"]], number
-            )
-            return [" ".join([document.content, *queries])]
-        return given or []
+        if set_.augmented:
+            of = self._catalog.sets.all()[set_.settings["of"]]
+            return [" ".join([document.content, *self._catalog.sets.queries(of, waiting.number)])]
+        return waiting.queries
 
     def _append(self, set_id: int, vectors: Vectors) -> tuple[VectorFile, Sums]:
         """Write vectors behind those of a set; return the file as it was, and checksums."""
         file = self._catalog.vectors.files()[set_id]
         rows = stored_rows(vectors, file.dtype)
         try:
-            append_rows(self._folder / "vectors" / file.name, file.rows, rows)
+            append_rows(self._catalog.vector_file(file)[0], file.rows, rows)
         except OSError as error:
-            raise cannot_write(self._folder, error) from error
+            raise cannot_write(self._catalog.folder, error) from error
         return file, row_sums(rows)
 
     def _embed_lists(self, lists: list[list[str]], kind: Kind) -> tuple[Vectors, dict[int, str]]:
@@ -117,7 +138,7 @@ class Pipeline:
             if len(lists) == 1:
                 if not self._takes_a_word(kind):
                     raise
-                return np.empty((0, self._dim), np.float32), {0: str(error)}
+                return np.empty((0, self._catalog.dim), np.float32), {0: str(error)}
         middle = len(lists) // 2
         first, reasons = self._embed_lists(lists[:middle], kind)
         second, more = self._embed_lists(lists[middle:], kind)
@@ -134,12 +155,12 @@ class Pipeline:
 
     def embed(self, texts: list[str], kind: Kind) -> Vectors:
         """Embed texts (n,) to unit rows (n, dim); a text with nothing in it is a zero row."""
-        said = [at for at, text in enumerate(texts) if text.strip()]
-        vectors = np.zeros((len(texts), self._dim), np.float32)
-        if said:
+        filled = [at for at, text in enumerate(texts) if text.strip()]
+        vectors = np.zeros((len(texts), self._catalog.dim), np.float32)
+        if filled:
             embedder = self._embedder()
-            made = embedder.embed([texts[at] for at in said], kind)
-            vectors[said] = checked_vectors(made, len(said), embedder.name, self._dim)
+            rows = embedder.embed([texts[at] for at in filled], kind)
+            vectors[filled] = checked_vectors(rows, len(filled), embedder.name, self._catalog.dim)
         return vectors
 
 

@@ -12,12 +12,12 @@ from strop.errors import BadInput
 from strop.io.files import checked_string
 from strop.methods import check_count
 from strop.storage.database import Database, sensible
-from strop.storage.documents import bounded, find_document, make_anew
 from strop.storage.intake import check_style
-from strop.storage.ledger import DERIVED, VectorFile, VectorLedger
+from strop.storage.ledger import DERIVED, VectorLedger
 from strop.storage.settings import Settings
-from strop.storage.vectors import Sums, file_name, type_for
-from strop.types import Document
+from strop.storage.texts import find_document, remove_queries, write_queries
+from strop.storage.vectors import file_name, type_for
+from strop.storage.waiting import WaitingList
 
 SOURCES = ("sentences", "file", "lm", "expanded")
 
@@ -42,21 +42,16 @@ class QuerySet:
         return self.settings["source"] in DERIVED
 
     @property
+    def augmented(self) -> bool:
+        """Whether its lists are documents' texts with queries of another set appended."""
+        return bool(self.settings["source"] == "expanded")
+
+    @property
     def negative(self) -> bool:
         """Whether its queries are relevant to a document's references and not to itself."""
         if self.settings["source"] == "lm":
             return bool(self.settings["settings"]["prompt"]["style"] == "negative")
         return self.name == "negative"
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """One document whose list is still to be embedded; ``texts`` is None where it is derived."""
-
-    number: int
-    document: Document
-    digest: bytes
-    texts: list[str] | None
 
 
 def expanded_set(style: str) -> str:
@@ -67,20 +62,18 @@ def expanded_set(style: str) -> str:
 class QuerySets:
     """The query sets of a catalog and their lists."""
 
-    def __init__(self, database: Database, settings: Settings, vectors: VectorLedger) -> None:
-        self._database = database
-        self._settings = settings
-        self._vectors = vectors
+    def __init__(
+        self, database: Database, settings: Settings, vectors: VectorLedger, waiting: WaitingList
+    ) -> None:
+        self._database, self._settings = database, settings
+        self._vectors, self._waiting = vectors, waiting
 
     def all(self) -> dict[str, QuerySet]:
         """Return the query sets by name, in the order they were made."""
         return dict(self._settings.once_per_version("sets", self._read))
 
     def _read(self) -> dict[str, QuerySet]:
-        with self._database.reading() as connection:
-            rows = connection.execute(
-                "SELECT set_id, name, settings FROM sets ORDER BY set_id"
-            ).fetchall()
+        rows = self._database.rows("SELECT set_id, name, settings FROM sets ORDER BY set_id")
         with sensible(self._database.path, "query sets"):
             sets = {name: QuerySet(id_, name, json.loads(text)) for id_, name, text in rows}
             for name, set_ in sets.items():
@@ -130,32 +123,20 @@ class QuerySets:
         lists: Mapping[str, Sequence[str]] | Iterable[tuple[str, str, Sequence[str]]],
         n: int | None = None,
     ) -> tuple[int, int, list[str]]:
-        """Store lists written elsewhere as the set ``style``, made if it is missing.
+        """Store lists written elsewhere in the set ``style``, all or none; they wait for vectors.
 
-        They are queries by document id, or (place, id, queries). Returns what ``store`` returns.
+        They are queries by document id, or (place, id, queries). Several lists for one document
+        are pooled in their order; of each pool the first n count. Returns how many documents and
+        queries were stored, and the ids not in the index.
         """
         check_style(style)
         if n is not None:
             check_count("n", n)
         if isinstance(lists, Mapping):
             lists = [("the given lists", id_, texts) for id_, texts in lists.items()]
-        with self._database.writing():  # the set and its lists, or neither
-            set_ = self.ensure(style, {"source": "file", "kind": "query"})
-            return self.store(set_, lists, n)
-
-    def store(
-        self,
-        set_: QuerySet,
-        lists: Iterable[tuple[str, str, Sequence[str]]],
-        n: int | None = None,
-    ) -> tuple[int, int, list[str]]:
-        """Take in (place, document id, queries) lists, all or none; they wait to be embedded.
-
-        Several lists for one document are pooled in their order; of each pool the first n count.
-        Returns how many documents and queries were taken, and the ids not in the index.
-        """
         unknown: list[str] = []
-        with self._database.writing() as connection:
+        with self._database.writing() as connection:  # the set and its lists, or neither
+            set_ = self.ensure(style, {"source": "file", "kind": "query"})
             connection.execute("DROP TABLE IF EXISTS temp.pooled")
             connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
             for place, id_, texts in lists:
@@ -165,27 +146,29 @@ class QuerySets:
                 checked = [checked_string(one, "a query", queries_of, "use text") for one in texts]
                 if blank := [at for at, text in enumerate(checked, 1) if not text.strip()]:
                     raise BadInput(f"{place}: query {blank[0]} of {id_!r} is blank; remove it")
-                found = find_document(connection, id_)
-                if found is None:
+                document = find_document(connection, id_)
+                if document is None:
                     unknown.append(f"{place}: {id_!r}")
                     continue
                 earlier = connection.execute(
-                    "SELECT texts FROM pooled WHERE number = ?", (found[0],)
+                    "SELECT texts FROM pooled WHERE number = ?", (document[0],)
                 ).fetchone()
                 both = (json.loads(earlier[0]) if earlier else []) + checked
                 text = json.dumps(both[:n], ensure_ascii=False)
-                connection.execute("INSERT OR REPLACE INTO pooled VALUES (?, ?)", (found[0], text))
-            taken, queries = connection.execute(
+                connection.execute(
+                    "INSERT OR REPLACE INTO pooled VALUES (?, ?)", (document[0], text)
+                )
+            documents, queries = connection.execute(
                 "SELECT count(*), coalesce(sum(json_array_length(texts)), 0) FROM pooled"
             ).fetchone()
-            if not taken:
+            if not documents:
                 raise BadInput(
                     "none of the ids is a document of this index"
                     + (f" (first: {unknown[0]})" if unknown else ": the file has no lists")
                 )
             self._let_wait(connection, set_)
             connection.execute("DROP TABLE temp.pooled")
-        return taken, queries, unknown
+        return documents, queries, unknown
 
     def store_generated(
         self, name: str, settings: dict[str, Any], lists: Iterable[tuple[int, list[str]]]
@@ -220,26 +203,26 @@ class QuerySets:
     def _drop_others(self, connection: sqlite3.Connection, set_: QuerySet) -> int:
         """Drop the lists of documents that are not pooled."""
         others = "set_id = ? AND number NOT IN (SELECT number FROM pooled)"
-        found = connection.execute(f"SELECT number FROM queries WHERE {others}", (set_.set_id,))
-        numbers = [number for (number,) in found]
+        rows = connection.execute(f"SELECT number FROM queries WHERE {others}", (set_.set_id,))
+        numbers = [number for (number,) in rows]
         self._vectors.unplace(connection, set_.set_id, numbers)
-        for table in ("queries", "waiting"):
-            connection.execute(f"DELETE FROM {table} WHERE {others}", (set_.set_id,))
-        self._expand_anew(connection, set_, numbers)
+        remove_queries(connection, set_.set_id, numbers)
+        connection.execute(f"DELETE FROM waiting WHERE {others}", (set_.set_id,))
+        self._augment_again(connection, set_, numbers)
         return len(numbers)
 
-    def _expand_anew(
+    def _augment_again(
         self, connection: sqlite3.Connection, set_: QuerySet, numbers: Sequence[int]
     ) -> None:
-        """Let documents' texts that were expanded with old queries of a set wait again."""
+        """Let documents' texts that were augmented with old queries of a set wait again."""
         for other in self.all().values():
             if other.settings.get("of") == set_.name:
-                make_anew(connection, other.set_id, numbers)
+                self._waiting.embed_again(connection, other.set_id, numbers)
 
     def _let_wait(self, connection: sqlite3.Connection, set_: QuerySet) -> None:
         """Let the pooled lists wait to be embedded, but for those that are already.
 
-        These are said to fit the text of now, and count again if that has changed.
+        Those are taken to fit the present text, and count again if that has changed.
         """
         which = (set_.set_id,)
         connection.execute(
@@ -262,50 +245,13 @@ class QuerySets:
         ).fetchall()
         numbers = [number for (number,) in renewed]
         self._vectors.log(connection, numbers)
-        self._expand_anew(connection, set_, numbers)
+        self._augment_again(connection, set_, numbers)
 
-    def waiting(self, set_: QuerySet, after: int, limit: int) -> list[Waiting]:
-        """Return documents behind number ``after`` whose list is still to be embedded, in order."""
-        with self._database.reading() as connection:
-            found = connection.execute(
-                "SELECT number, id, title, text, coalesce(w.digest, d.digest), w.texts"
-                " FROM waiting w JOIN documents d USING (number)"
-                " WHERE set_id = ? AND number > ? AND refused IS NULL ORDER BY number LIMIT ?",
-                (set_.set_id, after, limit),
-            )
-            with sensible(self._database.path, "waiting queries"):
-                return [
-                    Waiting(
-                        number,
-                        Document(id_, text, title),
-                        digest,
-                        [text + "" for text in json.loads(texts)] if texts else None,
-                    )
-                    for number, id_, title, text, digest, texts in bounded(found, 3)
-                ]
-
-    def embedded(
-        self,
-        set_: QuerySet,
-        file: VectorFile,
-        done: Sequence[tuple[int, bytes, list[str]]],
-        sums: Sums,
-    ) -> None:
-        """Record lists (number, digest, texts) whose vectors are the next rows of ``file``."""
-        numbers = [number for number, _, _ in done]
+    def write(self, set_: QuerySet, lists: Mapping[int, list[str]]) -> None:
+        """Store lists by document number; vectors for them are placed in the same transaction."""
         with self._database.writing() as connection:
-            self._vectors.place(
-                file, [(number, len(texts), digest) for number, digest, texts in done], sums
-            )
-            connection.executemany(
-                "INSERT OR REPLACE INTO queries VALUES (?, ?, ?)",
-                [
-                    (set_.set_id, number, json.dumps(texts, ensure_ascii=False))
-                    for number, _, texts in done
-                ],
-            )
-            self._vectors.waits_no_more(set_.set_id, numbers)
-            self._expand_anew(connection, set_, numbers)
+            write_queries(connection, set_.set_id, lists)
+            self._augment_again(connection, set_, list(lists))
 
     def queries(self, set_: QuerySet, number: int, outdated: bool = False) -> list[str]:
         """Return one document's embedded texts of a set, in the order of their vectors.
@@ -313,25 +259,23 @@ class QuerySets:
         Those that were given for an older text of the document count only if ``outdated``.
         """
         counting = "" if outdated or set_.derived else " AND NOT older"
-        with self._database.reading() as connection:
-            found = connection.execute(
-                "SELECT texts FROM queries JOIN spans USING (set_id, number)"
-                f" WHERE set_id = ? AND number = ?{counting}",
-                (set_.set_id, number),
-            ).fetchone()
+        row = self._database.row(
+            "SELECT texts FROM queries JOIN spans USING (set_id, number)"
+            f" WHERE set_id = ? AND number = ?{counting}",
+            (set_.set_id, number),
+        )
         with sensible(self._database.path, "queries"):
-            texts = json.loads(found[0]) if found else []
+            texts = json.loads(row[0]) if row else []
             return [text + "" for text in texts]
 
     def lists(self, set_: QuerySet) -> Iterator[tuple[str, list[str]]]:
         """Yield (document id, queries) of a set, in the order the documents were added."""
-        with self._database.reading() as connection:
-            found = connection.execute(
-                "SELECT d.number, d.id FROM queries q JOIN documents d USING (number)"
-                " WHERE q.set_id = ? ORDER BY d.number",
-                (set_.set_id,),
-            ).fetchall()
-        for number, id_ in found:
+        rows = self._database.rows(
+            "SELECT d.number, d.id FROM queries q JOIN documents d USING (number)"
+            " WHERE q.set_id = ? ORDER BY d.number",
+            (set_.set_id,),
+        )
+        for number, id_ in rows:
             if texts := self.queries(set_, number, outdated=True):
                 yield id_, texts
 
@@ -341,7 +285,7 @@ class QuerySets:
             return {
                 name: self.queries(set_, number, outdated=True)
                 for name, set_ in self.all().items()
-                if set_.settings["source"] != "expanded"
+                if not set_.augmented
             }
 
     def forget(self, set_id: int, numbers: Sequence[int]) -> None:
@@ -359,7 +303,4 @@ class QuerySets:
                 [(set_id, number) for number in numbers],
             )
             self._vectors.unplace(connection, set_id, numbers)
-            connection.executemany(
-                "DELETE FROM queries WHERE set_id = ? AND number = ?",
-                [(set_id, number) for number in numbers],
-            )
+            remove_queries(connection, set_id, numbers)

@@ -46,11 +46,11 @@ class References:
 
     def of(self, number: int) -> Selected | None:
         """Return a document's references, those still in the index; None if none were chosen."""
-        with self._database.reading() as connection:
-            row = connection.execute(
+        with self._database.reading():
+            row = self._database.row(
                 "SELECT others, similarities, sizes, silhouette FROM selections WHERE number = ?",
                 (number,),
-            ).fetchone()
+            )
             if row is None:
                 return None
             with sensible(self._database.path, "references"):
@@ -73,7 +73,7 @@ class References:
         return dict(self._settings.get("references") or {})
 
     def begin(self, settings: dict[str, Any], *, lists: bool, selections: bool) -> None:
-        """Store other settings; keep the neighbour ``lists`` and ``selections`` only if told."""
+        """Store other settings; keep the neighbour ``lists`` and ``selections`` on request."""
         with self._database.writing() as connection:
             if not lists:
                 connection.execute("DELETE FROM neighbors")
@@ -83,10 +83,9 @@ class References:
 
     def known(self) -> NDArray[np.int64]:
         """Return (number, vector_version, whether it has a list) of each known document (n, 3)."""
-        with self._database.reading() as connection:
-            rows = connection.execute(
-                "SELECT number, vector_version, others IS NOT NULL FROM neighbors ORDER BY number"
-            ).fetchall()
+        rows = self._database.rows(
+            "SELECT number, vector_version, others IS NOT NULL FROM neighbors ORDER BY number"
+        )
         return np.array(rows, np.int64).reshape(-1, 3)
 
     def without_list(self) -> Ints:
@@ -101,8 +100,7 @@ class References:
         )
 
     def _numbers(self, sql: str) -> Ints:
-        with self._database.reading() as connection:
-            return np.array(connection.execute(sql).fetchall(), np.int64).ravel()
+        return np.array(self._database.rows(sql), np.int64).ravel()
 
     def lists(self, numbers: Ints, width: int) -> tuple[NDArray[np.int32], Floats]:
         """Return the first ``width`` of each list: document numbers, -1 for none; similarities."""
@@ -135,18 +133,11 @@ class References:
 
     def store_lists(self, numbers: Ints, others: Ints, similarities: Floats) -> None:
         """Store neighbour lists (n, width), -1 for none; their references are dropped."""
-        counts = (others >= 0).sum(axis=1).tolist()
+        blobs = zip(_blobs(others, others), _blobs(similarities, others), strict=True)
         with self._database.writing() as connection:
             connection.executemany(
                 "UPDATE neighbors SET others = ?, similarities = ? WHERE number = ?",
-                [
-                    (
-                        others[at, :count].astype("<i4").tobytes(),
-                        similarities[at, :count].astype("<f4").tobytes(),
-                        number,
-                    )
-                    for at, (number, count) in enumerate(zip(numbers.tolist(), counts, strict=True))
-                ],
+                [(*lists, number) for lists, number in zip(blobs, numbers.tolist(), strict=True)],
             )
             self._drop_selections(numbers.tolist())
 
@@ -154,21 +145,10 @@ class References:
         self, numbers: Ints, others: Ints, similarities: Floats, sizes: Ints, silhouettes: Floats
     ) -> None:
         """Store references (n, width), -1 for none, with similarity and size of their cluster."""
-        counts = (others >= 0).sum(axis=1).tolist()
+        blobs = (_blobs(values, others) for values in (others, similarities, sizes))
+        rows = zip(numbers.tolist(), *blobs, silhouettes.tolist(), strict=True)
         with self._database.writing() as connection:
-            connection.executemany(
-                "INSERT INTO selections VALUES (?, ?, ?, ?, ?)",
-                [
-                    (
-                        number,
-                        others[at, :count].astype("<i4").tobytes(),
-                        similarities[at, :count].astype("<f4").tobytes(),
-                        sizes[at, :count].astype("<i4").tobytes(),
-                        float(silhouettes[at]),
-                    )
-                    for at, (number, count) in enumerate(zip(numbers.tolist(), counts, strict=True))
-                ],
-            )
+            connection.executemany("INSERT INTO selections VALUES (?, ?, ?, ?, ?)", rows)
 
     def _drop_selections(self, numbers: Sequence[int]) -> None:
         with self._database.writing() as connection:
@@ -179,20 +159,27 @@ class References:
     def counts(self) -> dict[str, Any] | None:
         """Return the settings, how many documents have references, and how many are out of date."""
         settings = self.settings()
-        with self._database.reading() as connection:
-            (documents,) = connection.execute("SELECT count(*) FROM selections").fetchone()
+        with self._database.reading():
+            documents = self._database.value("SELECT count(*) FROM selections")
             if not settings or not documents:
                 return None
-            (changed,) = connection.execute(
+            changed = self._database.value(
                 "SELECT count(*) FROM spans v LEFT JOIN neighbors n USING (number)"
                 " LEFT JOIN selections s USING (number) WHERE v.set_id = 0"
                 " AND (n.vector_version IS NOT v.vector_version OR s.number IS NULL)"
-            ).fetchone()
-            (gone,) = connection.execute(  # removed, but still in the lists of others
+            )
+            gone = self._database.value(  # removed, but still in the lists of others
                 "SELECT count(*) FROM neighbors LEFT JOIN documents d USING (number)"
                 " WHERE d.number IS NULL"
-            ).fetchone()
+            )
         return {**settings, "documents": documents, "out_of_date": changed + gone}
+
+
+def _blobs(values: NDArray[Any], others: Ints) -> list[bytes]:
+    """Return the bytes of each row of values up to where ``others`` ends with -1."""
+    stored = values.astype("<f4" if values.dtype.kind == "f" else "<i4")
+    counts = (others >= 0).sum(axis=1).tolist()
+    return [row[:count].tobytes() for row, count in zip(stored, counts, strict=True)]
 
 
 def _rows(numbers: Ints) -> list[tuple[int]]:

@@ -46,30 +46,27 @@ class Replies:
 
     def known(self, keys: Iterable[str]) -> set[str]:
         """Return those of ``keys`` that have a reply."""
-        with self._database.reading() as connection:
-            rows = connection.execute(
-                "SELECT key FROM replies WHERE key IN (SELECT value FROM json_each(?))",
-                (json.dumps(list(keys)),),
-            ).fetchall()
+        rows = self._database.rows(
+            "SELECT key FROM replies WHERE key IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(keys)),),
+        )
         return {key for (key,) in rows}
 
     def failed(self, keys: Iterable[str]) -> dict[str, bool]:
         """Return those of ``keys`` that failed, and whether for good."""
-        with self._database.reading() as connection:
-            rows = connection.execute(
-                "SELECT key, final FROM failures WHERE key IN (SELECT value FROM json_each(?))",
-                (json.dumps(list(keys)),),
-            ).fetchall()
+        rows = self._database.rows(
+            "SELECT key, final FROM failures WHERE key IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(keys)),),
+        )
         return {key: bool(final) for key, final in rows}
 
     def read(self, key: str) -> Reply | None:
         """Return a stored reply."""
-        with self._database.reading() as connection:
-            row = connection.execute(
-                "SELECT text, truncated, model, input_tokens, output_tokens, cached_tokens, seconds"
-                " FROM replies WHERE key = ?",
-                (key,),
-            ).fetchone()
+        row = self._database.row(
+            "SELECT text, truncated, model, input_tokens, output_tokens, cached_tokens, seconds"
+            " FROM replies WHERE key = ?",
+            (key,),
+        )
         if row is None:
             return None
         text, truncated, model, *usage, seconds = row
@@ -157,14 +154,13 @@ class Replies:
 
         Replies that came by a batch or a file have no seconds; 0 where none has.
         """
-        with self._database.reading() as connection:
-            count, given, got, cached, seconds = connection.execute(
-                "SELECT count(*), sum(input_tokens), sum(output_tokens), sum(cached_tokens),"
-                " avg(nullif(seconds, 0)) FROM replies"
-                " WHERE lm = ? AND settings = ? AND output_tokens > 0",
-                (lm, _as_text(settings)),
-            ).fetchone()
-        return count, Usage(given or 0, got or 0, cached or 0), seconds or 0.0
+        count, *tokens, seconds = self._database.row(
+            "SELECT count(*), sum(input_tokens), sum(output_tokens), sum(cached_tokens),"
+            " avg(nullif(seconds, 0)) FROM replies"
+            " WHERE lm = ? AND settings = ? AND output_tokens > 0",
+            (lm, _as_text(settings)),
+        )
+        return count, Usage(*(number or 0 for number in tokens)), seconds or 0.0
 
 
 def _as_text(saved: dict[str, Any]) -> str:

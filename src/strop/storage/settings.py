@@ -26,8 +26,7 @@ class Settings:
 
     def get(self, key: str) -> Any:
         """Return one stored value, None if there is none."""
-        with self._database.reading() as connection:
-            row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        row = self._database.row("SELECT value FROM meta WHERE key = ?", (key,))
         try:
             return None if row is None else json.loads(row[0])
         except (ValueError, TypeError, RecursionError) as error:
@@ -88,10 +87,9 @@ class Settings:
 
     def sidecars(self) -> dict[str, str]:
         """Return the names of all sidecars that count, by kind."""
-        with self._database.reading() as connection:
-            rows = connection.execute(
-                "SELECT key, value FROM meta WHERE key GLOB ?", (_SIDECAR + "*",)
-            ).fetchall()
+        rows = self._database.rows(
+            "SELECT key, value FROM meta WHERE key GLOB ?", (_SIDECAR + "*",)
+        )
         for key, name in rows:
             if not isinstance(name, str) or not _SIDECAR_NAME.fullmatch(name):
                 raise IndexDamaged(

@@ -103,11 +103,6 @@ def _arrays(
     return arrays, dict(head["about"])
 
 
-def belongs_to(file: str, sidecar: str) -> bool:
-    """Tell whether a file is one of a sidecar's."""
-    return file == sidecar or file.startswith(f"{sidecar}.")
-
-
 def entries(folder: Path) -> list[Path]:
     """Return the files in a folder, none if there is no folder."""
     return [one for one in folder.iterdir() if one.is_file()] if folder.is_dir() else []

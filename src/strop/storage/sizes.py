@@ -8,16 +8,12 @@ from typing import Any
 from strop.storage.catalog import Catalog
 from strop.storage.ledger import DOCUMENTS
 from strop.storage.sidecar import CACHE, entries
-from strop.storage.vectors import row_type
 
 
 def counts(catalog: Catalog) -> dict[str, Any]:
     """Return numbers for people: documents, lists and queries by set, what waits."""
-    with catalog.reading() as connection:
-
-        def number(sql: str, *values: object) -> int:
-            return int(connection.execute(sql, values).fetchone()[0] or 0)
-
+    number = catalog.database.value
+    with catalog.reading():
         files = catalog.vectors.files()
         sets = {
             set_.name: {
@@ -30,9 +26,9 @@ def counts(catalog: Catalog) -> dict[str, Any]:
                 else number(
                     "SELECT count(*) FROM spans INDEXED BY older_spans WHERE set_id = ? AND older"
                     " AND count > 0",
-                    set_.set_id,
+                    (set_.set_id,),
                 ),
-                "waiting": catalog.vectors.waiting_count(set_.set_id, refused=False),
+                "waiting": catalog.waiting.count(set_.set_id, refused=False),
             }
             for set_ in catalog.sets.all().values()
         }
@@ -40,54 +36,45 @@ def counts(catalog: Catalog) -> dict[str, Any]:
             "references": catalog.references.counts(),
             "documents": catalog.documents.count(),
             "empty": number("SELECT count(*) FROM documents WHERE empty"),
-            "waiting": catalog.vectors.waiting_count(refused=False),
-            "refused": catalog.vectors.refused(),
+            "waiting": catalog.waiting.count(refused=False),
+            "refused": catalog.waiting.refused(),
             "sets": sets,
         }
 
 
-def sizes(catalog: Catalog, folder: Path, dim: int) -> dict[str, Any]:
-    """Return bytes by kind. ``waste`` is part of the others: what compaction would give back.
+def sizes(catalog: Catalog) -> dict[str, Any]:
+    """Return bytes by kind. ``waste`` is part of the others: what compaction would free.
 
-    ``plain`` is what the documents' vectors alone take as float32, ``times_plain`` how many
-    times that they and the query vectors take here (without expanded texts).
+    ``times_plain`` compares the vectors of documents and queries (without augmented texts) with the
+    documents' vectors alone as float32, which is ``plain``.
     """
+    folder = catalog.folder
     with catalog.reading():
-        sets = catalog.sets.all().values()
-        files, names = catalog.vectors.files(), {set_.set_id: set_.name for set_ in sets}
+        sets, files = catalog.sets.all().values(), catalog.vectors.files()
         waste, documents = catalog.database.free_bytes(), catalog.documents.count()
-    named = {file.name for file in files.values()}
     vectors = {}
     for file in files.values():
-        size = _size(folder / "vectors" / file.name)
-        vectors[file.set_id] = size
-        waste += max(0, size - file.live * row_type(file.dtype, dim).itemsize)
-    left = sum(_size(one) for one in entries(folder / "vectors") if one.name not in named)
-    told: dict[str, Any] = {
-        "catalog": sum(_size(one) for one in folder.glob(f"{catalog.path.name}*")),
-        "documents": vectors.pop(DOCUMENTS),
-        "sets": {names[set_id]: size for set_id, size in vectors.items() if set_id in names},
-        "cache": sum(map(_size, entries(folder / CACHE))),
-        "left_over": left,
-        "waste": waste + left,
-    }
-    total = sum(told[kind] for kind in ("catalog", "documents", "cache", "left_over"))
-    total += sum(vectors.values())
-    own = {set_.set_id for set_ in sets if set_.settings["source"] != "expanded"}
-    used = told["documents"] + sum(size for set_id, size in vectors.items() if set_id in own)
-    plain = 4 * dim * documents
+        path, row = catalog.vector_file(file)
+        vectors[file.set_id] = _size(path)
+        waste += max(0, vectors[file.set_id] - file.live * row.itemsize)
+    known = {file.name for file in files.values()}
+    left_over = sum(_size(one) for one in entries(folder / "vectors") if one.name not in known)
+    catalog_size = sum(_size(one) for one in folder.glob(f"{catalog.path.name}*"))
+    cache = sum(map(_size, entries(folder / CACHE)))
+    total = catalog_size + sum(vectors.values()) + cache + left_over
+    plain = 4 * catalog.dim * documents
+    used = sum(vectors.values()) - sum(vectors[set_.set_id] for set_ in sets if set_.augmented)
     return {
-        **told, "total": total, "per_document": total / documents if documents else None,
-        "plain": plain, "times_plain": used / plain if plain else None,
-    }  # fmt: skip
-
-
-def file_sizes(folder: Path) -> dict[str, int]:
-    """Return the size of every file of an index, by its path in the folder."""
-    return {
-        file.relative_to(folder).as_posix(): _size(file)
-        for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.name != "writer.lock"
+        "catalog": catalog_size,
+        "documents": vectors[DOCUMENTS],
+        "sets": {set_.name: vectors[set_.set_id] for set_ in sets},
+        "cache": cache,
+        "left_over": left_over,
+        "waste": waste + left_over,
+        "total": total,
+        "per_document": total / documents if documents else None,
+        "plain": plain,
+        "times_plain": used / plain if plain else None,
     }
 
 

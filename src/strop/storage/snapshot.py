@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from strop.errors import BadIndex, IndexDamaged
 from strop.storage.catalog import Catalog
 from strop.storage.ledger import DOCUMENTS, VectorFile
 from strop.storage.sidecar import CACHE, read_arrays, write_arrays
-from strop.storage.vectors import Rows, Sums, map_rows, row_type
+from strop.storage.vectors import Rows, Sums, map_rows
 
 SPANS = "spans"
 """The kind of sidecar that holds the spans of a version."""
@@ -74,9 +73,7 @@ class _Table:
     columns: Mapping[int, Ints]
 
 
-def load_snapshot(
-    catalog: Catalog, folder: Path, dim: int, before: Snapshot | None = None
-) -> Snapshot:
+def load_snapshot(catalog: Catalog, before: Snapshot | None = None) -> Snapshot:
     """Return what the catalog says now; ``before`` is followed if it can be.
 
     Where nothing changed since ``before``, the spans are the same objects.
@@ -86,7 +83,7 @@ def load_snapshot(
             names = {set_.set_id: set_.name for set_ in catalog.sets.all().values()}
             files = catalog.vectors.files()
             try:
-                return _load(catalog, folder, dim, names, files, before)
+                return _load(catalog, names, files, before)
             except IndexDamaged:
                 # Compaction may have taken a file away since this read began.
                 catalog.database.read_anew()
@@ -97,8 +94,6 @@ def load_snapshot(
 
 def _load(
     catalog: Catalog,
-    folder: Path,
-    dim: int,
     names: dict[int, str],
     files: dict[int, VectorFile],
     before: Snapshot | None,
@@ -107,7 +102,7 @@ def _load(
     table = None if before is None else _table_of(before, names)
     changes = None if table is None else catalog.vectors.changes(table.version)
     if changes is None:
-        table = _cached(catalog, folder)
+        table = _cached(catalog)
         changes = None if table is None else catalog.vectors.changes(table.version)
     elif before is not None and not len(changes) and before.sets.keys() == set(names.values()):
         return replace(before, version=version)
@@ -115,36 +110,26 @@ def _load(
         table = _whole(catalog, version, list(names))
     else:
         table = _followed(table, catalog, changes, version, list(names))
-    spans = {
-        set_id: Spans(
-            map_rows(
-                folder / "vectors" / files[set_id].name,
-                files[set_id].rows,
-                row_type(files[set_id].dtype, dim),
-            ),
-            *table.columns[set_id],
-        )
-        for set_id in (DOCUMENTS, *names)
-    }
-    _check_bounds(folder, table, files)
+    spans = {}
+    for set_id in (DOCUMENTS, *names):
+        path, row = catalog.vector_file(files[set_id])
+        spans[set_id] = Spans(map_rows(path, files[set_id].rows, row), *table.columns[set_id])
+        if not _in_bounds(table, set_id, files[set_id].rows):
+            raise IndexDamaged(
+                f"{catalog.folder}: the catalog names rows of vectors/{files[set_id].name} that "
+                f"cannot be. To repair that: strop check {catalog.folder} --repair"
+            )
     sets = {name: spans[set_id] for set_id, name in names.items()}
     return Snapshot(version, table.numbers, spans[DOCUMENTS], sets)
 
 
-def _check_bounds(folder: Path, table: _Table, files: Mapping[int, VectorFile]) -> None:
-    """Refuse spans that no writer makes, before anything is read at their places."""
-    fine = bool((np.diff(table.numbers) > 0).all())
-    for set_id, (start, count, _) in table.columns.items():
-        if set_id not in files:
-            continue
-        fine = fine and bool((start >= 0).all() and (count >= 0).all())
-        fine = fine and bool((start <= files[set_id].rows - count).all())
-        fine = fine and (set_id != DOCUMENTS or bool((count == 1).all()))
-        if not fine:
-            raise IndexDamaged(
-                f"{folder}: the catalog names rows of vectors/{files[set_id].name} that cannot be. "
-                f"To mend that: strop check {folder} --repair"
-            )
+def _in_bounds(table: _Table, set_id: int, rows: int) -> bool:
+    """Tell whether the spans of a set can be what strop wrote: nothing else may be read."""
+    start, count, _ = table.columns[set_id]
+    fine = (start >= 0).all() and (count >= 0).all() and (start <= rows - count).all()
+    if set_id == DOCUMENTS:
+        fine = fine and (count == 1).all() and (np.diff(table.numbers) > 0).all()
+    return bool(fine)
 
 
 def _table_of(snapshot: Snapshot, names: Mapping[int, str]) -> _Table:
@@ -209,18 +194,18 @@ def _aligned(numbers: Ints, spans: NDArray[np.int64]) -> Ints:
 # -- the cache -------------------------------------------------------------------------------
 
 
-def _cached(catalog: Catalog, folder: Path) -> _Table | None:
+def _cached(catalog: Catalog) -> _Table | None:
     name = catalog.settings.sidecar(SPANS)
-    found = read_arrays(folder / CACHE / name) if name else None
-    if found is None:
+    cached = read_arrays(catalog.folder / CACHE / name) if name else None
+    if cached is None:
         return None
-    arrays, about = found
+    arrays, about = cached
     numbers = arrays.pop("numbers")
     columns = {int(set_id): array for set_id, array in arrays.items()}
     return _Table(about["version"], numbers, columns)
 
 
-def keep_cache(catalog: Catalog, folder: Path, dim: int) -> None:
+def keep_cache(catalog: Catalog) -> None:
     """Write the cache anew if the log has grown long; for the one writer.
 
     It is a cache: where it cannot be written (a full disk), the older one still serves.
@@ -228,28 +213,28 @@ def keep_cache(catalog: Catalog, folder: Path, dim: int) -> None:
     with catalog.reading():
         if catalog.vectors.logged() <= max(LOG_LEAST, LOG_SHARE * catalog.documents.count()):
             return
-        snapshot = load_snapshot(catalog, folder, dim)
+        snapshot = load_snapshot(catalog)
         names = {set_.set_id: set_.name for set_ in catalog.sets.all().values()}
         older = catalog.settings.sidecar(SPANS)
     table = _table_of(snapshot, names)
     arrays = {"numbers": table.numbers, **{str(id_): array for id_, array in table.columns.items()}}
-    name = f"{SPANS}-{uuid.uuid4().hex}"
+    folder, name = catalog.folder / CACHE, f"{SPANS}-{uuid.uuid4().hex}"
     try:
-        write_arrays(folder / CACHE / name, arrays, {"version": table.version})
+        write_arrays(folder / name, arrays, {"version": table.version})
         catalog.vectors.cut_log(table.version, name)
     except (OSError, BadIndex):
         with suppress(OSError):
-            (folder / CACHE / name).unlink()
+            (folder / name).unlink()
         return
     if older:
         with suppress(OSError):
-            (folder / CACHE / older).unlink()
+            (folder / older).unlink()
 
 
-def cache_is_true(catalog: Catalog, folder: Path) -> bool:
+def cache_is_true(catalog: Catalog) -> bool:
     """Tell whether the cache, followed to now, says what the catalog says; true without one."""
     with catalog.reading():
-        table = _cached(catalog, folder)
+        table = _cached(catalog)
         changes = None if table is None else catalog.vectors.changes(table.version)
         if table is None or changes is None:
             return True

@@ -55,18 +55,26 @@ def needs_consent(name: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def trusted_options(
-    index: Path, index_id: object, name: str, options: Mapping[str, Any]
+    index: Path,
+    index_id: object,
+    name: str,
+    options: Mapping[str, Any],
+    given: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the options a stored embedder is loaded with; refuse what the user never gave."""
+    """Return the options a stored embedder is loaded with beside those ``given`` by the user.
+
+    What the user neither gave nor consented to is refused.
+    """
     kept = stored_options(options)
-    needed = needs_consent(name, kept)
+    left = {key: value for key, value in kept.items() if key not in given}
+    needed = needs_consent(name, left)
     if needed and _consents().get(str(index_id)) != {"name": name, "options": kept}:
         raise BadIndex(
             f"{index} would load its embedder with {', '.join(needed)}, which you did not give: it"
             " could run code, or send texts and your API key to that address. If you trust it: "
             f"strop trust {index}, or in Python open it with embedder={name!r} and these options"
         )
-    return kept
+    return left
 
 
 def consent(index_id: object, name: str, options: Mapping[str, Any]) -> None:

@@ -37,13 +37,13 @@ VECTOR_FILE = re.compile(r"(documents|queries-[1-9]\d{0,17})(\.[1-9]\d{0,17})?\.
 STORED = tuple(_TYPES)
 """How an index can store its query vectors."""
 DEFAULT_STORED = "int8"
-"""How query vectors are stored if nothing else is asked for."""
+"""How query vectors are stored by default."""
 
 
 def check_stored(stored: str) -> str:
     """Refuse a way to store vectors that there is not."""
     if stored not in STORED:
-        raise BadInput(f"query vectors cannot be stored as {stored!r}: use {', '.join(STORED)}")
+        raise BadInput(f"query_vectors {stored!r} is not one of: {', '.join(STORED)}")
     return stored
 
 
@@ -109,9 +109,8 @@ def map_rows(path: Path, count: int, row: np.dtype[Any]) -> Rows:
         return np.empty(0, row)
     need = count * row.itemsize
     try:
-        with open(
-            path, "rb", opener=no_links
-        ) as file:  # looked at and mapped as one: it may be replaced meanwhile
+        # The size is of the file that is mapped: its name may go to another meanwhile.
+        with open(path, "rb", opener=no_links) as file:
             have = os.fstat(file.fileno()).st_size
             if have >= need:
                 return np.memmap(file, dtype=row, mode="r", shape=(count,))
@@ -138,8 +137,8 @@ def whole_rows(path: Path, row: np.dtype[Any]) -> int:
 
 
 def row_bytes(rows: Rows) -> int:
-    """Return the size of one row."""
-    return int(rows[:1].nbytes if len(rows) else np.empty((1, *rows.shape[1:]), rows.dtype).nbytes)
+    """Return the size of one row of (n, dim)."""
+    return int(rows.shape[1] * rows.itemsize)
 
 
 def bytes_of(rows: Rows) -> memoryview:
@@ -163,29 +162,18 @@ def damaged_rows(path: Path, row: np.dtype[Any], sums: Sums) -> list[tuple[int, 
     As ranges (first, behind the last).
     """
     good = np.zeros(len(sums), np.bool_)
-    with suppress(FileNotFoundError), open(path, "rb", 0, opener=no_links) as file:
+    with suppress(FileNotFoundError), open(path, "rb", opener=no_links) as file:
         for first in range(0, len(sums), _AT_ONCE):
             want = sums[first : first + _AT_ONCE]
             try:
                 file.seek(first * row.itemsize)
-                data = _read(file, len(want) * row.itemsize)
+                data = file.read(len(want) * row.itemsize)
             except OSError:  # the disk cannot read it
                 continue
             have = row_sums(np.frombuffer(data, row, len(data) // row.itemsize))
             good[first : first + len(have)] = have == want[: len(have)]
     edges = np.flatnonzero(np.diff(np.concatenate([[True], good, [True]])))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
-
-
-def _read(file: Any, count: int) -> bytes:
-    parts = []
-    while count > 0:
-        part = file.read(count)
-        if not part:
-            break
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,0 +1,143 @@
+"""What waits to be embedded: documents whose vector, or whose list of a set, is to be made.
+
+A text that the embedder refused is set aside with the reason until a retry.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from strop.storage.database import Database, sensible
+from strop.storage.ledger import DOCUMENTS
+from strop.types import Document
+
+_BATCH_CHARACTERS = 16_000_000
+"""Documents of one batch have about this many characters at most: more costs memory."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One document whose vectors of a set are to be made, with the queries given for it."""
+
+    number: int
+    document: Document
+    digest: bytes
+    queries: list[str]
+
+
+class WaitingList:
+    """The documents of a catalog that wait for vectors, by set; set 0 are their own vectors."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def next(self, set_id: int, limit: int) -> list[Waiting]:
+        """Return documents whose vectors of a set are still to be made, in order."""
+        waiting, characters = [], 0
+        with self._database.reading() as connection, sensible(self._database.path, "texts"):
+            for number, id_, title, text, digest, texts in connection.execute(
+                "SELECT number, id, title, text, coalesce(w.digest, d.digest), w.texts"
+                " FROM waiting w JOIN documents d USING (number)"
+                " WHERE set_id = ? AND refused IS NULL ORDER BY number LIMIT ?",
+                (set_id, limit),
+            ):
+                queries = [query + "" for query in json.loads(texts)] if texts else []
+                waiting.append(Waiting(number, Document(id_, text, title), digest, queries))
+                characters += len(text)
+                if characters > _BATCH_CHARACTERS:
+                    break
+        return waiting
+
+    def count(self, set_id: int = DOCUMENTS, refused: bool = True) -> int:
+        """Return how many documents still need a vector, or a set's list of them.
+
+        ``refused`` says whether those that the embedder refused count.
+        """
+        which = "" if refused else " AND refused IS NULL"
+        count = self._database.value(
+            f"SELECT count(*) FROM waiting WHERE set_id = ?{which}", (set_id,)
+        )
+        return int(count)
+
+    def unfinished(self) -> int:
+        """Return how many documents and query lists ``finish`` would embed.
+
+        Expanded texts are not among them: they are embedded when a method needs them.
+        """
+        count = self._database.value(
+            "SELECT count(*) FROM waiting WHERE refused IS NULL AND set_id NOT IN"
+            " (SELECT set_id FROM sets WHERE json_extract(settings, '$.source') = 'expanded')"
+        )
+        return int(count)
+
+    def refuse(self, set_id: int, reasons: Mapping[int, str]) -> None:
+        """Set documents aside whose texts the embedder refuses, by number, until a retry."""
+        with self._database.writing() as connection:
+            connection.executemany(
+                "UPDATE waiting SET refused = ? WHERE set_id = ? AND number = ?",
+                [(reason, set_id, number) for number, reason in reasons.items()],
+            )
+
+    def refused(self) -> list[dict[str, str]]:
+        """Return what was set aside: the document's ``id``, the ``set`` ("" for its own vector) and
+        the ``reason``."""
+        rows = self._database.rows(
+            "SELECT id, coalesce(name, ''), refused FROM waiting"
+            " JOIN documents USING (number) LEFT JOIN sets USING (set_id)"
+            " WHERE refused IS NOT NULL ORDER BY number, set_id"
+        )
+        return [{"id": id_, "set": name, "reason": str(reason)} for id_, name, reason in rows]
+
+    def retry_refused(self) -> None:
+        """Let what was set aside wait again."""
+        if self.refused():
+            with self._database.writing() as connection:
+                connection.execute("UPDATE waiting SET refused = NULL WHERE refused IS NOT NULL")
+
+    def add(self, connection: sqlite3.Connection, set_id: int, numbers: Iterable[int]) -> None:
+        """Within a transaction: documents wait for their vectors of a set."""
+        connection.executemany(
+            "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)",
+            [(set_id, number) for number in numbers],
+        )
+
+    def remove(self, connection: sqlite3.Connection, set_id: int, numbers: Iterable[int]) -> None:
+        """Within a transaction: documents wait no more for vectors of a set."""
+        connection.executemany(
+            "DELETE FROM waiting WHERE set_id = ? AND number = ?",
+            [(set_id, number) for number in numbers],
+        )
+
+    def embed_again(
+        self, connection: sqlite3.Connection, set_id: int, numbers: Sequence[int]
+    ) -> None:
+        """Within a transaction: what a derived set has of documents is out of date, and waits."""
+        connection.executemany(
+            "UPDATE spans SET digest = x'', older = 1 WHERE set_id = ? AND number = ?",
+            [(set_id, number) for number in numbers],
+        )
+        self.add(connection, set_id, numbers)
+
+    def text_changed(
+        self, connection: sqlite3.Connection, number: int, digest: bytes, derived: Iterable[int]
+    ) -> None:
+        """Within a transaction: vectors of a document wait, unless there are some of this text.
+
+        ``derived`` are the sets whose lists are derived from the text.
+        """
+        connection.execute(
+            "UPDATE spans SET older = digest IS NOT ? WHERE number = ? AND set_id IN"
+            " (SELECT set_id FROM files)",
+            (digest, number),
+        )
+        for set_id in (DOCUMENTS, *derived):
+            current = connection.execute(
+                "SELECT 1 FROM spans WHERE set_id = ? AND number = ? AND digest = ?",
+                (set_id, number, digest),
+            ).fetchone()
+            self.remove(connection, set_id, [number])  # also what was refused before
+            if not current:
+                self.add(connection, set_id, [number])
