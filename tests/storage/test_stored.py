@@ -157,7 +157,7 @@ def test_another_way_to_store_makes_no_list_stale(tmp_path: Path) -> None:
     with create(path, bag) as index:
         index.sharpen()
         index.add(DOCUMENTS)
-    Catalog(path / "catalog.sqlite").settings.put(query_vectors="int8")
+    Catalog(path).settings.put(query_vectors="int8")
     with reopen(path, bag) as index:
         asked = bag.count
         index.sharpen()
