@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from strop.common.cache import Cache
-from strop.embed.base import Embedder, Options, checked_texts
+from strop.embed.base import Embedder, checked_texts
 from strop.types import Kind, Vectors
 
 FILE = "embeddings.sqlite"
@@ -30,31 +30,13 @@ class CachedEmbedder:
 
     def __init__(self, embedder: Embedder, path: str | os.PathLike[str]) -> None:
         self.embedder = embedder
+        self.name, self.revision, self.options = embedder.name, embedder.revision, embedder.options
+        self.unkeyed_options: frozenset[str] = getattr(embedder, "unkeyed_options", frozenset())
         self.path = Path(path)
         self.hits = 0
         self.misses = 0
         self._cache = Cache(self.path, "vectors")
         self._lock = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """The spec that loads the embedder."""
-        return self.embedder.name
-
-    @property
-    def revision(self) -> str:
-        """The revision of the embedder."""
-        return self.embedder.revision
-
-    @property
-    def options(self) -> Options:
-        """The options that load the embedder."""
-        return self.embedder.options
-
-    @property
-    def unkeyed_options(self) -> frozenset[str]:
-        """The options of the embedder that do not change vectors."""
-        return getattr(self.embedder, "unkeyed_options", frozenset())
 
     @property
     def dim(self) -> int:
