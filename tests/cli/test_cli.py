@@ -408,7 +408,7 @@ def test_queries_replace_and_report_unknown_ids(index: Path, tmp_path: Path) -> 
     ran = strop("queries", index, "--file", lists, *args)
     assert ran.json["set"] == "contrastive"
     assert (ran.json["queries"], ran.json["documents"], ran.json["unknown_ids"]) == (2, 1, 1)
-    assert ran.stderr.startswith("warning: 1 lists are for ids that are not in the index")
+    assert ran.stderr.startswith("warning: left out 1 list of an unknown id")
     assert "nowhere" in ran.stderr
     assert ran.stderr.count("\n") == 1
     stored = strop("show", index, "shutil.move", "--json").json["queries"]["contrastive"]

@@ -705,7 +705,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 def test_search_with_expansion(files: tuple[Path, Path], server: ScriptedServer) -> None:
     path, _ = files
     model = ["--lm", "openai:scripted", "--base-url", server.url]
-    how = ["--expand", "hyde", "--samples", "2", "--task", "scifact", *model]
+    how = ["--expand", "hyde", "--expand-option", "samples=2", "--task", "scifact", *model]
     ran = strop("search", path, "apple river", "--method", "consharp", *how, "--json")
     assert ran.json["expand"] == "hyde"
     assert ran.json["expansion"]["replies_now"] == 2
@@ -736,9 +736,10 @@ def test_eval_prints_the_grid(files: tuple[Path, Path], server: ScriptedServer) 
     server.text = lambda prompt: "Yes" if "Yes or No" in prompt else f"stone {query_in(prompt)}"
     path, asked = files
     how = [
-        "--methods", "trad,consharp", "--expand", "none,hyde,query2doc,lamer,rede-rf", "--samples",
-        "2", "--candidates", "3", "--passage-tokens", "50", "--limit-queries", "4", "--lm",
-        "openai:scripted", "--base-url", server.url, "--sampling-temperature", "0.5",
+        "--methods", "trad,consharp", "--expand", "none,hyde,query2doc,lamer,rede-rf",
+        "--expand-option", "samples=2", "--expand-option", "candidates=3", "--expand-option",
+        "max_tokens=50", "--limit-queries", "4", "--lm", "openai:scripted", "--base-url",
+        server.url, "--expand-option", "temperature=0.5",
     ]  # fmt: skip
     ran = strop("eval", path, asked, *how, "--run-out", path.parent / "runs")
     assert ran.code == 0, ran.stderr
@@ -771,7 +772,8 @@ def test_eval_keeps_one_budget_for_all(files: tuple[Path, Path], server: Scripte
     path, asked = files
     server.usage = lambda body: {"prompt_tokens": 10, "completion_tokens": 100}  # 0.10 each
     how = ["--lm", "openai:scripted", "--base-url", server.url, "--concurrency", "1"]
-    how += ["--price", "1,1000", "--budget", "0.12", "--passage-tokens", "100", "--samples", "3"]
+    how += ["--price", "1,1000", "--budget", "0.12"]
+    how += ["--expand-option", "max_tokens=100", "--expand-option", "samples=3"]
     told = strop("eval", path, asked, "--expand", "hyde,lamer", *how, "--methods", "trad", "--json")
     parts = [row["expansion"] for row in told.json["query_methods"].values()]
     assert [part["replies_now"] for part in parts] == [1, 0]
@@ -787,24 +789,28 @@ def test_eval_keeps_one_budget_for_all(files: tuple[Path, Path], server: Scripte
         (["--expand", "hyde"], 2, "needs a language model"),
         (["--expand", "hydra", "--lm", "smollm2"], 1, "no query method 'hydra'"),
         (["--lm", "smollm2"], 2, "--lm needs --expand"),
-        (["--samples", "3"], 2, "--samples needs --expand"),
+        (["--expand-option", "samples=3"], 2, "--expand-option needs --expand"),
         (["--expand", "hyde,lamer", "--lm", "smollm2"], 2, "takes one query method here"),
-        (["--expand", "query2doc", "--lm", "openai:x", "--samples", "3"], 2, "is no option of"),
+        (
+            ["--expand", "query2doc", "--lm", "openai:x", "--expand-option", "samples=3"],
+            2,
+            "samples is no setting of query2doc",
+        ),
         (["--expand", "hyde", "--lm", "openai:x", "--task", "x"], 1, "task 'x' is not one of"),
         (
-            ["--expand", "hyde", "--lm", "openai:x", "--sampling-temperature", "-1"],
+            ["--expand", "hyde", "--lm", "openai:x", "--expand-option", "temperature=-1"],
             1,
-            "temperature must be 0 or more, not -1.0",
+            "temperature must be 0 or more, not -1",
         ),
         (
-            ["--expand", "hyde", "--lm", "openai:x", "--sampling-temperature", "nan"],
+            ["--expand", "hyde", "--lm", "openai:x", "--expand-option", "temperature=NaN"],
             1,
             "temperature must be 0 or more, not nan",
         ),
         (
-            ["--expand", "hyde", "--lm", "openai:x", "--sampling-temperature", "warm"],
-            2,
-            "takes a number or none",
+            ["--expand", "hyde", "--lm", "openai:x", "--expand-option", "temperature=warm"],
+            1,
+            "temperature must be 0 or more, not 'warm'",
         ),
     ],
 )

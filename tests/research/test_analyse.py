@@ -14,7 +14,7 @@ from helpers.commands import strop
 from strop import Index, evaluate
 from strop.errors import BadInput, MissingExtra
 from strop.io.datasets import read_dataset
-from strop.research.analyse import ALPHAS, boost_against_perplexity, compare_sets, sweep
+from strop.research.analyse import ALPHAS, boost_against_perplexity, sweep
 from strop.research.perplexity import PerplexitySettings, perplexities
 
 
@@ -25,18 +25,18 @@ def test_a_sweep_is_what_evaluate_says(index: Path, dataset: Path) -> None:
         report = evaluate(opened, dataset, specs)
     value = {spec: 100 * report.results[spec]["nDCG@10"] for spec in specs}
     assert found.plain == pytest.approx(value["trad"])
-    lines = {line.label: {p.x: p for p in line.points} for line in found.lines}
-    assert tuple(lines["T = 1"]) == ALPHAS
-    assert lines["T = 0.1"][2.0].value == pytest.approx(value[specs[1]])
-    assert lines["T = 1"][2.0].value == pytest.approx(value[specs[2]])
-    zero = lines["T = 1"][0.0]
+    points = {(point.fixed, point.x): point for point in found.points}
+    assert tuple(x for label, x in points if label == "T = 1") == ALPHAS
+    assert points["T = 0.1", 2.0].value == pytest.approx(value[specs[1]])
+    assert points["T = 1", 2.0].value == pytest.approx(value[specs[2]])
+    zero = points["T = 1", 0.0]
     assert (zero.value, zero.change, zero.low, zero.high) == (found.plain, 0, 0, 0)
     change = np.array([
         100 * (report.per_query[specs[1]]["nDCG@10"][q] - report.per_query["trad"]["nDCG@10"][q])
         for q in found_queries(dataset)
     ])  # fmt: skip
     half = 1.96 * change.std(ddof=1) / math.sqrt(len(change))
-    assert lines["T = 0.1"][2.0].low == pytest.approx(change.mean() - half)
+    assert points["T = 0.1", 2.0].low == pytest.approx(change.mean() - half)
 
 
 def found_queries(dataset: Path) -> list[str]:
@@ -47,34 +47,34 @@ def test_n_goes_up_to_the_longest_list(index: Path, dataset: Path) -> None:
     with Index.open(index) as opened:
         found = sweep(opened, read_dataset(dataset), "n", sets=["simple"])
         report = evaluate(opened, dataset, ["sharp:n=2:sets=simple"])
-    (line,) = [line for line in found.lines if line.label == "T = 0.1"]
-    assert [point.x for point in line.points] == [1, 2, 3]
-    assert line.points[1].value == pytest.approx(
+    points = [point for point in found.points if point.fixed == "T = 0.1"]
+    assert [point.x for point in points] == [1, 2, 3]
+    assert points[1].value == pytest.approx(
         100 * report.results["sharp:n=2:sets=simple"]["nDCG@10"]
     )
 
 
 def test_sets_are_compared_one_by_one(index: Path, dataset: Path) -> None:
     with Index.open(index) as opened:
-        _, found = compare_sets(opened, read_dataset(dataset))
+        found = sweep(opened, read_dataset(dataset), "sets")
         report = evaluate(opened, dataset, ["sharp:T=1:sets=sentences"])
-    rows = {(one.set, one.temperature): one for one in found}
-    assert set(rows) == {(name, t) for name in ("sentences", "simple") for t in (1.0, 0.1)}
-    assert rows["sentences", 1.0].point.value == pytest.approx(
+    points = {(point.fixed, point.x): point.value for point in found.points}
+    labels = ("T = 1", "T = 0.1")
+    assert set(points) == {(label, x) for label in labels for x in ("sentences", "simple")}
+    assert points["T = 1", "sentences"] == pytest.approx(
         100 * report.results["sharp:T=1:sets=sentences"]["nDCG@10"]
     )
-    assert rows["simple", 1.0].queries == 180
 
 
 def test_negative_queries_are_left_out_as_sharp_leaves_them_out(index: Path, dataset: Path) -> None:
     data = read_dataset(dataset)
     with Index.open(index) as opened:
-        before = sweep(opened, data, "alpha"), compare_sets(opened, data)
+        before = sweep(opened, data, "alpha"), sweep(opened, data, "sets")
         lists = {id_: [data.queries[q]] for q, of in data.qrels.items() for id_ in of}
         opened.import_queries(lists, "negative")
-        assert (sweep(opened, data, "alpha"), compare_sets(opened, data)) == before
-        _, alone = compare_sets(opened, data, sets=["negative"])
-    assert {one.set for one in alone} == {"negative"}
+        assert (sweep(opened, data, "alpha"), sweep(opened, data, "sets")) == before
+        alone = sweep(opened, data, "sets", sets=["negative"])
+    assert {point.x for point in alone.points} == {"negative"}
 
 
 def test_figures_are_written_with_their_numbers(index: Path, dataset: Path, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_figures_are_written_with_their_numbers(index: Path, dataset: Path, tmp_
         assert "<svg" in (out / f"{name}.svg").read_text("utf-8")
         with open(out / f"{name}.csv", newline="") as file:
             rows = list(csv.DictReader(file))
-        values = told[name].get("points") or told[name]["sets"]
+        values = told[name]["points"]
         assert [float(row["value"]) for row in rows] == [row["value"] for row in values]
     # Made again, they are the same to the byte.
     before = (out / "alpha.svg").read_bytes()

@@ -66,12 +66,15 @@ def test_list_names_every_row_and_what_is_missing(tmp_path: Path) -> None:
         assert f"\n{table.name}  " in ran.stdout
         for row in table.rows:
             assert row.label in ran.stdout
-    assert f"put corpus.jsonl, queries.jsonl, qrels/test.tsv (BEIR's layout) into {tmp_path}" in (
-        ran.stdout
-    )
-    assert f"into {tmp_path / 'out' / 'models' / 'facebook' / 'contriever'}" in ran.stdout
-    assert "docs-*.jsonl.gz of miracl/miracl-corpus" in ran.stdout
-    assert "documents/biology-*.parquet and examples/biology-*.parquet" in ran.stdout
+    data = tmp_path / "data"
+    assert "put corpus.jsonl, queries.jsonl, qrels/test.tsv of https://" in ran.stdout
+    assert f"/scifact.zip into {data / 'scifact'}  (" in ran.stdout
+    weights = tmp_path / "out" / "models" / "facebook" / "contriever"
+    assert f"hf download facebook/contriever, or put its weights into {weights}" in ran.stdout
+    passages = "hf download miracl/miracl-corpus --repo-type dataset --include"
+    assert f"{passages} 'miracl-corpus-v1.0-ko/*' --local-dir {data / 'miracl'}" in ran.stdout
+    files = "--include 'documents/biology-*.parquet' --include 'examples/biology-*.parquet'"
+    assert f"hf download xlangai/BRIGHT --repo-type dataset {files}" in ran.stdout
     as_json = strop("reproduce", "--list", "--json", "-o", tmp_path / "out").json
     assert len(as_json) == len(list(figures_of(read_tables()))) == 404
     assert {one["verdict"] for one in as_json} == {"not run"}
@@ -356,71 +359,6 @@ def test_miracl_in_its_publishers_layout(tmp_path: Path) -> None:
     assert [sourced.document.id for sourced in data.documents(tmp_path)] == ["2#0", "10#0"]
     dataset = data.dataset(tmp_path)
     assert (dataset.queries, dataset.qrels) == ({"1#0": "swali"}, {"1#0": {"2#0": 1, "10#0": 0}})
-
-
-HUB: dict[str, dict[str, Any]] = {
-    "mteb/scifact": {
-        "corpus": {"corpus": [{"_id": "4", "title": "T", "text": "words"}]},
-        "queries": {"queries": [{"_id": "1", "text": "asked"}, {"_id": "2", "text": "spare"}]},
-        "default": {
-            "train": [{"query-id": "2", "corpus-id": "4", "score": 1.0}],
-            "test": [{"query-id": "1", "corpus-id": "4", "score": 1.0}],
-        },
-    },
-    "xlangai/BRIGHT": {
-        "documents": {
-            "aops": [{"id": "x", "content": "other"}], "pony": [{"id": "4", "content": "words"}]
-        },
-        "examples": {"pony": [
-            {"id": "1", "query": "asked", "gold_ids": ["4"], "excluded_ids": ["N/A"]}
-        ]},
-    },
-    "mteb/MIRACLRetrieval": {
-        "ko-corpus": {"dev": [{"_id": "4", "title": "T", "text": "words"}]},
-        "ko-queries": {"dev": [{"_id": "1", "text": "asked"}]},
-        "ko-qrels": {"dev": [{"query-id": "1", "corpus-id": "4", "score": 1}]},
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["scifact", "bright-pony", "miracl-ko"])
-def test_hub_copies_land_in_the_publishers_layout(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The hub is not at hand: a stand-in hands out what mteb's own loaders read there."""
-    hub = pytest.importorskip("datasets")
-    monkeypatch.setattr(
-        hub, "load_dataset",
-        lambda repository, config: hub.DatasetDict(
-            {split: hub.Dataset.from_list(rows) for split, rows in HUB[repository][config].items()}
-        ),
-    )  # fmt: skip
-    data = collection(name)
-    data.download(tmp_path)
-    assert data.missing(tmp_path) is None
-    (sourced,) = data.documents(tmp_path)
-    assert (sourced.document.id, sourced.document.text) == ("4", "words")
-    dataset = data.dataset(tmp_path)
-    assert (dataset.queries, dataset.qrels) == ({"1": "asked"}, {"1": {"4": 1}})
-    assert data.spare_queries(tmp_path) == (["spare"] if name == "scifact" else [])
-
-
-def test_a_hub_that_cannot_be_reached_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub = pytest.importorskip("datasets")
-
-    def unreachable(*_: object) -> None:
-        raise ConnectionError("no route")
-
-    monkeypatch.setattr(hub, "load_dataset", unreachable)
-    ran = strop(
-        "reproduce", "beir", "--methods", "trad", "--datasets", "scifact", "--embedder",
-        "wordllama", "--download", "--data", tmp_path / "data", "-o", tmp_path,
-    )  # fmt: skip
-    assert ran.code == 0
-    assert "mteb/scifact (corpus) could not be copied from the hub: no route" in ran.stdout
-    assert "0 of 3 figures were measured" in ran.stdout
 
 
 # -- whole collections ------------------------------------------------------------------------

@@ -10,19 +10,21 @@ import re
 import shlex
 import shutil
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from strop.cli.common import AS_JSON
-from strop.cli.messages import echo, print_json
+from strop.cli.messages import echo
+from strop.cli.options import Answer, verb
 from strop.cli.progress import progress_bars
 from strop.common.text import shorten
 from strop.errors import BadInput
-from strop.types import Dataset, Progress
+from strop.types import Dataset
 
 if TYPE_CHECKING:  # loaded when the demo runs, so that --help is quick
     from strop.evaluation.changes import Change
@@ -33,45 +35,46 @@ _MEASURES = ("nDCG@10", "Success@1", "R@50")
 _COMPARE = {">=": operator.ge, "<": operator.lt}
 
 
-@click.command()
-@click.option(
-    "-o",
-    "--output",
-    "path",
-    type=Path,
-    default=Path("demo.index"),
-    show_default=True,
-    help="The index folder.",
+@verb(
+    click.option(
+        "-o",
+        "--output",
+        "path",
+        type=Path,
+        default=Path("demo.index"),
+        show_default=True,
+        help="The index folder.",
+    ),
+    click.option("--embedder", default="wordllama", show_default=True, help="Which embedder."),
 )
-@click.option("--embedder", default="wordllama", show_default=True, help="Which embedder.")
-@AS_JSON
-def demo(path: Path, embedder: str, as_json: bool) -> None:
+def demo(path: Path, embedder: str) -> Answer:
     """Index the Python standard library's documentation; score it on questions written by hand."""
+    from strop.evaluation.changes import largest_changes
+    from strop.evaluation.scoring import evaluate
+    from strop.io import stdlib_docs
+
     with progress_bars() as progress:
-        result = run_demo(path, embedder, progress)
-    if as_json:
-        print_json(result.to_json())
-        return
-    _print_demo(result, path, command())
-
-
-@dataclass(frozen=True)
-class DemoResult:
-    """What the demo found."""
-
-    version: str
-    documents: int
-    report: Report
-    changes: list[Change]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            "python": self.version,
-            "documents": self.documents,
-            **self.report.to_json(),
-            "changes": [asdict(change) for change in self.changes],
-        }
+        if progress is not None:
+            progress("reading documentation", 0, 1)
+        documents = stdlib_docs.read_stdlib()
+        if progress is not None:
+            progress("reading documentation", 1, 1)
+        with _open(path, embedder) as index:
+            _refuse_other_documents(index)
+            index.sharpen("sentences")
+            index.add(documents, progress)
+            index.keep_only(document.id for document in documents)
+            questions = read_questions()
+            report = evaluate(index, questions, ("trad", "sharp"), measures=_MEASURES)
+            gained, lost = largest_changes(index, questions, report, "sharp", 2)
+    changes = [*gained, *lost[:1]]
+    value = {
+        "python": platform.python_version(),
+        "documents": len(documents),
+        **report.to_json(),
+        "changes": [asdict(change) for change in changes],
+    }
+    return Answer(value, partial(_print_demo, len(documents), report, changes, path))
 
 
 def read_questions(version: tuple[int, int] | None = None) -> Dataset:
@@ -95,29 +98,6 @@ def admits(versions: str, version: tuple[int, int]) -> bool:
     return bool(_COMPARE[sign](version, (int(major), int(minor))))
 
 
-def run_demo(path: Path, embedder: str, progress: Progress | None = None) -> DemoResult:
-    """Index the standard library's documentation at ``path`` (or bring it up to date) and score."""
-    from strop.evaluation.changes import largest_changes
-    from strop.evaluation.scoring import evaluate
-    from strop.io import stdlib_docs
-
-    if progress is not None:
-        progress("reading documentation", 0, 1)
-    documents = stdlib_docs.read_stdlib()
-    if progress is not None:
-        progress("reading documentation", 1, 1)
-    with _open(path, embedder) as index:
-        _refuse_other_documents(index)
-        index.sharpen("sentences")
-        index.add(documents, progress)
-        index.keep_only(document.id for document in documents)
-        questions = read_questions()
-        report = evaluate(index, questions, ("trad", "sharp"), measures=_MEASURES)
-        gained, lost = largest_changes(index, questions, report, "sharp", 2)
-    changes = [*gained, *lost[:1]]
-    return DemoResult(platform.python_version(), len(documents), report, changes)
-
-
 def _open(path: Path, embedder: str) -> Index:
     from strop.index import Index
 
@@ -137,27 +117,27 @@ def _refuse_other_documents(index: Index) -> None:
             )
 
 
-def command() -> str:
+def _command() -> str:
     """Return how this strop is called from here: by name, or by the path of its script."""
     script = Path(sys.argv[0])
-    found = shutil.which("strop")
-    if found and script.name == "strop" and Path(found).resolve() == script.resolve():
+    on_path = shutil.which("strop")
+    if on_path and script.name == "strop" and Path(on_path).resolve() == script.resolve():
         return "strop"
     return os.path.relpath(script) if script.name == "strop" else f"{sys.executable} -m strop"
 
 
-def _print_demo(result: DemoResult, path: Path, command: str) -> None:
-    """Print what the demo found and the line to type next."""
+def _print_demo(documents: int, report: Report, changes: Sequence[Change], path: Path) -> None:
+    """Print what was measured and the line to type next."""
     from strop.cli.tables import plain, print_report, standard_output
 
     out = standard_output()
     out.print(
-        f"\n{result.documents:,} documents of the Python {result.version} standard library, "
-        f"{result.report.queries} questions written by hand\n"
+        f"\n{documents:,} documents of the Python {platform.python_version()} standard library, "
+        f"{report.queries} questions written by hand\n"
     )
-    print_report(result.report)
+    print_report(report)
     out.print("\nThe two answers that gained most and the one that lost most, and why:")
-    for change in result.changes:
+    for change in changes:
         answer = change.moves[0]
         cause = answer if change.after > change.before else change.moves[-1]
         before, after = (str(rank or "beyond 50") for rank in (answer.before, answer.after))
@@ -169,6 +149,6 @@ def _print_demo(result: DemoResult, path: Path, command: str) -> None:
         for part in cause.why[:2]:
             out.print(plain(f"    {part.moved:+.3f}  {shorten(part.text, 84)}"))
     out.print("\nSearch it yourself:\n")
-    question = result.changes[0].text if result.changes else "copy a file"
-    words = [command, "search", shlex.quote(str(path)), shlex.quote(question), "--explain"]
+    question = changes[0].text if changes else "copy a file"
+    words = [_command(), "search", shlex.quote(str(path)), shlex.quote(question), "--explain"]
     echo(f"  {' '.join(words)}\n")

@@ -3,65 +3,56 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from strop.cli.common import (
-    AS_JSON,
-    corpus_options,
-    delete_index,
-    documents_of,
-    named_options,
-    open_index,
-    report_changes,
-)
-from strop.cli.messages import echo, print_json, say
+from strop.cli.common import changed, open_index
+from strop.cli.messages import say
+from strop.cli.options import CORPUS, INDEX, Answer, named_values, verb
 from strop.cli.progress import progress_bars
 from strop.common.text import counted
-from strop.errors import IndexBusy, StropError
-from strop.io.files import filled_lines
+from strop.errors import BadInput, IndexBusy, StropError
+from strop.io.files import filled_lines, shown_name
 
 
-@click.command()
-@click.argument("corpus")
-@click.option("-o", "--output", "path", required=True, type=Path, help="The index folder.")
-@click.option("--embedder", help="Embedder, see above.  [the index's own; for a new one wordllama]")
-@click.option("--base-url", help="Server of api: embedders, such as http://127.0.0.1:8080/v1.")
-@click.option(
-    "--option",
-    "options",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Option of the embedder, such as max_length=512 (repeatable).",
+@verb(
+    click.argument("corpus"),
+    click.option("-o", "--output", "path", required=True, type=Path, help="The index folder."),
+    click.option(
+        "--embedder", help="Embedder, see above.  [the index's own; for a new one wordllama]"
+    ),
+    click.option("--base-url", help="Server of api: embedders, such as http://127.0.0.1:8080/v1."),
+    named_values("--option", "options", "Option of the embedder, such as max_length=512"),
+    click.option(
+        "--queries",
+        type=click.Choice(["sentences", "none"]),
+        default="sentences",
+        show_default=True,
+        help="Sharpen with the documents' own sentences, or with nothing yet.",
+    ),
+    click.option(
+        "--query-vectors",
+        type=click.Choice(["int8", "float32"]),
+        help="How a new index stores its query vectors.  [int8]",
+    ),
+    CORPUS,
 )
-@click.option(
-    "--queries",
-    type=click.Choice(["sentences", "none"]),
-    default="sentences",
-    show_default=True,
-    help="Sharpen with the documents' own sentences, or with nothing yet.",
-)
-@click.option(
-    "--query-vectors",
-    type=click.Choice(["int8", "float32"]),
-    help="How a new index stores its query vectors.  [int8]",
-)
-@corpus_options
-@AS_JSON
 def build(
     corpus: str,
     path: Path,
     embedder: str | None,
     base_url: str | None,
-    options: tuple[str, ...],
+    options: dict[str, Any],
     queries: str,
     query_vectors: str | None,
-    as_json: bool,
     **reading: Any,
-) -> None:
+) -> Answer:
     """Index CORPUS and sharpen it.
 
     CORPUS is a BEIR folder, a JSONL, CSV, TSV or Parquet file, a folder of .txt and .md files, or -
@@ -79,7 +70,7 @@ def build(
     """
     from strop.index import Index
 
-    settings = named_options(options) | ({"base_url": base_url} if base_url else {})
+    settings = options | ({"base_url": base_url} if base_url else {})
     exists = (path / "catalog.sqlite").exists()
     new_folder = not path.exists()
     was_empty = new_folder or (path.is_dir() and not any(path.iterdir()))
@@ -98,7 +89,7 @@ def build(
             with progress_bars() as progress:
                 if queries == "sentences" and not exists:
                     index.sharpen("sentences", progress=progress)
-                changes = index.add(documents_of(corpus, reading), progress)
+                changes = index.add(_documents(corpus, reading), progress)
                 # Adding has finished whatever an interrupted run left, so the sets are known now.
                 if queries == "sentences" and exists and "sentences" not in index.info()["sets"]:
                     index.sharpen("sentences", progress=progress)
@@ -107,40 +98,62 @@ def build(
         except StropError:
             if was_empty and not len(index):  # nothing was added: leave no empty index behind
                 index.close()
-                delete_index(path, folder_too=new_folder)
+                _empty(path)
+                if new_folder:
+                    path.rmdir()
             raise
     if exists:
         say(f"{path} existed: added what is new, updated what changed, removed nothing")
-    report_changes(path, asdict(changes), as_json)
+    return changed(path, asdict(changes))
 
 
-@click.command()
-@click.argument("path", metavar="INDEX", type=Path)
-@click.argument("corpus")
-@click.option(
-    "--keep-queries",
-    is_flag=True,
-    help="Queries imported or generated for an older text of a document count for the new one.",
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _documents(corpus: str, options: dict[str, Any]) -> Iterator[Any]:
+    """Yield a corpus's documents with their places; an empty corpus is an error."""
+    from strop.io.corpora import read_corpus_with_places
+
+    empty = True
+    for sourced in read_corpus_with_places(corpus, **options):
+        empty = False
+        yield sourced.document, sourced.where
+    if empty:
+        raise BadInput(f"{shown_name(corpus)} contains no documents")
+
+
+@verb(
+    INDEX,
+    click.argument("corpus"),
+    click.option(
+        "--keep-queries",
+        is_flag=True,
+        help="Queries imported or generated for an older text of a document count for the new one.",
+    ),
+    CORPUS,
 )
-@corpus_options
-@AS_JSON
-def add(path: Path, corpus: str, keep_queries: bool, as_json: bool, **reading: Any) -> None:
+def add(path: Path, corpus: str, keep_queries: bool, **reading: Any) -> Answer:
     """Add the documents of CORPUS to INDEX; a known id with another text is updated.
 
     Imported and generated queries of a text that changed count no more in searches, until they are
     imported or generated again: `strop info` says how many. --keep-queries keeps them.
     """
     with open_index(path) as index, progress_bars() as progress:
-        changes = index.add(documents_of(corpus, reading), progress, keep_queries=keep_queries)
-    report_changes(path, asdict(changes), as_json)
+        changes = index.add(_documents(corpus, reading), progress, keep_queries=keep_queries)
+    return changed(path, asdict(changes))
 
 
-@click.command()
-@click.argument("path", metavar="INDEX", type=Path)
-@click.argument("ids", nargs=-1)
-@click.option("--file", help="A file with one id per line; - for standard input.")
-@AS_JSON
-def remove(path: Path, ids: tuple[str, ...], file: str | None, as_json: bool) -> None:
+@verb(
+    INDEX,
+    click.argument("ids", nargs=-1),
+    click.option("--file", help="A file with one id per line; - for standard input."),
+)
+def remove(path: Path, ids: tuple[str, ...], file: str | None) -> Answer:
     """Remove documents by id; if one id is unknown, nothing is removed."""
     unwanted = [*ids, *(line.strip() for _, line in (filled_lines(file) if file else ()))]
     if not unwanted:
@@ -149,72 +162,59 @@ def remove(path: Path, ids: tuple[str, ...], file: str | None, as_json: bool) ->
         index.remove(unwanted)
         left = len(index)
     removed = len(set(unwanted))
-    if as_json:
-        print_json({"removed": removed, "documents": left})
-    else:
-        echo(f"removed {counted(removed, 'document')}; {left:,} left")
+    message = f"removed {counted(removed, 'document')}; {left:,} left"
+    return Answer({"removed": removed, "documents": left}, message)
 
 
-@click.command()
-@click.argument("path", metavar="INDEX", type=Path)
-@click.option(
-    "--option",
-    "options",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Option of the embedder that changes no stored vector, such as max_chars=8000"
-    " (repeatable).",
+@verb(
+    INDEX,
+    named_values(
+        "--option",
+        "options",
+        "Option of the embedder that changes no stored vector, such as max_chars=8000",
+    ),
 )
-@AS_JSON
-def finish(path: Path, options: tuple[str, ...], as_json: bool) -> None:
+def finish(path: Path, options: dict[str, Any]) -> Answer:
     """Continue interrupted work on INDEX: embed what still waits.
 
     Documents that the embedder refused are tried again.
     """
-    with open_index(path, **named_options(options)) as index, progress_bars() as progress:
+    with open_index(path, **options) as index, progress_bars() as progress:
         index.finish(progress)
-    report_changes(path, {}, as_json)
+    return changed(path, {})
 
 
-@click.command()
-@click.argument("path", metavar="INDEX", type=Path)
-@click.argument("id_", metavar="ID")
-@AS_JSON
-def show(path: Path, id_: str, as_json: bool) -> None:
+@verb(INDEX, click.argument("id_", metavar="ID"))
+def show(path: Path, id_: str) -> Answer:
     """Show a document, its stored queries and its references."""
+    from strop.cli.tables import print_document
+
     with open_index(path) as index:
         document, queries = index.get(id_), index.queries_of(id_)
         references = index.references_of(id_)
-    if as_json:
-        chosen = asdict(references) if references else None
-        print_json({**asdict(document), "queries": queries, "references": chosen})
-        return
-    from strop.cli.tables import print_document
-
-    print_document(document, queries, references)
+    chosen = asdict(references) if references else None
+    value = {**asdict(document), "queries": queries, "references": chosen}
+    return Answer(value, partial(print_document, document, queries, references))
 
 
-@click.command()
-@click.argument("path", metavar="INDEX", type=Path)
-@click.option("--neighbors", default=100, show_default=True, help="Nearest documents to cluster.")
-@click.option("--k", "sizes", default="3:10", show_default=True, help="Numbers of clusters to try.")
-@click.option("--seed", default=0, show_default=True, help="Seed of KMeans.")
-@click.option(
-    "--method",
-    type=click.Choice(["auto", "exact", "cells"]),
-    default="auto",
-    show_default=True,
-    help="How neighbours are found; cells is approximate, for very large corpora.",
+@verb(
+    INDEX,
+    click.option(
+        "--neighbors", default=100, show_default=True, help="Nearest documents to cluster."
+    ),
+    click.option(
+        "--k", "sizes", default="3:10", show_default=True, help="Numbers of clusters to try."
+    ),
+    click.option("--seed", default=0, show_default=True, help="Seed of KMeans."),
+    click.option(
+        "--method",
+        type=click.Choice(["auto", "exact", "cells"]),
+        default="auto",
+        show_default=True,
+        help="How neighbours are found; cells is approximate, for very large corpora.",
+    ),
 )
-@AS_JSON
-def references(
-    path: Path,
-    neighbors: int,
-    sizes: str,
-    seed: int,
-    method: str,
-    as_json: bool,
-) -> None:
+def references(path: Path, neighbors: int, sizes: str, seed: int, method: str) -> Answer:
     """Choose for each document the similar ones it must be told apart from.
 
     Run it again after documents were added, changed or removed: only what that affects is chosen
@@ -230,7 +230,5 @@ def references(
         with progress_bars() as progress:
             chosen = index.select_references(settings, method=method, progress=progress)
         stored = index.info()["references"] or {"documents": 0, "out_of_date": 0}
-    if as_json:
-        print_json({"chosen": chosen, **stored})
-    else:
-        echo(f"references of {counted(stored['documents'], 'document')} ({chosen:,} chosen now)")
+    message = f"references of {counted(stored['documents'], 'document')} ({chosen:,} chosen now)"
+    return Answer({"chosen": chosen, **stored}, message)

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
 from strop.cli.messages import echo, say, warn
-from strop.cli.tables import plain, standard_output
+from strop.cli.tables import plain, print_pairs
 from strop.common.text import counted
 from strop.generate.plan import EXPECTED_REFERENCES
 from strop.lm.base import THIS_PROCESS
@@ -20,9 +17,6 @@ if TYPE_CHECKING:
 
 def print_estimate(generation: Generation, estimate: Estimate, batch: bool) -> None:
     """Print what a run would cost and who would receive the text."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="dim")
-    table.add_column()
     guessed = " (a guess)" if estimate.guessed else ""
     answered = f" ({estimate.stored:,} answered)" if estimate.stored else ""
     rows = {
@@ -49,9 +43,7 @@ def print_estimate(generation: Generation, estimate: Estimate, batch: bool) -> N
         share = packed.input_tokens / max(1, estimate.input_tokens)
         cost = "" if packed.cost is None else f", {_money(packed.cost)}"
         rows["with --packed"] = f"{packed.calls:,} calls, {share:.0%} of the tokens in{cost}"
-    for name, value in rows.items():
-        table.add_row(name, Text(value))
-    standard_output().print(table)
+    print_pairs(rows.items())
 
 
 def print_summary(generation: Generation, summary: Summary, again: str) -> None:
@@ -62,7 +54,7 @@ def print_summary(generation: Generation, summary: Summary, again: str) -> None:
         tokens = f"{spending.input_tokens:,} tokens in, {spending.output_tokens:,} out"
         cost = "" if spending.cost is None else f", {_money(spending.cost)}"
         now += f" ({tokens}{cost})"
-    queries = counted(summary.queries, "query", "queries")
+    queries = counted(summary.queries, "query")
     documents = counted(summary.documents, "document")
     echo(f"set {generation.name}: {queries} for {documents}; {now}")
     if summary.dropped:

@@ -13,9 +13,6 @@ from strop.types import Progress
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-_shown: list[Bars] = []
-"""The bars on the terminal now."""
-
 
 @contextmanager
 def progress_bars() -> Iterator[Progress | None]:
@@ -32,18 +29,8 @@ def progress_bars() -> Iterator[Progress | None]:
             tasks[label] = bars.add_task(label, total=total, note=note)
         bars.update(tasks[label], completed=done, total=total, note=note)
 
-    _shown.append(bars)
-    try:
-        with bars:
-            yield show
-    finally:
-        _shown.remove(bars)
-
-
-def end_progress() -> None:
-    """Take progress bars off the terminal before something is printed beside them."""
-    for bars in _shown:
-        bars.stop()
+    with bars:
+        yield show
 
 
 def _new_bars() -> Bars:

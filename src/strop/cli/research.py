@@ -2,146 +2,146 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from strop.cli.common import AS_JSON, named_options, open_index, split_list, split_sets
-from strop.cli.messages import echo, print_json
+from strop.cli.common import open_index
+from strop.cli.options import (
+    DATASET,
+    INDEX,
+    LABELLED,
+    MEASURES,
+    SETS,
+    Answer,
+    named_values,
+    read_labelled,
+    split_option,
+    verb,
+)
 from strop.cli.progress import progress_bars
+from strop.common.text import counted
 
 if TYPE_CHECKING:
     from strop.research.paper import Table
     from strop.research.reproduce import Outcome
 
 
-@click.command()
-@click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--list", "only_list", is_flag=True, help="List the figures and what each one needs.")
-@click.option(
-    "--data", type=Path, envvar="STROP_DATA", help="Folder of collections.  [OUTPUT/data]"
+@verb(
+    click.argument("tables", nargs=-1, metavar="[TABLE]..."),
+    click.option(
+        "--list", "only_list", is_flag=True, help="List the figures and what each one needs."
+    ),
+    click.option(
+        "--data", type=Path, envvar="STROP_DATA", help="Folder of collections.  [OUTPUT/data]"
+    ),
+    click.option(
+        "--models",
+        type=Path,
+        envvar="STROP_MODELS",
+        help="Folder of model weights.  [OUTPUT/models]",
+    ),
+    click.option("--queries", type=Path, help="Folder of generated queries.  [OUTPUT/queries]"),
+    click.option("--queries-by", default="", help="The model that wrote the generated queries."),
+    click.option("--sentences", is_flag=True, help="Use the documents' own sentences as queries."),
+    click.option("--lm", help="Language model that writes missing queries."),
+    named_values("--lm-option", "lm_options", "Option of --lm"),
+    click.option(
+        "--examples",
+        type=Path,
+        help="File of example queries for the prompt, one per line.  [5 unused ones]",
+    ),
+    click.option(
+        "--budget", type=float, help="Stop before spending more than this per query set (USD)."
+    ),
+    click.option("--embedder", help="Use this embedder for every row."),
+    named_values("--option", "options", "Option of --embedder"),
+    click.option(
+        "--perplexity-lm", help="Model that measures perplexity: hf:MODEL, hf:FILE.gguf or smollm2."
+    ),
+    click.option("--documents", type=int, help="Number of documents for perplexity.  [500]"),
+    split_option("--datasets", help="Only these collections, such as scifact,nfcorpus."),
+    split_option("--methods", help="Only these methods, such as trad,consharp."),
+    split_option("--embedders", help="Only these embedders, such as contriever."),
+    click.option(
+        "--tolerance",
+        type=float,
+        help="Accepted difference in points.  [0.3; 1 with generated text]",
+    ),
+    click.option(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("reproduction"),
+        show_default=True,
+        help="Folder of indexes and results; run again to continue.",
+    ),
 )
-@click.option(
-    "--models", type=Path, envvar="STROP_MODELS", help="Folder of model weights.  [OUTPUT/models]"
-)
-@click.option("--queries", type=Path, help="Folder of generated queries.  [OUTPUT/queries]")
-@click.option("--queries-by", default="", help="The model that wrote the generated queries.")
-@click.option("--sentences", is_flag=True, help="Use the documents' own sentences as queries.")
-@click.option("--lm", help="Language model that writes missing queries.")
-@click.option(
-    "--lm-option", "lm_options", multiple=True, metavar="NAME=VALUE", help="Option of --lm."
-)
-@click.option(
-    "--examples",
-    type=Path,
-    help="File of example queries for the prompt, one per line.  [5 unused ones]",
-)
-@click.option(
-    "--budget", type=float, help="Stop before spending more than this per query set (USD)."
-)
-@click.option("--embedder", help="Use this embedder for every row.")
-@click.option(
-    "--option", "options", multiple=True, metavar="NAME=VALUE", help="Option of --embedder."
-)
-@click.option(
-    "--perplexity-lm", help="Model that measures perplexity: hf:MODEL, hf:FILE.gguf or smollm2."
-)
-@click.option("--documents", type=int, help="Number of documents for perplexity.  [500]")
-@click.option("--download", is_flag=True, help="Download missing collections and weights.")
-@click.option("--datasets", help="Only these collections, such as scifact,nfcorpus.")
-@click.option("--methods", help="Only these methods, such as trad,consharp.")
-@click.option("--embedders", help="Only these embedders, such as contriever.")
-@click.option(
-    "--tolerance", type=float, help="Accepted difference in points.  [0.3; 1 with generated text]"
-)
-@click.option(
-    "-o", "--output", type=Path, default=Path("reproduction"), show_default=True,
-    help="Folder of indexes and results; run again to continue.",
-)  # fmt: skip
-@AS_JSON
 def reproduce(
     tables: tuple[str, ...],
     only_list: bool,
-    datasets: str | None,
-    methods: str | None,
-    embedders: str | None,
+    datasets: list[str],
+    methods: list[str],
+    embedders: list[str],
     tolerance: float | None,
-    as_json: bool,
+    examples: Path | None,
+    perplexity_lm: str | None,
+    documents: int | None,
     **given: Any,
-) -> None:
+) -> Answer:
     """Measure the paper's tables with the data and models at hand, and compare.
 
     Tables: beir, beir-recall, beir-map, query-side, index-time, bright, miracl, perplexity; without
     TABLE all of them. Missing data is listed with the folder it belongs in: docs/reproduce.md.
     """
+    from strop.io.files import filled_lines
     from strop.research.paper import chosen_tables, figures_of
+    from strop.research.perplexity import PerplexitySettings
     from strop.research.reproduce import averages, reproduce
+    from strop.research.reproduce_plan import Setup
 
     chosen = chosen_tables(tables)
-    only = [split_list(part) for part in (datasets, methods, embedders)]
     figures = [
         figure
         for figure in figures_of(chosen)
-        if all(
-            not wanted or value in wanted
-            for wanted, value in zip(
-                only, (figure.dataset, figure.row.method, figure.row.embedder), strict=True
-            )
-        )
+        if (not datasets or figure.dataset in datasets)
+        and (not methods or figure.row.method in methods)
+        and (not embedders or figure.row.embedder in embedders)
     ]
     if not figures:
         raise click.UsageError(
             "no figure of the paper has these datasets, methods and embedders together"
         )
-    setup = _setup(**given)
+    shown = tuple(line.strip() for _, line in filled_lines(examples)) if examples else ()
+    perplexity = None
+    if perplexity_lm:
+        perplexity = PerplexitySettings(perplexity_lm, documents=documents or 500)
+    setup = Setup(examples=shown, perplexity=perplexity, **given)
     with progress_bars() as progress:
         outcomes = list(
             reproduce(figures, setup, tolerance=tolerance, run=not only_list, progress=progress)
         )
     outcomes += averages(outcomes, tolerance)
-    if as_json:
-        print_json([outcome.to_json() for outcome in outcomes])
-        return
-    for table in chosen:
+    value = [outcome.to_json() for outcome in outcomes]
+    return Answer(value, partial(_print_outcomes, chosen, outcomes, only_list))
+
+
+def _print_outcomes(tables: Sequence[Table], outcomes: Sequence[Outcome], only_list: bool) -> None:
+    from strop.cli.tables import plain, standard_output
+
+    out = standard_output()
+    for table in tables:
         here = [outcome for outcome in outcomes if outcome.table == table.name]
         if here:
+            title = plain(f"{table.title} ({table.measure})")
+            out.print(plain(f"\n{table.name}", "bold"), title, sep="  ")
             (_print_list if only_list else _print_measured)(table, here)
     _print_missing(outcomes)
-
-
-def _setup(
-    *,
-    output: Path,
-    data: Path | None,
-    models: Path | None,
-    queries: Path | None,
-    queries_by: str,
-    sentences: bool,
-    lm: str | None,
-    lm_options: Sequence[str],
-    examples: Path | None,
-    budget: float | None,
-    embedder: str | None,
-    options: Sequence[str],
-    perplexity_lm: str | None,
-    documents: int | None,
-    download: bool,
-) -> Any:
-    from strop.io.files import filled_lines
-    from strop.research.perplexity import PerplexitySettings
-    from strop.research.reproduce_plan import Setup
-
-    shown = tuple(line.strip() for _, line in filled_lines(examples)) if examples else ()
-    perplexity = None
-    if perplexity_lm:
-        perplexity = PerplexitySettings(perplexity_lm, documents=documents or 500)
-    return Setup(
-        output, data, models, queries, sentences, lm, named_options(lm_options), shown, budget,
-        embedder, named_options(options), perplexity, download, queries_by,
-    )  # fmt: skip
 
 
 def _print_list(table: Table, outcomes: Sequence[Outcome]) -> None:
@@ -149,7 +149,6 @@ def _print_list(table: Table, outcomes: Sequence[Outcome]) -> None:
     from strop.cli.tables import plain, plain_table, standard_output
 
     out = standard_output()
-    out.print(plain(f"\n{table.name}", "bold"), plain(f"{table.title} ({table.measure})"), sep="  ")
     datasets = list(dict.fromkeys(one.dataset for one in outcomes if one.dataset != "average"))
     shown = plain_table("", "embedder", "method", "texts by", *datasets, "average")
     for row in table.rows:
@@ -169,8 +168,8 @@ def _print_list(table: Table, outcomes: Sequence[Outcome]) -> None:
         )
     counts = Counter("measured" if one.measured is not None else one.verdict for one in outcomes)
     shown.caption = (
-        f"{len(outcomes)} figures: {counts['measured']} measured ✓, {counts['ready']} can be ○, "
-        f"{counts['not run']} lack something"
+        f"{counted(len(outcomes), 'figure')}: {counts['measured']} measured ✓,"
+        f" {counts['ready']} can be ○, {counts['not run']} lack something"
     )
     out.print(shown)
 
@@ -180,7 +179,6 @@ def _print_measured(table: Table, outcomes: Sequence[Outcome]) -> None:
     from strop.cli.tables import plain, plain_table, standard_output
 
     out = standard_output()
-    out.print(plain(f"\n{table.name}", "bold"), plain(f"{table.title} ({table.measure})"), sep="  ")
     done = [one for one in outcomes if one.measured is not None]
     if done:
         shown = plain_table("", "dataset", "expected", "measured", "difference", "verdict")
@@ -211,180 +209,113 @@ def _print_missing(outcomes: Sequence[Outcome]) -> None:
         if counts:
             out.print(f"\n{heading}")
             for why, count in sorted(counts.items()):
-                out.print(plain(f"  {why}  ({count} figures)"))
+                out.print(plain(f"  {why}  ({counted(count, 'figure')})"))
 
 
-WHAT = ("alpha", "temperature", "n", "sets", "perplexity")
-
-
-@click.command()
-@click.argument("path", metavar="INDEX", type=Path)
-@click.argument("dataset")
-@click.option(
-    "--what", default="alpha,temperature,n,sets", show_default=True,
-    help="Any of alpha, temperature, n, sets, perplexity.",
-)  # fmt: skip
-@click.option("-o", "--output", type=Path, required=True, help="Folder for the figures.")
-@click.option("--sets", help="Query sets to use, such as simple+contrastive.  [all]")
-@click.option("--measure", default="nDCG@10", show_default=True, help="Measure to draw.")
-@click.option("--split", default="test", show_default=True, help="Which qrels of DATASET.")
-@click.option("--exclude-queries", help="Ids of queries to leave out, such as 1,3.")
-@click.option("--ignore-same-id", is_flag=True, help="Skip a document with the id of the query.")
-@click.option(
-    "--method",
-    default="sharp:temperature=1",
-    show_default=True,
-    help="Perplexity: method whose gain is correlated.",
+@verb(
+    INDEX,
+    DATASET,
+    split_option(
+        "--what",
+        default="alpha,temperature,n,sets",
+        help="Any of alpha, temperature, n, sets, perplexity.",
+    ),
+    click.option("-o", "--output", type=Path, required=True, help="Folder for the figures."),
+    SETS,
+    click.option("--measure", default="nDCG@10", show_default=True, help="Measure to draw."),
+    LABELLED,
+    click.option(
+        "--method",
+        default="sharp:temperature=1",
+        show_default=True,
+        help="Perplexity: method whose gain is correlated.",
+    ),
+    click.option(
+        "--perplexity-lm",
+        default="smollm2",
+        show_default=True,
+        help="Perplexity: the model, hf:MODEL, hf:FILE.gguf or smollm2.",
+    ),
+    click.option(
+        "--documents", default=500, show_default=True, help="Perplexity: number of documents."
+    ),
+    click.option(
+        "--tokens", default=256, show_default=True, help="Perplexity: tokens per document."
+    ),
 )
-@click.option(
-    "--perplexity-lm", default="smollm2", show_default=True,
-    help="Perplexity: the model, hf:MODEL, hf:FILE.gguf or smollm2.",
-)  # fmt: skip
-@click.option(
-    "--documents", default=500, show_default=True, help="Perplexity: number of documents."
-)
-@click.option("--tokens", default=256, show_default=True, help="Perplexity: tokens per document.")
-@AS_JSON
-def analyse(
-    path: Path,
-    dataset: str,
-    what: str,
-    output: Path,
-    sets: str | None,
-    measure: str,
-    split: str,
-    exclude_queries: str | None,
-    ignore_same_id: bool,
-    method: str,
-    perplexity_lm: str,
-    documents: int,
-    tokens: int,
-    as_json: bool,
-) -> None:
+def analyse(path: Path, dataset: str, what: list[str], output: Path, **given: Any) -> Answer:
     """Draw how settings change the quality of INDEX on DATASET, as PNG, SVG and CSV.
 
     alpha, temperature and n are varied. sets uses each query set alone, to compare generators.
     perplexity correlates the gain of a document with how predictable its text is.
     """
-    from strop.evaluation.scoring import select_queries
-    from strop.io.datasets import read_dataset
-    from strop.research.analyse import (
-        boost_against_perplexity,
-        compare_sets,
-        sweep,
-        write_csv,
-    )
-    from strop.research.figures import draw_correlation, draw_sets, draw_sweep, save
+    from strop.research.analyse import SWEPT, boost_against_perplexity, sweep, write_csv
+    from strop.research.figures import draw_correlation, draw_sweep, save
     from strop.research.perplexity import PerplexitySettings
 
-    analyses = split_list(what)
-    if not analyses or set(analyses) - set(WHAT):
-        raise click.UsageError(f"--what takes any of {', '.join(WHAT)}, not {what!r}")
-    chosen = split_sets(sets)
-    results: dict[str, Any] = {}
+    known = (*SWEPT, "perplexity")
+    if not what or set(what) - set(known):
+        raise click.UsageError(f"--what takes any of {', '.join(known)}, not {','.join(what)!r}")
+    sets, results, lines = given["sets"], {}, []
     with open_index(path) as index, progress_bars() as progress:
-        data = select_queries(read_dataset(dataset, split), split_list(exclude_queries))
-        common: Any = {
-            "sets": chosen, "measure": measure, "ignore_same_id": ignore_same_id,
-            "progress": progress,
-        }  # fmt: skip
-        for name in analyses:
+        data = read_labelled(dataset, given)
+        for name in what:
             if name == "perplexity":
-                settings = PerplexitySettings(perplexity_lm, tokens, documents)
-                if chosen:
-                    method = f"{method}:sets={'+'.join(chosen)}"
-                correlation = boost_against_perplexity(
-                    index, data, method, settings, progress=progress
+                settings = PerplexitySettings(
+                    given["perplexity_lm"], given["tokens"], given["documents"]
                 )
-                rows = correlation.rows()
-                figure = draw_correlation(correlation, data.name)
-                results[name] = correlation.to_json()
-            elif name == "sets":
-                plain_value, compared = compare_sets(index, data, **common)
-                rows = [one.row() for one in compared]
-                title = f"Query sets alone: {data.name}, {len(data.queries):,} queries, α = 1"
-                figure = draw_sets(plain_value, compared, measure, title)
-                results[name] = {"plain": plain_value, "sets": rows}
+                method = given["method"] + (f":sets={'+'.join(sets)}" if sets else "")
+                found = boost_against_perplexity(index, data, method, settings, progress=progress)
+                figure, rows, results[name] = (
+                    draw_correlation(found, data.name), found.rows(), found.to_json()
+                )  # fmt: skip
+                lines.append(f"perplexity: {found.summary()}")
             else:
-                swept = sweep(index, data, name, **common)  # type: ignore[arg-type]
-                rows, figure = swept.rows(), draw_sweep(swept)
+                swept = sweep(
+                    index, data, name, sets=sets, measure=given["measure"],
+                    ignore_same_id=given["ignore_same_id"], progress=progress,
+                )  # fmt: skip
+                figure, rows = draw_sweep(swept), swept.rows()
                 results[name] = {"plain": swept.plain, "points": rows}
-            files = save(figure, output, name)
-            write_csv(output / f"{name}.csv", rows)
-            results[name]["files"] = [str(file) for file in (*files, output / f"{name}.csv")]
-    if as_json:
-        print_json(results)
-        return
-    for name, of in results.items():
-        if name == "perplexity":
-            echo(
-                f"perplexity: Pearson {of['pearson']:+.4f} (95% limits {of['low']:+.4f} to "
-                f"{of['high']:+.4f}), {of['pairs']:,} pairs, {of['documents']:,} documents"
-            )
-        else:
-            best = max(of.get("points") or of["sets"], key=lambda row: row["value"])
-            settings_ = {
-                k: v for k, v in best.items() if k in (name, "fixed", "set", "temperature")
-            }
-            at = ", ".join(f"{key} {value}" for key, value in settings_.items())
-            echo(f"{name}: best {best['value']:.2f} ({at}); plain {of['plain']:.2f}")
-        echo(f"  {of['files'][0]}")
+                lines.append(f"{name}: {swept.summary()}")
+            files = [*save(figure, output, name), output / f"{name}.csv"]
+            write_csv(files[-1], rows)
+            results[name]["files"] = [str(file) for file in files]
+            lines.append(f"  {files[0]}")
+    return Answer(results, "\n".join(lines))
 
 
-@click.command()
-@click.argument("path", metavar="INDEX", type=Path)
-@click.argument("dataset")
-@click.option("-o", "--output", type=Path, required=True, help="Folder for the page.")
-@click.option(
-    "--methods", help="Methods of `strop eval` to compare.  [those that fit the query sets]"
+@verb(
+    INDEX,
+    DATASET,
+    click.option("-o", "--output", type=Path, required=True, help="Folder for the page."),
+    split_option(
+        "--methods", help="Methods of `strop eval` to compare.  [those that fit the query sets]"
+    ),
+    click.option("--method", help="Method whose gains and losses are explained.  [sharp]"),
+    SETS,
+    MEASURES,
+    LABELLED,
+    click.option(
+        "--most", default=5, show_default=True, help="Number of gains and losses to explain."
+    ),
 )
-@click.option("--method", help="Method whose gains and losses are explained.  [sharp]")
-@click.option("--sets", help="Query sets to use, such as simple+contrastive.  [all]")
-@click.option(
-    "--measures", default="nDCG@10,R@50,AP@50", show_default=True, help="Measures to show."
-)
-@click.option("--split", default="test", show_default=True, help="Which qrels of DATASET.")
-@click.option("--exclude-queries", help="Ids of queries to leave out, such as 1,3.")
-@click.option("--ignore-same-id", is_flag=True, help="Skip a document with the id of the query.")
-@click.option("--most", default=5, show_default=True, help="Number of gains and losses to explain.")
-@AS_JSON
-def report(
-    path: Path,
-    dataset: str,
-    output: Path,
-    methods: str | None,
-    method: str | None,
-    sets: str | None,
-    measures: str,
-    split: str,
-    exclude_queries: str | None,
-    ignore_same_id: bool,
-    most: int,
-    as_json: bool,
-) -> None:
+def report(path: Path, dataset: str, output: Path, **given: Any) -> Answer:
     """Write an HTML report on INDEX and DATASET: tables, figures, explained gains and losses."""
-    import shlex
-    import sys
-
-    from strop.evaluation.scoring import select_queries
-    from strop.io.datasets import read_dataset
     from strop.research.html_report import write_report
 
+    args = click.get_current_context().meta.get("strop.args", [])
+    how = {
+        name: given[name]
+        for name in ("methods", "method", "sets", "measures", "ignore_same_id", "most")
+    }
     with open_index(path) as index, progress_bars() as progress:
         page = write_report(
             index,
-            select_queries(read_dataset(dataset, split), split_list(exclude_queries)),
+            read_labelled(dataset, given),
             output,
-            methods=split_list(methods),
-            method=method,
-            measures=split_list(measures),
-            ignore_same_id=ignore_same_id,
-            sets=split_sets(sets),
-            most=most,
-            command=shlex.join(["strop", *sys.argv[1:]]) if sys.argv[1:2] == ["report"] else "",
+            command=shlex.join(["strop", *args]),
             progress=progress,
+            **how,
         )
-    if as_json:
-        print_json({"page": str(page), "bytes": page.stat().st_size})
-    else:
-        echo(str(page))
+    return Answer({"page": str(page), "bytes": page.stat().st_size}, str(page))

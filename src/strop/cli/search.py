@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from strop.cli.common import (
-    AS_JSON,
-    open_index,
-    scoring_options,
-    split_sets,
-)
+from strop.cli.common import open_index
 from strop.cli.expand import chosen_steps, expansion_options, limits, report_expansion
-from strop.cli.messages import print_json
+from strop.cli.options import COUNT, INDEX, SCORING, Answer, verb
 from strop.cli.progress import progress_bars
 from strop.errors import BadInput
 
 
-@click.command()
-@click.argument("path", metavar="INDEX", type=Path)
-@click.argument("text")
-@click.option("-k", default=10, show_default=True, type=click.IntRange(1), help="Number of hits.")
-@click.option("--method", help="A method of `strop eval`.  [sharp]")
-@scoring_options
-@click.option("--explain", is_flag=True, help="Show which stored queries moved each document.")
-@click.option("--exact", is_flag=True, help="Score every document, also in a large index.")
-@expansion_options(several=False)
-@AS_JSON
+@verb(
+    INDEX,
+    click.argument("text"),
+    click.option("-k", default=10, show_default=True, type=COUNT, help="Number of hits."),
+    click.option("--method", help="A method of `strop eval`.  [sharp]"),
+    SCORING,
+    click.option("--explain", is_flag=True, help="Show which stored queries moved each document."),
+    click.option("--exact", is_flag=True, help="Score every document, also in a large index."),
+    expansion_options(several=False),
+)
 def search(
     path: Path,
     text: str,
@@ -37,13 +33,12 @@ def search(
     method: str | None,
     alpha: float | None,
     temperature: float | None,
-    sets: str | None,
+    sets: list[str],
     n: int | None,
     explain: bool,
     exact: bool,
-    as_json: bool,
     **expansion: Any,
-) -> None:
+) -> Answer:
     """Rank the documents of INDEX for the query TEXT."""
     if not text.strip():
         raise BadInput("the query is empty: write what to look for")
@@ -51,20 +46,18 @@ def search(
     if len(steps) > 1:
         raise click.UsageError("--expand takes one query method here")
     ((name, step),) = steps.items()
+    query_vectors: Any = None
+    about: dict[str, Any] = {}
     with open_index(path) as index:
-        chosen = index.method(
-            method, alpha=alpha, temperature=temperature, sets=split_sets(sets), n=n
-        )
-        if chosen.expanded is not None:
-            with progress_bars() as progress:
+        chosen = index.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
+        with progress_bars() as progress:
+            if chosen.expanded is not None:
                 index.augment(chosen.expanded, progress)
-        query_vectors: Any = None
-        about_expansion: dict[str, Any] = {}
-        if step is not None:
-            with progress_bars() as progress:
+            if step is not None:
                 refined = index.refine(text, step, progress=progress, **limits(expansion))
-            query_vectors = refined.vectors
-            about_expansion = {"expand": name, "expansion": refined.to_json()}
+                query_vectors = refined.vectors
+                about = {"expand": name, "expansion": refined.to_json()}
+        if step is not None:
             report_expansion(name, refined)
         hits = index.search(text, k, chosen, vectors=query_vectors, exact=exact)
         rows: list[dict[str, Any]] = []
@@ -73,12 +66,11 @@ def search(
             row = {"rank": rank, "id": id_, "score": round(float(score), 6)}
             row |= {"title": document.title, "text": document.text}
             if explain:
-                explanation = index.explain(text, id_, chosen, vectors=query_vectors)
-                row["explanation"] = asdict(explanation)
+                row["explanation"] = asdict(index.explain(text, id_, chosen, vectors=query_vectors))
             rows.append(row)
-    if as_json:
-        print_json({"query": text, "method": chosen.name, **about_expansion, "hits": rows})
-        return
     from strop.cli.tables import print_explained, print_hits
 
-    (print_explained if explain else print_hits)(rows)
+    return Answer(
+        {"query": text, "method": chosen.name, **about, "hits": rows},
+        partial(print_explained if explain else print_hits, rows),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -42,6 +42,15 @@ def plain(text: str, style: str = "") -> Text:
 def plain_table(*columns: str) -> Table:
     """Return an empty table in the house style."""
     return Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
+
+
+def print_pairs(rows: Iterable[tuple[str, str]]) -> None:
+    """Print names and values, a line for each."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    for name, value in rows:
+        table.add_row(plain(name), plain(value))
+    standard_output().print(table)
 
 
 def print_hits(rows: Sequence[dict[str, Any]]) -> None:
@@ -105,23 +114,21 @@ def print_explained(rows: Sequence[dict[str, Any]]) -> None:
 
 def print_report(report: Report) -> None:
     """Print methods side by side, in percent, with their change against the baseline."""
-    table = plain_table("", *report.measures)
-    table.columns[0].header = plain(report.dataset)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = _scores(report)
+    base = report.results[report.baseline]
     for name, values in report.results.items():
-        cells = []
-        for measure, value in values.items():
-            cell = f"{100 * value:.2f}"
-            if name != report.baseline:
-                change = 100 * (value - report.results[report.baseline][measure])
-                star = "*" if report.p_values[name][measure] < 0.05 else " "
-                cell += f" [green]{change:+.2f}[/]{star}" if change > 0 else f" {change:+.2f}{star}"
-            cells.append(cell)
-        table.add_row(plain(name), *cells)
+        table.add_row(
+            plain(name),
+            *(
+                _score(value)
+                if name == report.baseline
+                else _score(value, base[measure], report.p_values[name][measure])
+                for measure, value in values.items()
+            ),
+        )
     caption = f"{counted(report.queries, 'query')}, percent"
     if len(report.results) > 1:
-        caption += f"; change against {report.baseline}, * p < 0.05 (paired t-test, Holm)"
+        caption += f"; change against {report.baseline}, {_TESTED}"
     table.caption = plain(caption, "table.caption")
     standard_output().print(table)
     if report.gated is not None:
@@ -137,35 +144,45 @@ def print_report(report: Report) -> None:
 
 def print_grid(grid: Grid) -> None:
     """Print query methods by scoring methods, in percent, with the change against no expansion."""
-    measures = grid.first.measures
-    table = plain_table("", "", *measures)
-    table.columns[0].header = plain(grid.first.dataset)
-    for column in table.columns[2:]:
-        column.justify = "right"
+    table = _scores(grid.first, "")
     for step, report in grid.reports.items():
-        best = {name: max(of[name] for of in report.results.values()) for name in measures}
         for method, values in report.results.items():
             cells = []
             for measure, value in values.items():
-                mark = "^" if len(report.results) > 1 and value == best[measure] else " "
-                cell = f"[bold]{100 * value:.2f}[/]^" if mark == "^" else f"{100 * value:.2f} "
                 if step in grid.p_values:
-                    change = 100 * (value - grid.reports["none"].results[method][measure])
-                    star = "*" if grid.p_values[step][method][measure] < 0.05 else " "
-                    cell += f" {change:+6.2f}{star}"
-                elif grid.p_values:
-                    cell += " " * 8
-                cells.append(cell)
+                    base = grid.reports["none"].results[method][measure]
+                    cells.append(_score(value, base, grid.p_values[step][method][measure]))
+                else:
+                    cells.append(_score(value))
             table.add_row(plain(step), plain(method), *cells)
         table.add_section()
-    caption = f"{counted(grid.first.queries, 'query')}, percent; ^ best with its query method"
+    caption = f"{counted(grid.first.queries, 'query')}, percent"
     if grid.p_values:
-        caption += (
-            "; change against the same scoring method without expansion, * p < 0.05 (paired t-test,"
-            " Holm)"
-        )
+        caption += f"; change against the same scoring method without expansion, {_TESTED}"
     table.caption = plain(caption, "table.caption")
     standard_output().print(table)
+
+
+_TESTED = "* p < 0.05 (paired t-test, Holm)"
+
+
+def _scores(report: Report, *further: str) -> Table:
+    """Return an empty table with a column for each measure, numbers to the right."""
+    table = plain_table("", *further, *report.measures)
+    table.columns[0].header = plain(report.dataset)
+    for column in table.columns[1 + len(further) :]:
+        column.justify = "right"
+    return table
+
+
+def _score(value: float, base: float | None = None, p_value: float = 1.0) -> Text:
+    """Return a value in percent, and its change if there is something to compare it with."""
+    if base is None:
+        return Text(f"{100 * value:.2f}" + " " * 7)
+    change = 100 * (value - base)
+    style = "green" if change > 0 else ""
+    star = "*" if p_value < 0.05 else " "
+    return Text(f"{100 * value:.2f} ").append(f"{change:+.2f}", style).append(star)
 
 
 def print_choice(choice: Choice) -> None:
@@ -187,39 +204,31 @@ def print_choice(choice: Choice) -> None:
 
 def print_info(about: dict[str, Any]) -> None:
     """Print what an index holds."""
+    print_pairs(_contents(about))
+
+
+def _contents(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     embedder = about["embedder"]
-    table = plain_table("", "")
-    table.show_header = False
-    table.add_row("index", plain(f"{about['path']} (format {about['format']})"))
-    table.add_row("embedder", plain(f"{embedder['name']}, {embedder['dim']} dimensions"))
-    table.add_row("documents", f"{about['documents']:,}{_aside(empty=about['empty'])}")
+    yield "index", f"{about['path']} (format {about['format']})"
+    yield "embedder", f"{embedder['name']}, {embedder['dim']} dimensions"
+    yield "documents", f"{about['documents']:,}{_aside(empty=about['empty'])}"
     for name, of in about["sets"].items():
-        table.add_row(
-            plain(f"set {name}"),
-            f"{counted(of['queries'], 'text')} for {counted(of['documents'], 'document')}"
-            + f", {of['vectors']}",
-        )
+        lists = f"{counted(of['queries'], 'text')} for {counted(of['documents'], 'document')}"
+        yield f"set {name}", f"{lists}, {of['vectors']}"
         if of["older_than_text"]:
-            table.add_row("", plain(_renewal(name, of, about["path"])))
-    if about["references"]:
-        of = about["references"]
-        table.add_row(
-            "references",
-            f"of {counted(of['documents'], 'document')}, {of['neighbors']} neighbours, "
-            f"k {of['smallest']}:{of['largest']}{_aside(changes_since=of['out_of_date'])}",
-        )
-    if about["tuned"]:
-        unused = "" if about["tuned"]["in_use"] else " (not in use: the query sets have changed)"
-        table.add_row("tuned", plain(method_spec(sharp_with(about["tuned"]["method"])) + unused))
-    waiting = waiting_for_vectors(about)
-    if waiting:
-        finish = f"strop finish {shlex.quote(about['path'])}"
-        table.add_row("waiting", plain(f"{waiting:,} to embed: {finish}"))
+            yield "", _renewal(name, of, about["path"])
+    if of := about["references"]:
+        since = _aside(changes_since=of["out_of_date"])
+        chosen = f"{of['neighbors']} neighbours, k {of['smallest']}:{of['largest']}{since}"
+        yield "references", f"of {counted(of['documents'], 'document')}, {chosen}"
+    if tuned := about["tuned"]:
+        unused = "" if tuned["in_use"] else " (not in use: the query sets have changed)"
+        yield "tuned", method_spec(sharp_with(tuned["method"])) + unused
+    if waiting := waiting_for_vectors(about):
+        yield "waiting", f"{waiting:,} to embed: strop finish {shlex.quote(about['path'])}"
     if about["refused"]:
-        table.add_row("refused", plain(set_aside(about["path"], about["refused"])))
-    for label, text in _size_rows(about["sizes"], about["path"]):
-        table.add_row(plain(label), plain(text))
-    standard_output().print(table)
+        yield "refused", set_aside(about["path"], about["refused"])
+    yield from _size_rows(about["sizes"], about["path"])
 
 
 def _renewal(name: str, of: dict[str, Any], path: str) -> str:

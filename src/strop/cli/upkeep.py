@@ -3,44 +3,42 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from strop.cli.common import AS_JSON, open_index, set_aside, waiting_for_vectors
-from strop.cli.messages import echo, print_json
+from strop.cli.common import open_index, set_aside, waiting_for_vectors
+from strop.cli.options import COUNT, INDEX, Answer, verb
 from strop.cli.progress import progress_bars
 from strop.common.text import counted, human_bytes
 
 
-@click.command()
-@click.argument("path", metavar="INDEX", type=Path)
-@AS_JSON
-def info(path: Path, as_json: bool) -> None:
+@verb(INDEX)
+def info(path: Path) -> Answer:
     """Show what INDEX holds, its size, and what still waits to be embedded."""
-    with open_index(path) as index:
-        about = index.info()
-    if as_json:
-        print_json(about)
-        return
     from strop.cli.tables import print_info
 
-    print_info(about)
+    with open_index(path) as index:
+        about = index.info()
+    return Answer(about, partial(print_info, about))
 
 
-@click.command()
-@click.argument("path", metavar="INDEX", type=Path)
-@click.option("--repair", is_flag=True, help="Compute damaged vectors again from the catalog.")
-@click.option("--recall", is_flag=True, help="Also compare fast searches with exact ones.")
-@click.option(
-    "--sample",
-    type=click.IntRange(1),
-    default=100,
-    show_default=True,
-    help="Number of stored queries that --recall uses.",
+@verb(
+    INDEX,
+    click.option("--repair", is_flag=True, help="Compute damaged vectors again from the catalog."),
+    click.option("--recall", is_flag=True, help="Also compare fast searches with exact ones."),
+    click.option(
+        "--sample",
+        type=COUNT,
+        default=100,
+        show_default=True,
+        help="Number of stored queries that --recall uses.",
+    ),
 )
-@AS_JSON
-def check(path: Path, repair: bool, recall: bool, sample: int, as_json: bool) -> None:
+def check(path: Path, repair: bool, recall: bool, sample: int) -> Answer:
     """Read every file of INDEX and report damage; exit code 1 if there is any.
 
     Vectors are compared with their checksums; SQLite examines the catalog.
@@ -49,44 +47,47 @@ def check(path: Path, repair: bool, recall: bool, sample: int, as_json: bool) ->
         problems = index.check(repair, progress)
         measured = index.recall(sample) if recall and (repair or not problems) else None
         about = index.info()
-    waiting, refused = waiting_for_vectors(about), about["refused"]
-    repaired = bool(problems) and repair
-    if as_json:
-        result = {"problems": problems, "repaired": repaired, "waiting": waiting}
-        result["refused"] = refused
-        print_json(result | ({"recall": measured} if measured else {}))
+    result = {
+        "problems": problems,
+        "repaired": bool(problems) and repair,
+        "waiting": waiting_for_vectors(about),
+        "refused": about["refused"],
+        **({"recall": measured} if measured else {}),
+    }
+    damaged = click.exceptions.Exit(1) if problems and not repair else None
+    return Answer(result, "\n".join(_checked(path, result, about["unfinished"])), damaged)
+
+
+def _checked(path: Path, result: dict[str, Any], unfinished: str) -> Iterator[str]:
+    """Yield the lines that say what a check found."""
+    yield from result["problems"]
+    if not result["problems"]:
+        yield "No damage found"
+    elif result["repaired"]:
+        yield "Repaired"
     else:
-        for problem in problems:
-            echo(problem)
-        if not problems:
-            echo("No damage found")
-        elif repaired:
-            echo("Repaired")
-        else:
-            echo(f"Damaged; to repair it: strop check {shlex.quote(str(path))} --repair")
-        if waiting:
-            echo(about["unfinished"])
-        if refused:
-            echo(set_aside(path, refused))
-        if measured:
-            scored = "candidates" if measured["two_stage"] else "every document, so it is exact"
-            echo(
-                f"overlap@{measured['k']} with the exact ranking: {measured['overlap']:.4f} "
-                f"({counted(measured['queries'], 'stored query')}; searches score {scored})"
-            )
-    if problems and not repair:
-        raise click.exceptions.Exit(1)
+        yield f"Damaged; to repair it: strop check {shlex.quote(str(path))} --repair"
+    if result["waiting"]:
+        yield unfinished
+    if result["refused"]:
+        yield set_aside(path, result["refused"])
+    if measured := result.get("recall"):
+        scored = "candidates" if measured["two_stage"] else "every document, so it is exact"
+        yield (
+            f"overlap@{measured['k']} with the exact ranking: {measured['overlap']:.4f} "
+            f"({counted(measured['queries'], 'stored query')}; searches score {scored})"
+        )
 
 
-@click.command()
-@click.argument("path", metavar="INDEX", type=Path)
-@click.option(
-    "--query-vectors",
-    type=click.Choice(["int8", "float32"]),
-    help="Store vectors in this form from now on, also those already stored.  [unchanged]",
+@verb(
+    INDEX,
+    click.option(
+        "--query-vectors",
+        type=click.Choice(["int8", "float32"]),
+        help="Store vectors in this form from now on, also those already stored.  [unchanged]",
+    ),
 )
-@AS_JSON
-def compact(path: Path, query_vectors: str | None, as_json: bool) -> None:
+def compact(path: Path, query_vectors: str | None) -> Answer:
     """Free space left by removals and updates; searches continue meanwhile.
 
     `strop info` shows how much that is. It needs room for a second copy of what is kept. Precision
@@ -96,24 +97,18 @@ def compact(path: Path, query_vectors: str | None, as_json: bool) -> None:
         with progress_bars() as progress:
             freed = index.compact(progress, query_vectors)
         sizes = index.info()["sizes"]
-    if as_json:
-        print_json({"freed_bytes": freed, "sizes": sizes})
-    else:
-        change = "freed" if freed >= 0 else "more than before"
-        echo(f"{human_bytes(abs(freed))} {change}, {human_bytes(sizes['total'])} in all")
+    change = "freed" if freed >= 0 else "more than before"
+    message = f"{human_bytes(abs(freed))} {change}, {human_bytes(sizes['total'])} in all"
+    return Answer({"freed_bytes": freed, "sizes": sizes}, message)
 
 
-@click.command()
-@click.argument("path", metavar="INDEX", type=Path)
-@AS_JSON
-def trust(path: Path, as_json: bool) -> None:
+@verb(INDEX)
+def trust(path: Path) -> Answer:
     """Use the embedder that INDEX names, also code, folders and addresses of its maker.
 
     Only for an index whose maker you trust. This is remembered in your own configuration folder.
     """
     with open_index(path) as index:
         covered = index.trust()
-    if as_json:
-        print_json({"trusted": covered})
-    else:
-        echo(f"Trusted: {', '.join(covered)}" if covered else "Nothing in it needs your trust")
+    message = f"Trusted: {', '.join(covered)}" if covered else "Nothing in it needs your trust"
+    return Answer({"trusted": covered}, message)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from strop.errors import BadInput
-from strop.evaluation.scoring import Report, evaluate, select_queries, significance
+from strop.evaluation.scoring import Report, Run, evaluate, select_queries, significance
 from strop.expand.methods import QueryMethod
 from strop.expand.refining import Refined
 from strop.index import Index
@@ -40,6 +40,12 @@ class Grid:
     def first(self) -> Report:
         """Any of the reports, for what all have in common."""
         return next(iter(self.reports.values()))
+
+    def runs(self) -> Iterator[tuple[str, Run]]:
+        """Yield every ranking with its name."""
+        for step, report in self.reports.items():
+            for method, run in report.runs.items():
+                yield method if step == NONE else f"{step}.{method}", run
 
     def to_json(self, per_query: bool = False) -> dict[str, Any]:
         """Return the figures as JSON values, without the runs."""

@@ -25,6 +25,7 @@ from strop.expand.refining import Embed, Refined, Refinement
 from strop.generate.templates import Profile
 from strop.lm import LM, Price
 from strop.lm import load as load_lm
+from strop.methods import check_count
 from strop.search.searcher import Searcher
 from strop.types import Progress, Vectors
 
@@ -52,11 +53,12 @@ class QueryMethod(ABC):
         task_named(self.task)
         check_choice("profile", self.profile, get_args(Profile))
         for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type in ("int", int) and (isinstance(value, bool) or value < 1):
-                raise BadInput(f"{field.name} must be 1 or more, not {value!r}")
-        if self.temperature is not None and not 0 <= self.temperature < math.inf:
-            raise BadInput(f"temperature must be 0 or more, not {self.temperature!r}")
+            if field.type in ("int", int):
+                check_count(field.name, getattr(self, field.name))
+        if self.temperature is not None:
+            number = isinstance(self.temperature, (int, float))
+            if not number or not 0 <= self.temperature < math.inf:
+                raise BadInput(f"temperature must be 0 or more, not {self.temperature!r}")
         object.__setattr__(self, "examples", tuple(map(tuple, self.examples)))
         object.__setattr__(self, "lm", load_lm(self.lm))
 

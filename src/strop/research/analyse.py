@@ -1,4 +1,4 @@
-"""Analyses of settings: sweeps, query sets side by side, boost against perplexity."""
+"""Analyses of settings: sweeps, each query set alone, boost against perplexity."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,17 @@ from strop.research.perplexity import PerplexitySettings, perplexities
 from strop.types import Dataset, Hits, Progress, Vectors
 
 Doubles = NDArray[np.float64]
-What = Literal["alpha", "temperature", "n"]
-
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 TEMPERATURES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 NUMBERS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50)
+_BY_TEMPERATURE: dict[str, dict[str, Any]] = {
+    "T = 1": {"temperature": 1.0},
+    "T = 0.1": {"temperature": 0.1},
+}
+_BY_ALPHA: dict[str, dict[str, Any]] = {"α = 1": {"alpha": 1.0}, "α = 2": {"alpha": 2.0}}
+SWEPT = {"alpha": _BY_TEMPERATURE, "temperature": _BY_ALPHA, "n": _BY_TEMPERATURE,
+         "sets": _BY_TEMPERATURE}  # fmt: skip
+"""What can be varied, and what is fixed for each curve: the paper's value, and strop's."""
 _TOP = 100
 _RESAMPLES = 1000
 _AT_ONCE = 16
@@ -36,10 +42,12 @@ _AT_ONCE = 16
 class Point:
     """A setting's mean over queries, its change against plain search and 95% limits of that.
 
-    All in percent.
+    All in percent. ``fixed`` names the curve, ``x`` is the varied setting: a number, or the name
+    of the query set that is used alone.
     """
 
-    x: float
+    fixed: str
+    x: float | str
     value: float
     change: float
     low: float
@@ -47,139 +55,86 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Line:
-    """One curve: the fixed setting, and the points."""
-
-    label: str
-    points: tuple[Point, ...]
-
-
-@dataclass(frozen=True)
 class Sweep:
     """One setting varied; ``plain`` is what plain search reaches."""
 
-    what: What
+    what: str
     measure: str
     dataset: str
     queries: int
-    sets: tuple[str, ...]
     plain: float
-    lines: tuple[Line, ...]
+    points: tuple[Point, ...]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the points as rows of a table."""
+        values = ("value", "change", "low", "high")
         return [
-            {"fixed": line.label, self.what: point.x, **_without_x(point)}
-            for line in self.lines
-            for point in line.points
+            {"fixed": point.fixed, self.what: point.x}
+            | {name: round(getattr(point, name), 4) for name in values}
+            for point in self.points
         ]
+
+    def summary(self) -> str:
+        """Return the best point as a line of text."""
+        best = max(self.points, key=lambda point: point.value)
+        at = f"{self.what} {best.x}, {best.fixed}"
+        return f"best {best.value:.2f} ({at}); plain {self.plain:.2f}"
 
 
 def sweep(
     index: Index,
     dataset: Dataset,
-    what: What,
+    what: str,
     *,
     sets: Sequence[str] = (),
     measure: str = "nDCG@10",
     ignore_same_id: bool = False,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Vary alpha, temperature or n, at the paper's temperature or alpha and at strop's."""
+    """Vary alpha, temperature or n, or use each query set alone, at two fixed settings.
+
+    To compare generators, import each one's file as a set of its own.
+    """
+    if what not in SWEPT:
+        raise BadInput(f"{what!r} cannot be swept: choose from {', '.join(SWEPT)}")
     mixed = tuple(sets or index.query_sets())
     base = index.method(replace(METHODS["sharp"], sets=mixed))
-    lines_fixed, values = _grid(what, _longest(index, mixed))
-    methods: dict[str, Method] = {"trad": METHODS["trad"]}
-    for label, fixed in lines_fixed.items():
-        for x in values:
-            settings = {**fixed, what: x}
-            methods[f"{label} {x}"] = replace(base, name=f"{label} {x}", **settings)
+    if what == "sets":  # each alone, without what the index was tuned to
+        base = METHODS["sharp"]
+    methods: dict[tuple[str, Any], Method] = {}
+    for label, fixed in SWEPT[what].items():
+        for x in _values(index, what, mixed):
+            settings: dict[str, Any] = {**fixed, what: (x,) if what == "sets" else x}
+            methods[label, x] = replace(base, name=f"{label} {x}", **settings)
     report = evaluate(
-        index, dataset, list(methods.values()), measures=[measure],
+        index, dataset, [METHODS["trad"], *methods.values()], measures=[measure],
         ignore_same_id=ignore_same_id, progress=progress,
     )  # fmt: skip
     per_query = {
         name: np.array(list(of[measure].values())) for name, of in report.per_query.items()
     }
-    lines = tuple(
-        Line(
-            label,
-            tuple(_point(x, per_query[f"{label} {x}"], per_query["trad"]) for x in values),
-        )
-        for label in lines_fixed
+    points = tuple(
+        _point(label, x, per_query[method.name], per_query["trad"])
+        for (label, x), method in methods.items()
     )
     plain = 100 * report.results["trad"][measure]
-    return Sweep(what, measure, report.dataset, report.queries, mixed, plain, lines)
+    return Sweep(what, measure, report.dataset, report.queries, plain, points)
 
 
-def _grid(what: What, longest: int) -> tuple[dict[str, dict[str, Any]], Sequence[float]]:
-    """Return the fixed setting of each curve, and the values of the varied one."""
-    if what == "alpha":
-        return {"T = 1": {"temperature": 1.0}, "T = 0.1": {"temperature": 0.1}}, ALPHAS
-    if what == "temperature":
-        return {"α = 1": {"alpha": 1.0}, "α = 2": {"alpha": 2.0}}, TEMPERATURES
+def _values(index: Index, what: str, sets: Sequence[str]) -> Sequence[Any]:
     if what == "n":
-        numbers = [*(n for n in NUMBERS if n < longest), longest]
-        return {"T = 1": {"temperature": 1.0}, "T = 0.1": {"temperature": 0.1}}, numbers
-    raise BadInput(f"{what!r} cannot be swept: choose from alpha, temperature, n")
+        longest = max(
+            (len(texts) for name in sets for _, texts in index.query_lists(name)), default=1
+        )
+        return [*(n for n in NUMBERS if n < longest), longest]
+    return {"alpha": ALPHAS, "temperature": TEMPERATURES, "sets": sets}[what]
 
 
-def _longest(index: Index, sets: Sequence[str]) -> int:
-    return max(
-        (len(texts) for id_ in index.ids() for name, texts in index.queries_of(id_).items()
-         if name in sets),
-        default=1,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One query set used alone: how many queries it has, and what it brings."""
-
-    set: str
-    queries: int
-    documents: int
-    temperature: float
-    point: Point
-
-    def row(self) -> dict[str, Any]:
-        """Return it as a row of a table."""
-        about = {"set": self.set, "queries": self.queries, "documents": self.documents}
-        return {**about, "temperature": self.temperature, **_without_x(self.point)}
-
-
-def compare_sets(
-    index: Index,
-    dataset: Dataset,
-    *,
-    sets: Sequence[str] = (),
-    temperatures: Sequence[float] = (1.0, 0.1),
-    measure: str = "nDCG@10",
-    ignore_same_id: bool = False,
-    progress: Progress | None = None,
-) -> tuple[float, list[Compared]]:
-    """Use each query set of an index alone; return plain search's value and theirs.
-
-    To compare generators, import each one's file as a set of its own.
-    """
-    chosen = list(sets or index.query_sets())
-    alone = [Method(f"{name} {t}", sets=(name,), temperature=t)
-             for name in chosen for t in temperatures]  # fmt: skip
-    report = evaluate(
-        index, dataset, [METHODS["trad"], *alone], measures=[measure],
-        ignore_same_id=ignore_same_id, progress=progress,
-    )  # fmt: skip
-    plain = np.array(list(report.per_query["trad"][measure].values()))
-    about = index.info()["sets"]
-    compared = []
-    for name in chosen:
-        for t in temperatures:
-            values = np.array(list(report.per_query[f"{name} {t}"][measure].values()))
-            of = about[name]
-            compared.append(
-                Compared(name, of["queries"], of["documents"], t, _point(t, values, plain))
-            )
-    return 100 * float(plain.mean()), compared
+def _point(fixed: str, x: Any, values: Doubles, plain: Doubles) -> Point:
+    change = 100 * (values - plain)
+    mean = float(change.mean())
+    error = 1.96 * float(change.std(ddof=1)) / math.sqrt(len(change)) if len(change) > 1 else 0.0
+    return Point(fixed, x, 100 * float(values.mean()), mean, mean - error, mean + error)
 
 
 # -- boost against perplexity -----------------------------------------------------------------
@@ -213,6 +168,12 @@ class Correlation:
         values = asdict(self)
         del values["perplexity"], values["boost"]
         return values
+
+    def summary(self) -> str:
+        """Return the correlation as a line of text."""
+        limits = f"95% limits {self.low:+.4f} to {self.high:+.4f}"
+        documents = f"{self.documents:,} of {self.of_documents:,} documents"
+        return f"Pearson {self.pearson:+.4f} ({limits}), {self.pairs:,} pairs, {documents}"
 
     def rows(self) -> list[dict[str, float]]:
         """Return the pairs as rows of a table."""
@@ -318,16 +279,3 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-
-
-def _point(x: float, values: Doubles, plain: Doubles) -> Point:
-    change = 100 * (values - plain)
-    mean = float(change.mean())
-    error = float(change.std(ddof=1)) / math.sqrt(len(change)) if len(change) > 1 else 0.0
-    return Point(
-        float(x), 100 * float(values.mean()), mean, mean - 1.96 * error, mean + 1.96 * error
-    )
-
-
-def _without_x(point: Point) -> dict[str, float]:
-    return {key: round(value, 4) for key, value in asdict(point).items() if key != "x"}

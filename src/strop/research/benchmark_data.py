@@ -12,20 +12,20 @@ Each file may be gzipped, Parquet aside.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from strop.errors import BadInput, MissingExtra, StropError
+from strop.errors import BadInput, MissingExtra
 from strop.io.corpora import Sourced, read_corpus_with_places
 from strop.io.datasets import read_dataset, read_qrels, read_queries
-from strop.io.files import atomic_write, plain_or_gzip
+from strop.io.files import plain_or_gzip
 from strop.types import Dataset
 
+_BEIR = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/"
 _NO_ID = "N/A"
 """What BRIGHT writes where a query excludes no document."""
 
@@ -57,15 +57,6 @@ class Collection:
         """Whether a query is itself a document, which is no answer to it."""
         return self.name == "arguana"
 
-    @property
-    def hub(self) -> str:
-        """Its repository on the model hub."""
-        if self.family == "beir":
-            return f"mteb/{self.name}"
-        return "xlangai/BRIGHT" if self.family == "bright" else "mteb/MIRACLRetrieval"
-
-    # -- local folders --------------------------------------------------------------------
-
     def _bright(self, root: Path, kind: str) -> list[Path]:
         return sorted((root / "bright" / kind).glob(f"{self.part}-*.parquet"))
 
@@ -79,27 +70,30 @@ class Collection:
         return plain_or_gzip(root / "miracl" / f"miracl-v1.0-{self.part}" / kind, name)
 
     def missing(self, root: Path) -> str | None:
-        """Return what has to be put where, None if all is there."""
+        """Return what has to be put where, and a command for it; None if all is there."""
         if self.family == "beir":
             folder = root / self.name
             files = ("corpus.jsonl", "queries.jsonl", os.path.join("qrels", "test.tsv"))
             lacking = [name for name in files if not os.path.exists(plain_or_gzip(folder, name))]
-            if lacking:
-                return f"put {', '.join(lacking)} (BEIR's layout) into {folder}"
-        elif self.family == "bright":
-            lacking = [kind for kind in ("documents", "examples") if not self._bright(root, kind)]
-            if lacking:
-                files_ = " and ".join(f"{kind}/{self.part}-*.parquet" for kind in lacking)
-                return f"put {files_} of {self.hub} into {root / 'bright'}"
-        else:
-            if not self._passages(root):
-                wanted = f"miracl-corpus-v1.0-{self.part}/docs-*.jsonl.gz of miracl/miracl-corpus"
-                return f"put {wanted} into {root / 'miracl'}"
-            for kind in ("topics", "qrels"):
-                path = self._miracl(root, kind)
-                if not os.path.exists(path):
-                    return f"put {Path(path).name} of miracl/miracl at {path}"
-        return None
+            where = f"of {_BEIR}{self.name}.zip into {folder}"
+            return f"put {', '.join(lacking)} {where}" if lacking else None
+        folder = root / self.family
+        if self.family == "bright":
+            lacking = [
+                f"{kind}/{self.part}-*.parquet"
+                for kind in ("documents", "examples")
+                if not self._bright(root, kind)
+            ]
+            return _hub_command("xlangai/BRIGHT", lacking, folder) if lacking else None
+        if not self._passages(root):
+            lacking = [f"miracl-corpus-v1.0-{self.part}/*"]
+            return _hub_command("miracl/miracl-corpus", lacking, folder)
+        lacking = [
+            f"miracl-v1.0-{self.part}/{kind}/*-dev.tsv"
+            for kind in ("topics", "qrels")
+            if not os.path.exists(self._miracl(root, kind))
+        ]
+        return _hub_command("miracl/miracl", lacking, folder) if lacking else None
 
     def documents(self, root: Path) -> Iterator[Sourced]:
         """Yield the documents with their places."""
@@ -143,36 +137,6 @@ class Collection:
         tested = self.dataset(root).queries
         return [text for id_, text in queries.items() if id_ not in tested]
 
-    # -- the hub --------------------------------------------------------------------------
-
-    def download(self, root: Path) -> None:
-        """Copy it from the hub into the folder where ``missing`` wants it."""
-        if self.family == "beir":
-            folder = root / self.name
-            _write_records(folder / "corpus.jsonl", _from_hub(self.hub, "corpus", "corpus"))
-            _write_records(folder / "queries.jsonl", _from_hub(self.hub, "queries", "queries"))
-            judged = _from_hub(self.hub, "default", "test")
-            _write_qrels(folder / "qrels" / "test.tsv", judged, "{}\t{}\t{}\n")
-        elif self.family == "bright":
-            for kind in ("documents", "examples"):
-                file = root / "bright" / kind / f"{self.part}-00000-of-00001.parquet"
-                file.parent.mkdir(parents=True, exist_ok=True)
-                hidden = file.with_name(f".{file.name}")
-                _from_hub(self.hub, kind, self.part).to_parquet(hidden)
-                os.replace(hidden, file)
-        else:
-            corpus = _from_hub(self.hub, f"{self.part}-corpus", "dev")
-            file = root / "miracl" / f"miracl-corpus-v1.0-{self.part}" / "docs-0.jsonl.gz"
-            _write_records(file, corpus, id_name="docid")
-            topics = _from_hub(self.hub, f"{self.part}-queries", "dev")
-            path = Path(self._miracl(root, "topics"))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(path) as out:
-                for row in topics:
-                    out.write(f"{_id(row)}\t{' '.join(row['text'].split())}\n")
-            judged = _from_hub(self.hub, f"{self.part}-qrels", "dev")
-            _write_qrels(Path(self._miracl(root, "qrels")), judged, "{}\tQ0\t{}\t{}\n")
-
 
 def collection(name: str) -> Collection:
     """Return a collection by the name the tables use."""
@@ -180,6 +144,11 @@ def collection(name: str) -> Collection:
     if family == "bright":
         return Collection(name, "bright")
     return Collection(name, "miracl" if family == "miracl" else "beir")
+
+
+def _hub_command(repository: str, files: list[str], folder: Path) -> str:
+    wanted = " ".join(f"--include '{file}'" for file in files)
+    return f"hf download {repository} --repo-type dataset {wanted} --local-dir {folder}"
 
 
 def _parquet_rows(file: Path) -> list[dict[str, Any]]:
@@ -196,38 +165,3 @@ def _parquet_rows(file: Path) -> list[dict[str, Any]]:
             if name not in row:
                 raise BadInput(f"{file} row {at}: no column {name!r}; is it BRIGHT's?")
     return rows
-
-
-def _from_hub(repository: str, config: str, split: str) -> Any:
-    """Return one part of a dataset on the hub; a split of another name is taken if alone."""
-    try:
-        import datasets
-    except ImportError:
-        raise MissingExtra("Downloading collections", "mteb") from None
-    try:
-        splits = datasets.load_dataset(repository, config)
-        return splits[split] if split in splits else next(iter(splits.values()))
-    except Exception as error:  # the hub's client has many kinds of errors
-        raise StropError(
-            f"{repository} ({config}) could not be copied from the hub: {error}. Copy it by hand, "
-            "or try again where there is a connection"
-        ) from error
-
-
-def _id(row: Mapping[str, Any]) -> str:
-    return str(row["_id"] if "_id" in row else row["id"])
-
-
-def _write_records(path: Path, rows: Any, id_name: str = "_id") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as out:
-        for row in rows:
-            record = {id_name: _id(row), "title": row.get("title") or "", "text": row["text"]}
-            out.write(json.dumps(record, ensure_ascii=False) + "\n")
-
-
-def _write_qrels(path: Path, rows: Any, line: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as out:
-        for row in rows:
-            out.write(line.format(row["query-id"], row["corpus-id"], int(row["score"])))

@@ -219,8 +219,6 @@ class _Runner:
     def _prepared(self, plan: Plan) -> tuple[Index, Dataset, list[str]]:
         """Make a plan's index; return it, the queries to score, and what differs from the paper."""
         data, root = plan.collection, self._setup.folder("data")
-        if self._setup.download and data.missing(root):
-            data.download(root)
         index, dataset = self._index(plan), data.dataset(root)
         shown, differs = self._sharpened(plan, index, dataset) if plan.set else ([], [])
         if shown:

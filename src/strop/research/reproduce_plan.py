@@ -44,7 +44,6 @@ class Setup:
     """An embedder in place of each row's own."""
     options: Mapping[str, Any] = field(default_factory=dict)
     perplexity: PerplexitySettings | None = None
-    download: bool = False
     queries_by: str = ""
     """The model that wrote the files of queries."""
 
@@ -92,9 +91,8 @@ def plan(figure: Figure, setup: Setup) -> Plan:
     """Return how a figure would be measured, what is missing and what differs from the paper."""
     row, data = figure.row, collection(figure.dataset)
     missing, further = [], ""
-    lacking = data.missing(setup.folder("data"))
-    if lacking and not setup.download:
-        missing.append(f"dataset {data.name}: {lacking}, or let --download copy {data.hub}")
+    if lacking := data.missing(setup.folder("data")):
+        missing.append(f"dataset {data.name}: {lacking}")
     if data.family == "bright" and find_spec("pyarrow") is None:
         missing.append("reading BRIGHT: pip install 'strop[parquet]'")
     embedder = setup.embedder or row.embedder
@@ -199,10 +197,10 @@ def _embedder(spec: str, data: Collection, setup: Setup) -> tuple[dict[str, Any]
     for folder in (setup.folder("models") / model, setup.folder("models") / Path(model).name):
         if preset and (folder / "config.json").is_file():
             return {**options, "path": str(folder)}, ""
-    if setup.download or _in_hub_cache(model):
+    if _in_hub_cache(model):
         return options, ""
     where = setup.folder("models") / model
-    return options, f"embedder {spec}: put the weights of {model} into {where}, or --download"
+    return options, f"embedder {spec}: hf download {model}, or put its weights into {where}"
 
 
 def _in_hub_cache(model: str) -> bool:
@@ -224,19 +222,11 @@ def _queries(row: Row, data: Collection, setup: Setup) -> tuple[str, str, str]:
     for place in places:
         file = plain_or_gzip(place, name)
         if os.path.isfile(file):
-            return _sha256(file), file, ""
+            return hashlib.sha256(Path(file).read_bytes()).hexdigest(), file, ""
     if setup.lm:
         return f"lm {setup.lm}", "", ""
     need = f"{row.style} queries for {data.name}: put them at {places[0] / name}"
     return "", "", f'{need} (lines {{"id": …, "queries": […]}}), or write them with --lm SPEC'
-
-
-def _sha256(file: str) -> str:
-    digest = hashlib.sha256()
-    with open(file, "rb") as stream:
-        while part := stream.read(1 << 20):
-            digest.update(part)
-    return digest.hexdigest()
 
 
 def slug(spec: str) -> str:
