@@ -50,9 +50,11 @@ CHOICES = {
         "scifact", "nfcorpus", "cranfield", "python", "xquad-hi", "xquad-th",
     ),
     "whiten=0.5, feedback=0.2": ("scifact", "nfcorpus", "cranfield"),
+    "neither by default": ("python", "xquad-hi", "xquad-th"),
+    "where a sentence ends, int8 vectors": ("scifact", "nfcorpus", "cranfield"),
     "half of the weight that held-out sentences ask for": ("nq-utd", "medline", "time", "lisa"),
 }  # fmt: skip
-"""Which collections' test queries had a part in which choice."""
+"""Which collections' test queries had a part in which choice; docs/log.md has the trials."""
 
 
 def build(path: Path, data: Path, embedder: str) -> Index:

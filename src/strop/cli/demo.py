@@ -42,10 +42,9 @@ _COMPARE = {">=": operator.ge, "<": operator.lt}
         "path",
         type=Path,
         default=Path("demo.index"),
-        show_default=True,
         help="The index folder.",
     ),
-    click.option("--embedder", default="wordllama", show_default=True, help="Which embedder."),
+    click.option("--embedder", default="wordllama", help="Which embedder."),
 )
 def demo(path: Path, embedder: str) -> Answer:
     """Index the Python standard library's documentation; score it on questions written by hand."""

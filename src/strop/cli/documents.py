@@ -33,7 +33,6 @@ from strop.io.files import filled_lines, shown_name
         "--queries",
         type=click.Choice(["sentences", "none"]),
         default="sentences",
-        show_default=True,
         help="Sharpen with the documents' own sentences, or with nothing yet.",
     ),
     click.option(
@@ -199,18 +198,13 @@ def show(path: Path, id_: str) -> Answer:
 
 @verb(
     INDEX,
-    click.option(
-        "--neighbors", default=100, show_default=True, help="Nearest documents to cluster."
-    ),
-    click.option(
-        "--k", "sizes", default="3:10", show_default=True, help="Numbers of clusters to try."
-    ),
-    click.option("--seed", default=0, show_default=True, help="Seed of KMeans."),
+    click.option("--neighbors", default=100, help="Nearest documents to cluster."),
+    click.option("--k", "sizes", default="3:10", help="Numbers of clusters to try."),
+    click.option("--seed", default=0, help="Seed of KMeans."),
     click.option(
         "--method",
         type=click.Choice(["auto", "exact", "cells"]),
         default="auto",
-        show_default=True,
         help="How neighbours are found; cells is approximate, for very large corpora.",
     ),
 )

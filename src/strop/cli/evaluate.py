@@ -110,9 +110,7 @@ def eval_(
     INDEX,
     click.option("--labels", metavar="DATASET", help="Choose by the labelled queries of DATASET."),
     LABELLED,
-    click.option(
-        "--queries", default=1000, show_default=True, help="Stored queries to use per set."
-    ),
+    click.option("--queries", default=1000, help="Stored queries to use per set."),
     click.option("--reset", is_flag=True, help="Restore the usual defaults."),
 )
 def tune(path: Path, labels: str | None, queries: int, reset: bool, **given: Any) -> Answer:

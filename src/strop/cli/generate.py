@@ -51,7 +51,7 @@ _PROMPT = together(
     click.option(
         "--examples", help="Queries of the domain, one per line (or JSONL), as models of style."
     ),
-    click.option("--noun", default="query", show_default=True, help='Such as "counter-argument".'),
+    click.option("--noun", default="query", help='Such as "counter-argument".'),
     PROFILE,
     click.option(
         "--max-queries", type=COUNT, help="Queries per document at most.  [as many as are good]"
@@ -126,10 +126,8 @@ def queries(path: Path, **given: Any) -> Answer:
 @verb(
     INDEX,
     click.option("-o", "--output", required=True, type=Path, help="The file, JSON lines."),
-    click.option(
-        "--set", "name", default="contrastive", show_default=True, help="Which query set."
-    ),
-    click.option("--negatives", type=COUNT, default=1, show_default=True, help="For each query."),
+    click.option("--set", "name", default="contrastive", help="Which query set."),
+    click.option("--negatives", type=COUNT, default=1, help="For each query."),
 )
 def triplets(path: Path, output: Path, name: str, negatives: int) -> Answer:
     """Write (query, positive, negative) texts for training, as sentence-transformers takes them.

@@ -93,7 +93,9 @@ def _show_warning(message: Warning | str, category: Any, *_: Any, **__: Any) -> 
     warn(str(message))
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(__version__, "-V", "--version", prog_name="strop")
 def main() -> None:
     """Sharpen dense retrieval without training.

@@ -119,7 +119,7 @@ def named_values(flag: str, name: str, help: str) -> Callable[[F], F]:
 
 def split_option(flag: str, **more: Any) -> Callable[[F], F]:
     """Return an option that takes a list separated by commas."""
-    return click.option(flag, callback=listed, show_default="default" in more, **more)
+    return click.option(flag, callback=listed, **more)
 
 
 # -- the options ------------------------------------------------------------------------------
@@ -148,7 +148,6 @@ CORPUS = together(
         "--max-document-bytes",
         type=COUNT,
         default=64_000_000,
-        show_default=True,
         help="Refuse longer lines and documents.",
     ),
 )
@@ -169,7 +168,7 @@ SCORING = together(
 )
 
 LABELLED = together(
-    click.option("--split", default="test", show_default=True, help="Which qrels of DATASET."),
+    click.option("--split", default="test", help="Which qrels of DATASET."),
     split_option("--exclude-queries", help="Ids of queries to leave out, such as 1,3."),
     click.option(
         "--ignore-same-id", is_flag=True, help="Skip a document with the id of the query (ArguAna)."

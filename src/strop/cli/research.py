@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         help="Folder of model weights.  [OUTPUT/models]",
     ),
     click.option("--queries", type=Path, help="Folder of generated queries.  [OUTPUT/queries]"),
-    click.option("--queries-by", default="", help="The model that wrote the generated queries."),
+    click.option("--queries-by", help="The model that wrote the generated queries."),
     click.option("--sentences", is_flag=True, help="Use the documents' own sentences as queries."),
     click.option("--lm", help="Language model that writes missing queries."),
     named_values("--lm-option", "lm_options", "Option of --lm"),
@@ -78,7 +78,6 @@ if TYPE_CHECKING:
         "--output",
         type=Path,
         default=Path("reproduction"),
-        show_default=True,
         help="Folder of indexes and results; run again to continue.",
     ),
 )
@@ -222,26 +221,20 @@ def _print_missing(outcomes: Sequence[Outcome]) -> None:
     ),
     click.option("-o", "--output", type=Path, required=True, help="Folder for the figures."),
     SETS,
-    click.option("--measure", default="nDCG@10", show_default=True, help="Measure to draw."),
+    click.option("--measure", default="nDCG@10", help="Measure to draw."),
     LABELLED,
     click.option(
         "--method",
         default="sharp:temperature=1",
-        show_default=True,
         help="Perplexity: method whose gain is correlated.",
     ),
     click.option(
         "--perplexity-lm",
         default="smollm2",
-        show_default=True,
         help="Perplexity: the model, hf:MODEL, hf:FILE.gguf or smollm2.",
     ),
-    click.option(
-        "--documents", default=500, show_default=True, help="Perplexity: number of documents."
-    ),
-    click.option(
-        "--tokens", default=256, show_default=True, help="Perplexity: tokens per document."
-    ),
+    click.option("--documents", default=500, help="Perplexity: number of documents."),
+    click.option("--tokens", default=256, help="Perplexity: tokens per document."),
 )
 def analyse(path: Path, dataset: str, what: list[str], output: Path, **given: Any) -> Answer:
     """Draw how settings change the quality of INDEX on DATASET, as PNG, SVG and CSV.
@@ -296,9 +289,7 @@ def analyse(path: Path, dataset: str, what: list[str], output: Path, **given: An
     SETS,
     MEASURES,
     LABELLED,
-    click.option(
-        "--most", default=5, show_default=True, help="Number of gains and losses to explain."
-    ),
+    click.option("--most", default=5, help="Number of gains and losses to explain."),
 )
 def report(path: Path, dataset: str, output: Path, **given: Any) -> Answer:
     """Write an HTML report on INDEX and DATASET: tables, figures, explained gains and losses."""

@@ -19,7 +19,7 @@ from strop.errors import BadInput
 @verb(
     INDEX,
     click.argument("text"),
-    click.option("-k", default=10, show_default=True, type=COUNT, help="Number of hits."),
+    click.option("-k", default=10, type=COUNT, help="Number of hits."),
     click.option("--method", help="A method of `strop eval`.  [sharp]"),
     SCORING,
     click.option("--explain", is_flag=True, help="Show which stored queries moved each document."),

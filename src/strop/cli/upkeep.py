@@ -34,7 +34,6 @@ def info(path: Path) -> Answer:
         "--sample",
         type=COUNT,
         default=100,
-        show_default=True,
         help="Number of stored queries that --recall uses.",
     ),
 )

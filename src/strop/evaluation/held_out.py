@@ -3,9 +3,8 @@
 One sentence is taken out of each of some documents and used as a query for that document. The
 documents are scored by the mean of their other sentences' vectors, plus a weight times the share
 of the query's words that their other sentences have. Sentences share more words with their
-document than users' queries do, so half of the weight that is best for them is taken: on eight
-combinations of embedder and collection that was near the best weight for real queries
-(docs/log.md).
+document than users' queries do, so half of the weight that is best for them is taken: on eight of
+ten collections that is within a point of the best weight for real queries (docs/log.md).
 """
 
 from __future__ import annotations

@@ -250,11 +250,8 @@ def _boosts(
 
 def _pearson(x: Doubles, y: Doubles, weights: Doubles | None = None) -> float:
     """Return the (weighted) correlation; NaN where one of them does not vary."""
-    w = np.ones(len(x)) if weights is None else weights
-    w = w / w.sum()
-    a, b = x - w @ x, y - w @ y
-    spread = math.sqrt(float(w @ a**2) * float(w @ b**2))
-    return float(w @ (a * b)) / spread if spread else math.nan
+    (xx, xy), (_, yy) = np.cov(x, y, ddof=0, aweights=weights)
+    return float(xy / math.sqrt(xx * yy)) if xx * yy > 0 else math.nan
 
 
 def _limits(x: Doubles, y: Doubles, document: NDArray[Any], seed: int) -> tuple[float, float]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any
 
 from strop.errors import BadInput
 from strop.methods import METHODS
@@ -45,13 +43,9 @@ class Row:
     def spec(self, sets: str = "") -> str:
         """Return the method with its settings, as ``strop eval`` takes it."""
         softmax = METHODS[self.method].weighting == "softmax"
-        known = {"alpha": self.alpha, "temperature": self.temperature, "sets": sets or None}
-        parts = [
-            f"{key}={_shown(value)}"
-            for key, value in known.items()
-            if value is not None and (softmax or key == "sets")
-        ]
-        return ":".join([self.method, *parts])
+        known = {"alpha": self.alpha, "temperature": self.temperature} if softmax else {}
+        parts = [f"{key}={value:g}" for key, value in known.items() if value is not None]
+        return ":".join([self.method, *parts, *([f"sets={sets}"] if sets else [])])
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,10 @@ class Figure:
 def read_tables() -> list[Table]:
     """Return every table."""
     text = resources.files("strop.research").joinpath("paper_tables.json").read_text("utf-8")
-    return [_table(value) for value in json.loads(text)["tables"]]
+    return [
+        Table(**{**value, "rows": tuple(Row(**row) for row in value["rows"])})
+        for value in json.loads(text)["tables"]
+    ]
 
 
 def chosen_tables(names: Sequence[str]) -> list[Table]:
@@ -97,14 +94,3 @@ def figures_of(tables: Sequence[Table]) -> Iterator[Figure]:
         for row in table.rows:
             for dataset, expected in row.figures.items():
                 yield Figure(table, row, dataset, expected)
-
-
-def _table(value: Mapping[str, Any]) -> Table:
-    rows = tuple(Row(**row) for row in value["rows"])
-    return Table(value["name"], value["title"], value["measure"], rows)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, float) and math.isfinite(value) and value == int(value):
-        return str(int(value))
-    return str(value)

@@ -7,8 +7,8 @@ import io
 import json
 import math
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -114,7 +114,7 @@ def load_reader(settings: PerplexitySettings) -> Any:
     source = str(file.parent) if file else str(settings.lm.removeprefix(PREFIX))
     more: dict[str, Any] = {"gguf_file": file.name} if file else {}
     load: Any = transformers.AutoModelForCausalLM.from_pretrained
-    with _no_bars():
+    with redirect_stderr(io.StringIO()):  # transformers draws progress bars of its own
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, **more)
             model = load(source, dtype=torch.float32, **more).eval()
@@ -133,19 +133,3 @@ def load_reader(settings: PerplexitySettings) -> Any:
         return math.exp(float(loss))
 
     return read
-
-
-@contextmanager
-def _no_bars() -> Iterator[None]:
-    """Keep transformers from drawing progress bars of its own."""
-    from transformers.utils import logging
-
-    shown: Any = logging
-    before = shown.is_progress_bar_enabled()
-    shown.disable_progress_bar()
-    try:
-        with redirect_stderr(io.StringIO()):  # the bar of GGUF files has no option
-            yield
-    finally:
-        if before:
-            shown.enable_progress_bar()

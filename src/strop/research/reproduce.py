@@ -111,15 +111,19 @@ def reproduce(
                     except StropError as error:  # the others may run
                         failed[one.key] = str(error)
     for one in plans:
-        finished = results.get(one)
-        if finished is not None:
-            differs = (*one.differs, *finished.get("differs", ()))
-            measured = finished["measures"][one.figure.table.measure]
-            yield _judged(one, measured, differs, tolerance)
-        else:
+        figure, finished = one.figure, results.get(one)
+        if finished is None:
+            measured, differs = None, one.differs
             why = one.missing or (failed.get(one.key, "not run yet"),)
             verdict = "not run" if run or one.missing else "ready"
-            yield _outcome(one, None, verdict, why, one.differs)
+        else:
+            measured = finished["measures"][figure.table.measure]
+            why = differs = (*one.differs, *finished.get("differs", ()))
+            verdict = _verdict(measured, figure.expected, figure.row, differs, tolerance)
+        yield Outcome(
+            figure.table.name, figure.row, figure.dataset, figure.table.measure, figure.expected,
+            measured, verdict, why, differs,
+        )  # fmt: skip
 
 
 def averages(outcomes: Sequence[Outcome], tolerance: float | None = None) -> Iterator[Outcome]:
@@ -133,40 +137,20 @@ def averages(outcomes: Sequence[Outcome], tolerance: float | None = None) -> Ite
             continue
         mean = sum(values) / len(values)
         differs = tuple(dict.fromkeys(why for one in parts for why in one.differs))
-        verdict = "not comparable" if differs else _verdict(mean, row.average, row, tolerance)
+        verdict = _verdict(mean, row.average, row, differs, tolerance)
         yield Outcome(
             table, row, "average", parts[0].measure, row.average, mean, verdict, differs, differs
         )
 
 
-def _judged(
-    plan: Plan, measured: float, differs: tuple[str, ...], tolerance: float | None
-) -> Outcome:
+def _verdict(
+    measured: float, expected: float, row: Row, differs: Sequence[str], tolerance: float | None
+) -> str:
     if differs:
-        return _outcome(plan, measured, "not comparable", differs, differs)
-    figure = plan.figure
-    verdict = _verdict(measured, figure.expected, figure.row, tolerance)
-    return _outcome(plan, measured, verdict, (), ())
-
-
-def _verdict(measured: float, expected: float, row: Row, tolerance: float | None) -> str:
+        return "not comparable"
     if tolerance is None:
         tolerance = GENERATED_TOLERANCE if row.generator else PLAIN_TOLERANCE
     return "within" if abs(measured - expected) <= tolerance + 1e-9 else "differs"
-
-
-def _outcome(
-    plan: Plan,
-    measured: float | None,
-    verdict: str,
-    why: tuple[str, ...],
-    differs: tuple[str, ...],
-) -> Outcome:
-    figure = plan.figure
-    return Outcome(
-        figure.table.name, figure.row, figure.dataset, figure.table.measure, figure.expected,
-        measured, verdict, why, differs,
-    )  # fmt: skip
 
 
 class _Runner:
@@ -192,8 +176,8 @@ class _Runner:
     def measure(self, plan: Plan) -> tuple[dict[str, float], dict[str, Any]]:
         """Make what a plan needs; return its measures in percent, and how they were made."""
         row, alphas = plan.figure.row, {}
-        if plan.further.startswith("alpha"):
-            alphas = self._alphas(alpha_plan(plan, self._setup))
+        if searched := alpha_plan(plan.figure, self._setup):
+            alphas = self._alphas(searched)
             row = replace(row, alpha=max(alphas, key=alphas.__getitem__))
         index, dataset, differs = self._prepared(plan)
         spec = row.spec(plan.set)

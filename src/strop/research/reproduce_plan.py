@@ -44,7 +44,7 @@ class Setup:
     """An embedder in place of each row's own."""
     options: Mapping[str, Any] = field(default_factory=dict)
     perplexity: PerplexitySettings | None = None
-    queries_by: str = ""
+    queries_by: str | None = None
     """The model that wrote the files of queries."""
 
     def folder(self, what: str) -> Path:
@@ -114,7 +114,7 @@ def plan(figure: Figure, setup: Setup) -> Plan:
             missing.append("a perplexity model: --perplexity-lm hf:MODEL or hf:FILE.gguf")
         elif lacking := setup.perplexity.missing():
             missing.append(lacking)
-    if searches_alpha(figure) and not plan(_alpha_figure(figure), setup).missing:
+    if alpha_plan(figure, setup) is not None:
         further = f"alpha by {ALPHA_SEARCH}"
     differs = [*_other_embedder(row, embedder, setup), *_other_texts(row, queries, file, setup)]
     if figure.table.measure == PEARSON:
@@ -124,20 +124,15 @@ def plan(figure: Figure, setup: Setup) -> Plan:
     )
 
 
-def searches_alpha(figure: Figure) -> bool:
-    """Tell whether the paper searched alpha for a figure."""
-    return bool(
-        figure.table.name == "bright" and figure.row.style and figure.dataset != ALPHA_SEARCH
-    )
+def alpha_plan(figure: Figure, setup: Setup) -> Plan | None:
+    """Return the plan by which alpha is searched for a figure, None if it cannot or need not be.
 
-
-def _alpha_figure(figure: Figure) -> Figure:
-    return replace(figure, dataset=ALPHA_SEARCH)
-
-
-def alpha_plan(one: Plan, setup: Setup) -> Plan:
-    """Return the plan by which alpha is searched for another plan."""
-    return plan(_alpha_figure(one.figure), setup)
+    The paper searched alpha for BRIGHT.
+    """
+    if figure.table.name != "bright" or not figure.row.style or figure.dataset == ALPHA_SEARCH:
+        return None
+    searched = plan(replace(figure, dataset=ALPHA_SEARCH), setup)
+    return None if searched.missing else searched
 
 
 def _other_embedder(row: Row, embedder: str, setup: Setup) -> Iterator[str]:
@@ -162,7 +157,7 @@ def _other_texts(row: Row, queries: str, file: str, setup: Setup) -> Iterator[st
     model = _MODELS.get(row.generator, row.generator)
     if queries == "sentences":
         yield f"the figure is of queries by {row.generator}, not of sentences"
-    elif file and model not in setup.queries_by:
+    elif file and model not in (setup.queries_by or ""):
         writer = f"by {setup.queries_by}" if setup.queries_by else "by an unknown author"
         yield (
             f"the figure is of queries by {row.generator}, the file's are {writer} (--queries-by)"
