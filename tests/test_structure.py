@@ -54,6 +54,13 @@ def _sources() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
 
+def test_the_page_lists_the_packages_in_this_order() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    table = page.partition("| package | contents |")[2].partition("\n## ")[0]
+    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert re.findall(r"`(\w+)/?`", " ".join(first)) == ORDER[:-1]
+
+
 def test_packages_import_only_what_stands_above_them() -> None:
     level = {name: at for at, name in enumerate(ORDER)}
     for path in _sources():

@@ -72,7 +72,10 @@ def test_list_names_every_row_and_what_is_missing(tmp_path: Path) -> None:
     weights = tmp_path / "out" / "models" / "facebook" / "contriever"
     assert f"hf download facebook/contriever, or put its weights into {weights}" in ran.stdout
     passages = "hf download miracl/miracl-corpus --repo-type dataset --include"
-    assert f"{passages} 'miracl-corpus-v1.0-ko/*' --local-dir {data / 'miracl'}" in ran.stdout
+    assert (
+        f"{passages} 'miracl-corpus-v1.0-ko/docs-*.jsonl.gz' --local-dir {data / 'miracl'}"
+        in ran.stdout
+    )
     files = "--include 'documents/biology-*.parquet' --include 'examples/biology-*.parquet'"
     assert f"hf download xlangai/BRIGHT --repo-type dataset {files}" in ran.stdout
     as_json = strop("reproduce", "--list", "--json", "-o", tmp_path / "out").json

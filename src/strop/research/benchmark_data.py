@@ -86,7 +86,7 @@ class Collection:
             ]
             return _hub_command("xlangai/BRIGHT", lacking, folder) if lacking else None
         if not self._passages(root):
-            lacking = [f"miracl-corpus-v1.0-{self.part}/*"]
+            lacking = [f"miracl-corpus-v1.0-{self.part}/docs-*.jsonl.gz"]
             return _hub_command("miracl/miracl-corpus", lacking, folder)
         lacking = [
             f"miracl-v1.0-{self.part}/{kind}/*-dev.tsv"
