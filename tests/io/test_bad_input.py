@@ -430,7 +430,7 @@ def test_an_output_that_holds_vectors_of_something_else(corpus: Path, tmp_path: 
     theirs = tmp_path / "project" / "vectors" / "theirs.npy"
     theirs.parent.mkdir(parents=True)
     theirs.write_bytes(b"mine")
-    failed(strop("build", corpus, "-o", tmp_path / "project"), "project is there already")
+    failed(strop("build", corpus, "-o", tmp_path / "project"), "project exists and is not an index")
     assert [entry.name for entry in theirs.parent.iterdir()] == ["theirs.npy"]
 
 
