@@ -264,7 +264,8 @@ class Searcher:
         with self.catalog.reading():  # scores and ids must be of the same documents
             view = self.views.of(method)
             folder = self._folder(view, method, k, exact)
-            scores, places = folder.best(query_vectors, query_texts, k, method)
+            with np.errstate(over="ignore", invalid="ignore"):  # of damaged rows: verified below
+                scores, places = folder.best(query_vectors, query_texts, k, method)
             if method.bm25 != "only" and not self.views.fixed:
                 self._verify(view.snapshot, method, np.unique(places))
             numbers = view.snapshot.numbers[places].tolist()

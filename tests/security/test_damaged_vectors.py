@@ -1,0 +1,90 @@
+"""Bytes flipped in vectors: a hit never rests on a damaged row."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.fakes import DIM, create, memory, reopen
+
+from strop import Index
+from strop.errors import IndexDamaged
+
+DAMAGES = 24
+COUNT = 60
+QUERIES = [f"word{at} grows" for at in range(0, COUNT, 5)]
+METHODS = ["trad", "sharp", "sharp:words=1", "hybrid:of=sharp"]
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="strop-test-", dir=memory()) as folder:
+        with create(Path(folder) / "whole") as index:
+            index.add(
+                {"id": str(at), "text": f"Word{at} grows. More text {at % 3}."}
+                for at in range(COUNT)
+            )
+            index.sharpen()
+            index.import_queries({str(at): [f"what grows {at}", "where"] for at in range(9)}, "own")
+        yield Path(folder) / "whole"
+
+
+def damage(path: Path, rng: np.random.Generator) -> tuple[str, set[int]]:
+    """Flip bits of a few rows of one file; return its name and which rows."""
+    file = rng.choice(sorted((path / "vectors").iterdir()))
+    data = bytearray(file.read_bytes())
+    rows = set(rng.integers(0, len(data) // (4 * DIM), rng.choice([1, 3, 12])).tolist())
+    for row in rows:
+        data[4 * DIM * row + int(rng.integers(4 * DIM))] ^= 1 << int(rng.integers(8))
+    file.write_bytes(data)
+    return file.name, rows
+
+
+def rows_of(index: Index, name: str, ids: set[str]) -> set[int]:
+    """Return the rows of a vector file that belong to documents."""
+    snapshot, numbers = index.searcher.views.snapshot(), index.searcher.catalog.documents.number_of
+    sets = index.searcher.catalog.sets.all()
+    by_file = {f"queries-{one.set_id}.f32": snapshot.sets[key] for key, one in sets.items()}
+    spans = by_file.get(name, snapshot.documents)
+    places = np.searchsorted(snapshot.numbers, [numbers(id_) for id_ in ids])
+    return {
+        row
+        for place in places.tolist()
+        for row in range(spans.start[place], spans.start[place] + spans.count[place])
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_hit_rests_on_a_damaged_row(whole: Path, method: str) -> None:
+    with reopen(whole) as index:
+        truth = index.search(QUERIES, k=3, method=method)
+    path, rng = whole.parent / "damaged", np.random.default_rng(0)
+    refused = 0
+    for _ in range(DAMAGES):
+        shutil.copytree(whole, path)
+        name, damaged = damage(path, rng)
+        with reopen(path) as index:
+            try:
+                hits = index.search(QUERIES, k=3, method=method)
+            except IndexDamaged as error:
+                assert "strop check" in str(error)  # noqa: PT017
+                refused += 1
+            else:
+                if method != "trad" or name == "documents.f32":
+                    assert not damaged & rows_of(index, name, set(hits.ids.ravel().tolist()))
+                for at, ids in enumerate(hits.ids.tolist()):
+                    known = dict(zip(truth.ids[at].tolist(), truth.scores[at], strict=True))
+                    for id_, score in zip(ids, hits.scores[at].tolist(), strict=True):
+                        if id_ in known and "hybrid" not in method:
+                            assert score == pytest.approx(known[id_], abs=1e-5)
+            assert any(name in problem for problem in index.check())
+            index.check(repair=True)
+            mended = index.search(QUERIES, k=3, method=method)
+            assert mended.ids.tolist() == truth.ids.tolist()
+            assert index.check() == []
+        shutil.rmtree(path)
+    assert 0 < refused < DAMAGES
