@@ -69,11 +69,14 @@ def kmeans(
     labels = np.empty(m, np.int32)
     nearest = np.empty(m, np.float32)
     counts = np.empty(k, np.int64)
+    # Space for all runs: allocating it in each takes a tenth of the time.
+    rows, cumulated = np.empty((3, m), np.float32), np.empty(m, np.float64)
+    sums, moved = np.empty((k, m), np.float32), np.empty(m, np.int32)
     lowest = np.inf
     for run in range(draws.shape[0]):
-        _seed(distances, trials, draws[run], centres)
+        _seed(distances, trials, draws[run], centres, rows, cumulated)
         _assign(distances, centres, labels, nearest, counts)
-        _refine(distances, labels, nearest, counts)
+        _refine(distances, labels, nearest, counts, sums, moved)
         inertia = 0.0
         for i in range(m):
             inertia += max(nearest[i], np.float32(0))
@@ -85,14 +88,15 @@ def kmeans(
 
 @compiled(reorder=True)
 def _seed(
-    distances: Floats, trials: int, draws: NDArray[np.float64], centres: NDArray[np.int64]
-) -> None:
-    """Choose points as first centres by k-means++: for each, the best of ``trials`` candidates."""
+    distances: Floats, trials: int, draws: NDArray[np.float64], centres: NDArray[np.int64],
+    rows: Floats, cumulated: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """Choose points as first centres by k-means++: for each, the best of ``trials`` candidates.
+
+    ``rows`` (3, m) and ``cumulated`` (m,) are space to work in.
+    """
     m = distances.shape[0]
-    closest = np.empty(m, np.float32)
-    trial = np.empty(m, np.float32)
-    best_trial = np.empty(m, np.float32)
-    cumulated = np.empty(m, np.float64)
+    closest, trial, best_trial = rows[0], rows[1], rows[2]
     centres[0] = min(int(draws[0] * m), m - 1)
     closest[:] = distances[centres[0]]
     at_draw = 1
@@ -137,12 +141,17 @@ def _assign(
 
 
 @compiled(reorder=True)
-def _refine(distances: Floats, labels: Labels, nearest: Floats, counts: NDArray[np.int64]) -> None:
-    """Move points to the nearest centroid until none moves; ``sums`` is S of the formula above."""
+def _refine(
+    distances: Floats, labels: Labels, nearest: Floats, counts: NDArray[np.int64], sums: Floats,
+    moved: Labels,
+) -> None:  # fmt: skip
+    """Move points to the nearest centroid until none moves.
+
+    ``sums`` (k, m) becomes S of the formula above, ``moved`` (m,) is space to work in.
+    """
     m, k = len(labels), len(counts)
-    sums = np.zeros((k, m), np.float32)
     within = np.empty(k, np.float64)
-    moved = np.empty(m, np.int32)
+    sums[:] = 0
     for j in range(m):
         target, row = sums[labels[j]], distances[j]
         for i in range(m):
