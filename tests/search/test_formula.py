@@ -191,7 +191,8 @@ def test_every_kernel_has_its_line() -> None:
                 "compiled" in ast.unparse(one) for one in node.decorator_list
             ):
                 compiled.add(f"{module}.{node.name}")
-    helpers = {"_write_signs", "_write_planes", "_levels", "rows_between", "parts_of_documents"}
+    helpers = {"_write_signs", "_write_planes", "_levels", "rows_between", "parts_of_documents",
+               "lowest_of_best"}  # fmt: skip
     scoring_ = {name for name in compiled if name.rpartition(".")[2] not in helpers}
     assert scoring_ <= set(formula.KERNELS)
     for name in formula.KERNELS:

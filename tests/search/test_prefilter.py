@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from strop.common.arrays import unit_rows
 from strop.methods import Method, parse_method
+from strop.search import scoring
 from strop.search.layout import Layout
 from strop.search.prefilter import prefilter
 from strop.search.prefilter.codes import (
@@ -23,6 +24,7 @@ from strop.search.prefilter.codes import (
 )
 from strop.search.prefilter.prefilter import Prefilter, suits
 from strop.search.prefilter.table import CodeTable, centroids_and_differences
+from strop.search.searcher import Folder
 from strop.storage.snapshot import Spans
 
 SHARP = Method("m", temperature=0.1)
@@ -201,3 +203,17 @@ def test_other_methods_are_searched_exactly(spec: str) -> None:
     assert suits(SHARP, 10_000, 10)
     assert not suits(parse_method(spec), 10_000, 10)
     assert not suits(SHARP, 10_000, 1000)
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_folder_finds_the_same_in_one_pass_and_step_by_step(filtered: bool) -> None:
+    """``Folder.best`` and propose, fetch, score are the same search."""
+    layout = in_topics(6000)
+    sources = sources_of(layout)
+    codes = Prefilter(CodeTable.of(layout, sources, []), layout, sources)
+    folder = Folder(layout, codes if filtered else None, None)
+    query_vectors = np.array([layout.queries(at)[0] for at in range(0, 6000, 600)])
+    scores, places = folder.best(query_vectors, [""] * 10, 10, SHARP)
+    steps = scoring.search(folder, query_vectors, [""] * 10, 10, SHARP)
+    np.testing.assert_array_equal(places, [found for _, found in steps])
+    np.testing.assert_allclose(scores, [values for values, _ in steps], atol=1e-5)

@@ -45,7 +45,6 @@ KERNELS = {
     "kernels.gram_of_documents": "d.d, u and G of (4g)",
     "kernels.exp_of": "the exponential of (2)",
     "kernels.sharpened_block": "(2) and (4g), several queries, best k",
-    "kernels.sharpened_block_for_one": "(2) and (4g), one query, best k",
     "kernels.sharpened_at": "(1) to (4), some documents",
     "kernels.maxsim_block": "(6), best k",
     "kernels.plain_block": "(5), best k",

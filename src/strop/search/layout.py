@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.arrays import Floats, Ints, ranges, unit_rows
-from strop.common.threads import on_each_thread, one_blas_thread, pool
+from strop.common.threads import in_parts, on_each_thread, one_blas_thread, pool
 from strop.methods import Method
 from strop.search.formula import LOWEST, reference
 from strop.search.rows import as_floats
@@ -33,6 +33,7 @@ NUMPY_UP_TO = 8_000_000
 BLOCK_ROWS = 4096
 """Vectors scored at a time: their products with a batch of queries stay near the core."""
 _QUERIES_AT_ONCE = 64
+_BUILT_AT_ONCE = 512
 _FEEDBACK_FROM = 2
 _FEW = 8
 """Up to so many queries a product is limited by reading rows, and BLAS is not the fastest."""
@@ -262,6 +263,8 @@ class Layout:
             places = np.array([largest(row, k) for row in scores])
             return np.take_along_axis(scores, places, 1), places
         if method.sharpens and method.alpha:
+            if len(query_vectors) == 1:
+                return self._best_for_one(query_vectors[0], method, k)
             self.fixed()
         found: list[tuple[Floats, Ints]] = []
         left = count()  # threads take the next block from it
@@ -285,6 +288,19 @@ class Layout:
             return found[0]
         scores, places = (np.concatenate(part, axis=1) for part in zip(*found, strict=True))
         return best_of(scores, places, k)
+
+    def _best_for_one(self, query_vector: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
+        """Do the same for one query vector (dim,): its d* are built, without Gram matrices."""
+        scores = np.empty(self.size, np.float32)
+
+        def work(first: int, last: int) -> None:
+            for at in range(first, last, _BUILT_AT_ONCE):
+                part = np.arange(at, min(at + _BUILT_AT_ONCE, last))
+                scores[part] = self.rescore(query_vector, part, method)
+
+        in_parts(self.size, work)
+        places = largest(scores, k)[None]
+        return scores[places], places
 
     def _score(
         self, block: int, parts: list[NDArray[Any]], tile: _Tile, method: Method, room: Floats,
@@ -311,9 +327,7 @@ class Layout:
             kernels.maxsim_block(products, own, local, counts, first, best, places)
         else:
             self_dots, doc_dots, grams = self.fixed()
-            one = tile.width == 1
-            merge = kernels.sharpened_block_for_one if one else kernels.sharpened_block
-            doubtful = merge(
+            doubtful = kernels.sharpened_block(
                 products, own, local, counts, self_dots[first:last],
                 doc_dots[self.offsets[first] : self.offsets[last]],
                 grams[self._gram_offsets[first] : self._gram_offsets[last]],

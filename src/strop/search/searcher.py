@@ -145,9 +145,9 @@ class Searcher:
         if not names or size < PREFILTER_FROM:
             return
         with self.catalog.reading():
-            snapshot, layout = self.views.of(METHODS["sharp"])
-        if layout.size >= PREFILTER_FROM:  # not all of them may have vectors yet
-            self.codes.update(snapshot, layout, names)
+            view = self.views.of(METHODS["sharp"])
+        if view.layout.size >= PREFILTER_FROM:  # not all of them may have vectors yet
+            self.codes.update(view)
 
     def _drop_codes(self) -> None:
         if self.catalog.settings.sidecar("candidates") is not None:
@@ -267,7 +267,7 @@ class Searcher:
             with np.errstate(over="ignore", invalid="ignore"):  # of damaged rows: verified below
                 scores, places = folder.best(query_vectors, query_texts, k, method)
             if method.bm25 != "only" and not self.views.fixed:
-                self._verify(view.snapshot, method, np.unique(places))
+                self._verify(view, method, np.unique(places))
             numbers = view.snapshot.numbers[places].tolist()
             wanted = {number for row in numbers for number in row}
             ids = self.catalog.documents.ids_of(wanted)
@@ -279,9 +279,9 @@ class Searcher:
         rows = [[ids[number] for number in row] for row in numbers]
         return Hits(np.array(rows, dtype=object).reshape(scores.shape), scores)
 
-    def _verify(self, snapshot: Snapshot, method: Method, places: Ints) -> None:
+    def _verify(self, view: View, method: Method, places: Ints) -> None:
         """Compare the rows behind the documents at ``places`` with their checksums."""
-        known, names = self.catalog.sets.all(), self.views.mixed(method)
+        known, names, snapshot = self.catalog.sets.all(), view.names, view.snapshot
         if method.expanded is not None:
             names = [*names, expanded_set(method.expanded)]
         spans = {DOCUMENTS: snapshot.documents}
@@ -303,16 +303,15 @@ class Searcher:
 
     def _prefilter(self, view: View, method: Method, k: int) -> Prefilter | None:
         """Return the prefilter of a view where a search should use it, else None."""
-        names = self.views.query_sets()
         if view.layout.size < PREFILTER_FROM or method.bm25 != "no" or self.views.fixed:
             return None
-        if self.views.mixed(method) != names:
+        if view.names != self.views.query_sets():
             return None
         from strop.search.prefilter.prefilter import suits
 
         if not suits(method, view.layout.size, k):
             return None
-        prefilter: Prefilter | None = self.codes.prefilter(*view, names)
+        prefilter: Prefilter | None = self.codes.prefilter(view)
         return prefilter
 
     def _place(self, view: View, id_: str) -> int:
@@ -336,7 +335,7 @@ class Searcher:
             number = int(view.snapshot.numbers[place])
             texts = [
                 (name, text)
-                for name in self.views.mixed(method)
+                for name in view.names
                 for text in self.views.texts_of(self.require(name), number)[: method.n]
             ]
             added = 0.0
@@ -364,4 +363,4 @@ class Searcher:
         with self.catalog.reading():
             set_ = self.require(name)
             view = self.views.of(Method("contrast", sets=(name,)))
-            return contrast_rate(self.catalog, *view, set_.negative)
+            return contrast_rate(self.catalog, view.snapshot, view.layout, set_.negative)

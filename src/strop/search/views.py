@@ -27,6 +27,7 @@ class View(NamedTuple):
 
     snapshot: Snapshot
     layout: Layout
+    names: list[str]
 
 
 class Views:
@@ -58,6 +59,9 @@ class Views:
 
     def query_sets(self) -> list[str]:
         """Return the names of the query sets that ``sharp`` mixes: all but negative ones."""
+        return list(self._catalog.settings.once_per_version("query_sets", self._query_sets))
+
+    def _query_sets(self) -> list[str]:
         return [
             name
             for name, set_ in self._catalog.sets.all().items()
@@ -90,7 +94,7 @@ class Views:
             if not method.whiten:  # its map changes with the vectors
                 self._carry_over(snapshot, layout, key)
             layouts[key] = layout
-        return View(snapshot, layout)
+        return View(snapshot, layout, names)
 
     def _newest(self) -> tuple[Snapshot, dict[object, Layout]]:
         last = self._last

@@ -19,6 +19,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,15 @@ from strop.common.arrays import Ints
 from strop.errors import IndexDamaged
 from strop.storage.database import Database, sensible
 from strop.storage.settings import Settings
-from strop.storage.vectors import STORED, VECTOR_FILE, Rows, Sums, file_name, row_sums
+from strop.storage.vectors import (
+    STORED,
+    VECTOR_FILE,
+    Rows,
+    Sums,
+    bytes_of,
+    file_name,
+    row_bytes,
+)
 
 DOCUMENTS = 0
 """The set that stands for the documents' own vectors."""
@@ -107,24 +116,21 @@ class VectorLedger:
         with sensible(self._database.path, "checksums"):
             return np.frombuffer(b"".join(blob for (blob,) in rows), "<u4")
 
-    def verify_rows(
-        self, set_id: int, vectors: Rows, rows: Ints, known_sums: dict[int, Sums]
-    ) -> None:
+    def verify_rows(self, set_id: int, vectors: Rows, rows: Ints, known_sums: Ints) -> None:
         """Refuse rows of a set's file (mapped as ``vectors``) that are not what was written.
 
         Only the checksums of these rows are read: cheap for the few that a final score rests on.
-        ``known_sums`` keeps the blocks of checksums that were read for this mapping of the file.
+        ``known_sums`` keeps them for this mapping of the file: 1 + the checksum of each row, 0
+        where it has not been read.
         """
-        blocks, places = np.divmod(rows, SUMS_TOGETHER)
-        for block in set(blocks.tolist()) - known_sums.keys():
-            known_sums[block] = self._block_of_sums(set_id, block)
-        expected = []
-        for block, place in zip(blocks.tolist(), places.tolist(), strict=True):
-            sums = known_sums[block]
-            if place >= len(sums):
-                raise self._damaged_rows(set_id)
-            expected.append(sums[place])
-        if (row_sums(vectors[rows]) != np.array(expected, np.uint32)).any():
+        unread = rows[known_sums[rows] == 0] // SUMS_TOGETHER
+        for block in set(unread.tolist()):
+            sums = self._block_of_sums(set_id, block)
+            place = slice(block * SUMS_TOGETHER, block * SUMS_TOGETHER + len(sums))
+            known_sums[place] = 1 + sums[: len(known_sums[place])].astype(np.int64)
+        data, size = bytes_of(vectors[rows]), row_bytes(vectors)
+        found = [1 + crc32(data[at : at + size]) for at in range(0, len(data), size)]
+        if found != known_sums[rows].tolist():
             raise self._damaged_rows(set_id)
 
     def _block_of_sums(self, set_id: int, block: int) -> Sums:
@@ -132,7 +138,7 @@ class VectorLedger:
             "SELECT sums FROM checksums WHERE set_id = ? AND block = ?", (set_id, block)
         )
         data = row[0] if row and isinstance(row[0], bytes) else b""
-        return np.frombuffer(data[: len(data) // 4 * 4], "<u4")
+        return np.frombuffer(data[: len(data) // 4 * 4], "<u4")[:SUMS_TOGETHER]
 
     def _damaged_rows(self, set_id: int) -> IndexDamaged:
         folder = self._database.path.parent

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from strop.errors import BadIndex, IndexDamaged
 from strop.storage.catalog import Catalog
 from strop.storage.ledger import DOCUMENTS, VectorFile
 from strop.storage.sidecar import CACHE, read_arrays, write_arrays
-from strop.storage.vectors import Rows, Sums, map_rows
+from strop.storage.vectors import Rows, map_rows
 
 SPANS = "spans"
 """The kind of sidecar that holds the spans of a version."""
@@ -40,15 +41,17 @@ class Spans:
 
     ``vector_version`` names the vectors wherever they stand: a document with the same one in two
     snapshots has the same vectors in both, also when compaction has moved them.
-
-    ``known_sums`` are the checksums read so far, by block (``VectorLedger.verify_rows``).
     """
 
     vectors: Rows
     start: Ints
     count: Ints
     vector_version: Ints = field(default_factory=_nothing)
-    known_sums: dict[int, Sums] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def known_sums(self) -> Ints:
+        """The checksums read so far (``VectorLedger.verify_rows``)."""
+        return np.zeros(len(self.vectors), np.int64)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from strop.errors import BadIndex, IndexDamaged
 from strop.search.layout import Layout
 from strop.search.prefilter.prefilter import Prefilter
 from strop.search.prefilter.table import CodeTable
+from strop.search.views import View
 from strop.storage.catalog import Catalog
 from strop.storage.database import Database
 from strop.storage.settings import Settings
 from strop.storage.sidecar import CACHE
-from strop.storage.snapshot import Snapshot
 
 
 class CodeCache:
@@ -34,9 +34,10 @@ class CodeCache:
         """Release the codes."""
         self._last = None
 
-    def update(self, snapshot: Snapshot, layout: Layout, names: list[str]) -> None:
+    def update(self, view: View) -> None:
         """Compute the codes that are missing, if they are many; for the one writer."""
-        older, sources = self._catalog.settings.sidecar("candidates"), _sources(snapshot, names)
+        older, sources = self._catalog.settings.sidecar("candidates"), _sources(view)
+        layout, names = view.layout, view.names
         table = None
         if older is not None:
             with suppress(IndexDamaged):  # then all are computed anew
@@ -78,9 +79,10 @@ class CodeCache:
         with suppress(OSError):
             self._path(name).unlink()
 
-    def prefilter(self, snapshot: Snapshot, layout: Layout, names: list[str]) -> Prefilter | None:
-        """Return the codes matched with a layout; None, with a warning, if there are none."""
+    def prefilter(self, view: View) -> Prefilter | None:
+        """Return the codes matched with a view; None, with a warning, if there are none."""
         name, last = self._catalog.settings.sidecar("candidates"), self._last
+        layout = view.layout
         if last is None or last[0] != name or last[1] is not layout:
             prefilter = None
             try:
@@ -88,9 +90,9 @@ class CodeCache:
                     table = last[2].table
                 else:
                     table = self._open(name)
-                if table.sets != names:
+                if table.sets != view.names:
                     raise IndexDamaged(f"they are of other query sets ({', '.join(table.sets)})")
-                prefilter = Prefilter(table, layout, _sources(snapshot, names))
+                prefilter = Prefilter(table, layout, _sources(view))
             except IndexDamaged as error:
                 warnings.warn(
                     f"searching all {layout.size:,} documents, without search codes: {error}. "
@@ -115,9 +117,10 @@ class CodeCache:
         raise IndexDamaged("there are none yet")
 
 
-def _sources(snapshot: Snapshot, names: list[str]) -> Ints:
+def _sources(view: View) -> Ints:
     """Return for each document its number and which vectors it has: (n, columns)."""
+    snapshot = view.snapshot
     columns = [snapshot.numbers, snapshot.documents.vector_version]
-    for spans in (snapshot.sets[name] for name in names):
+    for spans in (snapshot.sets[name] for name in view.names):
         columns += [spans.vector_version, spans.count]
     return np.stack(columns, axis=1)

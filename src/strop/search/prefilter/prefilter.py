@@ -8,6 +8,7 @@ is answered from few rows, and a query that is far from all of them from many.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +20,7 @@ from strop.search.layout import Layout
 from strop.search.prefilter.codes import (
     Signs,
     estimated_scores,
+    lowest_of_best,
     query_planes,
     rows_between,
     sign_products,
@@ -34,11 +36,9 @@ _EXTEND_FROM = 0.1
 _REPLACE_FROM = 0.3
 """All codes are computed anew when this share of them is of no use any more."""
 _SAMPLE = 2048
-_NO_BOUND = float(np.finfo(np.float32).min)
-"""Below every estimate: all rows are looked at."""
 THREADS_FROM = 100_000
 """Rows from which the threads share one query's scan of the signs."""
-_DEVIATIONS = 4.7, 3.5
+_DEVIATIONS = 5.0, 3.5
 """How many standard deviations of the difference between two estimates (signs to bytes, bytes to
 exact) a row may be below the k-th best and still be looked at."""
 
@@ -128,21 +128,11 @@ class Prefilter:
             return self.layout.rescore(query_vector, self.place_of[rows], method)
 
         cut = _cut(by_signs, max(16 * FEWEST, 40 * k))
-        rows = rows_between(by_signs, cut, np.inf)
-        estimates = estimate(rows)
-        lower = _lowest(by_signs[rows], estimates, k, _DEVIATIONS[0])
-        if lower < cut:
-            more = rows_between(by_signs, lower, cut)
-            rows, estimates = np.append(rows, more), np.append(estimates, estimate(more))
-        order = np.argsort(-estimates)
-        rows, estimates = rows[order], estimates[order]
-        first = FEWEST // 2 + 2 * k
-        scores = exact(rows[:first])
-        lower = _lowest(estimates[:first], scores, k, _DEVIATIONS[1])
-        last = int(np.searchsorted(-estimates, -lower, "right"))
-        if last > first:
-            scores = np.append(scores, exact(rows[first:last]))
-        return scores, self.place_of[rows[: len(scores)]]
+        rows, estimates = _look(by_signs, estimate, cut, k, _DEVIATIONS[0])
+        first = min(len(rows), FEWEST + 2 * k)
+        cut = float(np.partition(estimates, len(rows) - first)[len(rows) - first])
+        best, scores = _look(estimates, lambda some: exact(rows[some]), cut, k, _DEVIATIONS[1])
+        return scores, self.place_of[rows[best]]
 
     def _by_signs(self, planes: tuple[Signs, Floats], alone: bool) -> Floats:
         """Return the sign estimates of all rows; -inf for those that are of no use."""
@@ -168,15 +158,17 @@ def _cut(values: Floats, n: int) -> float:
     return float(np.partition(sample, at)[at])
 
 
-def _lowest(coarse: Floats, fine: Floats, k: int, deviations: float) -> float:
-    """Return the lowest coarse estimate of a row that can be among the best k by the finer one.
+def _look(
+    coarse: Floats, refine: Callable[[Ints], Floats], cut: float, k: int, deviations: float
+) -> tuple[Ints, Floats]:
+    """Return the rows that can be among the best k by a finer estimate, and that estimate.
 
-    The lower half of the rows tells how the two differ: at the top are rows whose coarse estimate
-    is too high, because that is how they came there.
+    At first these are the rows whose coarse estimate is ``cut`` or more.
     """
-    if len(fine) < k or not len(fine):
-        return _NO_BOUND
-    kth = np.partition(fine, len(fine) - k)[len(fine) - k]
-    low = coarse <= np.median(coarse)
-    difference = fine[low] - coarse[low]
-    return max(_NO_BOUND, float(kth - difference.mean() - deviations * difference.std()))
+    rows = rows_between(coarse, cut, np.inf)
+    fine = refine(rows)
+    lower = lowest_of_best(coarse[rows], fine, k, deviations)
+    if lower >= cut:
+        return rows, fine
+    more = rows_between(coarse, lower, cut)
+    return np.concatenate([rows, more]), np.concatenate([fine, refine(more)])
