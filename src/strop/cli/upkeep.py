@@ -34,7 +34,7 @@ def info(path: Path) -> Answer:
         "--sample",
         type=COUNT,
         default=100,
-        help="Number of stored queries that --recall uses.",
+        help="Number of queries that --recall uses.",
     ),
 )
 def check(path: Path, repair: bool, recall: bool, sample: int) -> Answer:
@@ -74,7 +74,9 @@ def _checked(path: Path, result: dict[str, Any], unfinished: str) -> Iterator[st
         scored = "candidates" if measured["two_stage"] else "every document, so it is exact"
         yield (
             f"overlap@{measured['k']} with the exact ranking: {measured['overlap']:.4f} "
-            f"({counted(measured['queries'], 'stored query')}; searches score {scored})"
+            f"({counted(measured['queries'], 'query')}: stored ones {measured['stored']:.4f}, "
+            f"unlike any stored {measured['unlike']:.4f}, the worst {measured['worst']:.2f}; "
+            f"searches score {scored})"
         )
 
 

@@ -24,6 +24,7 @@ from strop.methods import Method
 from strop.search.formula import LOWEST, reference
 from strop.search.rows import as_floats
 from strop.search.scoring import Fetched, best_of, largest, score
+from strop.search.tiles import QUERIES_AT_ONCE, Tile
 from strop.search.whitening import Whitening
 from strop.storage.snapshot import Spans
 from strop.types import Vectors
@@ -32,11 +33,8 @@ NUMPY_UP_TO = 8_000_000
 """Values of a layout that numpy scores as fast as compiled code does."""
 BLOCK_ROWS = 4096
 """Vectors scored at a time: their products with a batch of queries stay near the core."""
-_QUERIES_AT_ONCE = 64
 _BUILT_AT_ONCE = 512
 _FEEDBACK_FROM = 2
-_FEW = 8
-"""Up to so many queries a product is limited by reading rows, and BLAS is not the fastest."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +266,7 @@ class Layout:
             self.fixed()
         found: list[tuple[Floats, Ints]] = []
         left = count()  # threads take the next block from it
-        tiles = [_Tile(query_vectors, at) for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)]
+        tiles = [Tile(query_vectors, at) for at in range(0, len(query_vectors), QUERIES_AT_ONCE)]
 
         def work() -> None:
             best = np.full(shape, -np.inf, np.float32)
@@ -303,7 +301,7 @@ class Layout:
         return scores[places], places
 
     def _score(
-        self, block: int, parts: list[NDArray[Any]], tile: _Tile, method: Method, room: Floats,
+        self, block: int, parts: list[NDArray[Any]], tile: Tile, method: Method, room: Floats,
         best: Floats, places: Ints,
     ) -> None:  # fmt: skip
         """Merge a block's documents into the best k of a tile's queries."""
@@ -411,29 +409,6 @@ class Layout:
             for file in self._files[1:]
         ]
         return np.concatenate([*lists, np.empty((0, self.dim), np.float32)])
-
-
-class _Tile:
-    """Some of the query vectors, with rows of zeros up to a number the kernels like."""
-
-    def __init__(self, query_vectors: Vectors, at: int) -> None:
-        self.part = slice(at, min(at + _QUERIES_AT_ONCE, len(query_vectors)))
-        n = self.part.stop - at
-        self.width = 1 if n == 1 else -(-n // 4) * 4 if n <= _FEW else -(-n // 8) * 8
-        self.query_vectors = np.zeros((self.width, query_vectors.shape[1]), np.float32)
-        self.query_vectors[:n] = query_vectors[self.part]
-        self._transposed = np.ascontiguousarray(self.query_vectors.T)
-
-    def multiply(self, rows: NDArray[Any], products: Floats) -> None:
-        """Write ``products`` (n, width) = rows . query_vectors, rows as stored."""
-        from strop.search import kernels
-
-        if self.width > _FEW:
-            np.matmul(as_floats(rows), self._transposed, out=products)
-        elif rows.dtype == np.int8:
-            kernels.products_of_few_stored(rows, self.query_vectors, products)
-        else:
-            kernels.products_of_few(as_floats(rows), self.query_vectors, products)
 
 
 _Direct = tuple[Vectors, Ints, tuple[NDArray[Any], ...], tuple[Ints, ...], tuple[Ints, ...], bool]
