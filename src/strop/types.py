@@ -5,9 +5,9 @@ Nothing here loads numpy: every command imports this file, also ``strop --help``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,6 +18,9 @@ Kind = Literal["document", "query"]
 
 Vectors: TypeAlias = "NDArray[np.float32]"
 """float32, one row per text. Rows have length one; the row of a text without words is zero."""
+
+HIT_FIELDS = ("id", "score", "title", "text", "metadata", "passage")
+"""What a hit has."""
 
 Progress = Callable[[str, int, int], None]
 """Called during long work: ``progress(label, done, total)``."""
@@ -48,15 +51,73 @@ class Changes:
     empty: int
 
 
-class Hits(NamedTuple):
-    """Ranked documents, one row per query; rows are best first and of equal length.
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """The stored text of a document that is nearest to the query.
+
+    ``start`` and ``end`` are its place in the document's text; None where it stands elsewhere, in
+    the title or in a query of the set ``source``.
+    """
+
+    text: str
+    start: int | None
+    end: int | None
+    source: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"text": self.text, "start": self.start, "end": self.end, "source": self.source}
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A document that was found, as it was when it was scored."""
+
+    id: str
+    score: float
+    title: str = ""
+    text: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    passage: Passage | None = None
+
+    def to_dict(self, fields: Sequence[str] = HIT_FIELDS) -> dict[str, Any]:
+        """Return it, or some of its fields, as JSON values."""
+        values = {name: getattr(self, name) for name in HIT_FIELDS}
+        values["metadata"] = dict(self.metadata)
+        values["passage"] = self.passage and self.passage.to_dict()
+        return {name: values[name] for name in fields}
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Ranked documents: ``hits[0]`` are those of the first query, a list of ``Hit``, best first.
 
     ``ids`` is an object array of document ids and ``scores`` a float32 array, both of shape
-    (queries, k), where k is at most the number of documents in the index.
+    (queries, k), where k is at most the number of documents that were searched. ``rows`` has
+    their fields; a search for ids and scores alone leaves it out.
     """
 
     ids: NDArray[np.object_]
     scores: NDArray[np.float32]
+    rows: Sequence[Sequence[Hit]] | None = None
+
+    def __len__(self) -> int:
+        """The number of queries."""
+        return len(self.ids)
+
+    def __getitem__(self, query: int) -> list[Hit]:
+        """Return the hits of one query."""
+        if self.rows is not None:
+            return list(self.rows[query])
+        pairs = zip(self.ids[query].tolist(), self.scores[query].tolist(), strict=True)
+        return [Hit(id_, score) for id_, score in pairs]
+
+    def __iter__(self) -> Iterator[list[Hit]]:
+        return (self[query] for query in range(len(self)))
+
+    def to_dict(self, fields: Sequence[str] = HIT_FIELDS) -> list[list[dict[str, Any]]]:
+        """Return all hits, a list for each query, as JSON values."""
+        return [[hit.to_dict(fields) for hit in row] for row in self]
 
 
 @dataclass(frozen=True)
