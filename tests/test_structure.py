@@ -19,7 +19,8 @@ SOURCE = ROOT / "src" / "strop"
 
 # A package, or a module beside them, imports only what stands above it.
 ORDER = """
-    errors types filters methods common io words embed lm storage references generate search expand index
+    errors types filters methods common io words embed lm storage references generate search expand
+    index
     evaluation research adapters cli __main__
 """.split()
 

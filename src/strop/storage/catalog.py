@@ -20,6 +20,7 @@ import numpy as np
 from strop.storage.batches import SentBatches
 from strop.storage.database import Database
 from strop.storage.documents import Documents
+from strop.storage.facets import Facets
 from strop.storage.intake import CATALOG, checked_record
 from strop.storage.ledger import VectorFile, VectorLedger
 from strop.storage.query_sets import QuerySets
@@ -48,6 +49,7 @@ class Catalog:
         parts = self.database, self.settings, self.vectors, self.waiting
         self.sets = QuerySets(*parts)
         self.documents = Documents(*parts, self.sets)
+        self.facets = Facets(self.database)
         self.references = References(self.database, self.settings, self.documents)
         self.replies = Replies(self.database)
         self.batches = SentBatches(self.database, self.settings)

@@ -61,7 +61,8 @@ class Documents:
                     number = known[0]
                     same += 1
                 else:
-                    number = write_document(connection, document, metadata, digest)
+                    old = None if known is None else known[2]
+                    number = write_document(connection, document, metadata, digest, old)
                     changed += known is not None
                     if known is None:
                         new += 1

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from strop.common.arrays import Ints
-from strop.filters import Fact, Filter, Ids, Kind, Test, Value, facts
+from strop.filters import Filter, Ids, Kind, Test, Value, facts
 from strop.storage.database import Database
 
 _KINDS: dict[Kind, int] = {
@@ -26,31 +27,33 @@ _LONGEST = 200
 """Bytes of a text that are stored as they are; a longer one ends in a digest of the whole."""
 
 
+def write_facets(
+    connection: sqlite3.Connection, number: int, old: str | None, new: str | None
+) -> None:
+    """Within a transaction: a document's metadata changes; None is that of no document."""
+    if old == new:
+        return
+    before, after = _rows(old), _rows(new)
+    connection.executemany(
+        "DELETE FROM facets WHERE field = (SELECT field FROM fields WHERE name = ?)"
+        " AND kind = ? AND value = ? AND number = ?",
+        [(*row, number) for row in before - after],
+    )
+    added = after - before
+    connection.executemany(
+        "INSERT OR IGNORE INTO fields (name) VALUES (?)", {(name,) for name, _, _ in added}
+    )
+    connection.executemany(
+        "INSERT OR IGNORE INTO facets SELECT field, ?2, ?3, ?4 FROM fields WHERE name = ?1",
+        [(*row, number) for row in added],
+    )
+
+
 class Facets:
-    """What filters need of the documents' metadata."""
+    """What filters read of the documents' metadata."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    def replace(
-        self, connection: sqlite3.Connection, number: int, old: str | None, new: str | None
-    ) -> None:
-        """Within ``writing``: a document's metadata changes; None is that of no document."""
-        before = facts(json.loads(old)) if old is not None else set()
-        after = facts(json.loads(new)) if new is not None else set()
-        connection.executemany(
-            "DELETE FROM facets WHERE field = (SELECT field FROM fields WHERE name = ?)"
-            " AND kind = ? AND value = ? AND number = ?",
-            [(*_row(fact), number) for fact in before - after],
-        )
-        added = [_row(fact) for fact in after - before]
-        connection.executemany(
-            "INSERT OR IGNORE INTO fields (name) VALUES (?)", {(name,) for name, _, _ in added}
-        )
-        connection.executemany(
-            "INSERT OR IGNORE INTO facets SELECT field, ?2, ?3, ?4 FROM fields WHERE name = ?1",
-            [(*row, number) for row in added],
-        )
 
     def select(self, filter_: Filter) -> Ints:
         """Return the numbers of the documents that match, in order."""
@@ -61,35 +64,26 @@ class Facets:
         if isinstance(node, Test):
             return self._test(connection, node)
         if isinstance(node, Ids):
-            rows = [
-                row
-                for id_ in set(node.ids)
-                for row in connection.execute("SELECT number FROM documents WHERE id = ?", (id_,))
-            ]
-            return _numbers(rows)
+            return self._ids(connection, node)
+        parts = [self._select(connection, part) for part in node.parts]
         if node.op == "and":
-            everything = None if node.parts else self._all(connection)
-            for part in node.parts:
-                matching = self._select(connection, part)
-                everything = (
-                    matching
-                    if everything is None
-                    else np.intersect1d(everything, matching, assume_unique=True)
-                )
-            assert everything is not None
-            return everything
-        found: Ints = reduce(
-            np.union1d,
-            (self._select(connection, part) for part in node.parts),
-            np.empty(0, np.int64),
-        )
-        if node.op == "not":
-            return np.setdiff1d(self._all(connection), found, assume_unique=True)
-        return found
+            return reduce(_both, parts) if parts else self._all(connection)
+        either: Ints = reduce(np.union1d, parts, np.empty(0, np.int64))
+        if node.op == "or":
+            return either
+        return np.setdiff1d(self._all(connection), either, assume_unique=True)
 
     @staticmethod
     def _all(connection: sqlite3.Connection) -> Ints:
         return _numbers(connection.execute("SELECT number FROM documents").fetchall())
+
+    @staticmethod
+    def _ids(connection: sqlite3.Connection, node: Ids) -> Ints:
+        rows: list[tuple[int]] = []
+        for id_ in set(node.ids):
+            with suppress(UnicodeEncodeError):  # a lone surrogate; no stored id has one
+                rows += connection.execute("SELECT number FROM documents WHERE id = ?", (id_,))
+        return _numbers(rows)
 
     @staticmethod
     def _test(connection: sqlite3.Connection, test: Test) -> Ints:
@@ -98,6 +92,10 @@ class Facets:
         ).fetchone()
         if row is None:
             return np.empty(0, np.int64)
+        if test.kind == "exists":  # any value tells
+            return _numbers(
+                connection.execute("SELECT number FROM facets WHERE field = ?", row).fetchall()
+            )
         statement = (
             f"SELECT number FROM facets WHERE field = ? AND kind = ? AND value {_OPS[test.op]} ?"
         )
@@ -115,19 +113,29 @@ class Facets:
         with self._database.reading() as connection:
             rows = connection.execute(
                 "SELECT name FROM fields WHERE EXISTS"
-                " (SELECT 1 FROM facets WHERE facets.field = fields.field AND kind = 0)"
+                " (SELECT 1 FROM facets WHERE facets.field = fields.field)"
                 " ORDER BY name"
             ).fetchall()
         return [bytes(name).decode("utf-8", "surrogatepass") for (name,) in rows]
+
+
+def _both(left: Ints, right: Ints) -> Ints:
+    return np.intersect1d(left, right, assume_unique=True)
 
 
 def _numbers(rows: list[tuple[int]]) -> Ints:
     return np.unique(np.fromiter((number for (number,) in rows), np.int64, len(rows)))
 
 
-def _row(fact: Fact) -> tuple[bytes, int, Any]:
-    field, kind, value = fact
-    return _text(field), _KINDS[kind], _stored(kind, value)
+def _rows(metadata: str | None) -> set[tuple[bytes, int, Any]]:
+    """Return what the table holds of a document: a field of its own row only if it has no value."""
+    found = facts(json.loads(metadata)) if metadata is not None else set()
+    valued = {field for field, kind, _ in found if kind != "exists"}
+    return {
+        (_text(field), _KINDS[kind], _stored(kind, value))
+        for field, kind, value in found
+        if kind != "exists" or field not in valued
+    }
 
 
 def _stored(kind: Kind, value: Value) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FORMAT = 3
+FORMAT = 4
 """A catalog of another format is refused: there is nothing to upgrade from."""
 
 SCHEMA = """
@@ -17,6 +17,14 @@ CREATE TABLE documents (
     metadata TEXT NOT NULL
 );
 CREATE INDEX empty_documents ON documents (number) WHERE empty;
+CREATE TABLE fields (field INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE);
+CREATE TABLE facets (
+    field  INTEGER NOT NULL,
+    kind   INTEGER NOT NULL,
+    value  NOT NULL,
+    number INTEGER NOT NULL,
+    PRIMARY KEY (field, kind, value, number)
+) WITHOUT ROWID;
 CREATE TABLE sets (
     set_id   INTEGER PRIMARY KEY AUTOINCREMENT,
     name     TEXT NOT NULL UNIQUE,

@@ -11,6 +11,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
+from strop.storage.facets import write_facets
 from strop.types import Document
 
 
@@ -32,7 +33,11 @@ def find_document(connection: sqlite3.Connection, id_: str) -> tuple[int, bytes,
 
 
 def write_document(
-    connection: sqlite3.Connection, document: Document, metadata: str, digest: bytes
+    connection: sqlite3.Connection,
+    document: Document,
+    metadata: str,
+    digest: bytes,
+    old_metadata: str | None,
 ) -> int:
     """Insert a document, or replace the one with its id; return its number."""
     row = connection.execute(
@@ -42,11 +47,17 @@ def write_document(
         " empty = excluded.empty RETURNING number",
         (document.id, document.title, document.text, metadata, digest, not document.content),
     ).fetchone()
+    write_facets(connection, row[0], old_metadata, metadata)
     return int(row[0])
 
 
 def remove_documents(connection: sqlite3.Connection, numbers: Sequence[int]) -> None:
     """Remove documents; their queries are removed set by set."""
+    for number in numbers:
+        (metadata,) = connection.execute(
+            "SELECT metadata FROM documents WHERE number = ?", (number,)
+        ).fetchone()
+        write_facets(connection, number, metadata, None)
     for table in ("documents", "selections"):
         connection.executemany(
             f"DELETE FROM {table} WHERE number = ?", [(number,) for number in numbers]

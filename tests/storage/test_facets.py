@@ -1,0 +1,165 @@
+"""The table that filters read, against a literal filter over all documents."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from helpers.fakes import create
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strop import Document
+from strop.filters import read_filter
+
+FIELDS = ("year", "lang", "tags", "a.b", "x" * 300)
+PLAIN = st.one_of(
+    st.integers(-3, 3),
+    st.sampled_from([0.5, 2.0, -1.5, 1e300, 2**70, -(2**70)]),
+    st.sampled_from(["", "en", "de", "é", "2020-01-31", "y" * 300, "y" * 299 + "z", "\x00", "1"]),
+    st.booleans(),
+    st.none(),
+)
+METADATA = st.dictionaries(
+    st.sampled_from(["year", "lang", "tags", "a.b", "x" * 300, "a"]),
+    st.one_of(PLAIN, st.lists(PLAIN, max_size=3), st.dictionaries(st.just("b"), PLAIN)),
+    max_size=4,
+)
+ORDERED = {"$gt": operator.gt, "$gte": operator.ge, "$lt": operator.lt, "$lte": operator.le}
+COMPARABLE = st.one_of(st.integers(-3, 3), st.sampled_from([0.5, "d", "en", "y" * 250, 2**70]))
+
+
+def conditions() -> st.SearchStrategy[Any]:
+    return st.one_of(
+        PLAIN,
+        st.tuples(st.sampled_from(["$eq", "$ne"]), PLAIN).map(lambda pair: {pair[0]: pair[1]}),
+        st.tuples(st.sampled_from(["$in", "$nin"]), st.lists(PLAIN, max_size=3)).map(
+            lambda pair: {pair[0]: pair[1]}
+        ),
+        st.tuples(st.sampled_from(sorted(ORDERED)), COMPARABLE).map(
+            lambda pair: {pair[0]: pair[1]}
+        ),
+        st.booleans().map(lambda there: {"$exists": there}),
+    )
+
+
+LEAVES = st.dictionaries(st.sampled_from(FIELDS), conditions(), max_size=2) | st.lists(
+    st.integers(0, 8), max_size=3
+).map(lambda ids: {"$id": {"$in": [f"d{at}" for at in ids]}})
+FILTERS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from(["$and", "$or"]), st.lists(inner, min_size=1, max_size=3)).map(
+            lambda pair: {pair[0]: pair[1]}
+        ),
+        inner.map(lambda one: {"$not": one}),
+    ),
+    max_leaves=5,
+)
+
+
+def values_at(metadata: Any, path: str) -> list[Any] | None:
+    """Return the values at a path, None if there is no such field; lists are looked into."""
+    if isinstance(metadata, list):
+        found = [values_at(one, path) for one in metadata]
+        there = [one for one in found if one is not None]
+        return [value for one in there for value in one] if there else None
+    if not isinstance(metadata, Mapping):
+        return None
+    results = []
+    for key, value in metadata.items():
+        if key == path:
+            results.append(flat(value))
+        elif path.startswith(f"{key}."):
+            inner = values_at(value, path.removeprefix(f"{key}."))
+            if inner is not None:
+                results.append(inner)
+    return [value for one in results for value in one] if results else None
+
+
+def flat(value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return [inner for one in value for inner in flat(one)]
+    return [] if isinstance(value, Mapping) else [value]
+
+
+def kind(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return type(value).__name__
+    return "text" if isinstance(value, str) else "number"
+
+
+def equal(left: Any, right: Any) -> bool:
+    if kind(left) == kind(right) == "number":
+        return float(left) == float(right)
+    return kind(left) == kind(right) and left == right
+
+
+def literal(where: Mapping[str, Any], id_: str, metadata: Mapping[str, Any]) -> bool:
+    """Apply a filter as its documentation reads, one document at a time."""
+    for key, condition in where.items():
+        if key == "$and":
+            passes = all(literal(one, id_, metadata) for one in condition)
+        elif key == "$or":
+            passes = any(literal(one, id_, metadata) for one in condition)
+        elif key == "$not":
+            passes = not literal(condition, id_, metadata)
+        elif key == "$id":
+            passes = id_ in condition["$in"]
+        else:
+            tests = condition if isinstance(condition, Mapping) else {"$eq": condition}
+            passes = all(test(op, value, metadata, key) for op, value in tests.items())
+        if not passes:
+            return False
+    return True
+
+
+def test(op: str, wanted: Any, metadata: Mapping[str, Any], field: str) -> bool:
+    values = values_at(metadata, field)
+    if op == "$exists":
+        return (values is not None) is wanted
+    if op in ("$ne", "$nin"):
+        return not test({"$ne": "$eq", "$nin": "$in"}[op], wanted, metadata, field)
+    if op == "$in":
+        return any(test("$eq", one, metadata, field) for one in wanted)
+    if op == "$eq":
+        missing = wanted is None and values is None
+        return missing or any(equal(value, wanted) for value in values or ())
+    return any(kind(value) == kind(wanted) and ORDERED[op](value, wanted) for value in values or ())
+
+
+test.__test__ = False  # type: ignore[attr-defined]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    first=st.lists(METADATA, min_size=1, max_size=8),
+    second=st.dictionaries(st.integers(0, 8), METADATA, max_size=3),
+    removed=st.sets(st.integers(0, 8), max_size=3),
+    wheres=st.lists(FILTERS, min_size=1, max_size=4),
+)
+def test_a_filter_selects_what_a_literal_one_selects(
+    tmp_path_factory: Any,
+    first: list[dict[str, Any]],
+    second: dict[int, dict[str, Any]],
+    removed: set[int],
+    wheres: list[dict[str, Any]],
+) -> None:
+    folder: Path = tmp_path_factory.mktemp("facets") / "index"
+    known = {f"d{at}": metadata for at, metadata in enumerate(first)}
+    with create(folder) as index:
+        index.add([Document(id_, "text", "", metadata) for id_, metadata in known.items()])
+        updates = {f"d{at}": metadata for at, metadata in second.items()}
+        known |= updates
+        index.add([Document(id_, "text", "", metadata) for id_, metadata in updates.items()])
+        gone = [f"d{at}" for at in removed if f"d{at}" in known]
+        index.remove(gone)
+        known = {id_: metadata for id_, metadata in known.items() if id_ not in gone}
+        for where in wheres:
+            numbers = index.catalog.facets.select(read_filter(where)).tolist()
+            selected = set(index.catalog.documents.ids_of(numbers).values())
+            expected = {id_ for id_, metadata in known.items() if literal(where, id_, metadata)}
+            assert selected == expected, where
+        assert index.check() == []
