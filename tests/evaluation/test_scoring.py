@@ -129,8 +129,6 @@ def test_a_written_run_scores_the_same_in_trec_eval(
 ) -> None:
     """Most documents tie: queries of one word, documents with few different counts."""
     pytrec_eval = pytest.importorskip("pytrec_eval")
-    if method == "bm25":
-        pytest.importorskip("bm25s")
     queries = {f"q{at}": word for at, word in enumerate(WORDS)}
     rng = np.random.default_rng(2)
     qrels = {

@@ -107,7 +107,6 @@ def test_the_page_asks_for_nothing_and_runs_nothing(
 def test_changes_by_any_method_are_shown(
     method: str, index: Path, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("bm25s")
     monkeypatch.setattr("strop.research.html_report.SWEEPS", ())
     out = tmp_path / "page"
     ran = strop("report", index, dataset, "-o", out, "--method", method, "--methods", method)

@@ -30,7 +30,6 @@ from strop.evaluation.scoring import Report, evaluate
 from strop.index import Index
 from strop.methods import METHODS, Method
 from strop.search.sampling import sample_queries
-from strop.search.words import countable
 from strop.types import Dataset, Progress, Vectors
 
 Doubles = NDArray[np.float64]
@@ -156,9 +155,8 @@ def _labelled(
     mixes = dict.fromkeys([every, written, *((name,) for name in every)])
     tried = [method for mix in mixes if mix for method in settings_grid(mix)]
     tried += [replace(method, feedback=FEEDBACK) for method in tried if method.whiten]
-    if countable():
-        whole = (every, written)
-        tried += [replace(method, words=WORDS) for method in tried if method.sets in whole]
+    whole = (every, written)
+    tried += [replace(method, words=WORDS) for method in tried if method.sets in whole]
     named = [replace(method, name=str(at)) for at, method in enumerate(tried)]
     return evaluate(
         index, labels, named, measures=["nDCG@10"], exclude=exclude,
@@ -207,9 +205,7 @@ def _crossed(
     if choice.taken:
         method, best, also = choice.method, values[tried.index(choice.method)], ()
     why = choice.why
-    further: list[tuple[int | None, float]] = [(n, 0.0) for n in LENGTHS]
-    further += [(None, WORDS)] if countable() else []
-    for n, words in further:
+    for n, words in [*((n, 0.0) for n in LENGTHS), (None, WORDS)]:
         other = replace(method, n=n or method.n, words=words or method.words)
         gains = _values(index, groups, other, also) - best
         if bootstrap_interval(gains)[0] > 0:
@@ -230,8 +226,7 @@ def _by_sentences(index: Index, written: str, queries: int) -> Choice:
     if len(usual) < _FEWEST:
         return _too_few(len(usual))
     tried = [replace(_DEFAULT, whiten=WHITENINGS[-1])]
-    if countable():
-        tried += [replace(method, words=WORDS) for method in (_DEFAULT, *tried)]
+    tried += [replace(method, words=WORDS) for method in (_DEFAULT, *tried)]
     values = np.stack([_values(index, groups, method) for method in tried])
     measured = (
         f"{written} queries over sentences, which judge whitening and words alone (strength and "
@@ -242,11 +237,6 @@ def _by_sentences(index: Index, written: str, queries: int) -> Choice:
 
 def _words_alone(index: Index, queries: int, progress: Progress | None) -> Choice:
     """Choose the weight of words by sentences held out of their documents."""
-    if not countable():
-        return Choice(
-            _DEFAULT, False,
-            f"sentences can judge the weight of words alone: pip install 'strop[bm25]'. {_REMEDY}",
-        )  # fmt: skip
     measured = measure_words(index, "sentences", queries, progress)
     gains = measured.with_words - measured.without
     if len(gains) < _FEWEST:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strop.common.arrays import Floats, Ints
 from strop.search.scoring import largest
@@ -21,6 +22,7 @@ from strop.storage.word_reader import SourceWords, pooled_postings
 from strop.storage.words import BLOCK, TEXT
 
 K1, B = 1.5, 0.75
+_COMPILED_FROM = 50_000
 
 
 class WordScores:
@@ -55,7 +57,7 @@ class WordScores:
     def _all(self, connection: sqlite3.Connection, terms: Sequence[str]) -> Floats:
         """Return the share of each document number."""
         shares = np.zeros(len(self._norms), np.float32)
-        most = 0.0
+        add, most = _adder(len(shares)), 0.0
         for term, times in Counter(terms).items():
             found = list(pooled_postings(connection, self._sources, term))
             holding = sum(len(places) for _, (places, _) in found)
@@ -63,11 +65,30 @@ class WordScores:
             most += weight
             for block, (places, counts) in found:
                 here = slice(block * BLOCK, (block + 1) * BLOCK)
-                often = counts.astype(np.float32)
-                gain = np.float32(weight) * often / (often + self._norms[here][places])
-                shares[here][places] += gain
+                add(shares[here], self._norms[here], places, counts, weight)
         shares /= np.float32(most or 1)
         return shares
+
+
+def _adder(size: int) -> Callable[..., None]:
+    """Return what adds a term's postings: compiled code only where it pays to load it."""
+    if size < _COMPILED_FROM:
+        return _add_term
+    from strop.search.word_kernels import add_term
+
+    return add_term
+
+
+def _add_term(
+    shares: Floats,
+    norms: Floats,
+    places: NDArray[np.uint16],
+    counts: NDArray[np.uint8],
+    weight: float,
+) -> None:
+    """Add what a term gives to the documents of one block that have it."""
+    often = counts.astype(np.float32)
+    shares[places] += np.float32(weight) * often / (often + norms[places])
 
 
 def _bound(shares: Floats, k: int) -> np.float32:

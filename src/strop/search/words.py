@@ -8,109 +8,61 @@ every query and corpus, and stays small where a query shares only a stray word w
 
 from __future__ import annotations
 
-import logging
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 
 from strop.common.arrays import Floats, Ints
-from strop.errors import MissingExtra, StropError
 from strop.methods import Method
 from strop.search.formula import LOWEST
 from strop.search.layout import Layout
 from strop.search.scoring import best_of, largest, score
+from strop.search.word_scores import WordScores
+from strop.storage.word_reader import count_in_memory, load_source
+from strop.storage.words import TEXT
 from strop.types import Vectors
+from strop.words.languages import detect_languages
+from strop.words.tokenizer import Tokenizer
 
 DEPTH = 1000
 """How many documents of each ranking a fusion looks at."""
 FIRST_DEPTH = 200
 """How many of each ranking are looked at first, where words are part of the score."""
+_SAMPLE = 1000
+"""How many texts tell the languages of all."""
 _RRF = 60
 """Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
 
 
-def countable() -> bool:
-    """Tell whether the extra that counts words is installed."""
-    return bool(find_spec("bm25s") and find_spec("Stemmer"))
-
-
-class MissingWords(MissingExtra):
-    """The extra is not installed; a user may not know that ``sharp`` was tuned to count words."""
-
-    def __init__(self) -> None:
-        StropError.__init__(
-            self,
-            "counting words (bm25, hybrid, words=, or a sharp that was tuned to count words) needs"
-            " an optional part: pip install 'strop[bm25]'. Without it use sharp:words=0, or"
-            " strop tune INDEX --reset if sharp was tuned",
-        )
-
-
 class Words:
-    """BM25 (Lucene's, k1 1.5, b 0.75) with English stop words and stems, made by bm25s."""
+    """The words of texts that are counted in memory, one text a document."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """Count the words of ``texts``, one a document."""
-        try:
-            import bm25s
-            import Stemmer
-        except ImportError:
-            raise MissingWords from None
-        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it would tell each step
-        self._split = bm25s.tokenize
-        self._stems = Stemmer.Stemmer("english")
-        split = self._tokens(list(texts))
-        self._size = len(split)
-        self._holding = Counter(word for words in split for word in set(words))
-        self._model: Any = None
-        if any(split):  # bm25s refuses a corpus without words
-            self._model = bm25s.BM25()
-            self._model.index(split, show_progress=False)
+        """Count the words of ``texts``; their languages are those of the first ones."""
+        given = list(texts)
+        self._tokenizer = Tokenizer(detect_languages(given[:_SAMPLE]))
+        self._connection = count_in_memory(map(self._tokenizer.document, given))
+        self._scores = WordScores({TEXT: load_source(self._connection, TEXT)})
+        self._places = np.arange(len(given))
 
     def rank(self, queries: Sequence[str], k: int) -> tuple[Floats, Ints]:
-        """Return the best k documents for each query: scores and places, (n, k).
+        """Return the best k documents for each query: shares and places, (n, k).
 
         Documents that share no word with the query score 0 and come last.
         """
-        k = min(k, self._size)
+        k = min(k, len(self._places))
         best = np.zeros((len(queries), k), np.float32)
         places = np.zeros((len(queries), k), np.int64)
-        for at, words in enumerate(self._tokens(list(queries))):
-            scores = self._scores(words)
-            places[at] = largest(scores, k)
-            best[at] = scores[places[at]]
+        for at, query in enumerate(queries):
+            shares = self.share(query)
+            places[at] = largest(shares, k)
+            best[at] = shares[places[at]]
         return best, places
 
     def share(self, query: str) -> Floats:
         """Return how much of the query's words each document has, from 0 to 1 (size,)."""
-        words = self._tokens([query])[0]
-        most = sum(map(self._rarity, words))
-        shares: Floats = self._scores(words) / np.float32(most or 1)
-        return shares
-
-    def _rarity(self, word: str) -> float:
-        """Return what BM25 gives a word at most."""
-        holding = self._holding[word]
-        return math.log1p((self._size - holding + 0.5) / (holding + 0.5))
-
-    def _scores(self, words: list[str]) -> Floats:
-        if self._model is None or not words:
-            return np.zeros(self._size, np.float32)
-        scores: Floats = self._model.get_scores(words)
-        return scores
-
-    def _tokens(self, texts: list[str]) -> list[list[str]]:
-        if not texts:
-            return []
-        tokens: list[list[str]] = self._split(
-            texts, stopwords="en", stemmer=self._stems, return_ids=False, show_progress=False
-        )
-        return tokens
+        return self._scores.shares(self._connection, self._tokenizer.query(query), self._places)
 
 
 def fuse(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,12 @@ from strop.storage.words import (
     BLOCK,
     CHUNK,
     MOST,
+    TEXT,
+    WORD_TABLES,
     Lengths,
     Postings,
     Segment,
+    WordWriter,
     read_chunks,
     segments_of,
     unpack,
@@ -108,3 +111,17 @@ def pooled_postings(
             total[places] = np.minimum(total[places].astype(np.uint16) + counts, MOST)
         having = np.flatnonzero(total)
         yield block, (having.astype(np.uint16), total[having])
+
+
+def count_in_memory(texts: Iterable[Sequence[str]]) -> sqlite3.Connection:
+    """Return a database in memory with the terms of texts as documents 0, 1, …
+
+    It serves all threads.
+    """
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.executescript(WORD_TABLES)
+    writer = WordWriter(connection)
+    for number, terms in enumerate(texts):
+        writer.put(TEXT, number, terms)
+    writer.flush()
+    return connection

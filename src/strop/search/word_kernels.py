@@ -1,0 +1,23 @@
+"""The compiled pass over the postings of a term; word_scores.py has the same in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.common.arrays import Floats
+from strop.common.compiled import compiled
+
+
+@compiled()
+def add_term(
+    shares: Floats,
+    norms: Floats,
+    places: NDArray[np.uint16],
+    counts: NDArray[np.uint8],
+    weight: float,
+) -> None:
+    """Add what a term gives to the documents of one block that have it."""
+    for at in range(len(places)):
+        place, often = places[at], np.float32(counts[at])
+        shares[place] += np.float32(weight) * often / (often + norms[place])
