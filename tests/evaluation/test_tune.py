@@ -23,6 +23,10 @@ _RNG = np.random.default_rng(5)
 MEANT = unit_rows(_RNG.normal(size=(SIZE, DIM)))
 
 
+INTO_SIGNS = str.maketrans("0123456789", "@$%()*/<>~")
+FROM_SIGNS = {sign: digit for digit, sign in INTO_SIGNS.items()}
+
+
 def around(document: int, blur: float, seed: int) -> Vectors:
     """A vector near what a document means; with blur 1 nothing of it is left."""
     noise = np.random.default_rng([seed, document]).normal(size=DIM) / np.sqrt(DIM)
@@ -33,7 +37,7 @@ def embed(texts: list[str]) -> Vectors:
     """Texts are ``blur document seed``: the test says how well each one is understood."""
     found = [text.split()[:3] for text in texts]
     return unit_rows(
-        np.stack([around(int(d.replace("/", "")), float(b), int(s)) for b, d, s in found])
+        np.stack([around(int(d.translate(FROM_SIGNS)), float(b), int(s)) for b, d, s in found])
     )
 
 
@@ -177,8 +181,8 @@ def named(document: int) -> str:
 
 
 def spelled(document: int) -> str:
-    """A document's number in single digits, which count as no words."""
-    return "/".join(str(document))
+    """A document's number in signs, which are no words."""
+    return str(document).translate(INTO_SIGNS)
 
 
 @pytest.mark.parametrize(("shift", "wanted"), [(0, 1.0), (1, 0.0)])
