@@ -117,7 +117,7 @@ def _load(
     for set_id in (DOCUMENTS, *names):
         path, row = catalog.vector_file(files[set_id])
         spans[set_id] = Spans(map_rows(path, files[set_id].rows, row), *table.columns[set_id])
-        if not _in_bounds(table, set_id, files[set_id].rows):
+        if not in_bounds(table, set_id, files[set_id].rows):
             raise IndexDamaged(
                 f"{catalog.folder}: the catalog names rows of vectors/{files[set_id].name} that "
                 f"cannot be. To repair that: strop check {catalog.folder} --repair"
@@ -126,7 +126,7 @@ def _load(
     return Snapshot(version, table.numbers, spans[DOCUMENTS], sets)
 
 
-def _in_bounds(table: _Table, set_id: int, rows: int) -> bool:
+def in_bounds(table: _Table, set_id: int, rows: int) -> bool:
     """Tell whether the spans of a set can be what strop wrote: nothing else may be read."""
     start, count, _ = table.columns[set_id]
     fine = (start >= 0).all() and (count >= 0).all() and (start <= rows - count).all()
