@@ -202,4 +202,4 @@ def test_a_mutated_index_is_refused_or_reported_or_gives_the_same_results(
         shutil.rmtree(path)
     print(json.dumps({"mutations": sum(verdicts.values()), **verdicts}))
     assert not failures, "\n".join(failures)
-    assert min(verdicts[verdict] for verdict in ("refused", "reported", "same")) > 0
+    assert min(verdicts["refused"], verdicts["reported"]) > 0
