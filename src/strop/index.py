@@ -25,7 +25,7 @@ from strop.storage.references import Selected
 from strop.storage.sizes import sizes
 from strop.storage.vectors import DEFAULT_STORED
 from strop.storage.workspace import Workspace
-from strop.types import Changes, Document, Hits, Progress, Vectors
+from strop.types import HIT_FIELDS, Changes, Document, Hits, Progress, Vectors
 
 if TYPE_CHECKING:  # a search needs no language model
     from strop.expand.methods import QueryMethod
@@ -266,14 +266,18 @@ class Index:
         expand: QueryMethod | None = None,
         vectors: Vectors | None = None,
         exact: bool = False,
+        fields: Sequence[str] = HIT_FIELDS,
     ) -> Hits:
         """Return the best k documents for each query, texts or vectors (n, dim).
+
+        ``for hit in index.search("a question")[0]`` gives the hits of the first query, with those
+        ``fields`` that are named; ids and scores are always there.
 
         ``method`` is a name of ``METHODS`` with optional settings (``"sharp:alpha=2"``). Without
         one it is ``sharp`` where the index has query sets and ``trad`` where it has none. Large
         indexes score candidates only, unless ``exact``. ``expand``, such as ``HyDE("openai:…")``,
         has a language model refine the queries first. ``vectors`` replace the embedding of texts;
-        vectors alone have no words, so ``words`` adds nothing to their scores.
+        vectors alone have no words.
         """
         k = check_count("k", k)
         queries = as_queries(queries)
@@ -288,7 +292,7 @@ class Index:
         texts, query_vectors = texts_and_vectors(
             queries, vectors, chosen, self.dim, self.embed_queries
         )
-        return self.searcher.search(query_vectors, texts, k, chosen, exact)
+        return self.searcher.search(query_vectors, texts, k, chosen, exact, fields)
 
     def explain(
         self,
@@ -299,10 +303,7 @@ class Index:
         vectors: Vectors | None = None,
         **settings: Any,
     ) -> Explanation:
-        """Say how much each stored query of a document changed its score for ``query``.
-
-        ``vectors`` (1, dim) replace the embedding of a text; ``settings`` are those of ``method``.
-        """
+        """Say how much each stored query of a document changed its score (``search``)."""
         text, query_vector = text_and_vector(query, vectors, self.dim, self.embed_queries)
         return self.searcher.explain(query_vector, text, id_, self.method(method, **settings))
 

@@ -155,7 +155,9 @@ class StropSearch:
         results: dict[str, dict[str, float]] = {}
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
-            hits = index.search([read_query(row) for row in part], k, self._method, exact=True)
+            hits = index.search(
+                [read_query(row) for row in part], k, self._method, exact=True, fields=()
+            )
             for row, ids, scores in zip(part, hits.ids, hits.scores, strict=True):
                 query, pairs = str(row["id"]), zip(ids.tolist(), decreasing(scores), strict=True)
                 if top_ranked is None:

@@ -14,6 +14,7 @@ from strop.cli.expand import chosen_steps, expansion_options, limits, report_exp
 from strop.cli.options import COUNT, INDEX, SCORING, Answer, verb
 from strop.cli.progress import progress_bars
 from strop.errors import BadInput
+from strop.types import HIT_FIELDS
 
 
 @verb(
@@ -24,6 +25,12 @@ from strop.errors import BadInput
     SCORING,
     click.option("--explain", is_flag=True, help="Show which stored queries moved each document."),
     click.option("--exact", is_flag=True, help="Score every document, also in a large index."),
+    click.option(
+        "--fields",
+        type=click.Choice(HIT_FIELDS),
+        multiple=True,
+        help="Only these fields of hits, with --json. May be given several times.",
+    ),
     expansion_options(several=False),
 )
 def search(
@@ -37,6 +44,7 @@ def search(
     n: int | None,
     explain: bool,
     exact: bool,
+    fields: tuple[str, ...],
     **expansion: Any,
 ) -> Answer:
     """Rank the documents of INDEX for the query TEXT."""
@@ -59,18 +67,19 @@ def search(
                 about = {"expand": name, "expansion": refined.to_json()}
         if step is not None:
             report_expansion(name, refined)
-        hits = index.search(text, k, chosen, vectors=query_vectors, exact=exact)
+        hits = index.search(text, k, chosen, vectors=query_vectors, exact=exact)[0]
         rows: list[dict[str, Any]] = []
-        for rank, (id_, score) in enumerate(zip(hits.ids[0], hits.scores[0], strict=True), 1):
-            document = index.get(id_)
-            row = {"rank": rank, "id": id_, "score": round(float(score), 6)}
-            row |= {"title": document.title, "text": document.text}
+        for rank, hit in enumerate(hits, 1):
+            row = {"rank": rank, **hit.to_dict()}
             if explain:
-                row["explanation"] = asdict(index.explain(text, id_, chosen, vectors=query_vectors))
+                explained = index.explain(text, hit.id, chosen, vectors=query_vectors)
+                row["explanation"] = asdict(explained)
             rows.append(row)
     from strop.cli.tables import print_explained, print_hits
 
+    kept = {"rank", "explanation", *(fields or HIT_FIELDS)}
+    shown = [{name: value for name, value in row.items() if name in kept} for row in rows]
     return Answer(
-        {"query": text, "method": chosen.name, **about, "hits": rows},
+        {"query": text, "method": chosen.name, **about, "hits": shown},
         partial(print_explained if explain else print_hits, rows),
     )

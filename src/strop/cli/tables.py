@@ -53,17 +53,36 @@ def print_pairs(rows: Iterable[tuple[str, str]]) -> None:
     standard_output().print(table)
 
 
+SNIPPET = 200
+"""Characters of a document that a list of hits shows."""
+
+
 def print_hits(rows: Sequence[dict[str, Any]]) -> None:
     """Print ranked documents."""
     table = plain_table("", "score", "id", "document")
     for row in rows:
-        table.add_row(
-            str(row["rank"]),
-            f"{row['score']:.4f}",
-            plain(row["id"]),
-            plain(shorten(f"{row['title']} {row['text']}", 160)),
-        )
+        table.add_row(str(row["rank"]), f"{row['score']:.4f}", plain(row["id"]), _snippet(row))
     standard_output().print(table)
+
+
+def _snippet(row: dict[str, Any]) -> Text:
+    """Return a hit's title, and its passage in bold with the text around it."""
+    text, passage = row["text"], row["passage"] or {"text": "", "start": None}
+    snippet = plain(shorten(row["title"], SNIPPET) + "\n" * bool(row["title"]))
+    if passage["start"] is None:
+        snippet.append(plain(shorten(text, SNIPPET)))
+        if passage["text"] and passage["source"] not in ("title", "text"):
+            snippet.append(plain(f"\n{passage['source']}: ", "dim"))
+            snippet.append(plain(shorten(passage["text"], SNIPPET), "bold"))
+        return snippet
+    start, end = passage["start"], min(passage["end"], passage["start"] + SNIPPET)
+    room = (SNIPPET - (end - start)) // 2
+    before, after = text[max(0, start - room) : start], text[end : end + room]
+    parts = (("…" if start > room else "") + before, ""), (text[start:end], "bold"), (after, "")
+    for part, style in parts:
+        snippet.append(plain(" ".join(part.split(" ")).replace("\n", " "), style))
+    snippet.append("…" if end + room < len(text) else "")
+    return snippet
 
 
 def print_document(

@@ -178,7 +178,9 @@ def _run(
 ) -> Run:
     """Search all queries; return the best ``depth`` documents of each, best first."""
     deeper = depth + max(map(len, ignored.values()))
-    hits = index.search(list(dataset.queries.values()), deeper, method, vectors=vectors, exact=True)
+    hits = index.search(
+        list(dataset.queries.values()), deeper, method, vectors=vectors, exact=True, fields=()
+    )
     run = {}
     for query, ids, scores in zip(dataset.queries, hits.ids, hits.scores, strict=True):
         pairs = [

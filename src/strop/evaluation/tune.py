@@ -265,7 +265,7 @@ def _values(
     values = []
     for group in groups:
         mixed = replace(method, sets=(*group.mix, *also))
-        hits = index.search(group.texts, 10, mixed, vectors=group.vectors)
+        hits = index.search(group.texts, 10, mixed, vectors=group.vectors, fields=())
         right = hits.ids == np.array(group.ids, dtype=object)[:, None]
         values.append(right @ _DISCOUNT[: right.shape[1]])
     return np.concatenate(values).astype(np.float64)

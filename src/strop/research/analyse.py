@@ -200,7 +200,7 @@ def boost_against_perplexity(
     if chosen.weighting != "softmax":
         raise BadInput(f"{chosen.name} has no d*: boost needs a method such as consharp or sharp")
     query_vectors = index.embed_queries(list(dataset.queries.values()))
-    hits = index.search(query_vectors, min(top, len(index)), "trad")
+    hits = index.search(query_vectors, min(top, len(index)), "trad", fields=())
     retrieved = sorted(set(hits.ids.ravel().tolist()))
     sample = retrieved
     if settings.documents is not None and settings.documents < len(retrieved):
@@ -236,7 +236,7 @@ def _boosts(
     for query, (ids, scores) in enumerate(zip(hits.ids, hits.scores, strict=True)):
         if query % _AT_ONCE == 0:  # every document's score for a few queries at a time
             part = query_vectors[query : query + _AT_ONCE]
-            sharp = index.search(part, len(index), method, exact=True)
+            sharp = index.search(part, len(index), method, exact=True, fields=())
         row = query % _AT_ONCE
         after = dict(zip(sharp.ids[row], sharp.scores[row].tolist(), strict=True))
         rows += [

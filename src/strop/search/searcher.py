@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from strop.common.arrays import Floats, Ints, ranges
-from strop.errors import BadInput, IndexDamaged
+from strop.errors import BadInput
 from strop.methods import METHODS, Method, check_method, parse_method, sharp_with
 from strop.search.contrast import contrast_rate
 from strop.search.explain import Explanation, explain
+from strop.search.hits import read_hits
 from strop.search.layout import Layout
 from strop.search.leaks import Embed, drop_leaks
 from strop.search.scoring import Fetched, largest
@@ -254,30 +255,25 @@ class Searcher:
         k: int,
         method: Method,
         exact: bool = False,
+        fields: Sequence[str] = (),
     ) -> Hits:
-        """Return the best k documents for each query.
+        """Return the best k documents for each query, with some of their fields.
 
         ``query_texts`` may be empty; words do not count then.
         """
         if not query_texts:
             method = replace(method, words=0.0)
-        with self.catalog.reading():  # scores and ids must be of the same documents
+        with self.catalog.reading():  # scores and documents must be of the same moment
             view = self.views.of(method)
             folder = self._folder(view, method, k, exact)
             with np.errstate(over="ignore", invalid="ignore"):  # of damaged rows: verified below
                 scores, places = folder.best(query_vectors, query_texts, k, method)
             if method.bm25 != "only" and not self.views.fixed:
                 self._verify(view, method, np.unique(places))
-            numbers = view.snapshot.numbers[places].tolist()
-            wanted = {number for row in numbers for number in row}
-            ids = self.catalog.documents.ids_of(wanted)
-        if missing := wanted - ids.keys():
-            raise IndexDamaged(
-                f"{self._path}: {len(missing):,} documents have vectors and no text. To mend that: "
-                f"strop check {self._path} --repair"
-            )
-        rows = [[ids[number] for number in row] for row in numbers]
-        return Hits(np.array(rows, dtype=object).reshape(scores.shape), scores)
+            return read_hits(
+                self.catalog, self.views, view, method, query_vectors, query_texts,
+                (scores, places), fields,
+            )  # fmt: skip
 
     def _verify(self, view: View, method: Method, places: Ints) -> None:
         """Compare the rows behind the documents at ``places`` with their checksums."""

@@ -173,6 +173,19 @@ class Documents:
             id_, title, text, metadata = row
             return Document(id_ + "", text + "", title + "", dict(json.loads(metadata)))
 
+    def several(self, numbers: Iterable[int]) -> dict[int, Document]:
+        """Return documents by number, of those that are there."""
+        rows = self._database.rows(
+            "SELECT number, id, title, text, metadata FROM documents"
+            " WHERE number IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(numbers)),),
+        )
+        with sensible(self._database.path, "documents"):
+            return {
+                number: Document(id_ + "", text + "", title + "", dict(json.loads(metadata)))
+                for number, id_, title, text, metadata in rows
+            }
+
     def ids_of(self, numbers: Iterable[int]) -> dict[int, str]:
         """Return the ids of documents by number, of those that are there."""
         return dict(

@@ -1,0 +1,111 @@
+"""Hits: ranked documents with what people read of them, read in the transaction of the search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+
+from strop.common.arrays import Floats, Ints
+from strop.errors import IndexDamaged
+from strop.io.passages import locate
+from strop.io.sentences import title_and_sentences
+from strop.methods import Method
+from strop.search.views import View, Views
+from strop.storage.catalog import Catalog
+from strop.types import Document, Hit, Hits, Passage, Vectors
+from strop.words.tokenizer import Tokenizer
+
+Find = Callable[[int, int, Document], Passage | None]
+"""Returns the passage of a document for a query: ``find(query, place, document)``."""
+
+
+def read_hits(
+    catalog: Catalog,
+    views: Views,
+    view: View,
+    method: Method,
+    query_vectors: Vectors,
+    query_texts: Sequence[str],
+    ranked: tuple[Floats, Ints],
+    fields: Sequence[str],
+) -> Hits:
+    """Return the hits of a ranking, scores and places (queries, k), with some of their fields."""
+    scores, places = ranked
+    numbers = view.snapshot.numbers[places]
+    wanted = np.unique(numbers).tolist()
+    documents = catalog.documents.several(wanted) if {*fields} - {"id", "score"} else {}
+    ids = {number: one.id for number, one in documents.items()}
+    ids = ids or catalog.documents.ids_of(wanted)
+    if missing := len(wanted) - len(ids):
+        raise IndexDamaged(
+            f"{catalog.folder}: {missing:,} documents have vectors and no text. To mend that:"
+            f" strop check {catalog.folder} --repair"
+        )
+    flat = np.array([ids[number] for number in numbers.ravel().tolist()], dtype=object)
+    if not documents:
+        return Hits(flat.reshape(scores.shape), scores)
+    find: Find = lambda query, place, document: None  # noqa: E731
+    if "passage" in fields:
+        find = _finder(catalog, views, view, method, query_vectors, query_texts)
+    rows: list[list[Hit]] = []
+    for query in range(len(scores)):
+        rows.append([])
+        for score, place, number in zip(
+            scores[query].tolist(), places[query].tolist(), numbers[query].tolist(), strict=True
+        ):
+            one = documents[number]
+            passage = find(query, place, one)
+            rows[-1].append(Hit(one.id, score, one.title, one.text, one.metadata, passage))
+    return Hits(flat.reshape(scores.shape), scores, rows)
+
+
+def _finder(
+    catalog: Catalog,
+    views: Views,
+    view: View,
+    method: Method,
+    query_vectors: Vectors,
+    query_texts: Sequence[str],
+) -> Find:
+    """Return what finds passages: by the stored queries that a method mixes, else by words."""
+    sets = [(name, catalog.sets.all()[name]) for name in view.names]
+    moved = view.layout.moved(query_vectors, method)
+
+    def nearest(query: int, place: int, document: Document) -> Passage | None:
+        rows = view.layout.queries(place)
+        if not len(rows):
+            return by_words(query, place, document)
+        number = int(view.snapshot.numbers[place])
+        best = int(np.argmax(rows @ moved[query]))
+        texts = [
+            (name, text) for name, set_ in sets for text in views.texts_of(set_, number)[: method.n]
+        ]
+        return _passage(document, *texts[best])
+
+    def by_words(query: int, place: int, document: Document) -> Passage | None:
+        parts = title_and_sentences(document.title, document.text)
+        if not parts:
+            return None
+        terms = set(_tokenizer().query(query_texts[query])) if query_texts else set()
+        shared = [len(terms.intersection(_tokenizer().document(part))) for part in parts]
+        # A title says what a document is about, not what it answers: only if nothing else fits.
+        if document.title and any(shared[1:]):
+            shared[0] = 0
+        return _passage(document, "text", parts[int(np.argmax(shared))])
+
+    return nearest if sets else by_words
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    return Tokenizer()
+
+
+def _passage(document: Document, source: str, text: str) -> Passage:
+    place = locate(text, document.text)
+    if place is None and text == " ".join(document.title.split()):
+        source = "title"
+    start, end = place or (None, None)
+    return Passage(text, start, end, source)
