@@ -4,7 +4,7 @@
 >>> index = Index.create("my.index")                      # doctest: +SKIP
 >>> index.sharpen("sentences")                            # doctest: +SKIP
 >>> index.add([{"id": "1", "text": "…"}])                 # doctest: +SKIP
->>> index.search("a question").ids                        # doctest: +SKIP
+>>> [hit.id for hit in index.search("a question")[0]]     # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from strop.errors import StropError
-from strop.types import Dataset, Document, Hits
+from strop.types import Dataset, Document, Hit, Hits
 
 if TYPE_CHECKING:
     from strop.evaluation.scoring import Report, evaluate
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "METHODS", "Changes", "Dataset", "Document", "Explanation", "Hits", "HyDE", "Index",
+    "METHODS", "Changes", "Dataset", "Document", "Explanation", "Hit", "Hits", "HyDE", "Index",
     "LameR", "Method", "Query2Doc", "ReDERF",
     "ReferenceSettings", "Report", "StropError", "evaluate", "select_references",
 ]  # fmt: skip
