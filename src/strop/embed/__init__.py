@@ -33,7 +33,7 @@ def load(
     ``spec`` is one of
 
     - ``wordllama``: static vectors, no further installation, thousands of documents a second;
-    - ``minilm``: all-MiniLM-L6-v2 from a package;
+    - ``minilm``: all-MiniLM-L6-v2 from a package, without torch;
     - ``st:<hub name or folder>``: any model of sentence-transformers;
     - ``api:<model>``: a server that speaks OpenAI's embeddings protocol;
     - a name in ``PRESETS``, such as ``contriever`` or ``e5-mistral``;
@@ -72,7 +72,11 @@ def _family(spec: str) -> Callable[..., Embedder]:
         from strop.embed.wordllama import WordLlama
 
         return lambda _, **options: WordLlama(**options)
-    if spec == "minilm" or spec in PRESETS or (spec.startswith("st:") and spec != "st:"):
+    if spec == "minilm":
+        from strop.embed.minilm import MiniLM
+
+        return lambda _, **options: MiniLM(**options)
+    if spec in PRESETS or (spec.startswith("st:") and spec != "st:"):
         from strop.embed.st import SentenceTransformerEmbedder
 
         return SentenceTransformerEmbedder

