@@ -33,7 +33,7 @@ _TOKENIZER = (
 """Package, file and SHA-256 of the file."""
 WINDOW = 256
 """Tokens. The model was trained on shorter texts; what comes after them is not read."""
-_BATCH_TOKENS = 4096
+_BATCH_TOKENS = 512
 """Texts of similar length share a run of the model until they have so many tokens."""
 
 
