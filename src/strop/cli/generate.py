@@ -51,7 +51,11 @@ _PROMPT = together(
     click.option(
         "--examples", help="Queries of the domain, one per line (or JSONL), as models of style."
     ),
-    click.option("--noun", default="query", help='Such as "counter-argument".'),
+    click.option(
+        "--noun",
+        default="query",
+        help='What is written about a document: "query", "counter-argument" …',
+    ),
     PROFILE,
     click.option(
         "--max-queries", type=COUNT, help="Queries per document at most.  [as many as are good]"
@@ -89,8 +93,8 @@ _PROMPT = together(
     click.option(
         "--again",
         is_flag=True,
-        help="With --batch submit: after a submission that was cut off; with collect: give up"
-        " batches that the service does not know.",
+        help="With --batch submit: submit again after a submission was cut off. With --batch"
+        " collect: give up batches that the service does not know.",
     ),
     click.option("--requests-out", type=Path, help="Write the requests to a file instead."),
     click.option("--replies-in", help="Read the replies from a file in either vendor's form."),
@@ -127,7 +131,7 @@ def queries(path: Path, **given: Any) -> Answer:
     INDEX,
     click.option("-o", "--output", required=True, type=Path, help="The file, JSON lines."),
     click.option("--set", "name", default="contrastive", help="Which query set."),
-    click.option("--negatives", type=COUNT, default=1, help="For each query."),
+    click.option("--negatives", type=COUNT, default=1, help="Negatives per query."),
 )
 def triplets(path: Path, output: Path, name: str, negatives: int) -> Answer:
     """Write (query, positive, negative) texts for training, as sentence-transformers takes them.

@@ -1,4 +1,4 @@
-"""How replies are read: tags, JSON, lists or labelled lines, whole or cut off.
+"""How replies are read: tags, JSON, lists or labelled lines, whole or cut off; which are dropped.
 
 Every step takes time in proportion to the length of a reply. No pattern here has two neighbouring
 repetitions that can match the same text.

@@ -11,6 +11,7 @@ for all parts, ``with catalog.writing()`` one transaction.
     catalog.sets         QuerySets      all, ensure, import_lists, store_generated, queries
     catalog.vectors      VectorLedger   files, spans, checksums, changes
     catalog.waiting      WaitingList    what is to be embedded: next, count, refused
+    catalog.facets       Facets         select(filter): which documents match
     catalog.references   References     of(number), neighbour lists, selections
     catalog.replies      Replies        known(keys), failed(keys), read(key), save, spent
     catalog.batches      SentBatches    record, open_for(lm), requests(names), outstanding(keys)
