@@ -13,7 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.storage.word_reader import SourceWords, load_source, pooled_postings
-from strop.storage.words import BLOCK, MOST, PILE, WORD_TABLES, WordWriter, segments_of
+from strop.storage.words import (
+    BLOCK,
+    EVERYWHERE,
+    MOST,
+    PILE,
+    WORD_TABLES,
+    WordWriter,
+    rows_of,
+    segments_of,
+)
 
 Model = dict[int, dict[int, list[str]]]
 """The terms of each document, by source."""
@@ -38,8 +47,11 @@ def postings(
     connection: sqlite3.Connection, sources: dict[int, SourceWords], term: str
 ) -> dict[int, int]:
     found: dict[int, int] = {}
-    for block, (places, counts) in pooled_postings(connection, sources, term):
+    for block, places, counts, living in pooled_postings(connection, sources, term):
         assert (np.diff(places.astype(int)) > 0).all()
+        if living is not None:
+            counts = counts[living[places]]
+            places = places[living[places]]
         for place, count in zip(places.tolist(), counts.tolist(), strict=True):
             assert block * BLOCK + place not in found
             found[block * BLOCK + place] = count
@@ -84,8 +96,14 @@ change = st.one_of(
 
 
 @settings(deadline=None)
-@given(st.lists(change, max_size=40))
-def test_readers_see_what_was_written(changes: list[tuple[Any, ...]]) -> None:
+@given(st.lists(change, max_size=40), st.sampled_from([0, 2, 8192]))
+def test_readers_see_what_was_written(changes: list[tuple[Any, ...]], wide: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("strop.storage.words.WIDE", wide)
+        check_changes(changes)
+
+
+def check_changes(changes: list[tuple[Any, ...]]) -> None:
     connection = database()
     writer, model = WordWriter(connection), Model()
     followed = {one: load_source(connection, one) for one in SOURCES}
@@ -107,6 +125,11 @@ def test_readers_see_what_was_written(changes: list[tuple[Any, ...]]) -> None:
     followed = {one: load_source(connection, one, known) for one, known in followed.items()}
     assert_sees(connection, followed, model)
     assert_holds(connection, model)
+    for (segment,) in connection.execute("SELECT segment FROM word_segments").fetchall():
+        (sum_,) = connection.execute(
+            "SELECT sum FROM word_segments WHERE segment = ?", (segment,)
+        ).fetchone()
+        assert rows_of(connection, segment).sum == sum_
     connection.close()
 
 
@@ -148,7 +171,7 @@ def test_small_segments_are_merged(connection: sqlite3.Connection) -> None:
         model[0][number] = ["a", f"only-{at}"]
         writer.put(0, number, model[0][number])
         writer.flush()
-        most = max(most, len(segments_of(connection, 0, 0)))
+        most = max(most, len(segments_of(connection, 0)))
     assert most <= 3 * PILE
     source = load_source(connection, 0)
     assert postings(connection, {0: source}, "a") == dict.fromkeys(range(50), 1)
@@ -156,7 +179,10 @@ def test_small_segments_are_merged(connection: sqlite3.Connection) -> None:
     assert postings(connection, {0: source}, "only-3") == {}
 
 
-def test_blocks_are_merged_apart(connection: sqlite3.Connection) -> None:
+def test_blocks_are_merged_apart(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strop.storage.words.WIDE", 0)
     writer = WordWriter(connection)
     writer.put(0, 0, ["a"])
     writer.flush()
@@ -164,7 +190,27 @@ def test_blocks_are_merged_apart(connection: sqlite3.Connection) -> None:
     for at in range(2 * PILE):
         writer.put(0, BLOCK + at, ["a"])
         writer.flush()
-    assert segments_of(connection, 0, 0) == [kept]
+    assert [one.segment for one in segments_of(connection, 0, 0)] == [kept.segment]
+    assert len(segments_of(connection, 0, 1)) <= PILE
+
+
+def test_small_commits_make_one_segment_whatever_documents_they_change(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strop.storage.words.WIDE", 10)
+    writer = WordWriter(connection)
+    for number in (3 * BLOCK, 5, BLOCK + 1):
+        writer.put(0, number, ["a"])
+    writer.flush()
+    (segment,) = segments_of(connection, 0)
+    assert (segment.block, segment.numbers.tolist()) == (EVERYWHERE, [5, BLOCK + 1, 3 * BLOCK])
+    for at in range(PILE):  # larger than fits such a segment when they are merged
+        writer.put(0, BLOCK + 7 * at, ["a"])
+        writer.put(0, 7 * at, ["a"])
+        writer.flush()
+    assert {one.block for one in segments_of(connection, 0)} >= {0, 1}
+    found = postings(connection, {0: load_source(connection, 0)}, "a")
+    assert len(found) == 3 + 2 * PILE
 
 
 def test_compaction_frees_what_was_replaced(connection: sqlite3.Connection) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from strop.common.arrays import Floats, Ints
 from strop.search.scoring import largest
-from strop.storage.word_reader import SourceWords, pooled_postings
+from strop.storage.word_reader import Postings, SourceWords, pooled_postings
 from strop.storage.words import BLOCK, TEXT
 
 K1, B = 1.5, 0.75
@@ -32,7 +32,10 @@ class WordScores:
         """``sources`` by number; the documents are those that have words of their own text."""
         self._sources = sources
         self._documents = sources[TEXT].texts
-        lengths = np.zeros(max(one.entries.shape[1] for one in sources.values()), np.float32)
+        size = max(one.entries.shape[1] for one in sources.values())
+        if size >= _COMPILED_FROM:  # whole blocks: compiled code must not write outside
+            size = -(-size // BLOCK) * BLOCK
+        lengths = np.zeros(size, np.float32)
         for one in sources.values():
             lengths[: one.entries.shape[1]] += one.entries[1]
         mean = sum(one.words for one in sources.values()) / max(self._documents, 1)
@@ -42,41 +45,64 @@ class WordScores:
         """Return how much of the query's terms these documents have, from 0 to 1."""
         found = np.zeros(len(numbers), np.float32)
         known = numbers < len(self._norms)
-        found[known] = self._all(connection, terms)[numbers[known]]
+        found[known] = self.all(connection, terms)[numbers[known]]
         return found
 
     def best(
         self, connection: sqlite3.Connection, terms: Sequence[str], k: int
     ) -> tuple[Floats, Ints]:
         """Return the k largest shares above 0 and the numbers of their documents."""
-        shares = self._all(connection, terms)
-        numbers = np.flatnonzero(shares >= _bound(shares, k))
-        best = numbers[largest(shares[numbers], min(k, len(numbers)))]
-        return shares[best], best
+        shares = self.all(connection, terms)
+        numbers = best_shares(shares, k)
+        return shares[numbers], numbers
 
-    def _all(self, connection: sqlite3.Connection, terms: Sequence[str]) -> Floats:
-        """Return the share of each document number."""
+    def all(self, connection: sqlite3.Connection, terms: Sequence[str]) -> Floats:
+        """Return the share of each document number, up to the last that has words."""
         shares = np.zeros(len(self._norms), np.float32)
-        add, most = _adder(len(shares)), 0.0
+        (keep, add), most = _kernels(len(shares)), 0.0
         for term, times in Counter(terms).items():
-            found = list(pooled_postings(connection, self._sources, term))
-            holding = sum(len(places) for _, (places, _) in found)
+            found = [keep(one) for one in pooled_postings(connection, self._sources, term)]
+            holding = sum(len(one.places) for one in found)
             weight = math.log1p((self._documents - holding + 0.5) / (holding + 0.5)) * times
             most += weight
-            for block, (places, counts) in found:
+            for block, places, counts, _ in found:
                 here = slice(block * BLOCK, (block + 1) * BLOCK)
                 add(shares[here], self._norms[here], places, counts, weight)
         shares /= np.float32(most or 1)
         return shares
 
 
-def _adder(size: int) -> Callable[..., None]:
-    """Return what adds a term's postings: compiled code only where it pays to load it."""
-    if size < _COMPILED_FROM:
-        return _add_term
-    from strop.search.word_kernels import add_term
+def best_shares(shares: Floats, k: int) -> Ints:
+    """Return the places of the k largest shares above 0, best first."""
+    places = np.flatnonzero(shares >= _bound(shares, k))
+    best: Ints = places[largest(shares[places], min(k, len(places)))]
+    return best
 
-    return add_term
+
+def _kernels(size: int) -> tuple[Callable[[Postings], Postings], Callable[..., None]]:
+    """Return what drops postings that do not count, and what adds up a term's postings.
+
+    It is compiled code only where it pays to load it.
+    """
+    if size < _COMPILED_FROM:
+        return _keep_living, _add_term
+    from strop.search.word_kernels import add_term, keep_living
+
+    def keep(postings: Postings) -> Postings:
+        block, places, counts, living = postings
+        if living is None:
+            return postings
+        return Postings(block, *keep_living(places, counts, living), None)
+
+    return keep, add_term
+
+
+def _keep_living(postings: Postings) -> Postings:
+    block, places, counts, living = postings
+    if living is None:
+        return postings
+    which = living[places]
+    return Postings(block, places[which], counts[which], None)
 
 
 def _add_term(

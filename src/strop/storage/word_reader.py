@@ -6,23 +6,41 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from strop.common.arrays import Ints
 from strop.storage.words import (
     BLOCK,
     CHUNK,
+    EVERYWHERE,
     MOST,
     TEXT,
     WORD_TABLES,
+    Counts,
+    Flags,
     Lengths,
-    Postings,
+    Places,
     Segment,
     WordWriter,
-    read_chunks,
     segments_of,
     unpack,
 )
+
+_MOST_CHUNKS = 2**32 // CHUNK
+
+
+class Postings(NamedTuple):
+    """Which documents of a block have a term: places, ascending, and how often.
+
+    Where ``living`` is given, places that it has False for do not count.
+    """
+
+    block: int
+    places: Places
+    counts: Counts
+    living: Flags | None
 
 
 @dataclass(frozen=True)
@@ -37,45 +55,66 @@ class SourceWords:
     texts: int
     words: int
     entries: Lengths
-    segments: Sequence[Segment]
-    replaced: frozenset[int]
-    """Segments with postings that do not count any more."""
+    changed: Ints
+    """The generation in which each chunk changed last."""
+    segments: Sequence[tuple[Segment, Flags | None]]
+    """With the places that count, None if all do."""
 
 
 def load_source(
     connection: sqlite3.Connection, source: int, before: SourceWords | None = None
 ) -> SourceWords:
-    """Return a source as it is in this transaction; of ``before``, only what changed is read."""
+    """Return a source as it is in this transaction; of ``before``, only what changed is read.
+
+    Raises ``ValueError`` for what cannot have been written so.
+    """
     begun, generation, texts, words = connection.execute(
         "SELECT begun, generation, texts, words FROM word_sources WHERE source = ?", (source,)
     ).fetchone() or (0, 0, 0, 0)
     if before is not None and before.generation == generation:
         return before
-    since, old = -1, np.zeros((2, 0), np.uint32)
+    since, old, old_changed = -1, np.zeros((2, 0), np.uint32), np.zeros(0, np.int64)
     if before is not None and before.generation >= begun:
-        since, old = before.generation, before.entries
-    chunks = dict(read_chunks(connection, source, since))
-    size = max([old.shape[1], *(CHUNK * (chunk + 1) for chunk in chunks)])
-    entries = np.zeros((2, size), np.uint32)
-    entries[:, : old.shape[1]] = old
-    for chunk, entry in chunks.items():
-        entries[:, chunk * CHUNK : (chunk + 1) * CHUNK] = entry
-    segments = segments_of(connection, source, None)
-    replaced = frozenset(
-        one.segment for one in segments if int(one.living(_block(entries, one)).sum()) < one.texts
-    )
-    return SourceWords(generation, texts, words, entries, segments, replaced)
+        since, old, old_changed = before.generation, before.entries, before.changed
+    rows = connection.execute(
+        "SELECT chunk, generation, lengths FROM word_lengths WHERE source = ? AND generation > ?",
+        (source, since),
+    ).fetchall()
+    chunks = np.array([chunk for chunk, _, _ in rows], np.int64)
+    if len(chunks) and not 0 <= chunks.min() <= chunks.max() < _MOST_CHUNKS:
+        raise ValueError("words of impossible documents")
+    size = max(len(old_changed), int(chunks.max(initial=-1)) + 1)
+    entries, changed = np.zeros((2, size * CHUNK), np.uint32), np.zeros(size, np.int64)
+    entries[:, : old.shape[1]], changed[: len(old_changed)] = old, old_changed
+    read = np.frombuffer(b"".join([blob for _, _, blob in rows]), "<u4")
+    entries.reshape(2, size, CHUNK)[:, chunks] = read.reshape(-1, 2, CHUNK).swapaxes(0, 1)
+    changed[chunks] = [at for _, at, _ in rows]
+    segments = [(one, _living(one, entries[0], changed)) for one in segments_of(connection, source)]
+    return SourceWords(generation, texts, words, entries, changed, segments)
 
 
-def _block(entries: Lengths, segment: Segment) -> Lengths:
-    return entries[0, segment.block * BLOCK : (segment.block + 1) * BLOCK]
+def _living(segment: Segment, generations: Lengths, changed: Ints) -> Flags | None:
+    """Return which places of a segment count, None if all do."""
+    if segment.block == EVERYWHERE:
+        own = generations[segment.numbers]
+    else:
+        first = segment.block * BLOCK
+        if not 0 <= first < len(generations):
+            raise ValueError(f"words of an impossible block {segment.block}")
+        if (changed[first // CHUNK : (first + BLOCK) // CHUNK] <= segment.generation).all():
+            return None
+        own = np.zeros(BLOCK, np.uint32)
+        here = generations[first : first + BLOCK]
+        own[: len(here)] = here
+    living: Flags = (own > 0) & (own <= segment.generation)
+    return None if segment.block == EVERYWHERE and living.all() else living
 
 
 def postings_of(
     connection: sqlite3.Connection, source: SourceWords, term: str
-) -> Iterator[tuple[int, Postings]]:
-    """Yield (block, postings) of a term, of texts that count; each text once."""
-    for segment in source.segments:
+) -> Iterator[Postings]:
+    """Yield the postings of a term, of texts that count; each text once."""
+    for segment, living in source.segments:
         row = connection.execute(
             "SELECT postings FROM word_postings WHERE segment = ? AND term = ?",
             (segment.segment, term),
@@ -83,34 +122,44 @@ def postings_of(
         if row is None:
             continue
         places, counts = unpack(row[0])
-        if segment.segment in source.replaced:
-            living = segment.living(_block(source.entries, segment)[places])
-            places, counts = places[living], counts[living]
-        if len(places):
-            yield segment.block, (places, counts)
+        if segment.block != EVERYWHERE:
+            yield Postings(segment.block, places, counts, living)
+            continue
+        if living is not None:
+            counts = counts[living[places]]
+            places = places[living[places]]
+        numbers = segment.numbers[places]
+        blocks = numbers // BLOCK
+        for block in np.unique(blocks).tolist():
+            first, behind = np.searchsorted(blocks, [block, block + 1])
+            here = (numbers[first:behind] % BLOCK).astype(np.uint16)
+            yield Postings(block, here, counts[first:behind], None)
 
 
 def pooled_postings(
     connection: sqlite3.Connection, sources: Mapping[int, SourceWords], term: str
-) -> Iterator[tuple[int, Postings]]:
-    """Yield (block, postings) of a term, counted over several sources; each document once."""
+) -> Iterator[Postings]:
+    """Yield the postings of a term, counted over several sources; each document once."""
     if len(sources) == 1:
         (source,) = sources.values()
         yield from postings_of(connection, source, term)
         return
     blocks: dict[int, list[Postings]] = defaultdict(list)
     for source in sources.values():
-        for block, postings in postings_of(connection, source, term):
-            blocks[block].append(postings)
+        for postings in postings_of(connection, source, term):
+            blocks[postings.block].append(postings)
     for block, parts in blocks.items():
         if len(parts) == 1:
-            yield block, parts[0]
+            yield parts[0]
             continue
         total = np.zeros(BLOCK, np.uint8)
-        for places, counts in parts:
+        for _, places, counts, living in parts:
+            if living is not None:
+                counts = counts[living[places]]
+                places = places[living[places]]
             total[places] = np.minimum(total[places].astype(np.uint16) + counts, MOST)
         having = np.flatnonzero(total)
-        yield block, (having.astype(np.uint16), total[having])
+        yield Postings(block, having.astype(np.uint16), total[having], None)
 
 
 def count_in_memory(texts: Iterable[Sequence[str]]) -> sqlite3.Connection:

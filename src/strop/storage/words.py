@@ -2,11 +2,13 @@
 
 The *source* of words is 0 for a document's own text, else the id of the query set. What is written
 in one commit becomes a *segment*: for each term the documents that have it and how often.
-A segment is never changed. Small ones are merged when they pile up, and always within a *block* of
-65,536 document numbers: so a change costs the same in a large index as in a small one.
+A segment is never changed. Of up to ``WIDE`` texts it names its documents; a larger one has those
+of a *block* of 65,536 document numbers. Segments of about the same size are merged when they
+pile up: so a change costs the same in a large index as in a small one.
 
-A document's words of a source have a *generation*, the number of the commit that wrote them. A
-posting counts if its segment holds that generation. So words that are replaced or removed are gone
+Each change of a source is a *generation*. The words that a document has have the generation that
+wrote them, and a segment the one in which it was written or merged. A posting counts if the words
+of its document are not newer than its segment. So words that are replaced or removed are gone
 at once, though their postings stay until the next merge.
 
 Everything is in the transaction that writes the documents: both are there, or neither.
@@ -17,10 +19,11 @@ from __future__ import annotations
 import sqlite3
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +34,11 @@ TEXT = 0
 """The source of a document's own words."""
 BLOCK = 65536
 """Document numbers in a block: the place in it fits two bytes."""
-CHUNK = 1024
+EVERYWHERE = -1
+"""The block of a segment that names its documents."""
+WIDE = 8192
+"""The most texts that such a segment has."""
+CHUNK = 128
 """Documents whose generations and lengths are one entry: a change of one document writes these."""
 MOST = 255
 """A word that a text has more often counts as if so often: its score hardly grows by then."""
@@ -48,13 +55,15 @@ CREATE TABLE word_sources (
     words      INTEGER NOT NULL
 );
 CREATE TABLE word_segments (
-    segment INTEGER PRIMARY KEY AUTOINCREMENT,
-    source  INTEGER NOT NULL,
-    block   INTEGER NOT NULL,
-    first   INTEGER NOT NULL,
-    last    INTEGER NOT NULL,
-    texts   INTEGER NOT NULL
+    segment    INTEGER PRIMARY KEY AUTOINCREMENT,
+    source     INTEGER NOT NULL,
+    block      INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    texts      INTEGER NOT NULL,
+    numbers    BLOB NOT NULL,
+    sum        INTEGER NOT NULL
 );
+CREATE INDEX segments_of_words ON word_segments (source, block);
 CREATE TABLE word_postings (
     segment  INTEGER NOT NULL,
     term     TEXT NOT NULL,
@@ -71,54 +80,82 @@ CREATE TABLE word_lengths (
 """
 
 Lengths = NDArray[np.uint32]
-Postings = tuple[NDArray[np.uint16], NDArray[np.uint8]]
-"""Places in a block, ascending, and how often each has the word."""
+Places = NDArray[np.uint16]
+Counts = NDArray[np.uint8]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Postings of the texts of one source in one block that were written in some generations."""
+    """Postings of texts of one source: of a block, or of the documents ``numbers``, ascending."""
 
     segment: int
     source: int
     block: int
-    first: int
-    last: int
+    generation: int
     texts: int
+    numbers: Ints
+    sum: int
 
-    def living(self, generations: Lengths) -> NDArray[np.bool_]:
-        """Tell which of its texts have not been replaced or removed since."""
-        return (generations >= self.first) & (generations <= self.last)
+    def numbers_at(self, places: Ints) -> Ints:
+        """Return the numbers of the documents at these places of the segment."""
+        if self.block == EVERYWHERE:
+            return self.numbers[places]
+        return self.block * BLOCK + places
 
 
-def segments_of(connection: sqlite3.Connection, source: int, block: int | None) -> list[Segment]:
+@dataclass(frozen=True)
+class Rows:
+    """Everything that a segment has: its terms, how many postings each has, and these."""
+
+    terms: list[str]
+    sizes: Ints
+    places: bytes
+    counts: bytes
+
+    @property
+    def sum(self) -> int:
+        """The checksum by which damage is found."""
+        sum_ = crc32("\0".join(self.terms).encode("utf-8", "surrogatepass"))
+        for part in (self.sizes.astype("<u4").tobytes(), self.places, self.counts):
+            sum_ = crc32(part, sum_)
+        return sum_
+
+
+def segments_of(
+    connection: sqlite3.Connection, source: int, block: int | None = None
+) -> list[Segment]:
     """Return the segments of a source, in one block or in all, oldest first."""
     which = "" if block is None else " AND block = ?"
     found = connection.execute(
-        "SELECT segment, source, block, first, last, texts FROM word_segments"
-        f" WHERE source = ?{which} ORDER BY block, first",
+        "SELECT segment, source, block, generation, texts, numbers, sum FROM word_segments"
+        f" WHERE source = ?{which} ORDER BY block, segment",
         (source,) if block is None else (source, block),
     )
-    return [Segment(*row) for row in found]
+    segments = []
+    for id_, _, where, generation, texts, numbers, sum_ in found:
+        named = np.frombuffer(numbers, "<u4").astype(np.int64)
+        segments.append(Segment(id_, source, where, generation, texts, named, sum_))
+    return segments
 
 
-def unpack(blob: bytes) -> Postings:
-    """Return the postings of one row."""
+def rows_of(connection: sqlite3.Connection, segment: int) -> Rows:
+    """Read a whole segment."""
+    rows = connection.execute(
+        "SELECT term, postings FROM word_postings WHERE segment = ? ORDER BY term", (segment,)
+    ).fetchall()
+    return Rows(
+        [term for term, _ in rows],
+        np.array([len(blob) // 3 for _, blob in rows], np.int64),
+        b"".join([blob[: len(blob) // 3 * 2] for _, blob in rows]),
+        b"".join([blob[len(blob) // 3 * 2 :] for _, blob in rows]),
+    )
+
+
+def unpack(blob: bytes) -> tuple[Places, Counts]:
+    """Return the postings of one row: places in the segment, ascending, and how often each."""
     count = len(blob) // 3
     return np.frombuffer(blob, "<u2", count), np.frombuffer(blob, np.uint8, count, 2 * count)
-
-
-def read_chunks(
-    connection: sqlite3.Connection, source: int, since: int = -1
-) -> Iterator[tuple[int, Lengths]]:
-    """Yield (chunk, generations and lengths (2, CHUNK)) of a source, of those changed after
-    generation ``since``."""
-    found = connection.execute(
-        "SELECT chunk, lengths FROM word_lengths WHERE source = ? AND generation > ?",
-        (source, since),
-    )
-    for chunk, blob in found:
-        yield chunk, np.frombuffer(blob, "<u4").reshape(2, CHUNK)
 
 
 class WordWriter:
@@ -147,18 +184,14 @@ class WordWriter:
         """Let documents have no words of a source."""
         self.flush()
         gone = np.array(sorted(set(numbers)), np.int64)
-        self._set_lengths(source, gone, np.zeros(len(gone), np.int64), living=False)
+        if len(gone):
+            self._set_lengths(source, gone, np.zeros(len(gone), np.int64), living=False)
 
     def remove_source(self, source: int) -> None:
         """Remove all words of a source."""
         self.flush()
-        self._connection.execute(
-            "DELETE FROM word_postings WHERE segment IN"
-            " (SELECT segment FROM word_segments WHERE source = ?)",
-            (source,),
-        )
-        for table in ("word_segments", "word_lengths"):
-            self._connection.execute(f"DELETE FROM {table} WHERE source = ?", (source,))
+        self._drop(segments_of(self._connection, source))
+        self._connection.execute("DELETE FROM word_lengths WHERE source = ?", (source,))
         # It stays known: readers must see that what they know of it is gone.
         self._connection.execute(
             "UPDATE word_sources SET begun = generation + 1, generation = generation + 1,"
@@ -172,57 +205,51 @@ class WordWriter:
             return
         numbers = np.fromiter(self._texts, np.int64, len(self._texts))
         sizes = np.fromiter(self._texts.values(), np.int64, len(self._texts))
-        terms = sorted(self._ids)
-        ranks = np.empty(len(terms), np.int64)
-        ranks[[self._ids[term] for term in terms]] = np.arange(len(terms))
-        words = ranks[np.frombuffer(self._words, np.uint32)]
-        generation = self._set_lengths(self._source, numbers, sizes, living=True)
-        owners = np.repeat(numbers, sizes)
-        for block in np.unique(numbers // BLOCK).tolist():
-            here = owners // BLOCK == block
-            keys = (words[here] << 16) | (owners[here] % BLOCK)
-            keys.sort()
-            starts = np.flatnonzero(np.diff(keys, prepend=-1))
-            often = np.minimum(np.diff(starts, append=len(keys)), MOST)
-            texts = int((numbers // BLOCK == block).sum())
-            spans = (self._source, block, generation, generation, texts)
-            self._write(spans, terms, (keys[starts] << 8) | often)
-            self._merge_pile(self._source, block)
+        order = np.argsort(numbers)
+        generation = self._set_lengths(self._source, numbers[order], sizes[order], living=True)
+        places = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order))
+        terms, ranks = _ranked(self._ids)
+        keys = ranks[np.frombuffer(self._words, np.uint32)] << 32 | np.repeat(places, sizes)
+        keys.sort()
+        starts = np.flatnonzero(np.diff(keys, prepend=-1))
+        often = np.minimum(np.diff(starts, append=len(keys)), MOST)
+        self._store(self._source, generation, numbers[order], terms, keys[starts], often)
         self._begin()
 
     def compact(self) -> None:
         """Drop postings that do not count any more, where they are many."""
         self.flush()
-        blocks = self._connection.execute("SELECT DISTINCT source, block FROM word_segments")
-        for source, block in blocks.fetchall():
-            generations = self._generations(source, block)
-            found = segments_of(self._connection, source, block)
-            alive = sum(int(one.living(generations).sum()) for one in found)
-            if len(found) > 1 or alive < 0.9 * sum(one.texts for one in found):
-                self._merge(found)
-                self._connection.execute(
-                    "UPDATE word_sources SET generation = generation + 1 WHERE source = ?",
-                    (source,),
-                )
+        sources = self._connection.execute("SELECT DISTINCT source FROM word_segments").fetchall()
+        for (source,) in sources:
+            self._connection.execute(
+                "UPDATE word_sources SET generation = generation + 1 WHERE source = ?", (source,)
+            )
+            # Those of all blocks come first: they may become segments of blocks.
+            for block in sorted({one.block for one in segments_of(self._connection, source)}):
+                found = segments_of(self._connection, source, block)
+                alive = sum(len(self._living(one)) for one in found)
+                if len(found) > 1 or alive < 0.9 * sum(one.texts for one in found):
+                    self._merge(found)
 
     # -- inside -------------------------------------------------------------------------------
 
     def _set_lengths(self, source: int, numbers: Ints, lengths: Ints, *, living: bool) -> int:
-        """Write the lengths of texts of a new generation, and return it."""
+        """Write the lengths of texts (numbers ascending) of a new generation, and return it."""
         connection = self._connection
         row = connection.execute(
             "SELECT begun, generation + 1, texts, words FROM word_sources WHERE source = ?",
             (source,),
         ).fetchone()
         begun, generation, texts, words = row or (1, 1, 0, 0)
-        for chunk in np.unique(numbers // CHUNK).tolist():
-            here = numbers // CHUNK == chunk
-            at = numbers[here] % CHUNK
+        edges = np.flatnonzero(np.diff(numbers // CHUNK, prepend=-1))
+        for first, behind in pairwise([*edges.tolist(), len(numbers)]):
+            chunk, at = int(numbers[first]) // CHUNK, numbers[first:behind] % CHUNK
             entry = self._chunk(source, chunk)
             texts -= int((entry[0, at] > 0).sum())
             words -= int(entry[1, at].sum())
             entry[0, at] = generation if living else 0
-            entry[1, at] = lengths[here]
+            entry[1, at] = lengths[first:behind]
             connection.execute(
                 "INSERT OR REPLACE INTO word_lengths VALUES (?, ?, ?, ?)",
                 (source, chunk, generation, entry.tobytes()),
@@ -243,81 +270,115 @@ class WordWriter:
         entry: Lengths = np.frombuffer(row[0], "<u4").reshape(2, CHUNK).copy()
         return entry
 
-    def _generations(self, source: int, block: int) -> Lengths:
-        """Return the generation of each text of a block."""
-        generations = np.zeros((BLOCK // CHUNK, CHUNK), np.uint32)
-        first = block * BLOCK // CHUNK
-        found = self._connection.execute(
-            "SELECT chunk, lengths FROM word_lengths WHERE source = ? AND chunk BETWEEN ? AND ?",
-            (source, first, first + BLOCK // CHUNK - 1),
-        )
-        for chunk, blob in found:
-            generations[chunk - first] = np.frombuffer(blob, "<u4", CHUNK)
-        return generations.ravel()
+    def _living(self, segment: Segment) -> Ints:
+        """Return the places in a segment of texts that are not newer than it."""
+        of_all = segment.block == EVERYWHERE
+        if of_all:
+            chunks = np.unique(segment.numbers // CHUNK).tolist()
+        else:
+            first = segment.block * BLOCK // CHUNK
+            chunks = list(range(first, first + BLOCK // CHUNK))
+        generations = np.stack([self._chunk(segment.source, one)[0] for one in chunks])
+        if of_all:
+            at = np.searchsorted(chunks, segment.numbers // CHUNK)
+            own = generations[at, segment.numbers % CHUNK]
+        else:
+            own = generations.ravel()
+        return np.flatnonzero((own > 0) & (own <= segment.generation))
 
     def _merge_pile(self, source: int, block: int) -> None:
-        """Merge the newest segments while there are many of about the same size."""
+        """Merge the segments of a block while there are many of about the same size."""
         found = segments_of(self._connection, source, block)
         size = PILE
-        while len(found) >= PILE:
-            small = 0
-            while small < len(found) and found[-1 - small].texts <= size:
-                small += 1
-            if small >= PILE:
-                self._merge(found[-small:])
+        while len(found) >= PILE and size <= PILE * BLOCK:
+            small = [one for one in found if one.texts <= size]
+            if len(small) >= PILE:
+                self._merge(small)
                 found = segments_of(self._connection, source, block)
-            elif size >= BLOCK:
-                break
             size *= PILE
 
     def _merge(self, found: list[Segment]) -> None:
-        """Make one segment of several that follow each other."""
-        source, block = found[0].source, found[0].block
-        generations = self._generations(source, block)
+        """Make one segment of several, or one for each block."""
         ids: dict[str, int] = {}
-        parts = []
+        parts, counts, texts = [], [], []
         for segment in found:
-            rows = self._connection.execute(
-                "SELECT term, postings FROM word_postings WHERE segment = ? ORDER BY term",
-                (segment.segment,),
-            ).fetchall()
-            sizes = np.array([len(blob) // 3 for _, blob in rows], np.int64)
-            numbers = np.array([ids.setdefault(term, len(ids)) for term, _ in rows], np.int64)
-            places = b"".join([blob[: len(blob) // 3 * 2] for _, blob in rows])
-            counts = b"".join([blob[len(blob) // 3 * 2 :] for _, blob in rows])
-            at = np.frombuffer(places, "<u2").astype(np.int64)
-            keys = np.repeat(numbers, sizes) << 24 | at << 8 | np.frombuffer(counts, np.uint8)
-            parts.append(keys[segment.living(generations)[at]])
-        keys = np.concatenate(parts)
-        terms = sorted(ids)
-        ranks = np.empty(len(terms), np.int64)
-        ranks[[ids[term] for term in terms]] = np.arange(len(terms))
-        keys = ranks[keys >> 24] << 24 | keys & 0xFFFFFF
-        keys.sort()
-        first, last = found[0].first, found[-1].last
-        texts = int(((generations >= first) & (generations <= last)).sum())
+            living = np.zeros(BLOCK, bool)
+            living[self._living(segment)] = True
+            rows = rows_of(self._connection, segment.segment)
+            terms = np.array([ids.setdefault(term, len(ids)) for term in rows.terms], np.int64)
+            places = np.frombuffer(rows.places, "<u2").astype(np.int64)
+            kept = living[places]
+            numbers = segment.numbers_at(places[kept])
+            parts.append(np.repeat(terms, rows.sizes)[kept] << 32 | numbers)
+            counts.append(np.frombuffer(rows.counts, np.uint8)[kept].astype(np.int64))
+            texts.append(segment.numbers_at(np.flatnonzero(living)))
+        self._drop(found)
+        keys, often, numbers = np.concatenate(parts), np.concatenate(counts), np.concatenate(texts)
+        # Texts of a block that are in another segment do no harm here: they have no postings.
+        numbers = np.unique(numbers)
+        names, ranks = _ranked(ids)
+        places = np.searchsorted(numbers, keys & 0xFFFFFFFF)
+        keys = ranks[keys >> 32] << 32 | places
+        order = np.argsort(keys)
+        (generation,) = self._connection.execute(
+            "SELECT generation FROM word_sources WHERE source = ?", (found[0].source,)
+        ).fetchone()
+        self._store(found[0].source, generation, numbers, names, keys[order], often[order])
+
+    def _drop(self, segments: list[Segment]) -> None:
         for table in ("word_postings", "word_segments"):
             self._connection.executemany(
-                f"DELETE FROM {table} WHERE segment = ?", [(one.segment,) for one in found]
+                f"DELETE FROM {table} WHERE segment = ?", [(one.segment,) for one in segments]
             )
-        self._write((source, block, first, last, texts), terms, keys)
 
-    def _write(self, about: tuple[int, ...], terms: list[str], keys: Ints) -> None:
-        """Write a segment: ``keys`` are place of the term << 24 | place in block << 8 | count."""
+    def _store(
+        self, source: int, generation: int, numbers: Ints, terms: list[str], keys: Ints, often: Ints
+    ) -> None:
+        """Write the words of texts as segments, and merge where there are many by now.
+
+        ``keys`` are the place of the term << 32 | the place in ``numbers``, ascending.
+        """
+        if not len(numbers):
+            return
+        if len(numbers) <= WIDE:
+            about = (source, EVERYWHERE, generation, len(numbers), numbers.astype("<u4").tobytes())
+            self._write(about, terms, keys, often)
+            self._merge_pile(source, EVERYWHERE)
+            return
+        owners = numbers[keys & 0xFFFFFFFF]
+        for block in np.unique(numbers // BLOCK).tolist():
+            here = owners // BLOCK == block
+            texts = int((numbers // BLOCK == block).sum())
+            about = (source, block, generation, texts, b"")
+            within = keys[here] >> 32 << 32 | owners[here] % BLOCK
+            self._write(about, terms, within, often[here])
+            self._merge_pile(source, block)
+
+    def _write(self, about: tuple[Any, ...], terms: list[str], keys: Ints, often: Ints) -> None:
+        """Write a segment: ``keys`` are the place of the term << 32 | the place in it."""
+        places = (keys & 0xFFFF).astype("<u2").tobytes()
+        counts = often.astype(np.uint8).tobytes()
+        starts = np.flatnonzero(np.diff(keys >> 32, prepend=-1))
+        used = [terms[at] for at in (keys[starts] >> 32).tolist()]
+        ends = [*starts.tolist(), len(keys)]
+        sum_ = Rows(used, np.diff(ends), places, counts).sum
         segment = self._connection.execute(
-            "INSERT INTO word_segments (source, block, first, last, texts) VALUES (?, ?, ?, ?, ?)",
-            about,
+            "INSERT INTO word_segments (source, block, generation, texts, numbers, sum)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (*about, sum_),
         ).lastrowid
-        owners = keys >> 24
-        places = ((keys >> 8) & 0xFFFF).astype("<u2").tobytes()
-        counts = (keys & 0xFF).astype(np.uint8).tobytes()
-        starts = np.flatnonzero(np.diff(owners, prepend=-1))
-        used = owners[starts].tolist()
-        ends: list[Any] = [*starts.tolist(), len(keys)]
         self._connection.executemany(
             "INSERT INTO word_postings VALUES (?, ?, ?)",
             (
-                (segment, terms[term], places[2 * at : 2 * end] + counts[at:end])
+                (segment, term, places[2 * at : 2 * end] + counts[at:end])
                 for term, (at, end) in zip(used, pairwise(ends), strict=True)
             ),
         )
+
+
+def _ranked(ids: dict[str, int]) -> tuple[list[str], Ints]:
+    """Return the terms in order, and the place in it of each id."""
+    terms = sorted(ids)
+    ranks = np.empty(len(terms), np.int64)
+    ranks[[ids[term] for term in terms]] = np.arange(len(terms))
+    return terms, ranks
