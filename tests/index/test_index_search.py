@@ -268,7 +268,7 @@ def test_out_of_date_expanded_text_is_refused(tmp_path: Path) -> None:
         index.augment("simple")
         assert index.search("h", method="doc2query").ids[0, 0] == "1"
         index.import_queries({"2": ["h h h"]}, "simple")
-        with pytest.raises(BadInput, match=r"call index\.expand"):
+        with pytest.raises(BadInput, match=r"call index\.augment"):
             index.search("h", method="doc2query")
         index.augment("simple")
         assert index.search("h", method="doc2query").ids[0, 0] == "2"

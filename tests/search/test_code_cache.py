@@ -89,7 +89,9 @@ def test_it_finds_what_the_scan_finds(index: Index) -> None:
     quick, exact = (index.search(ASKED, 5, exact=one) for one in (False, True))
     shared = [len(set(a) & set(b)) for a, b in zip(quick.ids, exact.ids, strict=True)]
     assert sum(shared) >= 12  # thirty-two signs do not tell much
-    for ids, scores, right, best in zip(*quick, *exact, strict=True):
+    for ids, scores, right, best in zip(
+        quick.ids, quick.scores, exact.ids, exact.scores, strict=True
+    ):
         known = dict(zip(right.tolist(), best.tolist(), strict=True))
         for id_, score in zip(ids.tolist(), scores.tolist(), strict=True):
             assert id_ not in known or abs(known[id_] - score) < 1e-5

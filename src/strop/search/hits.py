@@ -82,6 +82,11 @@ def _finder(
         texts = [
             (name, text) for name, set_ in sets for text in views.texts_of(set_, number)[: method.n]
         ]
+        if len(texts) != len(rows):
+            raise IndexDamaged(
+                f"{catalog.folder}: document {document.id!r} has {len(rows):,} query vectors and"
+                f" {len(texts):,} queries. To see what is wrong: strop check {catalog.folder}"
+            )
         return _passage(document, *texts[best])
 
     def by_words(query: int, place: int, document: Document) -> Passage | None:
