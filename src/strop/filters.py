@@ -257,6 +257,13 @@ def _matches(node: Filter, id_: str, found: set[Fact]) -> bool:
     )
 
 
+def fields_of(filter_: Filter) -> set[str]:
+    """Return the fields that a filter tests."""
+    if isinstance(filter_, Test):
+        return {filter_.field}
+    return {name for part in getattr(filter_, "parts", ()) for name in fields_of(part)}
+
+
 _SHORT = re.compile(r"\s*([^\s=!<>]+)\s*(!=|>=|<=|=|>|<)\s*(.*?)\s*")
 _OPS = {"=": "$eq", "!=": "$ne", ">=": "$gte", "<=": "$lte", ">": "$gt", "<": "$lt"}
 

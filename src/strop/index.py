@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from strop.embed import Embedder
 from strop.errors import BadInput
+from strop.filters import read_filter
 from strop.io.sentences import MOST
 from strop.methods import Method, check_count
 from strop.references.settings import ReferenceSettings
@@ -185,25 +186,16 @@ class Index:
         self,
         lm: str | LM | Callable[[str], str],
         settings: GenerationSettings | None = None,
-        *,
-        into: str | None = None,
-        limit: int | None = None,
-        price: Price | None = None,
-        retry: bool = False,
-        replace: bool = False,
         **options: Any,
     ) -> Generation:
         """Return the work of a language model that writes queries: ``estimate()``, ``run()`` …
 
-        ``Generation`` says what the arguments mean; ``options`` are the model's.
+        ``options`` are those of ``Generation`` (``into``, ``limit`` …) and of the model.
         """
         from strop.generate.generation import Generation, IndexSteps
 
         steps = IndexSteps(self.select_references, self._embed_new, self.searcher.contrast_rate)
-        return Generation(
-            self._workspace, steps, lm, settings, into=into, limit=limit, price=price,
-            retry=retry, replace=replace, **options,
-        )  # fmt: skip
+        return Generation(self._workspace, steps, lm, settings, **options)
 
     def query_sets(self) -> list[str]:
         """Return the names of the query sets that ``sharp`` mixes: all but negative ones."""
@@ -267,32 +259,34 @@ class Index:
         vectors: Vectors | None = None,
         exact: bool = False,
         fields: Sequence[str] = HIT_FIELDS,
+        where: Mapping[str, Any] | None = None,
     ) -> Hits:
         """Return the best k documents for each query, texts or vectors (n, dim).
 
         ``for hit in index.search("a question")[0]`` gives the hits of the first query, with those
-        ``fields`` that are named; ids and scores are always there.
-
-        ``method`` is a name of ``METHODS`` with optional settings (``"sharp:alpha=2"``). Without
-        one it is ``sharp`` where the index has query sets and ``trad`` where it has none. Large
-        indexes score candidates only, unless ``exact``. ``expand``, such as ``HyDE("openai:…")``,
-        has a language model refine the queries first. ``vectors`` replace the embedding of texts;
-        vectors alone have no words.
+        ``fields`` that are named. ``where`` is a filter on metadata, such as
+        ``{"year": {"$gte": 2020}}`` (docs/python.md). ``method`` is a name of ``METHODS`` with
+        optional settings (``"sharp:alpha=2"``); without one it is ``sharp`` where the index has
+        query sets, else ``trad``. Large indexes score candidates only, unless ``exact``.
+        ``expand``, such as ``HyDE("openai:…")``, has a language model refine the queries first.
+        ``vectors`` replace the embedding of texts; vectors alone have no words.
         """
-        k = check_count("k", k)
+        k, filter_ = check_count("k", k), None if where is None else read_filter(where)
         queries = as_queries(queries)
         with self.catalog.reading():
             self._workspace.warn_if_unfinished()
             chosen = self.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
+            if filter_ is not None:
+                self.searcher.warn_of_unknown(filter_)
         if expand is not None:
-            refined = self.refine(queries, expand)
+            refined = self.refine(queries, expand, where=where)
             if refined.failed:
                 warnings.warn(refined.failure_message(), stacklevel=2)
             vectors = refined.vectors
         texts, query_vectors = texts_and_vectors(
             queries, vectors, chosen, self.dim, self.embed_queries
         )
-        return self.searcher.search(query_vectors, texts, k, chosen, exact, fields)
+        return self.searcher.search(query_vectors, texts, k, chosen, exact, fields, filter_)
 
     def explain(
         self,
@@ -338,6 +332,7 @@ class Index:
         queries: str | Sequence[str] | Vectors,
         expand: QueryMethod,
         *,
+        where: Mapping[str, Any] | None = None,
         leave_out: Sequence[str] | None = None,
         budget: float | None = None,
         price: Price | None = None,
@@ -352,6 +347,7 @@ class Index:
         return refine(
             queries, expand, self.searcher, self._workspace.pipeline.embed, leave_out=leave_out,
             budget=budget, price=price, progress=progress,
+            where=None if where is None else read_filter(where),
         )  # fmt: skip
 
     def without_leaks(self, query_vectors: Vectors, gate: float) -> tuple[Index, dict[str, int]]:

@@ -128,7 +128,9 @@ def test_rows_between(values: list[float], low: float, high: float) -> None:
 @pytest.mark.parametrize("spec", ["sharp", "sharp:temperature=0.02", "sharp:alpha=3", "sharp:T=1"])
 def test_the_best_are_found_for_queries_like_and_unlike_the_stored(spec: str) -> None:
     layout, method = in_topics(6000), parse_method(spec)
-    searched = Prefilter(CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout))
+    searched = Prefilter.of(
+        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout)
+    )
     rng = np.random.default_rng(1)
     stored = np.array([layout.queries(at)[0] for at in range(0, 6000, 60)])
     unlike = unit_rows(rng.standard_normal((100, 128)))  # far from every topic
@@ -141,7 +143,9 @@ def test_the_best_are_found_for_queries_like_and_unlike_the_stored(spec: str) ->
 
 def test_a_query_far_from_all_is_given_a_wider_look(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = in_topics(6000)
-    searched = Prefilter(CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout))
+    searched = Prefilter.of(
+        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout)
+    )
     looked: list[int] = []
 
     def noted(query_vector: Any, planes: Any, factors: Any, rows: Any, *more: Any) -> None:
@@ -174,7 +178,7 @@ def test_removed_and_new_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     left = np.setdiff1d(np.arange(6000), removed)
     late = np.arange(5900, 6000)
     for codes in (table, table.extended(layout.only(late), sources[late])):
-        searched = Prefilter(codes, layout.only(left), sources[left])
+        searched = Prefilter.of(codes, layout.only(left), sources[left])
         assert len(searched.without_row) == np.isin(late, left).sum() * (codes is table)
         places = searched.search(query_vectors, SHARP, 10)[1]
         want = layout.only(left).scan(query_vectors, SHARP, 10)[1]
@@ -184,6 +188,28 @@ def test_removed_and_new_documents(monkeypatch: pytest.MonkeyPatch) -> None:
             np.testing.assert_array_equal(alone, places[q])
 
 
+def test_rows_of_documents_that_are_filtered_out_take_no_place_of_others() -> None:
+    """Also where a sample of the rows in equal steps has none of the others."""
+    layout = in_topics(6000)
+    sources = sources_of(layout)
+    first = np.arange(5900)
+    table = CodeTable.of(layout.only(first), sources[first], [])
+    searched = Prefilter.of(table, layout, sources)
+    query_vectors = np.array([layout.queries(at)[0] for at in range(0, 6000, 80)])
+    for places in (np.arange(1, 6000, 2), np.arange(4000, 6000), np.arange(7, 6000, 64)):
+        part = layout.only(places)
+        filtered = searched.only(places, part)
+        assert filtered.usable == (places < 5900).sum()
+        assert filtered.without_row.tolist() == np.flatnonzero(places >= 5900).tolist()
+        scores, found = filtered.search(query_vectors, SHARP, 2)
+        want = part.scan(query_vectors, SHARP, 2)
+        assert found.min() >= 0
+        assert overlaps(found, want[1]).mean() >= 0.99
+        for q in range(0, 75, 10):
+            exact = part.rescore(query_vectors[q], found[q], SHARP)
+            np.testing.assert_allclose(scores[q], exact, atol=1e-6)
+
+
 def test_thousands_of_copies() -> None:
     rng = np.random.default_rng(0)
     q = unit_rows(rng.standard_normal((1, 64)))
@@ -191,7 +217,9 @@ def test_thousands_of_copies() -> None:
     documents = np.concatenate([unit_rows(rng.standard_normal((1000, 64))), copies])
     spans = Spans(documents, np.arange(6000), np.ones(6000, np.int64))
     layout = Layout(spans, [spans], None)
-    searched = Prefilter(CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout))
+    searched = Prefilter.of(
+        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout)
+    )
     # Of equal scores the earlier document comes first.
     assert searched.search(q, SHARP, 3)[1][0].tolist() == [1000, 1001, 1002]
 
@@ -210,7 +238,7 @@ def test_a_folder_finds_the_same_in_one_pass_and_step_by_step(filtered: bool) ->
     """``Folder.best`` and propose, fetch, score are the same search."""
     layout = in_topics(6000)
     sources = sources_of(layout)
-    codes = Prefilter(CodeTable.of(layout, sources, []), layout, sources)
+    codes = Prefilter.of(CodeTable.of(layout, sources, []), layout, sources)
     folder = Folder(layout, codes if filtered else None, None)
     query_vectors = np.array([layout.queries(at)[0] for at in range(0, 6000, 600)])
     scores, places = folder.best(query_vectors, [""] * 10, 10, SHARP)

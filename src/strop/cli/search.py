@@ -14,6 +14,7 @@ from strop.cli.expand import chosen_steps, expansion_options, limits, report_exp
 from strop.cli.options import COUNT, INDEX, SCORING, Answer, verb
 from strop.cli.progress import progress_bars
 from strop.errors import BadInput
+from strop.filters import read_condition, read_filter
 from strop.types import HIT_FIELDS
 
 
@@ -25,6 +26,14 @@ from strop.types import HIT_FIELDS
     SCORING,
     click.option("--explain", is_flag=True, help="Show which stored queries moved each document."),
     click.option("--exact", is_flag=True, help="Score every document, also in a large index."),
+    click.option(
+        "--where",
+        "conditions",
+        multiple=True,
+        metavar="CONDITION",
+        help="Only documents whose metadata match: year>=2020, lang=en, or JSON such as "
+        '{"tags": {"$in": ["a", "b"]}}. All must match if given several times.',
+    ),
     click.option(
         "--fields",
         type=click.Choice(HIT_FIELDS),
@@ -44,12 +53,16 @@ def search(
     n: int | None,
     explain: bool,
     exact: bool,
+    conditions: tuple[str, ...],
     fields: tuple[str, ...],
     **expansion: Any,
 ) -> Answer:
     """Rank the documents of INDEX for the query TEXT."""
     if not text.strip():
         raise BadInput("the query is empty: write what to look for")
+    where = {"$and": [read_condition(one) for one in conditions]} if conditions else None
+    if where is not None:
+        read_filter(where)  # before anything is paid for
     steps = chosen_steps(expansion)
     if len(steps) > 1:
         raise click.UsageError("--expand takes one query method here")
@@ -62,12 +75,14 @@ def search(
             if chosen.expanded is not None:
                 index.augment(chosen.expanded, progress)
             if step is not None:
-                refined = index.refine(text, step, progress=progress, **limits(expansion))
+                refined = index.refine(
+                    text, step, where=where, progress=progress, **limits(expansion)
+                )
                 query_vectors = refined.vectors
                 about = {"expand": name, "expansion": refined.to_json()}
         if step is not None:
             report_expansion(name, refined)
-        hits = index.search(text, k, chosen, vectors=query_vectors, exact=exact)[0]
+        hits = index.search(text, k, chosen, vectors=query_vectors, exact=exact, where=where)[0]
         rows: list[dict[str, Any]] = []
         for rank, hit in enumerate(hits, 1):
             row = {"rank": rank, **hit.to_dict()}

@@ -22,6 +22,7 @@ from strop.common.specs import check_choice
 from strop.errors import BadInput
 from strop.expand.prompts import EXPAND_PROMPT_VERSION, TaskWording, task_named
 from strop.expand.refining import Embed, Refined, Refinement
+from strop.filters import Filter
 from strop.generate.templates import Profile
 from strop.lm import LM, Price
 from strop.lm import load as load_lm
@@ -174,6 +175,7 @@ def refine(
     searcher: Searcher,
     embed: Embed,
     *,
+    where: Filter | None = None,
     leave_out: Sequence[str] | None = None,
     budget: float | None = None,
     price: Price | None = None,
@@ -181,9 +183,10 @@ def refine(
 ) -> Refined:
     """Refine queries, given as texts.
 
-    Replies are kept in the index, also while another process writes to it. ``leave_out`` has for
-    each query the id of a document that the model must not see. No call is made once the next one
-    could exceed ``budget`` (USD); queries without a reply then stay as they are.
+    Replies are kept in the index, also while another process writes to it. The model sees
+    documents that match ``where`` only; ``leave_out`` has for each query the id of one that it must
+    not see. No call is made once the next one could exceed ``budget`` (USD); queries without a
+    reply then stay as they are.
     """
     if not isinstance(method, QueryMethod):
         raise BadInput(
@@ -193,8 +196,8 @@ def refine(
         raise BadInput(f"{method.name} needs the text of the queries, not their vectors")
     texts = [queries] if isinstance(queries, str) else list(queries)
     refinement = Refinement(
-        method, searcher, embed, texts, leave_out=leave_out, budget=budget, price=price,
-        progress=progress,
+        method, searcher, embed, texts, where=where, leave_out=leave_out, budget=budget,
+        price=price, progress=progress,
     )  # fmt: skip
     method._fill(refinement)
     return refinement.result()

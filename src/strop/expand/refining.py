@@ -22,6 +22,7 @@ from strop.expand.prompts import (
     read_verdict,
     task_named,
 )
+from strop.filters import Filter
 from strop.generate.calls import Calls, Spending
 from strop.generate.templates import Prompt
 from strop.lm import Failure, Price, Reply, Request
@@ -105,6 +106,7 @@ class Refinement:
         embed: Embed,
         queries: list[str],
         *,
+        where: Filter | None,
         leave_out: Sequence[str] | None,
         budget: float | None,
         price: Price | None,
@@ -114,7 +116,8 @@ class Refinement:
         if leave_out is not None and len(leave_out) != self.count:
             raise BadInput(f"leave_out has {len(leave_out):,} ids for {self.count:,} queries")
         self._method, self._searcher, self.embed = method, searcher, embed
-        self._leave_out, self._budget, self._progress = leave_out, budget, progress
+        self._where, self._leave_out = where, leave_out
+        self._budget, self._progress = budget, progress
         self._task = task_named(method.task)
         self._replies = _Replies(searcher.catalog)
         self._calls = Calls(
@@ -148,7 +151,9 @@ class Refinement:
         chosen = searcher.method(method)
         with self.timed(), searcher.catalog.reading():
             more = k + (self._leave_out is not None)
-            hits = searcher.search(self.query_vectors, self.queries, more, chosen)
+            hits = searcher.search(
+                self.query_vectors, self.queries, more, chosen, where=self._where
+            )
             for place, ids in enumerate(hits.ids.tolist()):
                 own = None if self._leave_out is None else self._leave_out[place]
                 self._candidates[place] = [

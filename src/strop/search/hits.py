@@ -26,12 +26,15 @@ def read_hits(
     views: Views,
     view: View,
     method: Method,
-    query_vectors: Vectors,
+    moved: Vectors,
     query_texts: Sequence[str],
     ranked: tuple[Floats, Ints],
     fields: Sequence[str],
 ) -> Hits:
-    """Return the hits of a ranking, scores and places (queries, k), with some of their fields."""
+    """Return the hits of a ranking, scores and places (queries, k), with some of their fields.
+
+    ``moved`` are the query vectors as they were compared (``Layout.moved``).
+    """
     scores, places = ranked
     numbers = view.snapshot.numbers[places]
     wanted = np.unique(numbers).tolist()
@@ -48,7 +51,7 @@ def read_hits(
         return Hits(flat.reshape(scores.shape), scores)
     find: Find = lambda query, place, document: None  # noqa: E731
     if "passage" in fields:
-        find = _finder(catalog, views, view, method, query_vectors, query_texts)
+        find = _finder(catalog, views, view, method, moved, query_texts)
     rows: list[list[Hit]] = []
     for query in range(len(scores)):
         rows.append([])
@@ -66,12 +69,11 @@ def _finder(
     views: Views,
     view: View,
     method: Method,
-    query_vectors: Vectors,
+    moved: Vectors,
     query_texts: Sequence[str],
 ) -> Find:
     """Return what finds passages: by the stored queries that a method mixes, else by words."""
     sets = [(name, catalog.sets.all()[name]) for name in view.names]
-    moved = view.layout.moved(query_vectors, method)
 
     def nearest(query: int, place: int, document: Document) -> Passage | None:
         rows = view.layout.queries(place)

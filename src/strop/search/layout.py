@@ -390,11 +390,13 @@ class Layout:
         )
 
     def only(self, places: Ints) -> Layout:
-        """Return a layout of some of the documents."""
+        """Return a layout of some of the documents, in the same space."""
         spans = [
             Spans(file.vectors, file.start[places], file.count[places]) for file in self._files
         ]
-        return Layout(spans[0], spans[1:], None)
+        layout = Layout(spans[0], spans[1:], None)
+        layout._whitening = self._whitening
+        return layout
 
     def document(self, place: int) -> Vectors:
         """Return one document's vector."""

@@ -7,6 +7,7 @@ is small, and where it is large the documents that the prefilter and the words p
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +17,11 @@ import numpy as np
 
 from strop.common.arrays import Floats, Ints, ranges
 from strop.errors import BadInput
+from strop.filters import Filter
 from strop.methods import METHODS, Method, check_method, parse_method, sharp_with
 from strop.search.contrast import contrast_rate
 from strop.search.explain import Explanation, explain
+from strop.search.filtered import Selected, Selections
 from strop.search.hits import read_hits
 from strop.search.layout import Layout
 from strop.search.leaks import Embed, drop_leaks
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 
 PREFILTER_FROM = 4000
 """Documents from which a search looks at candidates only; fewer are scored in milliseconds."""
+SCANNED_UP_TO = 20_000
+"""Documents that a filter selects and a search scores all of: the prefilter looks at every row."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +109,13 @@ class Searcher:
     ) -> None:
         self.catalog, self._path, self._dim = catalog, path, dim
         self.views = Views(catalog, path, dim, fixed)
+        self._selections = Selections(catalog)
         self._codes: Any = None
 
     def close(self) -> None:
         """Release the vectors and codes."""
         self.views.close()
+        self._selections.close()
         if self._codes is not None:
             self._codes.close()
 
@@ -256,8 +263,9 @@ class Searcher:
         method: Method,
         exact: bool = False,
         fields: Sequence[str] = (),
+        where: Filter | None = None,
     ) -> Hits:
-        """Return the best k documents for each query, with some of their fields.
+        """Return the best k documents that match ``where`` for each query, with some fields.
 
         ``query_texts`` may be empty; words do not count then.
         """
@@ -265,13 +273,19 @@ class Searcher:
             method = replace(method, words=0.0)
         with self.catalog.reading():  # scores and documents must be of the same moment
             view = self.views.of(method)
-            folder = self._folder(view, method, k, exact)
+            selected = None if where is None else self._selections.of(view.snapshot, where)
+            folder = self._folder(view, method, k, exact, selected)
             with np.errstate(over="ignore", invalid="ignore"):  # of damaged rows: verified below
                 scores, places = folder.best(query_vectors, query_texts, k, method)
+            moved = (
+                folder.layout.moved(query_vectors, method) if "passage" in fields else query_vectors
+            )
+            if selected is not None:
+                places = selected.places[places]
             if method.bm25 != "only" and not self.views.fixed:
                 self._verify(view, method, np.unique(places))
             return read_hits(
-                self.catalog, self.views, view, method, query_vectors, query_texts,
+                self.catalog, self.views, view, method, moved, query_texts,
                 (scores, places), fields,
             )  # fmt: skip
 
@@ -286,29 +300,55 @@ class Searcher:
             rows = ranges(of.start[places], of.count[places])
             self.catalog.vectors.verify_rows(set_id, of.vectors, rows, of.known_sums)
 
-    def _folder(self, view: View, method: Method, k: int, exact: bool) -> Folder:
+    def warn_of_unknown(self, where: Filter) -> None:
+        """Warn the caller's caller of fields that no document has."""
+        if unknown := self.catalog.facets.unknown(where):
+            names = self.catalog.facets.field_names()
+            shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
+            warnings.warn(
+                f"filter: no document has the field {', '.join(map(repr, unknown))}"
+                f" (fields there are: {shown or 'none'})",
+                stacklevel=3,
+            )
+
+    def _folder(
+        self, view: View, method: Method, k: int, exact: bool, selected: Selected | None
+    ) -> Folder:
+        """Return the documents to search: all, or those that a filter selected."""
         counts_words = method.bm25 != "no" or bool(method.words)
         words = self.views.words(method) if counts_words else None
         depth = max(FIRST_DEPTH, 2 * k) if words else k
-        return Folder(view.layout, None if exact else self._prefilter(view, method, depth), words)
+        prefilter = None if exact else self._prefilter(view, method, depth, selected)
+        if selected is None:
+            return Folder(view.layout, prefilter, words)
+        layout = selected.layout(view.layout)
+        return Folder(layout, prefilter, words and words.only(selected.places))
 
     def prefilter(self, method: Method, k: int) -> Prefilter | None:
         """Return the prefilter that a search for the best k would use, None if none."""
         with self.catalog.reading():
             return self._prefilter(self.views.of(method), method, k)
 
-    def _prefilter(self, view: View, method: Method, k: int) -> Prefilter | None:
+    def _prefilter(
+        self, view: View, method: Method, k: int, selected: Selected | None = None
+    ) -> Prefilter | None:
         """Return the prefilter of a view where a search should use it, else None."""
+        size = view.layout.size if selected is None else len(selected.places)
+        if selected is not None and size <= SCANNED_UP_TO:
+            return None
         if view.layout.size < PREFILTER_FROM or method.bm25 != "no" or self.views.fixed:
             return None
         if view.names != self.views.query_sets():
             return None
         from strop.search.prefilter.prefilter import suits
 
-        if not suits(method, view.layout.size, k):
+        if not suits(method, size, k):
             return None
         prefilter: Prefilter | None = self.codes.prefilter(view)
-        return prefilter
+        if prefilter is None or selected is None:
+            return prefilter
+        prefilter = selected.prefilter(prefilter)
+        return prefilter if suits(method, prefilter.usable, k) else None
 
     def _place(self, view: View, id_: str) -> int:
         numbers, number = view.snapshot.numbers, self.catalog.documents.number_of(id_)

@@ -9,6 +9,7 @@ every query and corpus, and stays small where a query shares only a stray word w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -45,6 +46,12 @@ class Words:
         self._connection = count_in_memory(map(self._tokenizer.document, given))
         self._scores = WordScores({TEXT: load_source(self._connection, TEXT)})
         self._places = np.arange(len(given))
+
+    def only(self, places: Ints) -> Words:
+        """Return the words of some of the documents; how rare a word is stays as it is."""
+        part = copy(self)
+        part._places = self._places[places]
+        return part
 
     def rank(self, queries: Sequence[str], k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each query: shares and places, (n, k).

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from strop.common.arrays import Ints
-from strop.filters import Filter, Ids, Kind, Test, Value, facts
+from strop.filters import Filter, Ids, Kind, Test, Value, facts, fields_of
 from strop.storage.database import Database
 
 _KINDS: dict[Kind, int] = {
@@ -108,15 +108,28 @@ class Facets:
         ]
         return _numbers(rows)
 
+    def unknown(self, filter_: Filter) -> list[str]:
+        """Return the fields of a filter that no document has."""
+        with self._database.reading() as connection:
+            return [
+                field
+                for field in sorted(fields_of(filter_))
+                if connection.execute(
+                    "SELECT 1 FROM facets WHERE field = (SELECT field FROM fields WHERE name = ?)",
+                    (_text(field),),
+                ).fetchone()
+                is None
+            ]
+
     def field_names(self) -> list[str]:
-        """Return the fields that documents have, for messages."""
+        """Return the fields that documents have, for messages; very long ones are cut."""
         with self._database.reading() as connection:
             rows = connection.execute(
                 "SELECT name FROM fields WHERE EXISTS"
                 " (SELECT 1 FROM facets WHERE facets.field = fields.field)"
                 " ORDER BY name"
             ).fetchall()
-        return [bytes(name).decode("utf-8", "surrogatepass") for (name,) in rows]
+        return [bytes(name[:_LONGEST]).decode("utf-8", "replace") for (name,) in rows]
 
 
 def _both(left: Ints, right: Ints) -> Ints:

@@ -41,7 +41,7 @@ class CodeCache:
         table = None
         if older is not None:
             with suppress(IndexDamaged):  # then all are computed anew
-                prefilter = Prefilter(CodeTable.open(self._path(older)), layout, sources)
+                prefilter = Prefilter.of(CodeTable.open(self._path(older)), layout, sources)
                 if prefilter.table.sets == names and not prefilter.outdated:
                     if not prefilter.behind:
                         return
@@ -92,7 +92,7 @@ class CodeCache:
                     table = self._open(name)
                 if table.sets != view.names:
                     raise IndexDamaged(f"they are of other query sets ({', '.join(table.sets)})")
-                prefilter = Prefilter(table, layout, _sources(view))
+                prefilter = Prefilter.of(table, layout, _sources(view))
             except IndexDamaged as error:
                 warnings.warn(
                     f"searching all {layout.size:,} documents, without search codes: {error}. "

@@ -58,24 +58,44 @@ def suits(method: Method, documents: int, k: int) -> bool:
 class Prefilter:
     """A table of codes beside the layout it serves."""
 
-    def __init__(self, table: CodeTable, layout: Layout, sources: Ints) -> None:
-        """Match the documents of a layout with rows by their ``sources`` (n, columns)."""
-        self.table, self.layout = table, layout
-        self.place_of = np.full(len(table), -1, np.int64)  # by row; -1: removed or changed since
-        known = table.sources
-        if len(known) and len(sources) and known.shape[1] == sources.shape[1]:
-            # The first column is a document's number, ascending in a layout.
-            at = np.minimum(np.searchsorted(sources[:, 0], known[:, 0]), len(sources) - 1)
-            same = (sources[at] == known).all(axis=1)
-            self.place_of[same] = at[same]
+    def __init__(self, table: CodeTable, layout: Layout, place_of: Ints) -> None:
+        """``place_of`` has each row's place in the layout; -1: removed, changed or filtered out."""
+        self.table, self.layout, self.place_of = table, layout, place_of
         has_row = np.zeros(layout.size, bool)
         has_row[self.place_of[self.place_of >= 0]] = True
         self.without_row = np.flatnonzero(~has_row)
         self._rest = layout.only(self.without_row)
 
+    @classmethod
+    def of(cls, table: CodeTable, layout: Layout, sources: Ints) -> Prefilter:
+        """Match the documents of a layout with rows by their ``sources`` (n, columns)."""
+        place_of = np.full(len(table), -1, np.int64)
+        known = table.sources
+        if len(known) and len(sources) and known.shape[1] == sources.shape[1]:
+            # The first column is a document's number, ascending in a layout.
+            at = np.minimum(np.searchsorted(sources[:, 0], known[:, 0]), len(sources) - 1)
+            same = (sources[at] == known).all(axis=1)
+            place_of[same] = at[same]
+        return cls(table, layout, place_of)
+
+    def only(self, places: Ints, layout: Layout) -> Prefilter:
+        """Return it for a layout of some of the documents, those at ``places``."""
+        at = np.full(self.layout.size + 1, -1, np.int64)  # the last one for rows of no place
+        at[places] = np.arange(len(places))
+        return Prefilter(self.table, layout, at[self.place_of])
+
+    @cached_property
+    def _useful(self) -> Ints:
+        return np.flatnonzero(self.place_of >= 0)
+
     @cached_property
     def _useless(self) -> Ints:
         return np.flatnonzero(self.place_of < 0)
+
+    @property
+    def usable(self) -> int:
+        """How many rows are of documents of the layout."""
+        return len(self._useful)
 
     @property
     def behind(self) -> bool:
@@ -127,7 +147,7 @@ class Prefilter:
         def exact(rows: Ints) -> Floats:
             return self.layout.rescore(query_vector, self.place_of[rows], method)
 
-        cut = _cut(by_signs, max(16 * FEWEST, 40 * k))
+        cut = self._cut(by_signs, max(16 * FEWEST, 40 * k))
         rows, estimates = _look(by_signs, estimate, cut, k, _DEVIATIONS[0])
         first = min(len(rows), FEWEST + 2 * k)
         cut = float(np.partition(estimates, len(rows) - first)[len(rows) - first])
@@ -149,13 +169,12 @@ class Prefilter:
         products[self._useless] = -np.inf
         return products
 
-
-def _cut(values: Floats, n: int) -> float:
-    """Return the value that about the n largest reach, from a sample."""
-    step = max(1, min(len(values) // _SAMPLE, n // 16))
-    sample = values[::step]
-    at = max(0, len(sample) - max(1, n // step))
-    return float(np.partition(sample, at)[at])
+    def _cut(self, values: Floats, n: int) -> float:
+        """Return the value that about the n largest reach, from a sample of the useful rows."""
+        step = max(1, min(len(self._useful) // _SAMPLE, n // 16))
+        sample = values[self._useful[::step]]
+        at = max(0, len(sample) - max(1, n // step))
+        return float(np.partition(sample, at)[at])
 
 
 def _look(

@@ -1,0 +1,232 @@
+"""Searches with a filter, against a literal filter over the ranking of all documents."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.fakes import create, vectors_of
+from helpers.filters import FILTERS, METADATA
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strop import Document, Hits, Index
+from strop.errors import BadInput
+from strop.filters import matches, read_filter
+from strop.search import layout as layouts
+from strop.search import searcher
+from strop.search.prefilter import prefilter
+
+WORDS = "red green blue cat dog fish house tree river stone".split()
+QUERIES = ["red cat by the river", "house", "dog fish stone unknown"]
+METHODS = [
+    "trad", "sharp", "sharp:words=1", "trad:words=0.5", "sharp:n=1", "sharp:whiten=0.5", "maxsim",
+    "simsharp:alpha=-1", "indexsharp", "doc2query", "docexp", "bm25", "bm25:sets=simple",
+    "sharp:whiten=0.5:words=2",
+]  # fmt: skip
+pytestmark = pytest.mark.filterwarnings("ignore:filter. no document has")
+
+
+def document(at: int, metadata: dict[str, Any]) -> Document:
+    """Return a document like no other."""
+    rng = np.random.default_rng(at)
+    text = ". ".join(" ".join(rng.choice(WORDS, 4)) for _ in range(3))
+    return Document(f"d{at}", f"{text}. number{at}.", f"title{at}", metadata)
+
+
+def fill(index: Index, metadata: dict[int, dict[str, Any]]) -> None:
+    """Add documents with two generated sets beside their sentences."""
+    index.sharpen(n=3)
+    index.add([document(at, of) for at, of in metadata.items()])
+    for style in ("simple", "contrastive"):
+        index.import_queries(
+            {f"d{at}": [f"{WORDS[at % 10]} {style}{at}", f"what is {at}"] for at in metadata}, style
+        )
+        index.augment(style)
+
+
+def check(index: Index, where: Any, method: str, k: int, exact: bool = False) -> None:
+    """Compare a search with the ranking of all documents, cut down to those that match."""
+    filter_ = read_filter(where)
+    allowed = {id_ for id_ in index.ids() if matches(filter_, id_, index.get(id_).metadata)}
+    whole = index.search(QUERIES, len(index), method, exact=True, fields=())
+    hits = index.search(QUERIES, k, method, where=where, exact=exact, fields=())
+    assert hits.ids.shape == hits.scores.shape == (len(QUERIES), min(k, len(allowed)))
+    for q in range(len(QUERIES)):
+        ranked = dict(zip(whole.ids[q], whole.scores[q].tolist(), strict=True))
+        right = [score for id_, score in ranked.items() if id_ in allowed]
+        found = hits.ids[q].tolist()
+        assert len({*found} & allowed) == len(found), (where, method)
+        np.testing.assert_allclose(hits.scores[q], right[:k], atol=2e-6)
+        np.testing.assert_allclose(hits.scores[q], [ranked[id_] for id_ in found], atol=2e-6)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=25,
+)
+@given(
+    first=st.lists(METADATA, min_size=1, max_size=8),
+    second=st.dictionaries(st.integers(0, 8), METADATA, max_size=3),
+    removed=st.sets(st.integers(0, 8), max_size=3),
+    wheres=st.lists(FILTERS, min_size=1, max_size=3),
+    k=st.integers(1, 9),
+    method=st.sampled_from(METHODS),
+)
+def test_a_search_with_a_filter_is_a_search_of_what_matches(
+    tmp_path_factory: Any,
+    first: list[dict[str, Any]],
+    second: dict[int, dict[str, Any]],
+    removed: set[int],
+    wheres: list[Any],
+    k: int,
+    method: str,
+) -> None:
+    known = dict(enumerate(first))
+    with create(tmp_path_factory.mktemp("filtered") / "index") as index:
+        fill(index, known)
+        for where in wheres:
+            check(index, where, method, k)
+        index.add([document(at, metadata) for at, metadata in second.items()])
+        gone = [f"d{at}" for at in removed if at in known or at in second]
+        index.remove(gone)
+        for style in ("simple", "contrastive"):
+            index.augment(style)
+        if len(index):
+            for where in wheres:
+                check(index, where, method, k)
+
+
+def metadata_of(at: int) -> dict[str, Any]:
+    return {"at": at, "half": at % 2, "tag": [f"t{at % 7}", "all"], "rare": at == 77}
+
+
+WHERES: list[Any] = [
+    {"half": 1}, {"at": {"$lt": 3}}, {"rare": True}, {"at": {"$gte": 40}, "tag": "t3"},
+    {"$or": [{"at": 5}, {"$id": {"$in": ["d9", "d12", "nobody"]}}]}, {"at": {"$ne": 0}},
+    {"at": -1}, {"tag": "all"}, {},
+]  # fmt: skip
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """An index that is searched as a large one is, with everything a candidate."""
+    monkeypatch.setattr(searcher, "PREFILTER_FROM", 50)
+    monkeypatch.setattr(searcher, "SCANNED_UP_TO", 10)
+    monkeypatch.setattr(searcher, "FIRST_DEPTH", 1)
+    monkeypatch.setattr(prefilter, "FEWEST", 1000)
+    monkeypatch.setattr(layouts, "NUMPY_UP_TO", 0)
+    with create(tmp_path / "index") as index:
+        fill(index, {at: metadata_of(at) for at in range(120)})
+        yield index
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_large_index(large: Index, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []  # rows of the prefilters that were used
+    search = prefilter.Prefilter.search
+
+    def noted(self: Any, *arguments: Any) -> Any:
+        used.append(self.usable)
+        return search(self, *arguments)
+
+    monkeypatch.setattr(prefilter.Prefilter, "search", noted)
+    for where in WHERES:
+        for k in (1, 4, 200):
+            check(large, where, method, k)
+    assert {"sharp": 60, "sharp:words=1": 119}.get(method, 0) in (*used, 0)
+    check(large, WHERES[0], method, 5, exact=True)
+    large.add([document(at, metadata_of(at + 1)) for at in range(100, 125)])
+    large.remove([f"d{at}" for at in range(0, 60, 3)])
+    for style in ("simple", "contrastive"):
+        large.augment(style)
+    for where in WHERES:
+        check(large, where, method, 1)
+
+
+def only(index: Index, where: Any, path: Path) -> Index:
+    """Return an index of the documents that match, and of nothing else."""
+    filter_, part = read_filter(where), create(path)
+    documents = [index.get(id_) for id_ in index.ids()]
+    chosen = [one for one in documents if matches(filter_, one.id, one.metadata)]
+    fill(part, {one.metadata["at"]: dict(one.metadata) for one in chosen})
+    return part
+
+
+def test_feedback_comes_from_documents_that_match(large: Index, tmp_path: Path) -> None:
+    where = WHERES[3]
+    with only(large, where, tmp_path / "part") as part:
+        for method in ("sharp:feedback=0.8", "maxsim:feedback=2"):
+            want = part.search(QUERIES, 5, method)
+            hits = large.search(QUERIES, 5, method, where=where)
+            assert hits.ids.tolist() == want.ids.tolist()
+            np.testing.assert_allclose(hits.scores, want.scores, atol=1e-6)
+            passages = [[hit.passage for hit in row] for row in hits]
+            assert passages == [[hit.passage for hit in row] for row in want]
+
+
+@pytest.mark.parametrize(("of", "sets"), [("trad", ""), ("sharp", ":sets=simple+contrastive")])
+def test_hybrid_fuses_the_ranks_among_documents_that_match(
+    large: Index, of: str, sets: str
+) -> None:
+    for where in WHERES:
+        dense = large.search(QUERIES, 200, of, where=where, fields=())
+        words = large.search(QUERIES, 200, f"bm25{sets}", where=where, fields=())
+        hits = large.search(QUERIES, 7, f"hybrid:of={of}", where=where, fields=())
+        assert hits.ids.shape == (3, min(7, dense.ids.shape[1]))
+        for q in range(3):
+            worth = dict.fromkeys(dense.ids[q], 0.0)
+            for ranking, least in ((dense, -1), (words, 0)):
+                for rank, id_ in enumerate(ranking.ids[q], 1):
+                    if ranking.scores[q, rank - 1] > least:
+                        worth[id_] += 1 / (60 + rank)
+            np.testing.assert_allclose(
+                hits.scores[q], sorted(worth.values(), reverse=True)[:7], atol=1e-6
+            )
+            assert [worth[id_] for id_ in hits.ids[q]] == pytest.approx(hits.scores[q].tolist())
+
+
+def test_a_view_without_leaks(large: Index) -> None:
+    leaks = vectors_of(["what is 5", "what is 77"], "query").astype(np.float32)
+    view, left_out = large.without_leaks(leaks, 0.999)
+    assert left_out["simple"] == 2
+    for where in WHERES:
+        for method in ("sharp", "sharp:words=1", "doc2query", "bm25:sets=simple"):
+            check(view, where, method, 4)
+
+
+def test_no_match_gives_rows_of_length_0(large: Index) -> None:
+    for method in (*METHODS, "hybrid", "sharp:feedback=1"):
+        hits = large.search(QUERIES, where={"at": -1}, method=method)
+        assert hits.ids.shape == hits.scores.shape == (3, 0)
+        assert [*hits] == [[], [], []]
+
+
+def caught(search: Any) -> tuple[Hits, Sequence[warnings.WarningMessage]]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        return search(), found
+
+
+def test_a_field_that_no_document_has_is_a_warning(large: Index) -> None:
+    where = {"att": 3, "$not": {"lang": "en"}}
+    hits, (warning,) = caught(lambda: large.search("cat", where=where))
+    assert hits.ids.shape == (1, 0)
+    assert warning.category is UserWarning
+    assert warning.filename == __file__
+    assert str(warning.message) == (
+        "filter: no document has the field 'att', 'lang' (fields there are: at, half, rare, tag)"
+    )
+    assert not caught(lambda: large.search("cat", where={"at": 3}))[1]
+
+
+def test_a_bad_filter_is_refused_before_anything_else(large: Index) -> None:
+    with pytest.raises(BadInput, match=r"'at': '\$near' is not one of"):
+        large.search("cat", where={"at": {"$near": 3}})
+    with pytest.raises(BadInput, match="a filter is a mapping"):
+        large.search("cat", where="at=3")  # type: ignore[arg-type]
