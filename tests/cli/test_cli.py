@@ -724,3 +724,33 @@ def test_there_is_a_console_script_of_the_same_name() -> None:
     (script,) = [one for one in entry_points(group="console_scripts") if one.name == "strop"]
     assert script.load() is main
     assert importlib.util.find_spec("strop.__main__") is not None
+
+
+def test_search_where(tmp_path: Path) -> None:
+    """Metadata of a file is shown, filtered by, and in the JSON; conditions are joined by and."""
+    corpus = tmp_path / "corpus.jsonl"
+    rows = [
+        {"id": f"d{at}", "text": f"cats {at}", "year": 2018 + at, "metadata": {"tags": ["a", at]}}
+        for at in range(5)
+    ]
+    corpus.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    index = tmp_path / "index"
+    assert strop("build", corpus, "--output", index).code == 0
+    shown = strop("show", index, "d3")
+    assert "year: 2021" in shown.stdout
+    assert strop("show", index, "d3", "--json").json["metadata"] == {"year": 2021, "tags": ["a", 3]}
+
+    def found(*conditions: str) -> dict[str, Any]:
+        wheres = [part for one in conditions for part in ("--where", one)]
+        hits = strop("search", index, "cats", *wheres, "--json").json["hits"]
+        return {hit["id"]: hit["metadata"] for hit in hits}
+
+    assert found("year>=2021") == {
+        "d3": {"year": 2021, "tags": ["a", 3]}, "d4": {"year": 2022, "tags": ["a", 4]},
+    }  # fmt: skip
+    assert found("year>=2021", "tags=4").keys() == {"d4"}
+    assert found('{"$or": [{"year": 2018}, {"$id": "d1"}]}', "tags=a").keys() == {"d0", "d1"}
+    assert found("year<2000") == {}
+    bad = strop("search", index, "cats", "--where", "year")
+    assert bad.code == 1
+    assert "write FIELD=VALUE" in bad.stderr

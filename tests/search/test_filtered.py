@@ -171,9 +171,7 @@ def test_feedback_comes_from_documents_that_match(large: Index, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("of", "sets"), [("trad", ""), ("sharp", ":sets=simple+contrastive")])
-def test_hybrid_fuses_the_ranks_among_documents_that_match(
-    large: Index, of: str, sets: str
-) -> None:
+def test_hybrid_fuses_the_ranks_of_documents_that_match(large: Index, of: str, sets: str) -> None:
     for where in WHERES:
         dense = large.search(QUERIES, 200, of, where=where, fields=())
         words = large.search(QUERIES, 200, f"bm25{sets}", where=where, fields=())
