@@ -57,14 +57,15 @@ class Index:
         /,
         embedder: EmbedderSpec = "wordllama",
         query_vectors: str = DEFAULT_STORED,
+        language: str | None = None,
         **options: Any,
     ) -> Index:
         """Make an empty index in a new folder; ``options`` are the embedder's.
 
-        ``query_vectors`` says how the vectors of its query sets are stored: ``int8`` or
-        ``float32``. The documents' own are float32.
+        ``query_vectors``: how vectors of query sets are stored, ``int8`` or ``float32``.
+        ``language``, such as ``german``, decides how words are stemmed; it is detected otherwise.
         """
-        return cls(Workspace.create(Path(path), embedder, options, query_vectors))
+        return cls(Workspace.create(Path(path), embedder, options, query_vectors, language))
 
     @classmethod
     def open(

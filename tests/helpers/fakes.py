@@ -75,8 +75,8 @@ def vectors_of(texts: Iterable[str], kind: str) -> Doubles:
     return np.array([vector_of(text, kind) for text in texts]).reshape(-1, DIM)
 
 
-def create(path: Path, bag: Bag | None = None) -> Index:
-    return Index.create(path, embedder=bag or Bag(), name="bag", dim=DIM, query_vectors="float32")
+def create(path: Path, bag: Bag | None = None, language: str | None = None) -> Index:
+    return Index.create(path, bag or Bag(), "float32", language=language, name="bag", dim=DIM)
 
 
 def reopen(path: Path, bag: Bag | None = None) -> Index:

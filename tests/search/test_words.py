@@ -17,7 +17,7 @@ from strop.common.arrays import unit_rows
 from strop.errors import BadInput
 from strop.methods import Method
 from strop.search.layout import Layout
-from strop.search.words import Words, best_with_words, fuse
+from strop.search.words import best_with_words, count_words, fuse
 from strop.storage.snapshot import Spans
 from strop.types import Dataset
 
@@ -49,7 +49,7 @@ def bm25(query: list[str], k1: float = 1.5, b: float = 0.75) -> list[float]:
 
 
 def test_scores_are_bm25s() -> None:
-    scores, places = Words(TEXTS).rank(["the FOX", "running dogs?", "the"], 10)
+    scores, places = count_words(TEXTS).rank(["the FOX", "running dogs?", "the"], 10)
     for row, query in enumerate((["fox"], ["run", "dog"], [" the"])):
         want = bm25(query)
         order = sorted(range(len(TEXTS)), key=lambda place: (-want[place], place))
@@ -59,13 +59,13 @@ def test_scores_are_bm25s() -> None:
 
 @pytest.mark.parametrize("texts", [[], [""], ["the", "of"]])
 def test_a_corpus_without_words(texts: list[str]) -> None:
-    scores, places = Words(texts).rank(["fox", ""], 2)
+    scores, places = count_words(texts).rank(["fox", ""], 2)
     assert scores.shape == places.shape == (2, min(2, len(texts)))
     assert not scores.any()
 
 
 def test_unknown_and_missing_words_score_nothing() -> None:
-    scores, places = Words(TEXTS).rank(["zebra", "of", ""], 2)
+    scores, places = count_words(TEXTS).rank(["zebra", "of", ""], 2)
     assert not scores.any()
     assert places.tolist() == [[0, 1]] * 3
 
@@ -80,14 +80,14 @@ def test_fusion_adds_reciprocal_ranks() -> None:
 
 
 def test_a_share_is_bm25_of_the_most_there_can_be() -> None:
-    words = Words(TEXTS)
+    words = count_words(TEXTS)
     for query, stems in (("the FOX", ["fox"]), ("running fox zebra", ["run", "fox", "zebra"])):
         want = bm25(stems)  # the zebra counts as missing
         np.testing.assert_allclose(words.share(query), want, rtol=1e-5)
     for nothing in ("", "of", "zebra"):
         assert not words.share(nothing).any()
     assert words.share(" ".join(TEXTS * 9)).max() < 1
-    assert Words([]).share("fox").shape == (0,)
+    assert count_words([]).share("fox").shape == (0,)
 
 
 @pytest.mark.parametrize("weighting", ["none", "softmax"])
@@ -97,7 +97,7 @@ def test_the_best_with_words_are_exact(weighting: Any, monkeypatch: pytest.Monke
     rng = np.random.default_rng(3)
     size, dim, k = 300, 8, 4
     names = np.array([f"word{letter}" for letter in "abcdefghijkl"])
-    words = Words(" ".join(rng.choice(names, 5)) for _ in range(size))
+    words = count_words(" ".join(rng.choice(names, 5)) for _ in range(size))
     queries = [" ".join(rng.choice(names, 3)) for _ in range(20)]
     asked = unit_rows(rng.normal(size=(20, dim)))
     own = Spans(unit_rows(rng.normal(size=(size, dim))), np.arange(size), np.ones(size, int))
@@ -148,7 +148,7 @@ def test_words_are_part_of_the_score(index: Index) -> None:
     for spec in ("trad", "sharp:alpha=2", "sharp:whiten=0.5:feedback=0.2"):
         plain = index.search(query, 10, spec)
         found = index.search(query, 3, f"{spec}:words=0.7")
-        share = dict(zip(index.ids(), Words(TEXTS).share(query), strict=True))
+        share = dict(zip(index.ids(), count_words(TEXTS).share(query), strict=True))
         pairs = zip(plain.ids[0], plain.scores[0], strict=True)
         total = Counter({id_: score + 0.7 * share[id_] for id_, score in pairs})
         want = total.most_common(3)

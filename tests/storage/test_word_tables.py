@@ -222,3 +222,19 @@ def test_compaction_frees_what_was_replaced(connection: sqlite3.Connection) -> N
     (rows,) = connection.execute("SELECT count(*) FROM word_postings").fetchone()
     assert rows == 2
     assert_holds(connection, {0: {0: ["a", "only-0"]}})
+
+
+def test_a_reader_of_an_older_moment_does_not_follow_a_newer_one(
+    connection: sqlite3.Connection,
+) -> None:
+    writer = WordWriter(connection)
+    writer.put(0, 1, ["a"])
+    writer.flush()
+    connection.execute("BEGIN")
+    writer.put(0, 2, ["a"])
+    writer.flush()
+    newer = load_source(connection, 0)
+    connection.execute("ROLLBACK")
+    assert_sees(
+        connection, {one: load_source(connection, one, newer) for one in SOURCES}, {0: {1: ["a"]}}
+    )

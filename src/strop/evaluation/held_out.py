@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from strop.common.arrays import unit_rows
 from strop.index import Index
 from strop.search.sampling import sample_lists
-from strop.search.words import Words
+from strop.search.words import count_words
 from strop.types import Progress
 
 Doubles = NDArray[np.float64]
@@ -53,7 +53,7 @@ def measure_words(
         rows.append(int(ends[owner]) + which)
         sums[owner] -= vectors[rows[-1]]
     dense = vectors[rows] @ unit_rows(sums).T
-    words = Words(" ".join(of) for of in others)
+    words = count_words(" ".join(of) for of in others)
     values, halved = np.zeros((2, len(WEIGHTS), len(texts)))
     for at, (text, owner) in enumerate(zip(texts, owners.tolist(), strict=True)):
         share = words.share(text)

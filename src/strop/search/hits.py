@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from strop.methods import Method
 from strop.search.views import View, Views
 from strop.storage.catalog import Catalog
 from strop.types import Document, Hit, Hits, Passage, Vectors
-from strop.words.tokenizer import Tokenizer
 
 Find = Callable[[int, int, Document], Passage | None]
 """Returns the passage of a document for a query: ``find(query, place, document)``."""
@@ -74,6 +72,7 @@ def _finder(
 ) -> Find:
     """Return what finds passages: by the stored queries that a method mixes, else by words."""
     sets = [(name, catalog.sets.all()[name]) for name in view.names]
+    tokenizer = catalog.words.tokenizer()
 
     def nearest(query: int, place: int, document: Document) -> Passage | None:
         rows = view.layout.queries(place)
@@ -95,19 +94,14 @@ def _finder(
         parts = title_and_sentences(document.title, document.text)
         if not parts:
             return None
-        terms = set(_tokenizer().query(query_texts[query])) if query_texts else set()
-        shared = [len(terms.intersection(_tokenizer().document(part))) for part in parts]
+        terms = set(tokenizer.query(query_texts[query])) if query_texts else set()
+        shared = [len(terms.intersection(tokenizer.document(part))) for part in parts]
         # A title says what a document is about, not what it answers: only if nothing else fits.
         if document.title and any(shared[1:]):
             shared[0] = 0
         return _passage(document, "text", parts[int(np.argmax(shared))])
 
     return nearest if sets else by_words
-
-
-@cache
-def _tokenizer() -> Tokenizer:
-    return Tokenizer()
 
 
 def _passage(document: Document, source: str, text: str) -> Passage:

@@ -25,7 +25,7 @@ from strop.search.filtered import Selected, Selections
 from strop.search.hits import read_hits
 from strop.search.layout import Layout
 from strop.search.leaks import Embed, drop_leaks
-from strop.search.scoring import Fetched, largest
+from strop.search.scoring import Fetched
 from strop.search.views import Removed, View, Views
 from strop.search.words import DEPTH, FIRST_DEPTH, Words, best_with_words, fuse
 from strop.storage.catalog import Catalog
@@ -64,8 +64,7 @@ class Folder:
         for at, query_vector in enumerate(query_vectors):
             places = self.prefilter.search(query_vector[None], method, depth)[1][0]
             if self.words:
-                by_words = largest(self.words.share(query_texts[at]), depth)
-                places = np.union1d(places, by_words)
+                places = np.union1d(places, self.words.of(query_texts[at]).best(depth)[0])
             proposals.append(np.sort(places))
         return proposals
 
@@ -74,7 +73,7 @@ class Folder:
         fetched = self.layout.fetch(places)
         if self.words is None:
             return fetched
-        shares = np.array([self.words.share(text)[places] for text in query_texts])
+        shares = np.array([self.words.of(text).at(places) for text in query_texts])
         return replace(fetched, shares=shares)
 
     def best(
@@ -376,8 +375,8 @@ class Searcher:
             ]
             added = 0.0
             if method.words and query_text:
-                share = self.views.words(method).share(query_text)[place]
-                added = method.words * float(share)
+                share = self.views.words(method).of(query_text).at(np.array([place]))
+                added = method.words * float(share[0])
             return explain(
                 id_, view.layout.moved(query_vector[None], method)[0], view.layout.document(place),
                 view.layout.queries(place), texts, method, added,

@@ -13,10 +13,14 @@ from strop.common.arrays import Ints
 from strop.errors import BadIndex, BadInput
 from strop.methods import Method
 from strop.search.layout import Layout
-from strop.search.words import Words
+from strop.search.word_scores import WordScores
+from strop.search.words import Words, count_words
 from strop.storage.catalog import Catalog
+from strop.storage.database import sensible
 from strop.storage.query_sets import QuerySet, expanded_set
 from strop.storage.snapshot import Snapshot, load_snapshot
+from strop.storage.word_reader import SourceWords
+from strop.storage.words import TEXT
 
 Removed = Mapping[str, Mapping[int, NDArray[np.bool_]]]
 """Queries that a view is without: for each set and document number, which of its list."""
@@ -51,7 +55,8 @@ class Views:
         if fixed is not None:
             self._last = fixed[0], {}
         self._before: tuple[Ints, dict[object, Layout]] | None = None  # numbers, layouts
-        self._words: tuple[int, dict[object, Words]] | None = None  # snapshot version, by sets
+        # Snapshot version, words by sets, and what is known of sources.
+        self._words: tuple[int, dict[object, Words], dict[int, SourceWords]] | None = None
 
     def close(self) -> None:
         """Release the vectors."""
@@ -133,7 +138,7 @@ class Views:
         layout.follow(older, np.where(before[0][at] == snapshot.numbers, at, -1))
 
     def words(self, method: Method) -> Words:
-        """Return the words of the documents, counted anew only if they changed.
+        """Return the words of the documents, of the newest version.
 
         The generated queries that a method mixes count as the document's own words. A method that
         mixes none counts those of the sets that it names, such as ``bm25:sets=simple``.
@@ -145,13 +150,36 @@ class Views:
         n = method.n if sets else None
         last = self._words
         if last is None or last[0] != snapshot.version:
-            last = self._words = snapshot.version, {}
+            sources = {} if last is None else last[2]
+            last = self._words = snapshot.version, {}, dict(sources)
         key = (*(set_.name for set_ in sets), n)
         if key not in last[1]:
-            last[1][key] = Words(
-                self._text_with(sets, number, n) for number in snapshot.numbers.tolist()
+            counted = self.fixed or n is not None
+            last[1][key] = (
+                self._count_words(snapshot, sets, n)
+                if counted
+                else self._stored_words(snapshot, [TEXT, *(set_.set_id for set_ in sets)], last[2])
             )
         return last[1][key]
+
+    def _stored_words(
+        self, snapshot: Snapshot, sources: list[int], known: dict[int, SourceWords]
+    ) -> Words:
+        """Return the words in the catalog; what is known of an older version is followed."""
+        index = self._catalog.words
+        loaded = index.load(sources, known)
+        known |= loaded
+        with sensible(self._catalog.path, "words"):
+            last, behind = snapshot.numbers[-1:], loaded[TEXT].entries.shape[1]
+            if (last >= behind).any():
+                raise ValueError(f"document {last[0]} of {behind} has none")
+            scores = WordScores(loaded)
+        return Words(index.tokenizer(), scores, index.reading, snapshot.numbers)
+
+    def _count_words(self, snapshot: Snapshot, sets: Sequence[QuerySet], n: int | None) -> Words:
+        """Count the words of a view that the catalog does not keep."""
+        texts = (self._text_with(sets, number, n) for number in snapshot.numbers.tolist())
+        return count_words(texts, self._catalog.words.tokenizer())
 
     def _text_with(self, sets: Sequence[QuerySet], number: int, n: int | None) -> str:
         """Return a document's text and its queries of some sets, as one."""

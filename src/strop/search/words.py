@@ -8,9 +8,11 @@ every query and corpus, and stays small where a query shares only a stray word w
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from strop.methods import Method
 from strop.search.formula import LOWEST
 from strop.search.layout import Layout
 from strop.search.scoring import best_of, largest, score
-from strop.search.word_scores import WordScores
+from strop.search.word_scores import WordScores, best_shares
 from strop.storage.word_reader import count_in_memory, load_source
 from strop.storage.words import TEXT
 from strop.types import Vectors
@@ -36,21 +38,67 @@ _RRF = 60
 """Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
 
 
-class Words:
-    """The words of texts that are counted in memory, one text a document."""
+@dataclass(frozen=True)
+class QueryShares:
+    """How much of one query's words each document has, from 0 to 1."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        """Count the words of ``texts``; their languages are those of the first ones."""
-        given = list(texts)
-        self._tokenizer = Tokenizer(detect_languages(given[:_SAMPLE]))
-        self._connection = count_in_memory(map(self._tokenizer.document, given))
-        self._scores = WordScores({TEXT: load_source(self._connection, TEXT)})
-        self._places = np.arange(len(given))
+    by_number: Floats
+    numbers: Ints
+    """The document number of each place, ascending."""
+
+    def at(self, places: Ints) -> Floats:
+        """Return the shares of the documents at these places."""
+        shares: Floats = self.by_number[self.numbers[places]]
+        return shares
+
+    def best(self, k: int) -> tuple[Ints, float]:
+        """Return the places of the largest shares above 0, best first, and what others have.
+
+        There are at most k, and no other document has a larger share than the second value.
+        """
+        if 2 * len(self.numbers) < len(self.by_number):
+            shares = self.by_number[self.numbers]
+            found = best_shares(shares, k)
+            return found, float(shares[found[-1]]) if 0 < k == len(found) else 0.0
+        found = best_shares(self.by_number, k)
+        most = float(self.by_number[found[-1]]) if 0 < k == len(found) else 0.0
+        places = np.searchsorted(self.numbers, found)
+        known = places < len(self.numbers)  # a document may still wait for its vector
+        known[known] = self.numbers[places[known]] == found[known]
+        return places[known], most
+
+
+class Words:
+    """The words of the documents of a view, in the catalog or counted in memory."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        scores: WordScores,
+        reading: Callable[[], AbstractContextManager[sqlite3.Connection]],
+        numbers: Ints,
+    ) -> None:
+        """``reading`` is a transaction in which the catalog is as ``scores`` knows it.
+
+        ``numbers`` are those of the documents at each place.
+        """
+        self._tokenizer, self._scores = tokenizer, scores
+        self._reading, self._numbers = reading, numbers
+
+    def of(self, query: str) -> QueryShares:
+        """Return how much of the query's words each document has."""
+        with self._reading() as connection:
+            shares = self._scores.all(connection, self._tokenizer.query(query))
+        return QueryShares(shares, self._numbers)
+
+    def share(self, query: str) -> Floats:
+        """Return how much of the query's words the document at each place has (size,)."""
+        return self.of(query).at(np.arange(len(self._numbers)))
 
     def only(self, places: Ints) -> Words:
         """Return the words of some of the documents; how rare a word is stays as it is."""
         part = copy(self)
-        part._places = self._places[places]
+        part._numbers = self._numbers[places]
         return part
 
     def rank(self, queries: Sequence[str], k: int) -> tuple[Floats, Ints]:
@@ -58,18 +106,28 @@ class Words:
 
         Documents that share no word with the query score 0 and come last.
         """
-        k = min(k, len(self._places))
+        k = min(k, len(self._numbers))
         best = np.zeros((len(queries), k), np.float32)
         places = np.zeros((len(queries), k), np.int64)
         for at, query in enumerate(queries):
-            shares = self.share(query)
-            places[at] = largest(shares, k)
-            best[at] = shares[places[at]]
+            shares = self.of(query)
+            found, _ = shares.best(k)
+            if len(found) < k:
+                found = largest(shares.at(np.arange(len(self._numbers))), k)
+            places[at], best[at] = found, shares.at(found)
         return best, places
 
-    def share(self, query: str) -> Floats:
-        """Return how much of the query's words each document has, from 0 to 1 (size,)."""
-        return self._scores.shares(self._connection, self._tokenizer.query(query), self._places)
+
+def count_words(texts: Iterable[str], tokenizer: Tokenizer | None = None) -> Words:
+    """Count the words of texts in memory, one text a document.
+
+    Without a tokenizer, the languages of the texts are detected from the first ones.
+    """
+    given = list(texts)
+    tokenizer = tokenizer or Tokenizer(detect_languages(given[:_SAMPLE]))
+    connection = count_in_memory(map(tokenizer.document, given))
+    scores = WordScores({TEXT: load_source(connection, TEXT)})
+    return Words(tokenizer, scores, lambda: nullcontext(connection), np.arange(len(given)))
 
 
 def fuse(
@@ -125,18 +183,18 @@ def best_with_words(
         return best, places
     exact = method if method.sharpens else replace(method, alpha=0.0, weighting="softmax")
     left, depth = np.arange(len(queries) if k else 0), min(size, max(FIRST_DEPTH, 2 * k))
+    weight, shares = np.float32(method.words), [words.of(query) for query in queries]
     while len(left):
         search = dense_search or layout.scan
         scores, ranked = search(query_vectors[left], method, depth)
         undecided = []
         for row, at in enumerate(left.tolist()):
-            shares = np.float32(method.words) * words.share(queries[at])
-            first = largest(shares, depth)
+            first, most = shares[at].best(depth)
             others = np.setdiff1d(first, ranked[row])
             found = np.concatenate([ranked[row], others])
             known = np.concatenate([scores[row], layout.rescore(moved[at], others, exact)])
-            best[at], places[at] = best_of(known + shares[found], found, k)
-            if depth < size and best[at, -1] <= scores[row, -1] + shares[first[-1]]:
+            best[at], places[at] = best_of(known + weight * shares[at].at(found), found, k)
+            if depth < size and best[at, -1] <= scores[row, -1] + weight * most:
                 undecided.append(at)
         left, depth, dense_search = np.array(undecided, np.int64), min(size, 8 * depth), None
     return best, places

@@ -29,6 +29,7 @@ from strop.storage.replies import Replies
 from strop.storage.settings import Settings
 from strop.storage.vectors import row_type
 from strop.storage.waiting import WaitingList
+from strop.storage.word_index import WordIndex
 
 
 class Catalog:
@@ -49,6 +50,7 @@ class Catalog:
         parts = self.database, self.settings, self.vectors, self.waiting
         self.sets = QuerySets(*parts)
         self.documents = Documents(*parts, self.sets)
+        self.words = WordIndex(self.database, self.settings)
         self.facets = Facets(self.database)
         self.references = References(self.database, self.settings, self.documents)
         self.replies = Replies(self.database)

@@ -36,12 +36,12 @@ class Check:
         self._catalog, self._progress = catalog, progress
         self.problems: list[str] = []
         self._rewrite: dict[int, set[int]] = {}  # files to write anew, by set: damaged documents
-        self._reindex = self._recount = self._reseal = False
+        self._reindex = self._recount = self._reseal = self._recount_words = False
         self._lost: list[tuple[int, int]] = []  # (set, document): no vectors, and does not wait
         self._sidecars: set[str] = set()  # kinds of sidecars to drop
         sections: tuple[Callable[[sqlite3.Connection], None], ...] = (
             self._integrity, self._seals, self._vectors, self._waiting, self._values, self._counts,
-            self._cached,
+            self._words, self._cached,
         )  # fmt: skip
         with catalog.reading() as connection:
             for section in sections:
@@ -68,6 +68,8 @@ class Check:
                         f"{catalog.path} is damaged ({report}) and cannot be rebuilt: restore it "
                         "from a backup, or build the index again in another folder"
                     )
+        if self._recount_words:
+            catalog.words.recount()
         for set_id, numbers in self._rewrite.items():
             file = catalog.vectors.files()[set_id]
             rewrite(catalog, file, file.dtype, sorted(numbers))
@@ -184,6 +186,12 @@ class Check:
             stored = self._catalog.documents.count()
             self.problems.append(f"{documents:,} documents are counted as {stored:,}")
             self._recount = True
+
+    def _words(self, connection: sqlite3.Connection) -> None:
+        self._recount_words = True  # also where they cannot be read at all
+        problems = self._catalog.words.problems()
+        self._recount_words = bool(problems)
+        self.problems += [f"catalog.sqlite: {problem}" for problem in problems]
 
     def _cached(self, connection: sqlite3.Connection) -> None:
         if not cache_is_true(self._catalog):

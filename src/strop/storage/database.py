@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ class _OwnConnection:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.seals: Seals | None = None
+        self.is_followed = False
 
     def __del__(self) -> None:
         self.connection.close()
@@ -40,6 +41,19 @@ class Database:
         self._local = threading.local()
         self._connections: weakref.WeakSet[_OwnConnection] = weakref.WeakSet()
         self._opening = threading.Lock()
+        self._watch: Callable[[sqlite3.Connection], None] = lambda _: None
+        self._update: Callable[[sqlite3.Connection], bool] = lambda _: False
+
+    def follow(
+        self,
+        watch: Callable[[sqlite3.Connection], None],
+        update: Callable[[sqlite3.Connection], bool],
+    ) -> None:
+        """Let something follow each change: ``update`` is called before each commit.
+
+        It tells whether it changed what searches see. ``watch`` prepares each connection.
+        """
+        self._watch, self._update = watch, update
 
     @classmethod
     def create(cls, path: Path, settings: dict[str, Any]) -> Database:
@@ -181,11 +195,14 @@ class Database:
         with explained(self.path):
             seals = self._seals()
             seals.watch()
+            if not local.own.is_followed:
+                self._watch(connection)
+                local.own.is_followed = True
             connection.execute("BEGIN IMMEDIATE")
             local.writing = True
             try:
                 yield connection
-                if searchable:
+                if self._update(connection) or searchable:
                     connection.execute(
                         "UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'version'"
                     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from strop.storage.words import WORD_TABLES
+
 FORMAT = 4
 """A catalog of another format is refused: there is nothing to upgrade from."""
 
-SCHEMA = """
+SCHEMA = (
+    """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE documents (
     number   INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -126,3 +129,5 @@ CREATE TABLE sent (
 CREATE INDEX sent_keys ON sent (key);
 INSERT INTO files (set_id, name, dtype) VALUES (0, 'documents.f32', 'float32');
 """
+    + WORD_TABLES
+)

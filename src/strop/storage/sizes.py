@@ -45,6 +45,8 @@ def counts(catalog: Catalog) -> dict[str, Any]:
 def sizes(catalog: Catalog) -> dict[str, Any]:
     """Return bytes by kind. ``waste`` is part of the others: what compaction would free.
 
+    ``words`` are part of the catalog.
+
     ``times_plain`` compares the vectors of documents and queries (without augmented texts) with the
     documents' vectors alone as float32, which is ``plain``.
     """
@@ -52,6 +54,7 @@ def sizes(catalog: Catalog) -> dict[str, Any]:
     with catalog.reading():
         sets, files = catalog.sets.all().values(), catalog.vectors.files()
         waste, documents = catalog.database.free_bytes(), catalog.documents.count()
+        words = catalog.words.size()
     vectors = {}
     for file in files.values():
         path, row = catalog.vector_file(file)
@@ -66,6 +69,7 @@ def sizes(catalog: Catalog) -> dict[str, Any]:
     used = sum(vectors.values()) - sum(vectors[set_.set_id] for set_ in sets if set_.augmented)
     return {
         "catalog": catalog_size,
+        "words": words,
         "documents": vectors[DOCUMENTS],
         "sets": {set_.name: vectors[set_.set_id] for set_ in sets},
         "cache": cache,

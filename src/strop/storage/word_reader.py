@@ -74,7 +74,7 @@ def load_source(
     if before is not None and before.generation == generation:
         return before
     since, old, old_changed = -1, np.zeros((2, 0), np.uint32), np.zeros(0, np.int64)
-    if before is not None and before.generation >= begun:
+    if before is not None and begun <= before.generation < generation:  # else of a later moment
         since, old, old_changed = before.generation, before.entries, before.changed
     rows = connection.execute(
         "SELECT chunk, generation, lengths FROM word_lengths WHERE source = ? AND generation > ?",

@@ -61,6 +61,7 @@ CREATE TABLE word_segments (
     generation INTEGER NOT NULL,
     texts      INTEGER NOT NULL,
     numbers    BLOB NOT NULL,
+    bytes      INTEGER NOT NULL,
     sum        INTEGER NOT NULL
 );
 CREATE INDEX segments_of_words ON word_segments (source, block);
@@ -183,8 +184,9 @@ class WordWriter:
     def remove(self, source: int, numbers: Iterable[int]) -> None:
         """Let documents have no words of a source."""
         self.flush()
-        gone = np.array(sorted(set(numbers)), np.int64)
-        if len(gone):
+        having = [one for one in sorted(set(numbers)) if self._has(source, one)]
+        gone = np.array(having, np.int64)
+        if having:
             self._set_lengths(source, gone, np.zeros(len(gone), np.int64), living=False)
 
     def remove_source(self, source: int) -> None:
@@ -269,6 +271,9 @@ class WordWriter:
             return np.zeros((2, CHUNK), np.dtype("<u4"))
         entry: Lengths = np.frombuffer(row[0], "<u4").reshape(2, CHUNK).copy()
         return entry
+
+    def _has(self, source: int, number: int) -> bool:
+        return bool(self._chunk(source, number // CHUNK)[0, number % CHUNK])
 
     def _living(self, segment: Segment) -> Ints:
         """Return the places in a segment of texts that are not newer than it."""
@@ -363,9 +368,9 @@ class WordWriter:
         ends = [*starts.tolist(), len(keys)]
         sum_ = Rows(used, np.diff(ends), places, counts).sum
         segment = self._connection.execute(
-            "INSERT INTO word_segments (source, block, generation, texts, numbers, sum)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (*about, sum_),
+            "INSERT INTO word_segments (source, block, generation, texts, numbers, bytes, sum)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*about, sum(map(len, used)) + len(places) + len(counts), sum_),
         ).lastrowid
         self._connection.executemany(
             "INSERT INTO word_postings VALUES (?, ?, ?)",

@@ -33,7 +33,9 @@ from strop.storage.sizes import counts, sizes
 from strop.storage.snapshot import keep_cache
 from strop.storage.trust import consent, needs_consent, trusted_options
 from strop.storage.vectors import VECTOR_FILE, cannot_write, check_stored
+from strop.storage.word_index import word_settings
 from strop.types import Progress
+from strop.words.languages import given_language
 
 
 class Workspace:
@@ -60,9 +62,11 @@ class Workspace:
         embedder: EmbedderSpec,
         options: Mapping[str, Any],
         query_vectors: str,
+        language: str | None = None,
     ) -> Workspace:
         """Make an empty index in a new folder (``Index.create``)."""
         check_stored(query_vectors)
+        given = {"words": word_settings(given_language(language), None)} if language else {}
         if (folder / CATALOG).exists():
             raise BadIndex(f"{folder} is an index already: open it, or choose another folder")
         if folder.exists() and not is_left_over(folder):
@@ -75,10 +79,8 @@ class Workspace:
                 if (folder / CATALOG).exists():  # made by another process meanwhile
                     raise BadIndex(f"{folder} is an index already: open it, or choose another")
                 index_id = uuid4().hex
-                Database.create(
-                    folder / CATALOG,
-                    {"embedder": about, "query_vectors": query_vectors, "index_id": index_id},
-                )
+                settings = {"embedder": about, "query_vectors": query_vectors, **given}
+                Database.create(folder / CATALOG, {**settings, "index_id": index_id})
         except Timeout:
             raise IndexBusy(f"another process is making an index at {folder}") from None
         except OSError as error:
@@ -269,6 +271,7 @@ class Workspace:
         if query_vectors is not None:
             check_stored(query_vectors)
         compact(self.catalog, query_vectors, progress)
+        self.catalog.words.compact()
 
     def shrink(self) -> None:
         """Within ``writing``: free the catalog's own unused pages."""

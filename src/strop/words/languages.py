@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from strop.errors import BadInput
+
 STOP = " "
 """What the term of a stop word begins with."""
 STOP_WORDS: Mapping[str, frozenset[str]] = {
@@ -128,3 +130,13 @@ def detect_languages(texts: Iterable[str]) -> dict[str, str]:
         elif likely or script != "hebrew":
             chosen[script] = first
     return chosen
+
+
+def given_language(name: str) -> dict[str, str]:
+    """Return the language of each script if texts are in this one, the usual ones of others."""
+    chosen = {script: names[0] for script, names in LANGUAGES.items() if script != "hebrew"}
+    for script, names in LANGUAGES.items():
+        if name in names:
+            return {**chosen, script: name}
+    known = ", ".join(sorted(STOP_WORDS))
+    raise BadInput(f"no stems for {name!r}: the languages are {known}")

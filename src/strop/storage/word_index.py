@@ -1,0 +1,273 @@
+"""The words of an index: counted in the transaction that changes texts, read by searches.
+
+Triggers on the tables of texts note which documents and lists changed, whatever changes them.
+Before the commit their words are counted from what the tables say then. A list of queries that was
+given counts if it has vectors and was given for the present text of its document (ledger.py);
+lists that are derived from the text have no words of their own.
+
+The languages of the texts decide their terms. They are detected when the first documents come, and
+again when there are ten times as many; only if they are others then, all words are counted anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from strop.errors import IndexDamaged
+from strop.storage.database import Database, sensible
+from strop.storage.ledger import DERIVED
+from strop.storage.settings import Settings
+from strop.storage.word_reader import SourceWords, load_source
+from strop.storage.words import TEXT, WordWriter, rows_of
+from strop.types import Document
+from strop.words.languages import LANGUAGES, detect_languages
+from strop.words.tokenizer import VERSION, Tokenizer
+
+_SAMPLE = 1000
+"""How many documents tell the languages of all."""
+_GROWTH = 10
+_EVENTS = (
+    ("documents", "INSERT", f"{TEXT}, NEW.number", "1"),
+    ("documents", "DELETE", f"{TEXT}, OLD.number", "1"),
+    ("documents", "UPDATE", f"{TEXT}, NEW.number", "NEW.digest IS NOT OLD.digest"),
+    ("queries", "INSERT", "NEW.set_id, NEW.number", "1"),
+    ("queries", "DELETE", "OLD.set_id, OLD.number", "1"),
+    ("spans", "UPDATE", "NEW.set_id, NEW.number", "NEW.set_id AND NEW.older IS NOT OLD.older"),
+)
+"""Table, event, source and document number of the words that change, and when they do."""
+_COUNTING = (
+    "SELECT q.set_id, q.number, q.texts FROM queries q JOIN spans s USING (set_id, number)"
+    " JOIN sets USING (set_id) WHERE NOT s.older"
+    f" AND json_extract(settings, '$.source') NOT IN {DERIVED}"
+)
+_CHANGED_LISTS = (
+    "SELECT c.source, c.number, iif(s.older = 0, q.texts, NULL)"
+    " FROM (SELECT DISTINCT source, number FROM changed_texts WHERE source != 0"
+    " AND source NOT IN (SELECT set_id FROM sets"
+    f" WHERE json_extract(settings, '$.source') IN {DERIVED})) c"
+    " LEFT JOIN queries q ON q.set_id = c.source AND q.number = c.number"
+    " LEFT JOIN spans s ON s.set_id = c.source AND s.number = c.number"
+    " ORDER BY c.source, c.number"
+)
+_CHANGED_DOCUMENTS = (
+    "SELECT c.number, title, text FROM (SELECT DISTINCT number FROM changed_texts"
+    " WHERE source = 0) c LEFT JOIN documents d ON d.number = c.number ORDER BY c.number"
+)
+
+
+def word_settings(languages: Mapping[str, str], documents: int | None) -> dict[str, Any]:
+    """Return what an index stores of what terms are.
+
+    ``documents``: how many the languages were detected from, None if they were given.
+    """
+    return {"version": VERSION, "languages": dict(languages), "from": documents}
+
+
+class WordIndex:
+    """The words of a catalog's documents and given query lists."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database, self._settings = database, settings
+        self._tokenizer: tuple[object, Tokenizer] | None = None
+        database.follow(self._watch, self._update)
+
+    def tokenizer(self) -> Tokenizer:
+        """Return what the words of this index were counted with, for queries."""
+        stored = self._settings.once_per_version("words", self._stored)
+        if stored is not None and stored["version"] != VERSION:
+            raise IndexDamaged(
+                f"{self._database.path.parent} has words that another version of strop counted. "
+                f"Count them again: strop check {self._database.path.parent} --repair"
+            )
+        languages = None if stored is None else dict(stored["languages"])
+        known = self._tokenizer
+        if known is None or known[0] != languages:
+            known = self._tokenizer = languages, Tokenizer(languages)
+        return known[1]
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A read transaction; what makes no sense in it is reported as damage."""
+        with self._database.reading() as connection, sensible(self._database.path, "words"):
+            yield connection
+
+    def load(
+        self, sources: list[int], before: Mapping[int, SourceWords] | None = None
+    ) -> dict[int, SourceWords]:
+        """Return sources of words as they are; of those known from before, what changed is read."""
+        with self.reading() as connection:
+            return {one: load_source(connection, one, (before or {}).get(one)) for one in sources}
+
+    def compact(self) -> None:
+        """Drop the postings of words that were replaced or removed, where they are many."""
+        with self._database.writing() as connection, sensible(self._database.path, "words"):
+            WordWriter(connection).compact()
+
+    def recount(self) -> None:
+        """Count all words anew from the texts."""
+        with self._database.writing() as connection:
+            try:
+                self._stored()
+            except IndexDamaged:
+                self._settings.put(words=None)
+            if self._detected_long_ago():
+                self._detect(connection)
+            with sensible(self._database.path, "texts"):
+                self._recount(connection)
+
+    def size(self) -> int:
+        """Return how many bytes of the catalog are words, without SQLite's own."""
+        size = self._database.value("SELECT coalesce(sum(bytes), 0) FROM word_segments")
+        with sensible(self._database.path, "words"):
+            return int(size)
+
+    def problems(self) -> list[str]:
+        """Read all words and say what is wrong with them."""
+        problems = []
+        with self._database.reading() as connection:
+            self.tokenizer()
+            if self._stored() is None and self._settings.number("documents"):
+                problems.append("the index does not say what its words are")
+            for source, numbers in self._wanted(connection):
+                known = load_source(connection, source)
+                having = np.flatnonzero(known.entries[0])
+                counts = known.texts, known.words, having.tolist()
+                if counts != (len(numbers), int(known.entries[1].sum()), numbers):
+                    problems.append(f"the words of {_named(source)} are not those of its texts")
+                for segment, _ in known.segments:
+                    if rows_of(connection, segment.segment).sum != segment.sum:
+                        problems.append(f"words of {_named(source)} are not what was written")
+            (lost,) = connection.execute(
+                "SELECT count(*) FROM word_postings WHERE segment NOT IN"
+                " (SELECT segment FROM word_segments)"
+            ).fetchone()
+        return problems + ([f"{lost:,} words belong to nothing"] if lost else [])
+
+    # -- inside -------------------------------------------------------------------------------
+
+    @staticmethod
+    def _watch(connection: sqlite3.Connection) -> None:
+        """Let a connection note which texts it changes."""
+        script = ["CREATE TEMP TABLE changed_texts (source INTEGER, number INTEGER)"]
+        script += [
+            f"CREATE TEMP TRIGGER words_{table}_{event} AFTER {event} ON main.{table} WHEN {when}"
+            f" BEGIN INSERT INTO changed_texts VALUES ({values}); END"
+            for table, event, values, when in _EVENTS
+        ]
+        connection.executescript(";\n".join(script))
+
+    def _update(self, connection: sqlite3.Connection) -> bool:
+        """Before a commit: count the texts that changed; tell whether there were any."""
+        if connection.execute("SELECT 1 FROM changed_texts").fetchone() is None:
+            return False
+        with sensible(self._database.path, "words"):
+            if self._detected_long_ago() and self._detect(connection):
+                self._recount(connection)
+            else:
+                self._count(connection)
+        return True
+
+    def _stored(self) -> dict[str, Any] | None:
+        stored = self._settings.get("words")
+        if stored is None:
+            return None
+        with sensible(self._database.path, "settings of words"):
+            languages, documents = dict(stored["languages"]), stored["from"]
+            for script, name in languages.items():
+                if name not in LANGUAGES[script]:
+                    raise ValueError(f"{name!r:.40} is no language of {script}")
+            return {
+                "version": stored["version"],
+                "languages": languages,
+                "from": None if documents is None else int(documents),
+            }
+
+    def _detected_long_ago(self) -> bool:
+        stored, documents = self._stored(), self._settings.number("documents")
+        if stored is None:
+            return documents > 0
+        if stored["version"] != VERSION:
+            return True
+        return stored["from"] is not None and documents >= _GROWTH * max(1, stored["from"])
+
+    def _detect(self, connection: sqlite3.Connection) -> bool:
+        """Detect the languages; tell whether words were counted with others."""
+        stored, new = self._stored(), word_settings({}, self._settings.number("documents"))
+        if stored is not None and stored["from"] is None:
+            new |= {"languages": stored["languages"], "from": None}
+        else:
+            new["languages"] = detect_languages(_sample(connection))
+        self._settings.put(words=new)
+        return stored is not None and stored != {**new, "from": stored["from"]}
+
+    def _recount(self, connection: sqlite3.Connection) -> None:
+        (last,) = connection.execute(
+            "SELECT coalesce(max(CAST(generation AS INTEGER)), 0) FROM word_sources"
+        ).fetchone()
+        for table in ("word_postings", "word_segments", "word_lengths", "word_sources"):
+            connection.execute(f"DELETE FROM {table}")
+        # Readers must see that what they know is gone.
+        connection.execute(
+            "INSERT INTO word_sources SELECT set_id, ?1, ?1, 0, 0 FROM files",
+            (last % 2**31 + 1,),
+        )
+        connection.execute("INSERT INTO changed_texts SELECT ?, number FROM documents", (TEXT,))
+        connection.execute("INSERT INTO changed_texts SELECT set_id, number FROM queries")
+        self._count(connection)
+
+    def _count(self, connection: sqlite3.Connection) -> None:
+        writer, terms_of = WordWriter(connection), self.tokenizer().document
+        removed = []
+        for number, title, text in connection.execute(_CHANGED_DOCUMENTS):
+            if text is None:
+                removed.append(number)
+            else:
+                writer.put(TEXT, number, terms_of(Document("", text, title).content))
+        writer.remove(TEXT, removed)
+        for source, rows in groupby(connection.execute(_CHANGED_LISTS), itemgetter(0)):
+            removed = []
+            for _, number, texts in rows:
+                if texts is None:
+                    removed.append(number)
+                else:
+                    writer.put(source, number, terms_of("\n".join(json.loads(texts))))
+            writer.remove(source, removed)
+        writer.flush()
+        connection.execute("DELETE FROM changed_texts")
+
+    @staticmethod
+    def _wanted(connection: sqlite3.Connection) -> Iterator[tuple[int, list[int]]]:
+        """Yield each source with the documents that must have words of it."""
+        rows = connection.execute("SELECT number FROM documents ORDER BY number")
+        yield TEXT, [number for (number,) in rows]
+        wanted: dict[int, list[int]] = {
+            source: [] for (source,) in connection.execute("SELECT source FROM word_sources")
+        }
+        for source, number, _ in connection.execute(_COUNTING + " ORDER BY 1, 2"):
+            wanted.setdefault(source, []).append(number)
+        wanted.pop(TEXT, None)
+        yield from wanted.items()
+
+
+def _sample(connection: sqlite3.Connection) -> list[str]:
+    """Return the beginnings of documents from all over the index."""
+    first, last = connection.execute("SELECT min(number), max(number) FROM documents").fetchone()
+    numbers = np.linspace(first, last, _SAMPLE).astype(np.int64)
+    rows = connection.execute(
+        "SELECT title, substr(text, 1, 10000) FROM documents"
+        " WHERE number IN (SELECT value FROM json_each(?))",
+        (json.dumps(np.unique(numbers).tolist()),),
+    )
+    return [f"{title}\n{text}" for title, text in rows]
+
+
+def _named(source: int) -> str:
+    return "the documents" if source == TEXT else f"query set {source}"
