@@ -4,14 +4,16 @@
         [--folder DIR] [--changed 1000]
 
 Vectors are synthetic and handed in by a function in place of an embedder; the time spent in that
-function is taken off. Texts have about 300 characters. Everything else is timed as a user meets
-it: ``Index.add`` and ``Index.import_queries``, each a commit on disk. ``open`` is a new process
-(after its imports) that opens the index and explains one document, for which it must know where
-all vectors stand but need not read them; ``open_cpu`` is the processor's share of that. Each size
-runs in a process of its own; the page cache is as warm as memory allows, as it is for an index in
-use. A search is the median of 9 (exact, plain) or 25. Peak memory counts mapped pages of vector
-files, which the system may drop. Per-document figures should grow at most 1.3-fold from one size to
-ten times that; the time for changing a fixed number of documents should not grow with the index.
+function is taken off. Texts have 45 words, the n-th most frequent word 1/n as often as the first.
+Everything else is timed as a user meets it: ``Index.add`` and ``Index.import_queries``, each a
+commit on disk. ``open`` is a new process (after its imports) that opens the index and explains one
+document, for which it must know where all vectors stand but need not read them; ``open_cpu`` is the
+processor's share of that. Each size runs in a process of its own; the page cache is as warm as
+memory allows, as it is for an index in use. A search is the median of 9 (exact, plain) or 25. A
+words_search is ``sharp:words=1`` with six words; its overlap is that of its best ten with the exact
+ones. Peak memory counts mapped pages of vector files, which the system may drop. Per-document
+figures should grow at most 1.3-fold from one size to ten times that; the time for changing a fixed
+number of documents should not grow with the index.
 The last line is JSON.
 """
 
@@ -26,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,8 +39,21 @@ from strop import Document, Index
 from strop.storage.vectors import DEFAULT_STORED, STORED
 from strop.types import Vectors
 
-_FILLING = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor " * 4
+_WORDS = 45  # of a text
 _POOL = 4093, 4099  # primes: their sums repeat after 16 million texts
+
+
+@cache
+def _pool() -> list[str]:
+    """Return words as they come in text: the n-th most frequent of 200,000 is 1/n as frequent."""
+    frequencies = 1 / np.arange(1, 200_001)
+    drawn = np.random.default_rng(2).choice(200_000, 1_000_003, p=frequencies / frequencies.sum())
+    return [f"word{rank}" for rank in drawn.tolist()]
+
+
+def words(at: int, count: int) -> str:
+    begin = at * _WORDS % (len(_pool()) - _WORDS)
+    return " ".join(_pool()[begin : begin + count])
 
 
 class Synthetic:
@@ -59,7 +74,8 @@ class Synthetic:
 
 
 def document(at: int, version: int, queries: int) -> Document:
-    return Document(f"document-{at}", f"{at * (queries + 1)} version {version} {_FILLING}")
+    text = words(at + 7 * version, _WORDS)
+    return Document(f"document-{at}", f"{at * (queries + 1)} version {version} {text}")
 
 
 def lists(numbers: range, queries: int) -> Iterator[tuple[str, str, list[str]]]:
@@ -121,6 +137,7 @@ def run(path: Path, n: int, queries: int, dim: int, changed: int, stored: str) -
         took = [_timed(partial(index.search, one[None], exact=exact)) for one in asked[:times]]
         searched[name] = float(np.median(took))
         print(f"  {name}: {searched[name]:.4f} s", flush=True)
+    searched |= words_searches(index, asked, clock, "")
     more = range(n, n + changed)
     clock("add", lambda: index.add(document(at, 1, queries) for at in more))
     clock("add", lambda: index.import_queries(lists(more, queries), "simple"))
@@ -132,6 +149,7 @@ def run(path: Path, n: int, queries: int, dim: int, changed: int, stored: str) -
     assert not set(index.search(asked, k=100).ids.ravel()) & set(gone)
     clock("sharpened_search after", lambda: index.search(asked[:1]))
     clock("exact_search after", lambda: index.search(asked[:1], exact=True))
+    searched |= words_searches(index, asked, clock, "_after")
     about["info"] = _timed(index.info)
     waste = index.info()["sizes"]["waste"]
     clock("compact", index.compact)
@@ -142,6 +160,28 @@ def run(path: Path, n: int, queries: int, dim: int, changed: int, stored: str) -
         "build_per_document": clock.times["build"] / n, "build_peak_bytes": peak,
         "peak_bytes": peak_memory(), "disk": disk, "waste_before_compaction": waste,
     }  # fmt: skip
+
+
+def words_searches(index: Index, asked: Vectors, clock: Clock, when: str) -> dict[str, float]:
+    """Time searches whose score counts words, and compare their best ten with the exact ones."""
+    texts = [words(31 * at + 5, 6) for at in range(len(asked))]
+
+    def search(at: int, exact: bool = False) -> list[str]:
+        hits = index.search(
+            [texts[at]], method="sharp:words=1", vectors=asked[at : at + 1], exact=exact
+        )
+        return list(hits.ids[0])
+
+    clock(f"first words_search{when}", partial(search, 0))
+    took = [_timed(partial(search, at)) for at in range(len(asked))]
+    common = [len({*search(at)} & {*search(at, True)}) / 10 for at in range(9)]
+    print(
+        f"  words_search{when}: {np.median(took):.4f} s, overlap {np.mean(common):.3f}", flush=True
+    )
+    return {
+        f"words_search{when}": float(np.median(took)),
+        f"words_overlap{when}": float(np.mean(common)),
+    }
 
 
 def _no_problems(problems: list[str]) -> None:
@@ -169,6 +209,7 @@ def growth(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "build",
                 "plain_search",
                 "sharpened_search",
+                "words_search",
                 "exact_search",
                 "build_peak_bytes",
                 "compact",

@@ -46,6 +46,7 @@ from helpers.fakes import (
     vector_of,
     vectors_of,
 )
+from helpers.words import assert_words_are_those_of_the_texts
 from strop import Document, Index, ReferenceSettings
 from strop.common.arrays import Ints
 from strop.embed import load
@@ -168,6 +169,7 @@ def assert_whole(index: Index, size: int, before: State, after: State) -> None:
     one, and what searches find is made of the vectors of exactly these texts.
     """
     assert index.check() == []
+    assert_words_are_those_of_the_texts(index)
     now = State.of(index, size)
     assert now.documents in (before.documents, after.documents)
     for style, lists in now.lists.items():

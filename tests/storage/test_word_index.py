@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import fakes
+from helpers.words import assert_words_are_those_of_the_texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +39,8 @@ def wanted(index: Index, sets: tuple[str, ...]) -> list[float]:
     return list(count_words(texts, catalog.words.tokenizer()).share(QUERY))
 
 
-def assert_words_are_those_of_the_texts(index: Index) -> None:
+def assert_shares_are_those_of_the_texts(index: Index) -> None:
+    assert_words_are_those_of_the_texts(index)
     with index.catalog.reading():
         names = [name for name in ("own", "other") if name in index.catalog.sets.all()]
         for size in range(len(names) + 1):
