@@ -49,7 +49,7 @@ def read_hits(
         return Hits(flat.reshape(scores.shape), scores)
     find: Find = lambda query, place, document: None  # noqa: E731
     if "passage" in fields:
-        find = _finder(catalog, views, view, method, moved, query_texts)
+        find = _finder(catalog, views, view, method, moved, query_texts, wanted)
     rows: list[list[Hit]] = []
     for query in range(len(scores)):
         rows.append([])
@@ -69,10 +69,14 @@ def _finder(
     method: Method,
     moved: Vectors,
     query_texts: Sequence[str],
+    numbers: Sequence[int],
 ) -> Find:
-    """Return what finds passages: by the stored queries that a method mixes, else by words."""
-    sets = [(name, catalog.sets.all()[name]) for name in view.names]
-    tokenizer = catalog.words.tokenizer()
+    """Return what finds passages in some documents.
+
+    They are found by the stored queries that a method mixes, else by words.
+    """
+    known = catalog.sets.all()
+    lists = {name: views.texts_of_all(known[name], numbers) for name in view.names}
 
     def nearest(query: int, place: int, document: Document) -> Passage | None:
         rows = view.layout.queries(place)
@@ -81,7 +85,7 @@ def _finder(
         number = int(view.snapshot.numbers[place])
         best = int(np.argmax(rows @ moved[query]))
         texts = [
-            (name, text) for name, set_ in sets for text in views.texts_of(set_, number)[: method.n]
+            (name, text) for name, of in lists.items() for text in of.get(number, [])[: method.n]
         ]
         if len(texts) != len(rows):
             raise IndexDamaged(
@@ -94,6 +98,7 @@ def _finder(
         parts = title_and_sentences(document.title, document.text)
         if not parts:
             return None
+        tokenizer = catalog.words.tokenizer()
         terms = set(tokenizer.query(query_texts[query])) if query_texts else set()
         shared = [len(terms.intersection(tokenizer.document(part))) for part in parts]
         # A title says what a document is about, not what it answers: only if nothing else fits.
@@ -101,12 +106,11 @@ def _finder(
             shared[0] = 0
         return _passage(document, "text", parts[int(np.argmax(shared))])
 
-    return nearest if sets else by_words
+    return nearest if lists else by_words
 
 
 def _passage(document: Document, source: str, text: str) -> Passage:
-    place = locate(text, document.text)
-    if place is None and text == " ".join(document.title.split()):
-        source = "title"
-    start, end = place or (None, None)
+    if text == " ".join(document.title.split()):
+        return Passage(text, None, None, "title")
+    start, end = locate(text, document.text) or (None, None)
     return Passage(text, start, end, source)

@@ -190,8 +190,13 @@ class Views:
 
     def texts_of(self, set_: QuerySet, number: int) -> list[str]:
         """Return a document's queries of a set that this view has."""
-        queries = self._catalog.sets.queries(set_, number)
-        removed = self._removed.get(set_.name, {}).get(number)
-        if removed is None:
-            return queries
-        return [text for text, gone in zip(queries, removed, strict=True) if not gone]
+        return self.texts_of_all(set_, [number]).get(number, [])
+
+    def texts_of_all(self, set_: QuerySet, numbers: Sequence[int]) -> dict[int, list[str]]:
+        """Return documents' queries of a set that this view has, by number."""
+        lists = self._catalog.sets.queries_of(set_, numbers)
+        for number, removed in self._removed.get(set_.name, {}).items():
+            if number in lists:
+                pairs = zip(lists[number], removed, strict=True)
+                lists[number] = [text for text, gone in pairs if not gone]
+        return lists

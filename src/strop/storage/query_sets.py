@@ -254,19 +254,24 @@ class QuerySets:
             self._augment_again(connection, set_, list(lists))
 
     def queries(self, set_: QuerySet, number: int, outdated: bool = False) -> list[str]:
-        """Return one document's embedded texts of a set, in the order of their vectors.
+        """Return one document's texts of a set (``queries_of``)."""
+        return self.queries_of(set_, [number], outdated).get(number, [])
+
+    def queries_of(
+        self, set_: QuerySet, numbers: Sequence[int], outdated: bool = False
+    ) -> dict[int, list[str]]:
+        """Return documents' embedded texts of a set by number, in the order of their vectors.
 
         Those that were given for an older text of the document count only if ``outdated``.
         """
         counting = "" if outdated or set_.derived else " AND NOT older"
-        row = self._database.row(
-            "SELECT texts FROM queries JOIN spans USING (set_id, number)"
-            f" WHERE set_id = ? AND number = ?{counting}",
-            (set_.set_id, number),
+        rows = self._database.rows(
+            "SELECT number, texts FROM queries JOIN spans USING (set_id, number) WHERE set_id = ?"
+            f" AND number IN (SELECT value FROM json_each(?)){counting}",
+            (set_.set_id, json.dumps(numbers)),
         )
         with sensible(self._database.path, "queries"):
-            texts = json.loads(row[0]) if row else []
-            return [text + "" for text in texts]
+            return {number: [text + "" for text in json.loads(texts)] for number, texts in rows}
 
     def lists(self, set_: QuerySet) -> Iterator[tuple[str, list[str]]]:
         """Yield (document id, queries) of a set, in the order the documents were added."""
