@@ -38,7 +38,7 @@ from strop.types import Hits, Vectors
 if TYPE_CHECKING:
     from strop.search.prefilter.prefilter import Prefilter
 
-PREFILTER_FROM = 4000
+PREFILTER_FROM = 2000
 """Documents from which a search looks at candidates only; fewer are scored in milliseconds."""
 SCANNED_UP_TO = 20_000
 """Documents that a filter selects and a search scores all of: the prefilter looks at every row."""
