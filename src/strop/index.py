@@ -23,7 +23,7 @@ from strop.search.sampling import recall
 from strop.search.searcher import Searcher
 from strop.storage.intake import EmbedderSpec, placed
 from strop.storage.references import Selected
-from strop.storage.sizes import sizes
+from strop.storage.sizes import SetSize, set_sizes, sizes
 from strop.storage.vectors import DEFAULT_STORED
 from strop.storage.workspace import Workspace
 from strop.types import HIT_FIELDS, Changes, Document, Hits, Progress, Vectors
@@ -100,9 +100,9 @@ class Index:
     ) -> Changes:
         """Add documents; one with a known id replaces the old one if it differs.
 
-        All are stored or, on bad input, none. Then their texts and sentences are embedded. With a
-        document may come its place in a file, for error messages. Queries imported or generated
-        for an older text are not used until they are renewed, unless ``keep_queries`` is given.
+        All are stored or, on bad input, none. With a document may come its place in a file, for
+        error messages. Queries imported or generated for an older text are not used until they are
+        renewed, unless ``keep_queries`` is given.
         """
         with self._workspace.writing():
             changes = self.catalog.documents.add(placed(documents), keep_queries)
@@ -155,10 +155,7 @@ class Index:
     def sharpen(
         self, source: str = "sentences", *, n: int = MOST, progress: Progress | None = None
     ) -> None:
-        """Make the query set ``sentences``: each document's title and sentences, at most n.
-
-        Documents added later get theirs automatically.
-        """
+        """Make the set ``sentences``: each document's title and sentences, also of later ones."""
         if source != "sentences":
             raise BadInput(f"no query source {source!r}: use 'sentences', or import_queries()")
         with self._workspace.writing():
@@ -175,8 +172,8 @@ class Index:
     ) -> tuple[int, int, list[str]]:
         """Import queries written elsewhere as the set ``style``; a new list replaces the old one.
 
-        ``lists`` maps document ids to queries, or yields (place, id, queries). Returns how many
-        lists and queries were imported, and the ids that are not in the index (left out).
+        ``lists`` maps document ids to queries, or yields (place, id, queries). Returns the
+        numbers of lists and queries, and the unknown ids.
         """
         with self._workspace.writing():
             imported = self.catalog.sets.import_lists(style, lists, n)
@@ -189,10 +186,7 @@ class Index:
         settings: GenerationSettings | None = None,
         **options: Any,
     ) -> Generation:
-        """Return the work of a language model that writes queries: ``estimate()``, ``run()`` …
-
-        ``options`` are those of ``Generation`` (``into``, ``limit`` …) and of the model.
-        """
+        """Return a language model's work on queries; ``options``: ``Generation``'s, the model's."""
         from strop.generate.generation import Generation, IndexSteps
 
         steps = IndexSteps(self.select_references, self._embed_new, self.searcher.contrast_rate)
@@ -201,6 +195,23 @@ class Index:
     def query_sets(self) -> list[str]:
         """Return the names of the query sets that ``sharp`` mixes: all but negative ones."""
         return self.searcher.views.query_sets()
+
+    @property
+    def sets(self) -> list[SetSize]:
+        """The query sets: name, source, lists, queries and bytes of each."""
+        return set_sizes(self.catalog)
+
+    def drop_set(self, name: str) -> None:
+        """Drop a query set; ``sharp`` settings that were tuned with it go too."""
+        with self._workspace.writing():
+            self._workspace.drop_set(name)
+            self.searcher.update_codes()
+
+    def rename_set(self, old: str, new: str) -> None:
+        """Give a query set another name."""
+        with self._workspace.writing():
+            self.catalog.sets.rename(old, new)
+            self.searcher.update_codes()
 
     def queries_of(self, id_: str) -> dict[str, list[str]]:
         """Return a document's stored queries by set, also those of an older text."""
@@ -229,10 +240,10 @@ class Index:
         method: str = "auto",
         progress: Progress | None = None,
     ) -> int:
-        """Choose each document's contrastive references where missing or out of date.
+        """Choose contrastive references where missing or out of date; return of how many documents.
 
         Without ``settings`` those of the last time are used, at first the paper's. ``method``
-        finds neighbours: ``exact``, ``cells`` (approximate) or ``auto``, by size. Returns how many.
+        finds neighbours: ``exact``, ``cells`` (approximate) or ``auto``, by size.
         """
         from strop.references.updates import update_references  # compiled: slow to load
 
@@ -277,17 +288,14 @@ class Index:
         with self.catalog.reading():
             self._workspace.warn_if_unfinished()
             chosen = self.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
-            if filter_ is not None:
-                self.searcher.warn_of_unknown(filter_)
+            self.searcher.warn_of_unknown(filter_)
         if expand is not None:
             refined = self.refine(queries, expand, where=where)
             if refined.failed:
                 warnings.warn(refined.failure_message(), stacklevel=2)
             vectors = refined.vectors
-        texts, query_vectors = texts_and_vectors(
-            queries, vectors, chosen, self.dim, self.embed_queries
-        )
-        return self.searcher.search(query_vectors, texts, k, chosen, exact, fields, filter_)
+        texts, rows = texts_and_vectors(queries, vectors, chosen, self.dim, self.embed_queries)
+        return self.searcher.search(rows, texts, k, chosen, exact, fields, filter_)
 
     def explain(
         self,
@@ -311,10 +319,7 @@ class Index:
         sets: Sequence[str] | None = None,
         n: int | None = None,
     ) -> Method:
-        """Return a method for this index; the other values override its defaults.
-
-        The defaults of ``sharp`` are those ``strop tune`` chose for this index, if it did.
-        """
+        """Return a method for this index, as tuned; the other values override its defaults."""
         return self.searcher.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
 
     def keep_tuned(self, choice: Mapping[str, Any] | None) -> None:
@@ -346,15 +351,14 @@ class Index:
         from strop.expand.methods import refine
 
         return refine(
-            queries, expand, self.searcher, self._workspace.pipeline.embed, leave_out=leave_out,
-            budget=budget, price=price, progress=progress,
-            where=None if where is None else read_filter(where),
+            queries, expand, self.searcher, self._workspace.pipeline.embed, where=where,
+            leave_out=leave_out, budget=budget, price=price, progress=progress,
         )  # fmt: skip
 
     def without_leaks(self, query_vectors: Vectors, gate: float) -> tuple[Index, dict[str, int]]:
         """Return a view without generated queries close to a test query, and how many of each set.
 
-        Close: the cosine to any of ``query_vectors`` (n, dim) is ``gate`` or more.
+        Close: the cosine to one of ``query_vectors`` (n, dim) is ``gate`` or more.
         """
         view = self.searcher.without_leaks(query_vectors, gate, self._workspace.pipeline.embed)
         return Index(self._workspace, view[0]), view[1]

@@ -118,7 +118,13 @@ def story(size: int, asked: Path | None = None) -> list[tuple[str, Op]]:
         ("sharpen anew", lambda index: index.sharpen(n=1)),
         ("compact", lambda index: index.compact()),
         ("revert", lambda index: index.add(page(i) for i in range(1, size) if i % 5)),
+        ("rename", lambda index: has(index, "simple") and index.rename_set("simple", "plain")),
+        ("drop", lambda index: has(index, "plain") and index.drop_set("plain")),
     ]
+
+
+def has(index: Index, name: str) -> bool:
+    return name in index.query_sets()
 
 
 def known_ids(size: int) -> list[str]:

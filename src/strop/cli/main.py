@@ -26,7 +26,7 @@ _VERBS = {
     ),
     "Search it": (search.search, documents.show),
     "Measure and tune": (evaluate.eval_, evaluate.tune),
-    "Look after it": (upkeep.info, upkeep.check, upkeep.compact, upkeep.trust),
+    "Look after it": (upkeep.info, upkeep.sets, upkeep.check, upkeep.compact, upkeep.trust),
     "Research": (research.reproduce, research.analyse, research.report, generate.triplets),
     "Try it": (demo.demo,),
 }  # fmt: skip

@@ -221,6 +221,17 @@ def print_choice(choice: Choice) -> None:
     out.print(plain(choice.why))
 
 
+def print_sets(sets: Sequence[dict[str, Any]]) -> None:
+    """Print the query sets of an index."""
+    table = plain_table("set", "source", "documents", "queries", "size")
+    for one in sets:
+        table.add_row(
+            plain(one["name"]), one["source"], f"{one['lists']:,}", f"{one['queries']:,}",
+            human_bytes(one["bytes"]),
+        )  # fmt: skip
+    standard_output().print(table)
+
+
 def print_info(about: dict[str, Any]) -> None:
     """Print what an index holds."""
     print_pairs(_contents(about))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,29 @@ def compact(path: Path, query_vectors: str | None) -> Answer:
     change = "freed" if freed >= 0 else "more than before"
     message = f"{human_bytes(abs(freed))} {change}, {human_bytes(sizes['total'])} in all"
     return Answer({"freed_bytes": freed, "sizes": sizes}, message)
+
+
+@verb(
+    INDEX,
+    click.option("--drop", metavar="NAME", help="Drop this set, its queries and vectors."),
+    click.option("--rename", nargs=2, metavar="OLD NEW", help="Give a set another name."),
+)
+def sets(path: Path, drop: str | None, rename: tuple[str, str] | None) -> Answer:
+    """List the query sets of INDEX, or drop or rename one.
+
+    Replies of language models are kept: generating a dropped set again costs nothing.
+    """
+    with open_index(path) as index:
+        if drop is not None:
+            index.drop_set(drop)
+        if rename is not None:
+            index.rename_set(*rename)
+        found = [asdict(one) for one in index.sets]
+    if not found:
+        return Answer({"sets": []}, f"No query sets: strop queries {shlex.quote(str(path))}")
+    from strop.cli.tables import print_sets
+
+    return Answer({"sets": found}, partial(print_sets, found))
 
 
 @verb(INDEX)

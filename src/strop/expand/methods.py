@@ -22,7 +22,7 @@ from strop.common.specs import check_choice
 from strop.errors import BadInput
 from strop.expand.prompts import EXPAND_PROMPT_VERSION, TaskWording, task_named
 from strop.expand.refining import Embed, Refined, Refinement
-from strop.filters import Filter
+from strop.filters import read_filter
 from strop.generate.templates import Profile
 from strop.lm import LM, Price
 from strop.lm import load as load_lm
@@ -175,7 +175,7 @@ def refine(
     searcher: Searcher,
     embed: Embed,
     *,
-    where: Filter | None = None,
+    where: Mapping[str, Any] | None = None,
     leave_out: Sequence[str] | None = None,
     budget: float | None = None,
     price: Price | None = None,
@@ -196,8 +196,8 @@ def refine(
         raise BadInput(f"{method.name} needs the text of the queries, not their vectors")
     texts = [queries] if isinstance(queries, str) else list(queries)
     refinement = Refinement(
-        method, searcher, embed, texts, where=where, leave_out=leave_out, budget=budget,
-        price=price, progress=progress,
+        method, searcher, embed, texts, where=None if where is None else read_filter(where),
+        leave_out=leave_out, budget=budget, price=price, progress=progress,
     )  # fmt: skip
     method._fill(refinement)
     return refinement.result()

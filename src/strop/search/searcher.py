@@ -299,9 +299,9 @@ class Searcher:
             rows = ranges(of.start[places], of.count[places])
             self.catalog.vectors.verify_rows(set_id, of.vectors, rows, of.known_sums)
 
-    def warn_of_unknown(self, where: Filter) -> None:
-        """Warn the caller's caller of fields that no document has."""
-        if unknown := self.catalog.facets.unknown(where):
+    def warn_of_unknown(self, where: Filter | None) -> None:
+        """Warn the caller's caller of fields of a filter that no document has."""
+        if where is not None and (unknown := self.catalog.facets.unknown(where)):
             names = self.catalog.facets.field_names()
             shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
             warnings.warn(

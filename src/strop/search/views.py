@@ -88,7 +88,9 @@ class Views:
         """Return the newest view for a method."""
         snapshot, layouts = self._newest()
         names = self.mixed(method)
-        key = (*names, method.n, method.expanded, method.whiten)
+        known = self._catalog.sets.all()  # another set may have the name later
+        ids = [known[name].set_id for name in names]
+        key = (*ids, method.n, method.expanded, method.whiten)
         layout = layouts.get(key)
         if layout is None:
             documents = snapshot.documents

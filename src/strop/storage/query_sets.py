@@ -59,6 +59,10 @@ def expanded_set(style: str) -> str:
     return f"expanded:{style}"
 
 
+def _renamed(names: Sequence[str], old: str, new: str) -> list[str]:
+    return [new if name == old else name for name in names]
+
+
 class QuerySets:
     """The query sets of a catalog and their lists."""
 
@@ -110,6 +114,71 @@ class QuerySets:
                         (set_.set_id,),
                     )
         return self.all()[name]
+
+    def named(self, name: str) -> QuerySet:
+        """Return a set; refuse a name that no set has."""
+        sets = self.all()
+        if name not in sets:
+            folder = self._database.path.parent
+            have = ", ".join(map(repr, sets)) or "none"
+            raise BadInput(f"{folder} has no query set {name!r} (it has: {have})")
+        return sets[name]
+
+    def drop(self, name: str) -> list[str]:
+        """Drop a set and the texts augmented with it, all or nothing; return their files' names.
+
+        The caller deletes the files. Tuned settings for a mix with this set go too.
+        """
+        with self._database.writing() as connection:
+            dropped = self._with_augmented(self.named(name))
+            files = self._vectors.files()
+            for set_ in dropped:
+                which = (set_.set_id,)
+                rows = connection.execute("SELECT number FROM queries WHERE set_id = ?", which)
+                remove_queries(connection, set_.set_id, [number for (number,) in rows.fetchall()])
+                self._readers_look_again(connection, set_)
+                for table in ("spans", "waiting", "checksums", "files", "sets"):
+                    connection.execute(f"DELETE FROM {table} WHERE set_id = ?", which)
+            tuned = self._settings.get("tuned")
+            if tuned is not None and name in tuned["for_sets"]:
+                self._settings.put(tuned=None)
+        return [files[set_.set_id].name for set_ in dropped]
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a set another name, also for its augmented texts and in tuned settings."""
+        check_style(new)
+        with self._database.writing() as connection:
+            set_ = self.named(old)
+            if set_.derived:
+                raise BadInput(f"the set {old!r} cannot be renamed: strop makes it under this name")
+            if new in self.all():
+                folder = self._database.path.parent
+                raise BadInput(f"{folder} has a query set {new!r}: drop it or choose another name")
+            for one in self._with_augmented(set_):
+                name, settings = (expanded_set(new), {**one.settings, "of": new})
+                if one is set_:
+                    name, settings = new, one.settings
+                connection.execute(
+                    "UPDATE sets SET name = ?, settings = ? WHERE set_id = ?",
+                    (name, json.dumps(settings), one.set_id),
+                )
+                self._readers_look_again(connection, one)
+            if tuned := self._settings.get("tuned"):
+                mixed = tuned["method"]["sets"]
+                method = {**tuned["method"], "sets": mixed and _renamed(mixed, old, new)}
+                for_sets = _renamed(tuned["for_sets"], old, new)
+                self._settings.put(tuned={**tuned, "method": method, "for_sets": for_sets})
+
+    def _with_augmented(self, set_: QuerySet) -> list[QuerySet]:
+        """Return a set and that of the texts augmented with it."""
+        others = self.all().values()
+        return [set_, *(one for one in others if one.settings.get("of") == set_.name)]
+
+    def _readers_look_again(self, connection: sqlite3.Connection, set_: QuerySet) -> None:
+        """Let all of a set's lists count as changed: snapshots and codes know sets by name."""
+        rows = connection.execute("SELECT number FROM spans WHERE set_id = ?", (set_.set_id,))
+        self._vectors.log(connection, [number for (number,) in rows.fetchall()])
+        self._settings.put_sidecar("candidates", None)
 
     def ensure_sentences(self, n: int) -> QuerySet:
         """Return the set of each document's title and sentences, at most n, as ``ensure`` does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,30 @@ def counts(catalog: Catalog) -> dict[str, Any]:
             "refused": catalog.waiting.refused(),
             "sets": sets,
         }
+
+
+@dataclass(frozen=True)
+class SetSize:
+    """A query set: how many documents have a list of it, its queries, and its vectors' bytes."""
+
+    name: str
+    source: str
+    lists: int
+    queries: int
+    bytes: int
+
+
+def set_sizes(catalog: Catalog) -> list[SetSize]:
+    """Return the query sets of a catalog, in the order they were made."""
+    with catalog.reading():
+        files = catalog.vectors.files()
+        return [
+            SetSize(
+                set_.name, set_.settings["source"], files[set_.set_id].lists,
+                files[set_.set_id].live, _size(catalog.vector_file(files[set_.set_id])[0]),
+            )
+            for set_ in catalog.sets.all().values()
+        ]  # fmt: skip
 
 
 def sizes(catalog: Catalog) -> dict[str, Any]:

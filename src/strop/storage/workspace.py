@@ -183,6 +183,12 @@ class Workspace:
                 f"queries, first {refused[0]['id']!r}: {refused[0]['reason']}"
             )
 
+    def drop_set(self, name: str) -> None:
+        """Within ``writing``: drop a query set with its vectors."""
+        for file in self.catalog.sets.drop(name):
+            with suppress(OSError):  # where a reader has it open, it goes later
+                (self.path / "vectors" / file).unlink()
+
     def warn_if_unfinished(self) -> None:
         """Warn a reader, once, if documents or query lists still wait to be embedded."""
         if not self._warned and (message := self.unfinished()):
