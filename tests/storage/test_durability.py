@@ -311,7 +311,7 @@ def test_a_disk_too_full_for_vectors(
         assert_recovers(path, small, op)
         full_at += 1
     unembedded = ("remove", "references", "references again", "compact", "rename", "drop")
-        appends = OPS[op] not in unembedded
+    appends = OPS[op] not in unembedded
     assert full_at > (1 if appends else 0)
 
 
