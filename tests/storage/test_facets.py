@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from helpers.fakes import create
+import pytest
+from helpers.fakes import create, reopen
 from helpers.filters import FILTERS, METADATA, ORDERED
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strop import Document
 from strop.filters import read_filter
+from strop.storage.intake import CATALOG
 
 
 def values_at(metadata: Any, path: str) -> list[Any] | None:
@@ -118,3 +122,35 @@ def test_a_filter_selects_what_a_literal_one_selects(
             expected = {id_ for id_, metadata in known.items() if literal(where, id_, metadata)}
             assert selected == expected, where
         assert index.check() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM facets WHERE value = 2021",
+        "UPDATE facets SET value = 2030 WHERE value = 2021",
+        "UPDATE facets SET number = 3 WHERE value = 2021",
+        "UPDATE fields SET name = CAST('jahr' AS BLOB) WHERE name = CAST('year' AS BLOB)",
+        "DELETE FROM fields",
+        """UPDATE documents SET metadata = '{"year": 1999}' WHERE id = 'd1'""",
+    ],
+)
+def test_values_that_disagree_with_the_metadata_are_written_anew(
+    tmp_path: Path, change: str
+) -> None:
+    with create(tmp_path / "index") as index:
+        index.add([Document(f"d{at}", "text", "", {"year": 2020 + at}) for at in range(4)])
+        index.add([{"id": "plain", "text": "text", "tags": ["a", None, {"b": 2.5}], "x" * 300: 1}])
+        assert index.check() == []
+    with closing(sqlite3.connect(tmp_path / "index" / CATALOG)) as connection:
+        connection.execute(change)
+        connection.commit()
+    problem = "catalog.sqlite: the values that filters read are not those of the metadata"
+    with reopen(tmp_path / "index") as index:
+        assert problem in index.check()
+        assert problem in index.check(repair=True)
+        assert index.check() == []
+        for at in range(4):
+            year = index.get(f"d{at}").metadata["year"]
+            hits = index.search("text", where={"year": year})
+            assert hits.ids.tolist() == [[f"d{at}"]]

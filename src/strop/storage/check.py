@@ -36,12 +36,13 @@ class Check:
         self._catalog, self._progress = catalog, progress
         self.problems: list[str] = []
         self._rewrite: dict[int, set[int]] = {}  # files to write anew, by set: damaged documents
-        self._reindex = self._recount = self._reseal = self._recount_words = False
+        self._reindex = self._recount = self._reseal = False
+        self._recount_words = self._refacet = False
         self._lost: list[tuple[int, int]] = []  # (set, document): no vectors, and does not wait
         self._sidecars: set[str] = set()  # kinds of sidecars to drop
         sections: tuple[Callable[[sqlite3.Connection], None], ...] = (
             self._integrity, self._seals, self._vectors, self._waiting, self._values, self._counts,
-            self._words, self._cached,
+            self._words, self._facets, self._cached,
         )  # fmt: skip
         with catalog.reading() as connection:
             for section in sections:
@@ -70,6 +71,8 @@ class Check:
                     )
         if self._recount_words:
             catalog.words.recount()
+        if self._refacet:
+            catalog.facets.write_anew()
         for set_id, numbers in self._rewrite.items():
             file = catalog.vectors.files()[set_id]
             rewrite(catalog, file, file.dtype, sorted(numbers))
@@ -192,6 +195,11 @@ class Check:
         problems = self._catalog.words.problems()
         self._recount_words = bool(problems)
         self.problems += [f"catalog.sqlite: {problem}" for problem in problems]
+
+    def _facets(self, connection: sqlite3.Connection) -> None:
+        if problem := self._catalog.facets.problem():
+            self.problems.append(f"catalog.sqlite: {problem}")
+            self._refacet = True
 
     def _cached(self, connection: sqlite3.Connection) -> None:
         if not cache_is_true(self._catalog):

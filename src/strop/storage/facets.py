@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import reduce
 from typing import Any
@@ -17,12 +18,14 @@ import numpy as np
 
 from strop.common.arrays import Ints
 from strop.filters import Filter, Ids, Kind, Test, Value, facts, fields_of
-from strop.storage.database import Database
+from strop.storage.database import NONSENSE, Database
 
 _KINDS: dict[Kind, int] = {
     "exists": 0, "null": 1, "bool": 2, "number": 3, "string": 4, "instant": 5,
 }  # fmt: skip
 _OPS = {"in": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_Rows = set[tuple[bytes, int, Any]]
+"""A field's name, the kind of a value and the value."""
 _LONGEST = 200
 """Bytes of a text that are stored as they are; a longer one ends in a digest of the whole."""
 
@@ -33,7 +36,10 @@ def write_facets(
     """Within a transaction: a document's metadata changes; None is that of no document."""
     if old == new:
         return
-    before, after = _rows(old), _rows(new)
+    _change(connection, number, _rows(old), _rows(new))
+
+
+def _change(connection: sqlite3.Connection, number: int, before: _Rows, after: _Rows) -> None:
     connection.executemany(
         "DELETE FROM facets WHERE field = (SELECT field FROM fields WHERE name = ?)"
         " AND kind = ? AND value = ? AND number = ?",
@@ -108,6 +114,27 @@ class Facets:
         ]
         return _numbers(rows)
 
+    def problem(self) -> str:
+        """Say whether filters read other values than the metadata has; "" if not."""
+        with self._database.reading() as connection:
+            stored = connection.execute(
+                "SELECT name, kind, value, number FROM facets LEFT JOIN fields USING (field)"
+            )
+            # Sums of hashes: the order of rows does not matter, and no row is held in memory.
+            if sum(map(hash, stored)) == sum(
+                hash((*row, number)) for number, rows in _everything(connection) for row in rows
+            ):
+                return ""
+        return "the values that filters read are not those of the metadata"
+
+    def write_anew(self) -> None:
+        """Write what filters read from the metadata of all documents."""
+        with self._database.writing() as connection:
+            connection.execute("DELETE FROM facets")
+            connection.execute("DELETE FROM fields")
+            for number, rows in _everything(connection):
+                _change(connection, number, set(), rows)
+
     def unknown(self, filter_: Filter) -> list[str]:
         """Return the fields of a filter that no document has."""
         with self._database.reading() as connection:
@@ -140,7 +167,17 @@ def _numbers(rows: list[tuple[int]]) -> Ints:
     return np.unique(np.fromiter((number for (number,) in rows), np.int64, len(rows)))
 
 
-def _rows(metadata: str | None) -> set[tuple[bytes, int, Any]]:
+def _everything(connection: sqlite3.Connection) -> Iterator[tuple[int, _Rows]]:
+    """Yield each document's number and rows; none if its metadata cannot be read."""
+    for number, metadata in connection.execute("SELECT number, metadata FROM documents"):
+        try:
+            rows = _rows(metadata)
+        except NONSENSE:
+            rows = set()
+        yield number, rows
+
+
+def _rows(metadata: str | None) -> _Rows:
     """Return what the table holds of a document: a field of its own row only if it has no value."""
     found = facts(json.loads(metadata)) if metadata is not None else set()
     valued = {field for field, kind, _ in found if kind != "exists"}
