@@ -38,6 +38,16 @@ def test_the_readme_shows_what_was_measured() -> None:
     assert module.fill(page, table) == page
 
 
+def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) >= 3
+    known: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "docs/python.md", "exec"), known)
+
+
 def test_every_preset_is_listed() -> None:
     page = (ROOT / "docs/embedders.md").read_text(encoding="utf-8")
     for preset in PRESETS.values():
