@@ -312,6 +312,16 @@ def test_build_reads_standard_input(tmp_path: Path) -> None:
     assert (piped.json["new"], piped.json["documents"]) == (1, 4)
 
 
+def test_build_takes_the_language_of_the_words(corpus: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.index"
+    strop("build", corpus, "-o", path, "--language", "german", "--queries", "none")
+    with Index.open(path) as index:
+        assert index.catalog.words.tokenizer().languages["latin"] == "german"
+    again = strop("build", corpus, "-o", path, "--language", "dutch")
+    assert again.code == 2
+    assert "keeps the language of its words" in again.stderr
+
+
 # -- build and add: again, and with changes ----------------------------------------------------
 
 

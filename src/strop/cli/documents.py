@@ -40,6 +40,9 @@ from strop.io.files import filled_lines, shown_name
         type=click.Choice(["int8", "float32"]),
         help="How a new index stores its query vectors.  [int8]",
     ),
+    click.option(
+        "--language", help="Language of the words of a new index, such as german.  [detected]"
+    ),
     CORPUS,
 )
 def build(
@@ -50,6 +53,7 @@ def build(
     options: dict[str, Any],
     queries: str,
     query_vectors: str | None,
+    language: str | None,
     **reading: Any,
 ) -> Answer:
     """Index CORPUS and sharpen it.
@@ -79,10 +83,12 @@ def build(
                 f"{path} exists and keeps the form of its vectors; to change it: "
                 f"strop compact {shlex.quote(str(path))} --query-vectors {query_vectors}"
             )
+        if language is not None:
+            raise click.UsageError(f"{path} exists and keeps the language of its words")
         index = Index.open(path, embedder, **settings)
     else:
         form = query_vectors or "int8"
-        index = Index.create(path, embedder or "wordllama", query_vectors=form, **settings)
+        index = Index.create(path, embedder or "wordllama", form, language, **settings)
     with index:
         try:
             with progress_bars() as progress:

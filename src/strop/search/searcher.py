@@ -64,7 +64,7 @@ class Folder:
         for at, query_vector in enumerate(query_vectors):
             places = self.prefilter.search(query_vector[None], method, depth)[1][0]
             if self.words:
-                places = np.union1d(places, self.words.of(query_texts[at]).best(depth)[0])
+                places = np.union1d(places, self.words.of(query_texts[at]).best(depth))
             proposals.append(np.sort(places))
         return proposals
 

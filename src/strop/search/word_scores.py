@@ -72,9 +72,9 @@ class WordScores:
         return shares
 
 
-def best_shares(shares: Floats, k: int) -> Ints:
-    """Return the places of the k largest shares above 0, best first."""
-    places = np.flatnonzero(shares >= _bound(shares, k))
+def best_shares(shares: Floats, k: int, least: float = 0.0) -> Ints:
+    """Return the places of the k largest shares above 0 that reach ``least``, best first."""
+    places = np.flatnonzero(shares >= max(_bound(shares, k), np.float32(least)))
     best: Ints = places[largest(shares[places], min(k, len(places)))]
     return best
 

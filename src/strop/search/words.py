@@ -30,10 +30,14 @@ from strop.words.tokenizer import Tokenizer
 
 DEPTH = 1000
 """How many documents of each ranking a fusion looks at."""
-FIRST_DEPTH = 200
+FIRST_DEPTH = 50
 """How many of each ranking are looked at first, where words are part of the score."""
 _SAMPLE = 1000
 """How many texts tell the languages of all."""
+_WORTH = 40
+"""So many times the depth an index must have for a prefilter to be worth it."""
+_SCORED = 20
+"""So many times the depth are scored because of their words, before it is followed further."""
 _RRF = 60
 """Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
 
@@ -51,21 +55,22 @@ class QueryShares:
         shares: Floats = self.by_number[self.numbers[places]]
         return shares
 
-    def best(self, k: int) -> tuple[Ints, float]:
-        """Return the places of the largest shares above 0, best first, and what others have.
+    def best(self, k: int, least: float = 0.0) -> Ints:
+        """Return the places of the k largest shares above 0, best first, that reach ``least``.
 
-        There are at most k, and no other document has a larger share than the second value.
+        They may be fewer: a document may still wait for its vector.
         """
-        if 2 * len(self.numbers) < len(self.by_number):
-            shares = self.by_number[self.numbers]
-            found = best_shares(shares, k)
-            return found, float(shares[found[-1]]) if 0 < k == len(found) else 0.0
-        found = best_shares(self.by_number, k)
-        most = float(self.by_number[found[-1]]) if 0 < k == len(found) else 0.0
+        shares = self.by_number
+        chosen = 2 * len(self.numbers) < len(shares)  # some of the documents
+        if chosen:
+            shares = shares[self.numbers]
+        found = best_shares(shares, k, least)
+        if chosen:
+            return found
         places = np.searchsorted(self.numbers, found)
-        known = places < len(self.numbers)  # a document may still wait for its vector
+        known = places < len(self.numbers)
         known[known] = self.numbers[places[known]] == found[known]
-        return places[known], most
+        return places[known]
 
 
 class Words:
@@ -111,7 +116,7 @@ class Words:
         places = np.zeros((len(queries), k), np.int64)
         for at, query in enumerate(queries):
             shares = self.of(query)
-            found, _ = shares.best(k)
+            found = shares.best(k)
             if len(found) < k:
                 found = largest(shares.at(np.arange(len(self._numbers))), k)
             places[at], best[at] = found, shares.at(found)
@@ -167,9 +172,10 @@ def best_with_words(
     """Return the best k documents by line (7): dense score + ``method.words`` * share of words.
 
     ``query_vectors`` (n, dim) stand for the queries. The dense ranking (exact, or that of
-    ``dense_search``) and the ranking by words are followed to some depth. A document in neither
-    scores at most the sum of their last scores; only where the k-th best is not above that, they
-    are followed further.
+    ``dense_search``) is followed to some depth. A document behind it scores at most its last score
+    + ``method.words`` * its own share, and the shares of all documents are known: those that can
+    be among the best k are scored. Where these are many, the dense ranking is followed further; a
+    ``dense_search`` only as far as it is worth it.
     """
     size, k = layout.size, min(k, layout.size)
     moved = layout.moved(query_vectors, method)
@@ -181,20 +187,51 @@ def best_with_words(
             places[at] = largest(total, k)
             best[at] = total[places[at]]
         return best, places
-    exact = method if method.sharpens else replace(method, alpha=0.0, weighting="softmax")
     left, depth = np.arange(len(queries) if k else 0), min(size, max(FIRST_DEPTH, 2 * k))
-    weight, shares = np.float32(method.words), [words.of(query) for query in queries]
+    shares = [words.of(query) for query in queries]
     while len(left):
-        search = dense_search or layout.scan
-        scores, ranked = search(query_vectors[left], method, depth)
+        deeper = min(size, 4 * depth)
+        last = depth == size or (dense_search is not None and size < _WORTH * deeper)
+        most = size if last and dense_search is None else _SCORED * depth
+        scores, ranked = (dense_search or layout.scan)(query_vectors[left], method, depth)
         undecided = []
         for row, at in enumerate(left.tolist()):
-            first, most = shares[at].best(depth)
-            others = np.setdiff1d(first, ranked[row])
-            found = np.concatenate([ranked[row], others])
-            known = np.concatenate([scores[row], layout.rescore(moved[at], others, exact)])
-            best[at], places[at] = best_of(known + weight * shares[at].at(found), found, k)
-            if depth < size and best[at, -1] <= scores[row, -1] + weight * most:
+            dense = scores[row], ranked[row]
+            best[at], places[at], missed = _unite(
+                layout, moved[at], dense, shares[at], method, k, most
+            )
+            if missed and not last:
                 undecided.append(at)
-        left, depth, dense_search = np.array(undecided, np.int64), min(size, 8 * depth), None
+        left, depth = np.array(undecided, np.int64), deeper
     return best, places
+
+
+def _unite(
+    layout: Layout,
+    query_vector: Vectors,
+    dense: tuple[Floats, Ints],
+    shares: QueryShares,
+    method: Method,
+    k: int,
+    most: int,
+) -> tuple[Floats, Ints, bool]:
+    """Return the best k with words, of the documents of a dense ranking and others.
+
+    Of the others, at most about ``most`` are scored; tells whether more could be among the best.
+    """
+    exact = method if method.sharpens else replace(method, alpha=0.0, weighting="softmax")
+    weight, (known, found) = np.float32(method.words), dense
+    total = known + weight * shares.at(found)
+    last = float(known[-1])
+
+    def add(others: Ints) -> None:
+        nonlocal total, found
+        others = np.setdiff1d(others, found)
+        scores = layout.rescore(query_vector, others, exact) + weight * shares.at(others)
+        total, found = np.concatenate([total, scores]), np.concatenate([found, others])
+
+    add(shares.best(len(known)))
+    best, _ = best_of(total, found, k)
+    others = shares.best(most + 1, (float(best[-1]) - last) / float(weight))
+    add(others[:most])
+    return *best_of(total, found, k), len(others) > most
