@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.fakes import create, vectors_of
+from helpers.fakes import create, reopen, vectors_of
 from helpers.filters import FILTERS, METADATA
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,8 +18,8 @@ from hypothesis import strategies as st
 from strop import Document, Hits, Index
 from strop.errors import BadInput
 from strop.filters import matches, read_filter
+from strop.search import filtered, searcher
 from strop.search import layout as layouts
-from strop.search import searcher
 from strop.search.prefilter import prefilter
 
 WORDS = "red green blue cat dog fish house tree river stone".split()
@@ -228,3 +229,26 @@ def test_a_bad_filter_is_refused_before_anything_else(large: Index) -> None:
         large.search("cat", where={"at": {"$near": 3}})
     with pytest.raises(BadInput, match="a filter is a mapping"):
         large.search("cat", where="at=3")  # type: ignore[arg-type]
+
+
+def test_many_filters_in_many_threads(large: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than are remembered; each thread gets what its own filter selects."""
+    monkeypatch.setattr(filtered, "FILTERS", 3)
+    monkeypatch.setattr(filtered, "DOCUMENTS", 100)
+
+    def search(at: int) -> set[str]:
+        return {*large.search("cat", 120, where={"at": {"$lt": at % 40}}, fields=()).ids[0]}
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(search, range(200)))
+    assert found == [{f"d{one}" for one in range(at % 40)} for at in range(200)]
+
+
+def test_a_remembered_filter_follows_changes_of_metadata_alone(large: Index) -> None:
+    """Also those of another process."""
+    with reopen(large.path) as reader:
+        for _ in range(2):
+            assert reader.search("cat", where={"at": 3}).ids.tolist() == [["d3"]]
+        large.add([document(3, {"at": 4})])
+        assert reader.search("cat", where={"at": 3}).ids.shape == (1, 0)
+        assert {*reader.search("cat", where={"at": 4}).ids[0]} == {"d3", "d4"}

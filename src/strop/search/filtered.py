@@ -21,8 +21,8 @@ from strop.storage.snapshot import Snapshot
 if TYPE_CHECKING:
     from strop.search.prefilter.prefilter import Prefilter
 
-_FILTERS = 8
-_DOCUMENTS = 2_000_000
+FILTERS = 8
+DOCUMENTS = 2_000_000
 """So many filters are remembered, and so many documents that they select, all together."""
 
 
@@ -80,7 +80,7 @@ class Selections:
     def _forget(self) -> None:
         """Forget the filters used longest ago, but not the last one."""
         while len(self._last) > 1 and (
-            len(self._last) > _FILTERS
-            or sum(len(one.places) for one in self._last.values()) > _DOCUMENTS
+            len(self._last) > FILTERS
+            or sum(len(one.places) for one in self._last.values()) > DOCUMENTS
         ):
             self._last.popitem(last=False)
