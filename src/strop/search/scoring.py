@@ -8,6 +8,7 @@ is large it does two or three of the steps in one compiled pass (layout.py, pref
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -15,11 +16,13 @@ from typing import Protocol
 import numpy as np
 
 from strop.common.arrays import Floats, Ints
+from strop.common.threads import one_blas_thread
 from strop.methods import Method
 from strop.search.formula import HARD_MAX, LOWEST, NEARLY_ZERO, reference
 from strop.types import Vectors
 
 _QUERIES_AT_ONCE = 64
+_THREADS_FROM = 8
 
 
 @dataclass(frozen=True)
@@ -88,10 +91,12 @@ def search(
 
 def score(query_vectors: Vectors, fetched: Fetched, method: Method) -> Floats:
     """Return the scores (queries, n) of fetched documents, by the lines of formula.py."""
-    parts = [
-        _score(query_vectors[at : at + _QUERIES_AT_ONCE], fetched, method)
-        for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)
-    ]
+    # For few queries, on a busy machine, BLAS's threads wait for each other longer than they work.
+    with one_blas_thread() if len(query_vectors) < _THREADS_FROM else nullcontext():
+        parts = [
+            _score(query_vectors[at : at + _QUERIES_AT_ONCE], fetched, method)
+            for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)
+        ]
     scores = np.concatenate([np.empty((0, len(fetched.documents)), np.float32), *parts])
     if method.words and fetched.shares is not None:
         scores += np.float32(method.words) * fetched.shares

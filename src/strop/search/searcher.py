@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 PREFILTER_FROM = 2000
 """Documents from which a search looks at candidates only; fewer are scored in milliseconds."""
-SCANNED_UP_TO = 20_000
-"""Documents that a filter selects and a search scores all of: the prefilter looks at every row."""
+SCANNED_SHARE = 0.01
+"""Where a filter selects at most this share, all of it is scored: a prefilter reads every row."""
 
 
 @dataclass(frozen=True)
@@ -333,7 +333,7 @@ class Searcher:
     ) -> Prefilter | None:
         """Return the prefilter of a view where a search should use it, else None."""
         size = view.layout.size if selected is None else len(selected.places)
-        if selected is not None and size <= SCANNED_UP_TO:
+        if selected is not None and size <= SCANNED_SHARE * view.layout.size:
             return None
         if view.layout.size < PREFILTER_FROM or method.bm25 != "no" or self.views.fixed:
             return None
