@@ -40,6 +40,8 @@ from strop.storage.vectors import DEFAULT_STORED, STORED
 from strop.types import Vectors
 
 _WORDS = 45  # of a text
+_MARKS = str.maketrans("0123456789", "!$%()*/:;<")
+_DIGITS = str.maketrans("!$%()*/:;<", "0123456789")
 _POOL = 4093, 4099  # primes: their sums repeat after 16 million texts
 
 
@@ -57,7 +59,10 @@ def words(at: int, count: int) -> str:
 
 
 class Synthetic:
-    """Turns a text that begins with a number into a vector, and knows how long that took."""
+    """Turns a text that begins with a number into a vector, and knows how long that took.
+
+    The digits are written as marks: a number that only one text has must not be a word.
+    """
 
     def __init__(self, dim: int) -> None:
         rng = np.random.default_rng(0)
@@ -66,21 +71,27 @@ class Synthetic:
 
     def __call__(self, texts: list[str]) -> Vectors:
         began = time.perf_counter()
-        keys = np.fromiter((int(text[: text.index(" ")]) for text in texts), np.int64, len(texts))
+        numbers = (int(text[: text.index(" ")].translate(_DIGITS)) for text in texts)
+        keys = np.fromiter(numbers, np.int64, len(texts))
         first, second = (pool[keys % len(pool)] for pool in self._pools)
         made: Vectors = first + second
         self.seconds += time.perf_counter() - began
         return made
 
 
+def _number(number: int) -> str:
+    return str(number).translate(_MARKS)
+
+
 def document(at: int, version: int, queries: int) -> Document:
     text = words(at + 7 * version, _WORDS)
-    return Document(f"document-{at}", f"{at * (queries + 1)} version {version} {text}")
+    return Document(f"document-{at}", f"{_number(at * (queries + 1))} {text}")
 
 
 def lists(numbers: range, queries: int) -> Iterator[tuple[str, str, list[str]]]:
     for at in numbers:
-        texts = [f"{at * (queries + 1) + i} what is asked of it" for i in range(1, queries + 1)]
+        numbers = range(at * (queries + 1) + 1, (at + 1) * (queries + 1))
+        texts = [f"{_number(one)} {words(3 * one, 6)}" for one in numbers]
         yield "here", f"document-{at}", texts
 
 

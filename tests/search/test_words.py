@@ -17,7 +17,7 @@ from strop.common.arrays import unit_rows
 from strop.errors import BadInput
 from strop.methods import Method
 from strop.search.layout import Layout
-from strop.search.words import best_with_words, count_words, fuse
+from strop.search.words import QueryShares, best_with_words, count_words, fuse
 from strop.storage.snapshot import Spans
 from strop.types import Dataset
 
@@ -112,6 +112,16 @@ def test_the_best_with_words_are_exact(weighting: Any, monkeypatch: pytest.Monke
         total[dense[1][at]] += dense[0][at]
         np.testing.assert_allclose(scores[at], np.sort(total)[::-1][:k], atol=1e-6)
         np.testing.assert_allclose(total[places[at]], scores[at], atol=1e-6)
+
+
+def test_the_best_shares_are_of_documents_of_the_view() -> None:
+    shares = np.array([0, 0.5, 0.9, 0, 0.7, 0.6], np.float32)  # by document number
+    some = QueryShares(shares, np.array([1, 3, 5]), whole=False)
+    assert some.best(2).tolist() == [2, 0]
+    assert some.best(5, 0.55).tolist() == [2]
+    whole = QueryShares(shares, np.array([1, 2, 4, 5]), whole=True)
+    assert whole.best(3).tolist() == [1, 2, 3]
+    assert whole.at(np.array([3, 0])).tolist() == shares[[5, 1]].tolist()
 
 
 @pytest.fixture

@@ -31,14 +31,14 @@ class WordScores:
     def __init__(self, sources: Mapping[int, SourceWords]) -> None:
         """``sources`` by number; the documents are those that have words of their own text."""
         self._sources = sources
-        self._documents = sources[TEXT].texts
+        self.documents = sources[TEXT].texts
         size = max(one.entries.shape[1] for one in sources.values())
         if size >= _COMPILED_FROM:  # whole blocks: compiled code must not write outside
             size = -(-size // BLOCK) * BLOCK
         lengths = np.zeros(size, np.float32)
         for one in sources.values():
             lengths[: one.entries.shape[1]] += one.entries[1]
-        mean = sum(one.words for one in sources.values()) / max(self._documents, 1)
+        mean = sum(one.words for one in sources.values()) / max(self.documents, 1)
         self._norms = np.float32(K1 * B / (mean or 1)) * lengths + np.float32(K1 * (1 - B))
 
     def shares(self, connection: sqlite3.Connection, terms: Sequence[str], numbers: Ints) -> Floats:
@@ -63,7 +63,7 @@ class WordScores:
         for term, times in Counter(terms).items():
             found = [keep(one) for one in pooled_postings(connection, self._sources, term)]
             holding = sum(len(one.places) for one in found)
-            weight = math.log1p((self._documents - holding + 0.5) / (holding + 0.5)) * times
+            weight = math.log1p((self.documents - holding + 0.5) / (holding + 0.5)) * times
             most += weight
             for block, places, counts, _ in found:
                 here = slice(block * BLOCK, (block + 1) * BLOCK)

@@ -34,10 +34,8 @@ FIRST_DEPTH = 50
 """How many of each ranking are looked at first, where words are part of the score."""
 _SAMPLE = 1000
 """How many texts tell the languages of all."""
-_WORTH = 40
-"""So many times the depth an index must have for a prefilter to be worth it."""
 _SCORED = 20
-"""So many times the depth are scored because of their words, before it is followed further."""
+"""So many times the depth of the dense ranking are scored because of their words."""
 _RRF = 60
 """Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
 
@@ -49,6 +47,8 @@ class QueryShares:
     by_number: Floats
     numbers: Ints
     """The document number of each place, ascending."""
+    whole: bool
+    """Whether these are all documents: some may wait for their vectors, or be filtered out."""
 
     def at(self, places: Ints) -> Floats:
         """Return the shares of the documents at these places."""
@@ -56,21 +56,11 @@ class QueryShares:
         return shares
 
     def best(self, k: int, least: float = 0.0) -> Ints:
-        """Return the places of the k largest shares above 0, best first, that reach ``least``.
-
-        They may be fewer: a document may still wait for its vector.
-        """
-        shares = self.by_number
-        chosen = 2 * len(self.numbers) < len(shares)  # some of the documents
-        if chosen:
-            shares = shares[self.numbers]
-        found = best_shares(shares, k, least)
-        if chosen:
-            return found
-        places = np.searchsorted(self.numbers, found)
-        known = places < len(self.numbers)
-        known[known] = self.numbers[places[known]] == found[known]
-        return places[known]
+        """Return the places of the k largest shares above 0, best first, that reach ``least``."""
+        if not self.whole:
+            return best_shares(self.by_number[self.numbers], k, least)
+        places: Ints = np.searchsorted(self.numbers, best_shares(self.by_number, k, least))
+        return places
 
 
 class Words:
@@ -94,7 +84,8 @@ class Words:
         """Return how much of the query's words each document has."""
         with self._reading() as connection:
             shares = self._scores.all(connection, self._tokenizer.query(query))
-        return QueryShares(shares, self._numbers)
+        whole = len(self._numbers) == self._scores.documents
+        return QueryShares(shares, self._numbers, whole)
 
     def share(self, query: str) -> Floats:
         """Return how much of the query's words the document at each place has (size,)."""
@@ -174,8 +165,9 @@ def best_with_words(
     ``query_vectors`` (n, dim) stand for the queries. The dense ranking (exact, or that of
     ``dense_search``) is followed to some depth. A document behind it scores at most its last score
     + ``method.words`` * its own share, and the shares of all documents are known: those that can
-    be among the best k are scored. Where these are many, the dense ranking is followed further; a
-    ``dense_search`` only as far as it is worth it.
+    be among the best k are scored. Where these are too many, the exact ranking is followed
+    further. Beside a ``dense_search``, which is not exact either, those with the most words do:
+    another would need nearly the last dense score and nearly their share.
     """
     size, k = layout.size, min(k, layout.size)
     moved = layout.moved(query_vectors, method)
@@ -188,21 +180,17 @@ def best_with_words(
             best[at] = total[places[at]]
         return best, places
     left, depth = np.arange(len(queries) if k else 0), min(size, max(FIRST_DEPTH, 2 * k))
-    shares = [words.of(query) for query in queries]
     while len(left):
-        deeper = min(size, 4 * depth)
-        last = depth == size or (dense_search is not None and size < _WORTH * deeper)
-        most = size if last and dense_search is None else _SCORED * depth
         scores, ranked = (dense_search or layout.scan)(query_vectors[left], method, depth)
         undecided = []
         for row, at in enumerate(left.tolist()):
-            dense = scores[row], ranked[row]
+            dense, shares = (scores[row], ranked[row]), words.of(queries[at])
             best[at], places[at], missed = _unite(
-                layout, moved[at], dense, shares[at], method, k, most
+                layout, moved[at], dense, shares, method, k, _SCORED * depth
             )
-            if missed and not last:
+            if missed and dense_search is None and depth < size:
                 undecided.append(at)
-        left, depth = np.array(undecided, np.int64), deeper
+        left, depth = np.array(undecided, np.int64), min(size, 8 * depth)
     return best, places
 
 
@@ -230,8 +218,13 @@ def _unite(
         scores = layout.rescore(query_vector, others, exact) + weight * shares.at(others)
         total, found = np.concatenate([total, scores]), np.concatenate([found, others])
 
+    def least() -> float:
+        """Return the share that a document behind the ranking needs to be among the best k."""
+        best = float(best_of(total, found, k)[0][-1])
+        return (best - last) / float(weight)
+
     add(shares.best(len(known)))
-    best, _ = best_of(total, found, k)
-    others = shares.best(most + 1, (float(best[-1]) - last) / float(weight))
+    others = shares.best(most + 1, least())
     add(others[:most])
-    return *best_of(total, found, k), len(others) > most
+    missed = len(others) > most and bool(shares.at(others[most:])[0] >= least())
+    return *best_of(total, found, k), missed
