@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from strop import Document, Hits, Index
 from strop.errors import BadInput
+from strop.expand.methods import LameR
 from strop.filters import matches, read_filter
 from strop.search import filtered, searcher
 from strop.search import layout as layouts
@@ -252,3 +254,16 @@ def test_a_remembered_filter_follows_changes_of_metadata_alone(large: Index) -> 
         large.add([document(3, {"at": 4})])
         assert reader.search("cat", where={"at": 3}).ids.shape == (1, 0)
         assert {*reader.search("cat", where={"at": 4}).ids[0]} == {"d3", "d4"}
+
+
+def test_a_language_model_sees_documents_that_match(large: Index) -> None:
+    prompts: list[str] = []
+
+    def model(prompt: str) -> str:
+        prompts.append(prompt)
+        return "a red cat"
+
+    hits = large.search("red cat", 2, expand=LameR(model, samples=1), where={"at": {"$lt": 3}})
+    assert {*hits.ids[0]} <= {"d0", "d1", "d2"}
+    (prompt,) = prompts
+    assert {*re.findall(r"number\d+", prompt)} == {"number0", "number1", "number2"}

@@ -91,7 +91,7 @@ def search(
 
 def score(query_vectors: Vectors, fetched: Fetched, method: Method) -> Floats:
     """Return the scores (queries, n) of fetched documents, by the lines of formula.py."""
-    # For few queries, on a busy machine, BLAS's threads wait for each other longer than they work.
+    # For few queries BLAS's threads cost more than they save on a busy machine (docs/log.md).
     with one_blas_thread() if len(query_vectors) < _THREADS_FROM else nullcontext():
         parts = [
             _score(query_vectors[at : at + _QUERIES_AT_ONCE], fetched, method)
