@@ -6,6 +6,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -114,6 +115,7 @@ def postings_of(
     connection: sqlite3.Connection, source: SourceWords, term: str
 ) -> Iterator[Postings]:
     """Yield the postings of a term, of texts that count; each text once."""
+    named: list[tuple[Ints, Counts]] = []
     for segment, living in source.segments:
         row = connection.execute(
             "SELECT postings FROM word_postings WHERE segment = ? AND term = ?",
@@ -126,14 +128,23 @@ def postings_of(
             yield Postings(segment.block, places, counts, living)
             continue
         if living is not None:
-            counts = counts[living[places]]
-            places = places[living[places]]
-        numbers = segment.numbers[places]
-        blocks = numbers // BLOCK
-        for block in np.unique(blocks).tolist():
-            first, behind = np.searchsorted(blocks, [block, block + 1])
-            here = (numbers[first:behind] % BLOCK).astype(np.uint16)
-            yield Postings(block, here, counts[first:behind], None)
+            which = living[places]
+            places, counts = places[which], counts[which]
+        named.append((segment.numbers[places], counts))
+    if named:
+        yield from _by_block(named)
+
+
+def _by_block(named: list[tuple[Ints, Counts]]) -> Iterator[Postings]:
+    """Yield the postings of segments that name their documents, one for each block."""
+    numbers = np.concatenate([numbers for numbers, _ in named])
+    order = np.argsort(numbers)
+    numbers, counts = numbers[order], np.concatenate([counts for _, counts in named])[order]
+    blocks = numbers // BLOCK
+    edges = np.flatnonzero(np.diff(blocks, prepend=-1)).tolist()
+    for first, behind in pairwise([*edges, len(numbers)]):
+        places = (numbers[first:behind] % BLOCK).astype(np.uint16)
+        yield Postings(int(blocks[first]), places, counts[first:behind], None)
 
 
 def pooled_postings(
