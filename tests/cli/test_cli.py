@@ -43,6 +43,7 @@ VERBS: dict[str, tuple[list[str], str, set[str]]] = {
     "info": (["INDEX"], "wordllama, 256 dimensions", {"documents", "sets", "embedder", "format"}),
     "show": (["INDEX", "shutil.move"], "Recursively move a file", {"id", "title", "queries"}),
     "queries": (["INDEX", "--style", "sentences", "--n", "2"], "set sentences:", {"set", "n"}),
+    "sets": (["INDEX"], "sentences", {"sets"}),
     "references": (["INDEX", "--neighbors", "20"], "of 60 documents", {"chosen", "documents"}),
     "search": (["INDEX", "move a folder"], "shutil.move", {"query", "method", "hits"}),
     "eval": (["INDEX", "DATASET"], "nDCG@10", {"dataset", "queries", "results", "baseline"}),
