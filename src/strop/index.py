@@ -48,7 +48,7 @@ class Index:
         """Use ``create`` or ``open`` instead."""
         self._workspace, self.catalog = workspace, workspace.catalog
         self.path, self.dim = workspace.path, workspace.dim
-        self.searcher = searcher or Searcher(self.catalog, self.path, self.dim)
+        self.searcher = searcher or Searcher(self.catalog)
 
     @classmethod
     def create(

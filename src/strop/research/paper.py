@@ -19,7 +19,7 @@ class Row:
     """One line of a table: how documents were scored, and the figure for each dataset.
 
     ``embedder`` is a spec, ``method`` a name of ``METHODS``, ``query_side`` what refined the
-    queries ("" for nothing), ``generator`` who wrote queries or passages ("" where nobody did).
+    queries, ``generator`` who wrote queries or passages; both are empty where there was none.
     ``quoted`` figures were taken by the paper from others. All figures are percent.
     """
 

@@ -167,7 +167,7 @@ def _other_texts(row: Row, queries: str, file: str, setup: Setup) -> Iterator[st
 
 
 def _embedder(spec: str, data: Collection, setup: Setup) -> tuple[dict[str, Any], str]:
-    """Return an embedder's options for a collection, and what is missing ("" for nothing)."""
+    """Return an embedder's options for a collection, and what is missing, which may be empty."""
     options = dict(setup.options)
     if spec == "wordllama":
         return options, ""

@@ -47,7 +47,7 @@ def read_hits(
     flat = np.array([ids[number] for number in numbers.ravel().tolist()], dtype=object)
     if not documents:
         return Hits(flat.reshape(scores.shape), scores)
-    find: Find = lambda query, place, document: None  # noqa: E731
+    find: Find | None = None
     if "passage" in fields:
         find = _finder(catalog, views, view, method, moved, query_texts, wanted)
     rows: list[list[Hit]] = []
@@ -57,7 +57,7 @@ def read_hits(
             scores[query].tolist(), places[query].tolist(), numbers[query].tolist(), strict=True
         ):
             one = documents[number]
-            passage = find(query, place, one)
+            passage = find(query, place, one) if find else None
             rows[-1].append(Hit(one.id, score, one.title, one.text, one.metadata, passage))
     return Hits(flat.reshape(scores.shape), scores, rows)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.arrays import unit_rows
+from strop.common import arrays
 from strop.types import Vectors
 
 FEW = 16_000_000
@@ -17,10 +17,8 @@ FEW = 16_000_000
 
 def as_floats(stored: NDArray[Any]) -> Vectors:
     """Return stored rows as float32 (n, dim): float32 as they are, int8 with unit length."""
-    if stored.dtype == np.float32:
-        return stored
-    if "numba" not in sys.modules and stored.size <= FEW:
-        return unit_rows(stored.astype(np.float32))
+    if stored.dtype == np.float32 or ("numba" not in sys.modules and stored.size <= FEW):
+        return arrays.as_floats(stored)
     from strop.search.kernels import unit_floats
 
     rows = np.empty(stored.shape, np.float32)

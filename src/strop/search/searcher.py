@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from strop.search.layout import Layout
 from strop.search.leaks import Embed, drop_leaks
 from strop.search.scoring import Fetched
 from strop.search.views import Removed, View, Views
-from strop.search.words import DEPTH, FIRST_DEPTH, Words, best_with_words, fuse
+from strop.search.words import DEPTH, Words, best_with_words, first_depth, fuse
 from strop.storage.catalog import Catalog
 from strop.storage.database import sensible
 from strop.storage.ledger import DOCUMENTS
@@ -59,7 +58,7 @@ class Folder:
         everything = np.arange(self.layout.size)
         if self.prefilter is None:
             return [everything] * len(query_vectors)
-        depth = max(FIRST_DEPTH, 2 * k) if self.words else k
+        depth = first_depth(k) if self.words else k
         proposals = []
         for at, query_vector in enumerate(query_vectors):
             places = self.prefilter.search(query_vector[None], method, depth)[1][0]
@@ -103,11 +102,9 @@ class Searcher:
     With ``fixed``, a snapshot and the queries it is without, it never follows a change.
     """
 
-    def __init__(
-        self, catalog: Catalog, path: Path, dim: int, fixed: tuple[Snapshot, Removed] | None = None
-    ) -> None:
-        self.catalog, self._path, self._dim = catalog, path, dim
-        self.views = Views(catalog, path, dim, fixed)
+    def __init__(self, catalog: Catalog, fixed: tuple[Snapshot, Removed] | None = None) -> None:
+        self.catalog = catalog
+        self.views = Views(catalog, fixed)
         self._selections = Selections(catalog)
         self._codes: Any = None
 
@@ -124,7 +121,7 @@ class Searcher:
         if self._codes is None:
             from strop.search.prefilter.cache import CodeCache  # compiled code takes long to load
 
-            self._codes = CodeCache(self.catalog, self._path)
+            self._codes = CodeCache(self.catalog, self.catalog.folder)
         return self._codes
 
     def without_leaks(
@@ -142,7 +139,7 @@ class Searcher:
             name: sum(int(which.sum()) for which in lists.values())
             for name, lists in removed.items()
         }
-        return Searcher(self.catalog, self._path, self._dim, (snapshot, removed)), left_out
+        return Searcher(self.catalog, (snapshot, removed)), left_out
 
     def update_codes(self) -> None:
         """Compute the prefilter's codes where the index is large; for the one writer."""
@@ -168,13 +165,13 @@ class Searcher:
         if name not in sets:
             have = [other for other, set_ in sets.items() if set_.settings["source"] != "expanded"]
             remedy = (
-                f"Make it: strop queries {self._path} --style sentences"
+                f"Make it: strop queries {self.catalog.folder} --style sentences"
                 if name == "sentences"
-                else f"Import one: strop queries {self._path} --file FILE --style {name}"
+                else f"Import one: strop queries {self.catalog.folder} --file FILE --style {name}"
             )
             raise BadInput(
-                f"{self._path} has no query set {name!r} (it has: {', '.join(have) or 'none'}). "
-                + remedy
+                f"{self.catalog.folder} has no query set {name!r}"
+                f" (it has: {', '.join(have) or 'none'}). {remedy}"
             )
         return sets[name]
 
@@ -220,8 +217,8 @@ class Searcher:
             self.require(name)
         if chosen.sets is None and not self.views.query_sets():
             raise BadInput(
-                f"{chosen.name} needs a query set and {self._path} has none: "
-                f"strop queries {self._path} --style sentences"
+                f"{chosen.name} needs a query set and {self.catalog.folder} has none: "
+                f"strop queries {self.catalog.folder} --style sentences"
             )
         return chosen
 
@@ -316,7 +313,7 @@ class Searcher:
         """Return the documents to search: all, or those that a filter selected."""
         counts_words = method.bm25 != "no" or bool(method.words)
         words = self.views.words(method) if counts_words else None
-        depth = max(FIRST_DEPTH, 2 * k) if words else k
+        depth = first_depth(k) if words else k
         prefilter = None if exact else self._prefilter(view, method, depth, selected)
         if selected is None:
             return Folder(view.layout, prefilter, words)
@@ -353,7 +350,9 @@ class Searcher:
         numbers, number = view.snapshot.numbers, self.catalog.documents.number_of(id_)
         place = int(np.searchsorted(numbers, number))
         if place == len(numbers) or numbers[place] != number:
-            raise BadInput(f"document {id_!r} has no vector yet: strop finish {self._path}")
+            raise BadInput(
+                f"document {id_!r} has no vector yet: strop finish {self.catalog.folder}"
+            )
         return place
 
     def explain(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -40,14 +39,8 @@ class Views:
     With ``fixed``, a snapshot and the queries it is without, they never follow a change.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        folder: Path,
-        dim: int,
-        fixed: tuple[Snapshot, Removed] | None = None,
-    ) -> None:
-        self._catalog, self._folder = catalog, folder
+    def __init__(self, catalog: Catalog, fixed: tuple[Snapshot, Removed] | None = None) -> None:
+        self._catalog = catalog
         self.fixed = fixed is not None
         self._removed: Removed = {} if fixed is None else fixed[1]
         # Replaced as one value: threads may look at different versions at the same time.
@@ -108,7 +101,9 @@ class Views:
         if last is not None and last[0].version == self._catalog.settings.number("version"):
             return last
         if self.fixed:
-            raise BadIndex(f"{self._folder} changed while it was being scored: score it again")
+            raise BadIndex(
+                f"{self._catalog.folder} changed while it was being scored: score it again"
+            )
         older = None if last is None else last[0]
         snapshot = load_snapshot(self._catalog, older)
         layouts: dict[object, Layout] = {}

@@ -25,15 +25,13 @@ from strop.search.word_scores import WordScores, best_shares
 from strop.storage.word_reader import count_in_memory, load_source
 from strop.storage.words import TEXT
 from strop.types import Vectors
-from strop.words.languages import detect_languages
+from strop.words.languages import SAMPLE, detect_languages
 from strop.words.tokenizer import Tokenizer
 
 DEPTH = 1000
 """How many documents of each ranking a fusion looks at."""
 FIRST_DEPTH = 50
-"""How many of each ranking are looked at first, where words are part of the score."""
-_SAMPLE = 1000
-"""How many texts tell the languages of all."""
+"""The least documents of the dense ranking that are looked at first, where words count."""
 _SCORED = 20
 """So many times the depth of the dense ranking are scored because of their words."""
 _RRF = 60
@@ -120,7 +118,7 @@ def count_words(texts: Iterable[str], tokenizer: Tokenizer | None = None) -> Wor
     Without a tokenizer, the languages of the texts are detected from the first ones.
     """
     given = list(texts)
-    tokenizer = tokenizer or Tokenizer(detect_languages(given[:_SAMPLE]))
+    tokenizer = tokenizer or Tokenizer(detect_languages(given[:SAMPLE]))
     connection = count_in_memory(map(tokenizer.document, given))
     scores = WordScores({TEXT: load_source(connection, TEXT)})
     return Words(tokenizer, scores, lambda: nullcontext(connection), np.arange(len(given)))
@@ -146,6 +144,11 @@ def fuse(
         places[at] = largest(total, k)
         best[at] = total[places[at]]
     return best, places
+
+
+def first_depth(k: int) -> int:
+    """Return how far the dense ranking is followed at first for the best k."""
+    return max(FIRST_DEPTH, 2 * k)
 
 
 Ranked = Callable[[Vectors, Method, int], tuple[Floats, Ints]]
@@ -179,7 +182,7 @@ def best_with_words(
             places[at] = largest(total, k)
             best[at] = total[places[at]]
         return best, places
-    left, depth = np.arange(len(queries) if k else 0), min(size, max(FIRST_DEPTH, 2 * k))
+    left, depth = np.arange(len(queries) if k else 0), min(size, first_depth(k))
     while len(left):
         scores, ranked = (dense_search or layout.scan)(query_vectors[left], method, depth)
         undecided = []

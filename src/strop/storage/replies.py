@@ -99,7 +99,7 @@ class Replies:
 
     @contextmanager
     def reserved(self) -> Iterator[None]:
-        """Keep back room on the disk while replies are asked for."""
+        """Reserve disk space for replies while calls are made."""
         with reserved(self._folder) as room:
             self._reserves.append(room)
             try:

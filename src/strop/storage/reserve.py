@@ -48,6 +48,6 @@ def room_problem(folder: Path) -> DiskFull | None:
     if free >= NEEDED_BYTES:
         return None
     return DiskFull(
-        f"the disk of {folder} has {free / 1e6:.1f} MB left: no more replies are asked for while "
-        "there is room for those that are paid for. Free some space and run the command again"
+        f"the disk of {folder} has {free / 1e6:.1f} MB left: no more calls are made, so that "
+        "replies that are paid for can still be stored. Free some space and run the command again"
     )

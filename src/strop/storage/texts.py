@@ -1,7 +1,8 @@
 """Where texts of documents and of query sets are written, replaced and removed; nowhere else.
 
-What is derived from texts and must change in the same transaction is updated here. Each function
-works within the transaction of its caller, who also records the change in the ledger's log.
+The values that filters read are updated here too; words follow by triggers (word_index.py). Each
+function works within the transaction of its caller, who also records the change in the log of the
+ledger.
 """
 
 from __future__ import annotations

@@ -28,11 +28,9 @@ from strop.storage.settings import Settings
 from strop.storage.word_reader import SourceWords, load_source
 from strop.storage.words import TEXT, WordWriter, rows_of
 from strop.types import Document
-from strop.words.languages import LANGUAGES, detect_languages
+from strop.words.languages import LANGUAGES, SAMPLE, detect_languages
 from strop.words.tokenizer import VERSION, Tokenizer
 
-_SAMPLE = 1000
-"""How many documents tell the languages of all."""
 _GROWTH = 10
 _EVENTS = (
     ("documents", "INSERT", f"{TEXT}, NEW.number", "1"),
@@ -260,7 +258,7 @@ class WordIndex:
 def _sample(connection: sqlite3.Connection) -> list[str]:
     """Return the beginnings of documents from all over the index."""
     first, last = connection.execute("SELECT min(number), max(number) FROM documents").fetchone()
-    numbers = np.linspace(first, last, _SAMPLE).astype(np.int64)
+    numbers = np.linspace(first, last, SAMPLE).astype(np.int64)
     rows = connection.execute(
         "SELECT title, substr(text, 1, 10000) FROM documents"
         " WHERE number IN (SELECT value FROM json_each(?))",

@@ -83,6 +83,8 @@ _SCRIPTS: tuple[tuple[int, int, str, tuple[str, ...]], ...] = (
     (0x1F00, 0x1FFF, "greek", ("greek",)),
 )
 LATIN = "latin"
+SAMPLE = 1000
+"""How many texts tell the languages of all."""
 _OTHERS = frozenset(one for _, _, _, languages in _SCRIPTS for one in languages)
 LANGUAGES: Mapping[str, tuple[str, ...]] = {
     LATIN: ("english", *sorted(STOP_WORDS.keys() - _OTHERS - {"english"})),
