@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # a search needs no language model
     from strop.expand.refining import Refined
     from strop.generate import Generation, GenerationSettings
     from strop.generate.triplets import Triplet
-    from strop.lm import LM, Price
+    from strop.lm import LM
 
 
 class Index:
@@ -263,23 +263,21 @@ class Index:
         k: int = 10,
         method: str | Method | None = None,
         *,
-        alpha: float | None = None,
-        temperature: float | None = None,
-        sets: Sequence[str] | None = None,
-        n: int | None = None,
+        where: Mapping[str, Any] | None = None,
+        fields: Sequence[str] = HIT_FIELDS,
+        exact: bool = False,
         expand: QueryMethod | None = None,
         vectors: Vectors | None = None,
-        exact: bool = False,
-        fields: Sequence[str] = HIT_FIELDS,
-        where: Mapping[str, Any] | None = None,
+        **settings: Any,
     ) -> Hits:
         """Return the best k documents for each query, texts or vectors (n, dim).
 
         ``for hit in index.search("a question")[0]`` gives the hits of the first query, with those
         ``fields`` that are named. ``where`` is a filter on metadata, such as
         ``{"year": {"$gte": 2020}}`` (docs/python.md). ``method`` is a name of ``METHODS`` with
-        optional settings (``"sharp:alpha=2"``); without one it is ``sharp`` where the index has
-        query sets, else ``trad``. Large indexes score candidates only, unless ``exact``.
+        optional settings (``"sharp:alpha=2"``, or ``alpha=2`` as an argument); without one it is
+        ``sharp`` where the index has query sets, else ``trad``. Large indexes score candidates
+        only, unless ``exact``.
         ``expand``, such as ``HyDE("openai:…")``, has a language model refine the queries first.
         ``vectors`` replace the embedding of texts; vectors alone have no words.
         """
@@ -287,7 +285,7 @@ class Index:
         queries = as_queries(queries)
         with self.catalog.reading():
             self._workspace.warn_if_unfinished()
-            chosen = self.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
+            chosen = self.method(method, **settings)
             self.searcher.warn_of_unknown(filter_)
         if expand is not None:
             refined = self.refine(queries, expand, where=where)
@@ -310,17 +308,9 @@ class Index:
         text, query_vector = text_and_vector(query, vectors, self.dim, self.embed_queries)
         return self.searcher.explain(query_vector, text, id_, self.method(method, **settings))
 
-    def method(
-        self,
-        method: str | Method | None = None,
-        *,
-        alpha: float | None = None,
-        temperature: float | None = None,
-        sets: Sequence[str] | None = None,
-        n: int | None = None,
-    ) -> Method:
-        """Return a method for this index, as tuned; the other values override its defaults."""
-        return self.searcher.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
+    def method(self, method: str | Method | None = None, **settings: Any) -> Method:
+        """Return a method for this index, as tuned; ``settings`` override its defaults."""
+        return self.searcher.method(method, **settings)
 
     def keep_tuned(self, choice: Mapping[str, Any] | None) -> None:
         """Store other defaults for ``sharp`` (``Choice.to_json``); None restores the usual."""
@@ -334,26 +324,15 @@ class Index:
         return self._workspace.pipeline.embed(texts, "query")
 
     def refine(
-        self,
-        queries: str | Sequence[str] | Vectors,
-        expand: QueryMethod,
-        *,
-        where: Mapping[str, Any] | None = None,
-        leave_out: Sequence[str] | None = None,
-        budget: float | None = None,
-        price: Price | None = None,
-        progress: Progress | None = None,
+        self, queries: str | Sequence[str] | Vectors, expand: QueryMethod, **options: Any
     ) -> Refined:
         """Have a language model refine queries; ``search`` takes the resulting vectors.
 
-        ``strop.expand.methods.refine`` says what the arguments mean.
+        ``options`` are those of ``strop.expand.methods.refine``: ``where``, ``budget`` and others.
         """
         from strop.expand.methods import refine
 
-        return refine(
-            queries, expand, self.searcher, self._workspace.pipeline.embed, where=where,
-            leave_out=leave_out, budget=budget, price=price, progress=progress,
-        )  # fmt: skip
+        return refine(queries, expand, self.searcher, self._workspace.pipeline.embed, **options)
 
     def without_leaks(self, query_vectors: Vectors, gate: float) -> tuple[Index, dict[str, int]]:
         """Return a view without generated queries close to a test query, and how many of each set.

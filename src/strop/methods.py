@@ -84,25 +84,19 @@ METHODS: dict[str, Method] = {
 }
 
 _READ: dict[str, Callable[[str], Any]] = {
-    "alpha": float, "temperature": float, "sets": lambda text: tuple(text.split("+")), "n": int,
+    "alpha": float, "temperature": float, "sets": lambda text: _names(text), "n": int,
     "whiten": float, "feedback": float, "words": float,
 }  # fmt: skip
 
 
 def parse_method(
-    spec: str,
-    *,
-    alpha: float | None = None,
-    temperature: float | None = None,
-    sets: Sequence[str] | None = None,
-    n: int | None = None,
-    known: Mapping[str, Method] = METHODS,
+    spec: str, settings: Mapping[str, Any] | None = None, known: Mapping[str, Method] = METHODS
 ) -> Method:
     """Read ``name`` or ``name:alpha=2:temperature=0.1:sets=simple+contrastive:n=5``.
 
-    The keyword values stand in for what the spec leaves out; the ``known`` method's own for the
-    rest. A setting in the spec that the method does not have is refused. As a keyword value, which
-    may be meant for several methods, it has no effect, and a warning says so.
+    ``settings`` stand in for what the spec leaves out (None: not given), the ``known`` method's own
+    for the rest. A setting in the spec that the method does not have is refused. One of
+    ``settings``, which may be meant for several methods, has no effect, and a warning says so.
     ``hybrid:of=sharp`` fuses another method than trad with BM25, and takes that one's settings.
     """
     if not isinstance(spec, str):
@@ -117,28 +111,19 @@ def parse_method(
     values: dict[str, Any] = {}
     for key, text in given.items():
         setting = "temperature" if key == "T" else key
-        if setting not in _READ:
-            raise BadInput(
-                f"method {spec!r}: {key!r} is not one of: alpha, temperature (T), sets, n,"
-                " whiten, feedback, words"
-            )
+        _check_setting(f"method {spec!r}", key, setting)
         if not method.has(setting):
             raise BadInput(f"method {spec!r}: {name} has no {setting}")
         try:
             values[setting] = _READ[setting](text)
         except ValueError:
             raise BadInput(f"method {spec!r}: {text!r} is no value for {key}") from None
-    general: dict[str, Any] = {
-        "alpha": alpha,
-        "temperature": temperature,
-        "sets": sets or None,
-        "n": n,
-    }
-    for setting, value in general.items():
-        if value is None or setting in values:
+    for setting, value in (settings or {}).items():
+        _check_setting("search", setting, setting)
+        if value is None or value == () or setting in values:
             continue
         if method.has(setting):
-            values[setting] = tuple(value) if setting == "sets" else value
+            values[setting] = _names(value) if setting == "sets" else value
         else:
             warnings.warn(f"{name} has no {setting}: it has no effect there", stacklevel=3)
     if method.expanded is not None and "sets" in values:
@@ -147,6 +132,18 @@ def parse_method(
             raise BadInput(f"{name} appends the queries of one set, not of {len(expanded)}")
         values["expanded"] = expanded[0]
     return check_method(replace(method, **values))
+
+
+def _check_setting(place: str, given: str, setting: str) -> None:
+    if setting not in _READ:
+        raise BadInput(
+            f"{place}: {given!r} is not one of: alpha, temperature (T), sets, n, whiten, feedback,"
+            " words"
+        )
+
+
+def _names(sets: str | Sequence[str]) -> tuple[str, ...]:
+    return tuple(sets.split("+") if isinstance(sets, str) else sets)
 
 
 def check_method(method: Method) -> Method:

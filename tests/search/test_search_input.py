@@ -27,9 +27,9 @@ def test_equal_weights_have_no_temperature() -> None:
     with pytest.raises(BadInput, match="indexsharp has no temperature"):
         parse_method("indexsharp:temperature=1")
     with pytest.warns(UserWarning, match="indexsharp has no temperature"):
-        method = parse_method("indexsharp", temperature=1)
+        method = parse_method("indexsharp", {"temperature": 1})
     assert method == METHODS["indexsharp"]
-    assert method != parse_method("consharp", temperature=1)
+    assert method != parse_method("consharp", {"temperature": 1})
 
 
 def test_queries_may_come_from_a_generator(index: Index) -> None:

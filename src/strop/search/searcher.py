@@ -8,7 +8,7 @@ is small, and where it is large the documents that the prefilter and the words p
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -175,34 +175,17 @@ class Searcher:
             )
         return sets[name]
 
-    def method(
-        self,
-        method: str | Method | None,
-        *,
-        alpha: float | None = None,
-        temperature: float | None = None,
-        sets: Sequence[str] | None = None,
-        n: int | None = None,
-    ) -> Method:
-        """Return a method for this index; the other values override its defaults.
+    def method(self, method: str | Method | None, **settings: Any) -> Method:
+        """Return a method for this index; ``settings`` such as ``alpha`` override its defaults.
 
         The defaults of ``sharp`` are those ``strop tune`` chose for this index, if it did.
         """
         with self.catalog.reading():
-            return self._method(method, alpha, temperature, sets, n)
+            return self._method(method, settings)
 
-    def _method(
-        self,
-        method: str | Method | None,
-        alpha: float | None,
-        temperature: float | None,
-        sets: Sequence[str] | None,
-        n: int | None,
-    ) -> Method:
-        if isinstance(sets, str):
-            sets = sets.split("+")
+    def _method(self, method: str | Method | None, settings: Mapping[str, Any]) -> Method:
         if isinstance(method, Method):
-            if any(value is not None for value in (alpha, temperature, n)) or sets:
+            if any(value is not None and value != () for value in settings.values()):
                 raise BadInput("a Method has its own settings: use dataclasses.replace on it")
             chosen = check_method(method)
         else:
@@ -210,9 +193,8 @@ class Searcher:
                 method = "sharp" if self.views.query_sets() else "trad"
             tuned = self.tuned()
             chosen = parse_method(
-                method, alpha=alpha, temperature=temperature, sets=sets, n=n,
-                known=METHODS | {"sharp": tuned} if tuned else METHODS,
-            )  # fmt: skip
+                method, settings, METHODS | {"sharp": tuned} if tuned else METHODS
+            )
         for name in chosen.sets or ():
             self.require(name)
         if chosen.sets is None and not self.views.query_sets():
