@@ -12,8 +12,13 @@ from pathlib import Path
 import pytest
 from helpers.commands import beir, jsonl, keyed_server, strop
 from helpers.scripted_server import ScriptedServer
+from hypothesis import HealthCheck, settings
 
 from strop.types import Document
+
+# On a crowded machine drawing examples may take long: that is no failure.
+settings.register_profile("strop", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("strop")
 
 
 @pytest.fixture(scope="session", autouse=True)

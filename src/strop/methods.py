@@ -118,9 +118,8 @@ def parse_method(
             values[setting] = _READ[setting](text)
         except ValueError:
             raise BadInput(f"method {spec!r}: {text!r} is no value for {key}") from None
-    for setting, value in (settings or {}).items():
-        _check_setting("search", setting, setting)
-        if value is None or value == () or setting in values:
+    for setting, value in given_settings(settings or {}).items():
+        if setting in values:
             continue
         if method.has(setting):
             values[setting] = _names(value) if setting == "sets" else value
@@ -132,6 +131,17 @@ def parse_method(
             raise BadInput(f"{name} appends the queries of one set, not of {len(expanded)}")
         values["expanded"] = expanded[0]
     return check_method(replace(method, **values))
+
+
+def given_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that have a value; refuse unknown ones."""
+    for name in settings:
+        _check_setting("search", name, name)
+    return {
+        name: value
+        for name, value in settings.items()
+        if value is not None and (name != "sets" or len(value))
+    }
 
 
 def _check_setting(place: str, given: str, setting: str) -> None:

@@ -17,7 +17,14 @@ import numpy as np
 from strop.common.arrays import Floats, Ints, ranges
 from strop.errors import BadInput
 from strop.filters import Filter
-from strop.methods import METHODS, Method, check_method, parse_method, sharp_with
+from strop.methods import (
+    METHODS,
+    Method,
+    check_method,
+    given_settings,
+    parse_method,
+    sharp_with,
+)
 from strop.search.contrast import contrast_rate
 from strop.search.explain import Explanation, explain
 from strop.search.filtered import Selected, Selections
@@ -185,7 +192,7 @@ class Searcher:
 
     def _method(self, method: str | Method | None, settings: Mapping[str, Any]) -> Method:
         if isinstance(method, Method):
-            if any(value is not None and value != () for value in settings.values()):
+            if given_settings(settings):
                 raise BadInput("a Method has its own settings: use dataclasses.replace on it")
             chosen = check_method(method)
         else:
