@@ -27,7 +27,7 @@ class Method:
     list. ``expanded`` names the set whose queries are appended to a document's text instead.
     ``whiten`` evens out the space first (whitening.py): 0 not at all, 1 fully. ``feedback`` adds
     that much of the two best documents to the query and searches again.
-    ``words`` adds that much of the share of the query's words a document has (words.py).
+    ``words`` adds that much of the document's score by the query's words (search/words.py).
     ``bm25`` ranks by BM25: ``only``, or ``fused`` with the rest by reciprocal rank. The words of
     ``sets`` that are named count as the document's own.
     """
@@ -63,7 +63,8 @@ class Method:
         if setting == "words":
             return self.bm25 == "no" and self.weighting != "max"
         if setting == "sets":
-            return self.weighting != "none" or self.expanded is not None or self.bm25 != "no"
+            counted = self.bm25 != "no" or self.words > 0  # the words of sets
+            return self.weighting != "none" or self.expanded is not None or counted
         return self.weighting != "none"  # n, whiten, feedback
 
 
@@ -82,6 +83,18 @@ METHODS: dict[str, Method] = {
         Method("hybrid", weighting="none", sets=(), bm25="fused"),
     )
 }
+
+WORDS = {"wordllama": 0.8}
+"""How much words count in ``sharp`` by default, for embedders that were measured as weak."""
+WORDS_OTHERS = 0.35
+"""The same for all others; benchmarks/quality.py has the collections both were chosen on."""
+
+
+def default_methods(embedder: str) -> dict[str, Method]:
+    """Return all methods with the defaults for an embedder: words count in ``sharp``."""
+    words = WORDS.get(embedder, WORDS_OTHERS)
+    return METHODS | {"sharp": replace(METHODS["sharp"], words=words)}
+
 
 _READ: dict[str, Callable[[str], Any]] = {
     "alpha": float, "temperature": float, "sets": lambda text: _names(text), "n": int,
@@ -109,8 +122,8 @@ def parse_method(
     if "of" in given:
         method = _fused(spec, method, given.pop("of"), known)
     values: dict[str, Any] = {}
-    for key, text in given.items():
-        setting = "temperature" if key == "T" else key
+    for key in sorted(given, key="words".__ne__):  # with words, more settings have an effect
+        text, setting = given[key], "temperature" if key == "T" else key
         _check_setting(f"method {spec!r}", key, setting)
         if not method.has(setting):
             raise BadInput(f"method {spec!r}: {name} has no {setting}")
@@ -118,6 +131,8 @@ def parse_method(
             values[setting] = _READ[setting](text)
         except ValueError:
             raise BadInput(f"method {spec!r}: {text!r} is no value for {key}") from None
+        if setting == "words":
+            method = replace(method, words=values[setting])
     for setting, value in given_settings(settings or {}).items():
         if setting in values:
             continue

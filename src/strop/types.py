@@ -43,6 +43,11 @@ class Document:
         """The text that is embedded: title and body, joined as BEIR and MTEB join them."""
         return f"{self.title} {self.text}".strip()
 
+    @property
+    def counted(self) -> str:
+        """The text whose words are counted: those of the title count twice (docs/log.md)."""
+        return f"{self.title} {self.content}".strip()
+
 
 @dataclass(frozen=True)
 class Changes:

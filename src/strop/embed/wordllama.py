@@ -36,6 +36,10 @@ are the same to the last bit."""
 _INDIVISIBLE = ("<s>", "</s>", "<unk>", "\u2581")
 _ODD = re.compile("^ |" + "|".join(_INDIVISIBLE))
 _WORD = re.compile(" +[^ ]*")
+_LOWER = re.compile("[a-z]")
+_FEW_LOWER = 0.1
+_LONG_WORD = re.compile(r"[^\W\d_]{6}")
+"""Words of up to five capitals may be abbreviations, which stay as they are."""
 
 
 class WordLlama(BaseEmbedder):
@@ -62,6 +66,7 @@ class WordLlama(BaseEmbedder):
     def _vectors(self, texts: list[str], kind: Kind) -> NDArray[np.float32]:
         """Sums of token vectors; the mean has the same direction."""
         sums = np.zeros((len(texts), self.dim), np.float32)
+        texts = [text.lower() if in_capitals(text) else text for text in texts]
         for rows, words, ends in _blocks(texts):
             sums[rows] += self._block_sums(words, ends)
         return sums
@@ -133,6 +138,18 @@ class _Known(dict[str, bytes]):
         self.room = TABLE_BYTES
 
 
+def in_capitals(text: str) -> bool:
+    """Tell whether a text is written in capitals, other than short words that may be names.
+
+    The model knows case and has seen few such texts: in lower case they are found far better
+    (docs/log.md).
+    """
+    if len(_LOWER.findall(text, 0, 100)) > _FEW_LOWER * 100:
+        return False  # nearly all texts: a glance is enough
+    lower, upper = (sum(map(test, text)) for test in (str.islower, str.isupper))
+    return upper > 0 and lower <= _FEW_LOWER * (lower + upper) and bool(_LONG_WORD.search(text))
+
+
 def _blocks(texts: list[str]) -> Iterator[tuple[slice, list[str], list[int]]]:
     """Cut the words of the texts into blocks of bounded size.
 
@@ -193,4 +210,5 @@ def _model() -> tuple[NDArray[np.float32], Any, NDArray[np.bool_], str]:
     starts_word[[i for token, i in vocabulary.items() if token.startswith("\u2581")]] = True
     digest = hashlib.blake2b(content, digest_size=8)
     digest.update(config.read_bytes())
+    digest.update(b"capitals in lower case")
     return np.asarray(vectors, np.float32), tokenizer, starts_word, digest.hexdigest()

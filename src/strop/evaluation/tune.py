@@ -3,12 +3,11 @@
 Without labels, stored queries stand in for users': each should find the document it was written
 for. They must not be of a set that is mixed, or the best setting is one that finds copies. So
 generated sets cross-validate each other: the queries of each search an index sharpened by the
-others alone. One generated set beside sentences can judge whitening and words, not strength. With
-sentences alone only the weight of words is measured (held_out.py). Sentences held out of their
-documents were tried for the other settings: they want too little sharpening where the document's
-own vector still holds them, and where it does not they praise whitening also on a corpus where
-users' questions lose by it (docs/log.md). Feedback is tried only with labels: it finds what else is
-relevant, and a stored query has but one document.
+others alone. One generated set beside sentences can judge whitening and words, not strength.
+Sentences alone judge nothing: held out of their documents they want too little sharpening where the
+document's own vector still holds them, praise whitening also where users' questions lose by it, and
+ask for more words than users' queries do (docs/log.md). Feedback is tried only with labels: it
+finds what else is relevant, and a stored query has but one document.
 
 A gain is measured on queries that had no part in the choice (folds), with a bootstrap interval.
 What was not measured, or may lose, is not taken: the index keeps its defaults.
@@ -25,10 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.errors import BadInput
-from strop.evaluation.held_out import measure_words
 from strop.evaluation.scoring import Report, evaluate
 from strop.index import Index
-from strop.methods import METHODS, Method
+from strop.methods import Method, default_methods
 from strop.search.sampling import sample_queries
 from strop.types import Dataset, Progress, Vectors
 
@@ -38,13 +36,13 @@ ALPHAS = (0.5, 1.0, 2.0, 4.0, 8.0)
 TEMPERATURES = (0.05, 0.1, 0.2, 1.0)
 WHITENINGS = (0.0, 0.5)
 FEEDBACK = 0.2
-WORDS = 1.0
+WORDS = (0.0, 0.5, 1.0, 2.0)
+"""Weights of words that are tried, as factors of the default one."""
 LENGTHS = (3, 5)
 """First queries of each list, tried against all of them."""
 _FOLDS = 5
 _FEWEST = 20
 _DRAWS = 2000
-_DEFAULT = METHODS["sharp"]
 _REMEDY = (
     "To choose strength and temperature, import a second set written apart from the first, or give "
     "some labelled queries with --labels"
@@ -112,65 +110,66 @@ def tune(
             f"{index.path} has no query set to sharpen with: strop queries {index.path} "
             "--style sentences"
         )
+    default = default_sharp(index)
     about = index.info()["sets"]
     written = tuple(name for name in every if about[name]["source"] != "sentences")
     if labels is not None:
-        report = _labelled(index, every, written, labels, exclude, ignore_same_id, progress)
-        choice = _by_labels(report, every)
+        tried = _labelled_grid(default, every, written)
+        report = evaluate(
+            index, labels, tried, measures=["nDCG@10"], exclude=exclude,
+            ignore_same_id=ignore_same_id, progress=progress,
+        )  # fmt: skip
+        choice = _by_labels(report, replace(default, sets=every))
     elif len(written) > 1:
         choice = _crossed(index, written, "sentences" in every, queries, progress)
     elif written and "sentences" in every:
         choice = _by_sentences(index, written[0], queries)
     elif written:
-        choice = Choice(_DEFAULT, False, f"one generated set cannot judge itself: {_REMEDY}")
+        choice = Choice(default, False, f"one generated set cannot judge itself: {_REMEDY}")
     else:
-        choice = _words_alone(index, queries, progress)
+        choice = Choice(default, False, f"sentences alone cannot judge the settings. {_REMEDY}")
     index.keep_tuned(choice.to_json() if choice.taken else None)
     return choice
 
 
-def settings_grid(sets: tuple[str, ...] | None) -> list[Method]:
-    """Return every setting of strength, temperature and whitening that is tried."""
+def default_sharp(index: Index) -> Method:
+    """Return ``sharp`` as it is in an index that was not tuned."""
+    return default_methods(index.catalog.embedder["name"])["sharp"]
+
+
+def settings_grid(default: Method, sets: tuple[str, ...] | None) -> list[Method]:
+    """Return every setting of strength, temperature and whitening that is tried, without words."""
+    dense = replace(default, sets=sets, words=0.0)
     return [
-        replace(_DEFAULT, sets=sets, alpha=alpha, temperature=temperature, whiten=whiten)
+        replace(dense, alpha=alpha, temperature=temperature, whiten=whiten)
         for whiten in WHITENINGS
         for temperature in TEMPERATURES
         for alpha in ALPHAS
     ]
 
 
-def _labelled(
-    index: Index,
-    every: tuple[str, ...],
-    written: tuple[str, ...],
-    labels: Dataset | str | os.PathLike[str],
-    exclude: Sequence[str],
-    ignore_same_id: bool,
-    progress: Progress | None,
-) -> Report:
-    """Evaluate all settings on labelled queries: of all sets, the generated ones, and each alone.
+def _labelled_grid(
+    default: Method, every: tuple[str, ...], written: tuple[str, ...]
+) -> list[Method]:
+    """Return the settings to try on labels: of all sets, the generated ones, and each alone.
 
     The methods are named by their numbers.
     """
     mixes = dict.fromkeys([every, written, *((name,) for name in every)])
-    tried = [method for mix in mixes if mix for method in settings_grid(mix)]
+    tried = [method for mix in mixes if mix for method in settings_grid(default, mix)]
     tried += [replace(method, feedback=FEEDBACK) for method in tried if method.whiten]
-    whole = (every, written)
-    tried += [replace(method, words=WORDS) for method in tried if method.sets in whole]
-    named = [replace(method, name=str(at)) for at, method in enumerate(tried)]
-    return evaluate(
-        index, labels, named, measures=["nDCG@10"], exclude=exclude,
-        ignore_same_id=ignore_same_id, progress=progress,
-    )  # fmt: skip
+    whole = [method for method in tried if method.sets in (every, written)]
+    tried += [replace(one, words=f * default.words) for one in whole for f in WORDS if f]
+    return [replace(method, name=str(at)) for at, method in enumerate(tried)]
 
 
-def _by_labels(report: Report, every: tuple[str, ...]) -> Choice:
-    tried = [replace(method, name=_DEFAULT.name) for method in report.settings.values()]
+def _by_labels(report: Report, default: Method) -> Choice:
+    tried = [replace(method, name=default.name) for method in report.settings.values()]
     values = np.array([list(of["nDCG@10"].values()) for of in report.per_query.values()])
     if values.shape[1] < _FEWEST:
         raise BadInput(f"{report.dataset} has {values.shape[1]} queries: too few to choose by")
-    default = tried.index(replace(_DEFAULT, sets=every))
-    return decide(values, values[default], tried, f"labelled queries of {report.dataset}")
+    usual = values[tried.index(default)]
+    return decide(values, usual, tried, f"labelled queries of {report.dataset}")
 
 
 def _crossed(
@@ -187,46 +186,54 @@ def _crossed(
         )
         for name in written
     ]
-    also = ("sentences",) if sentences else ()
-    usual = _values(index, groups, _DEFAULT, also)
+    default, also = default_sharp(index), ("sentences",) if sentences else ()
+    usual = _values(index, groups, default, also)
     if len(usual) < _FEWEST:
-        return _too_few(len(usual))
-    tried = settings_grid(written)
+        return _too_few(default, len(usual))
+    # Words cost most of a search: strength, temperature and whitening are chosen without them.
+    tried = settings_grid(default, written)
     values = np.empty((len(tried), len(usual)))
     for at, method in enumerate(tried):
         values[at] = _values(index, groups, method)
         if progress is not None:
             progress("trying settings", at + 1, len(tried))
-    choice = decide(values, usual, tried, f"cross-validated queries of {' and '.join(written)}")
-    # Fewer queries of each list, and words, only where that surely gains on top of what was chosen
-    # or of the defaults. Sentences stay out of what was chosen: the crossed mixes lack a set that
-    # the final one has, so that anything added looks too good.
-    method, best = _DEFAULT, usual
+    dense = _values(index, groups, replace(default, words=0.0), also)
+    choice = decide(values, dense, tried, f"cross-validated queries of {' and '.join(written)}")
+    # Fewer queries of each list, and another weight of words, only where that surely gains on top
+    # of what was chosen, or of the defaults. Sentences stay out of what was chosen: the crossed
+    # mixes lack a set that the final one has, so that anything added looks too good.
+    method, best, why = default, usual, choice.why
     if choice.taken:
-        method, best, also = choice.method, values[tried.index(choice.method)], ()
-    why = choice.why
-    for n, words in [*((n, 0.0) for n in LENGTHS), (None, WORDS)]:
-        other = replace(method, n=n or method.n, words=words or method.words)
+        method, also = replace(choice.method, words=default.words), ()
+        best = _values(index, groups, method)
+    changes: list[dict[str, Any]] = [{"n": n} for n in LENGTHS]
+    changes += [{"words": factor * default.words} for factor in WORDS if factor != 1]
+    for change in changes:
+        other = replace(method, **change)
         gains = _values(index, groups, other, also) - best
         if bootstrap_interval(gains)[0] > 0:
             method, best = other, best + gains
-            setting = f"n={n}" if n else f"words={WORDS:g}"
-            why += f"; {setting} gains {100 * gains.mean():.2f} on top of that"
-    if choice.taken:
+            ((setting, value),) = change.items()
+            why += f"; {setting}={value:g} gains {100 * gains.mean():.2f} on top of that"
+    if choice.taken and bootstrap_interval(best - usual)[0] > 0:
         return replace(choice, method=method, why=why)
-    if method == _DEFAULT:
-        return choice
+    if choice.taken or method == default:
+        return replace(choice, method=default, taken=False, why=why)
     return _gained(method, best - usual, why)
 
 
 def _by_sentences(index: Index, written: str, queries: int) -> Choice:
     """Let one generated set search the sentences: it can judge the space, not its own strength."""
     groups = [_Queries(*sample_queries(index.searcher, written, queries), ("sentences",))]
-    usual = _values(index, groups, _DEFAULT)
+    default = default_sharp(index)
+    usual = _values(index, groups, default)
     if len(usual) < _FEWEST:
-        return _too_few(len(usual))
-    tried = [replace(_DEFAULT, whiten=WHITENINGS[-1])]
-    tried += [replace(method, words=WORDS) for method in (_DEFAULT, *tried)]
+        return _too_few(default, len(usual))
+    tried = [
+        replace(default, whiten=whiten, words=factor * default.words)
+        for whiten in WHITENINGS
+        for factor in WORDS
+    ]
     values = np.stack([_values(index, groups, method) for method in tried])
     measured = (
         f"{written} queries over sentences, which judge whitening and words alone (strength and "
@@ -235,27 +242,14 @@ def _by_sentences(index: Index, written: str, queries: int) -> Choice:
     return decide(values, usual, tried, measured)
 
 
-def _words_alone(index: Index, queries: int, progress: Progress | None) -> Choice:
-    """Choose the weight of words by sentences held out of their documents."""
-    measured = measure_words(index, "sentences", queries, progress)
-    gains = measured.with_words - measured.without
-    if len(gains) < _FEWEST:
-        return _too_few(len(gains))
-    why = (
-        "sentences held out of their documents, which judge the weight of words alone (half of "
-        f"what they ask for is taken). {_REMEDY}"
-    )
-    return _gained(replace(_DEFAULT, words=measured.weight), gains, why)
-
-
 def _gained(method: Method, gains: Doubles, why: str) -> Choice:
     """Take a method if it surely gains."""
     low, high = bootstrap_interval(gains)
     return Choice(method, low > 0, why, len(gains), 100 * float(gains.mean()), low, high)
 
 
-def _too_few(queries: int) -> Choice:
-    return Choice(_DEFAULT, False, f"{queries} stored queries are too few to choose by: {_REMEDY}")
+def _too_few(default: Method, queries: int) -> Choice:
+    return Choice(default, False, f"{queries} stored queries are too few to choose by: {_REMEDY}")
 
 
 def _values(

@@ -8,7 +8,7 @@ For a user's query q, a document's vector d and its stored queries q_i, all of u
     (4)  sharp  = q . d* / |d*|                      the paper's score, a cosine
     (5)  trad   = q . d                              plain retrieval: alpha 0, or no stored queries
     (6)  maxsim = q . d + max_i s_i
-    (7)  score  = (4) or (5) + words * share         share of the query's words (words.py)
+    (7)  score  = (4) or (5) + words * w            w: BM25 over the length of the query (words.py)
 
 d* is rarely built. With u_i = d . q_i and the Gram matrix G_ij = q_i . q_j, which do not depend on
 the user's query, (4) is the same as::

@@ -21,6 +21,7 @@ from strop.methods import (
     METHODS,
     Method,
     check_method,
+    default_methods,
     given_settings,
     parse_method,
     sharp_with,
@@ -198,10 +199,7 @@ class Searcher:
         else:
             if method is None:
                 method = "sharp" if self.views.query_sets() else "trad"
-            tuned = self.tuned()
-            chosen = parse_method(
-                method, settings, METHODS | {"sharp": tuned} if tuned else METHODS
-            )
+            chosen = parse_method(method, settings, self.methods())
         for name in chosen.sets or ():
             self.require(name)
         if chosen.sets is None and not self.views.query_sets():
@@ -210,6 +208,11 @@ class Searcher:
                 f"strop queries {self.catalog.folder} --style sentences"
             )
         return chosen
+
+    def methods(self) -> dict[str, Method]:
+        """Return all methods by name, with the defaults of this index."""
+        usual, tuned = default_methods(self.catalog.embedder["name"]), self.tuned()
+        return usual | {"sharp": tuned} if tuned else usual
 
     def tuned(self) -> Method | None:
         """Return the tuned ``sharp``, None if there is none or the query sets are others now."""

@@ -180,7 +180,7 @@ class Views:
 
     def _text_with(self, sets: Sequence[QuerySet], number: int, n: int | None) -> str:
         """Return a document's text and its queries of some sets, as one."""
-        texts = [self._catalog.documents.get(number).content]
+        texts = [self._catalog.documents.get(number).counted]
         for set_ in sets:
             texts += self.texts_of(set_, number)[:n]
         return "\n".join(texts)

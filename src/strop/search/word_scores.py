@@ -1,7 +1,7 @@
 """How much of a query's words each document has, from the words in the catalog.
 
-BM25 is Lucene's, with k1 1.5 and b 0.75. A *share* is a document's BM25 score divided by the most
-any text could reach for this query: it lies between 0 and 1 (words.py says why). In how many
+BM25 is Lucene's, with k1 1.5 and b 0.75. A *word score* is a document's BM25 score divided by the
+length of the query's own vector of term weights (words.py says why). In how many
 documents a term occurs is counted while its postings are read. So it is exact for any combination
 of sources, and removed documents have no part in it.
 """
@@ -59,16 +59,16 @@ class WordScores:
     def all(self, connection: sqlite3.Connection, terms: Sequence[str]) -> Floats:
         """Return the share of each document number, up to the last that has words."""
         shares = np.zeros(len(self._norms), np.float32)
-        (keep, add), most = _kernels(len(shares)), 0.0
+        (keep, add), square = _kernels(len(shares)), 0.0
         for term, times in Counter(terms).items():
             found = [keep(one) for one in pooled_postings(connection, self._sources, term)]
             holding = sum(len(one.places) for one in found)
             weight = math.log1p((self.documents - holding + 0.5) / (holding + 0.5)) * times
-            most += weight
+            square += weight * weight
             for block, places, counts, _ in found:
                 here = slice(block * BLOCK, (block + 1) * BLOCK)
                 add(shares[here], self._norms[here], places, counts, weight)
-        shares /= np.float32(most or 1)
+        shares /= np.float32(math.sqrt(square) or 1)
         return shares
 
 

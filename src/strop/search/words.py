@@ -1,9 +1,10 @@
 """BM25 over the documents' words: alone, fused with a dense ranking, or inside its score.
 
-Inside the score it counts as the share of the query's words that a document has: its BM25 score
-divided by the most any text could reach for this query. Rare words weigh more, and words that no
-document has count as missing too. So a share lies between 0 and 1 like a cosine, means the same for
-every query and corpus, and stays small where a query shares only a stray word with a document.
+Inside the score it counts as a product of two vectors of terms, like the cosine beside it: the
+query's, with the weight of each term (its rarity), scaled to length one, and the document's, with
+values from 0 to 1 that grow with how often the term occurs. So the weight of words means the same
+for queries of any length, words that no document has count as missing too, and a document's score
+does not depend on what other documents score.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def best_with_words(
     k: int,
     dense_search: Ranked | None = None,
 ) -> tuple[Floats, Ints]:
-    """Return the best k documents by line (7): dense score + ``method.words`` * share of words.
+    """Return the best k documents by line (7): dense score + ``method.words`` * word score.
 
     ``query_vectors`` (n, dim) stand for the queries. The dense ranking (exact, or that of
     ``dense_search``) is followed to some depth. A document behind it scores at most its last score

@@ -228,7 +228,7 @@ class WordIndex:
             if text is None:
                 removed.append(number)
             else:
-                writer.put(TEXT, number, terms_of(Document("", text, title).content))
+                writer.put(TEXT, number, terms_of(Document("", text, title).counted))
         writer.remove(TEXT, removed)
         for source, rows in groupby(connection.execute(_CHANGED_LISTS), itemgetter(0)):
             removed = []
