@@ -78,7 +78,8 @@ def test_words_are_taken_where_no_dense_setting_gains(
 ) -> None:
     """Documents' numbers are words too, and the numbers lead to the document."""
     monkeypatch.setattr(
-        "strop.evaluation.tune.settings_grid", lambda default, sets: [replace(default, sets=sets)]
+        "strop.evaluation.tune.settings_grid",
+        lambda default, sets: [replace(default, sets=sets, words=0.0)],
     )
     monkeypatch.setattr("strop.methods.WORDS_OTHERS", 0.1)
     choice = tune(blurred, queries=200)
