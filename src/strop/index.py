@@ -18,6 +18,7 @@ from strop.io.sentences import MOST
 from strop.methods import Method, check_count
 from strop.references.settings import ReferenceSettings
 from strop.search.explain import Explanation
+from strop.search.hits import check_fields
 from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
 from strop.search.sampling import recall
 from strop.search.searcher import Searcher
@@ -282,6 +283,7 @@ class Index:
         ``vectors`` replace the embedding of texts; vectors alone have no words.
         """
         k, filter_ = check_count("k", k), None if where is None else read_filter(where)
+        check_fields(fields)
         queries = as_queries(queries)
         with self.catalog.reading():
             self._workspace.warn_if_unfinished()
