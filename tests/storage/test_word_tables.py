@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.storage.word_reader import SourceWords, load_source, pooled_postings
@@ -95,7 +95,6 @@ change = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(change, max_size=40), st.sampled_from([0, 2, 8192]))
 def test_readers_see_what_was_written(changes: list[tuple[Any, ...]], wide: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
