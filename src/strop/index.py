@@ -18,8 +18,7 @@ from strop.io.sentences import MOST
 from strop.methods import Method, check_count
 from strop.references.settings import ReferenceSettings
 from strop.search.explain import Explanation
-from strop.search.hits import check_fields
-from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
+from strop.search.queries import as_queries, check_fields, text_and_vector, texts_and_vectors
 from strop.search.sampling import recall
 from strop.search.searcher import Searcher
 from strop.storage.intake import EmbedderSpec, placed

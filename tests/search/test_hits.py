@@ -13,6 +13,7 @@ from helpers.fakes import create
 from strop import Document, Hit, Index
 from strop.errors import BadInput
 from strop.search.layout import Layout
+from strop.types import HIT_FIELDS
 
 CATS = "Dogs bark.\n\nCats   purr when they are happy. Fish swim in cold water."
 
@@ -88,14 +89,11 @@ def test_ids_and_scores_alone_read_no_document(index: Index) -> None:
     assert hits[0][0] == Hit("pets", float(hits.scores[0, 0]))
 
 
-@pytest.mark.parametrize(
-    ("fields", "shown"), [(["id", "scor"], "'scor'"), ("id", "'id'"), ([1], "1")]
-)
-def test_unknown_fields_are_refused(index: Index, fields: Any, shown: str) -> None:
+@pytest.mark.parametrize("fields", [["id", "scor"], "id", [1]])
+def test_unknown_fields_are_refused(index: Index, fields: Any) -> None:
     with pytest.raises(BadInput) as refused:
         index.search("cats purr", fields=fields)
-    known = "id, score, title, text, metadata, passage"
-    assert str(refused.value) == f"fields: give a list of {known}, not {shown}"
+    assert str(refused.value) == f"fields is a list of {', '.join(HIT_FIELDS)}, not {fields!r}"
 
 
 def test_query_vectors_are_moved_once_in_a_search(index: Index) -> None:

@@ -2,100 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from strop.common.arrays import Floats, Ints
-from strop.errors import BadInput, IndexDamaged
+from strop.errors import IndexDamaged
 from strop.io.passages import locate
 from strop.io.sentences import title_and_sentences
 from strop.methods import Method
 from strop.search.views import View, Views
 from strop.storage.catalog import Catalog
-from strop.types import HIT_FIELDS, Document, Hit, Hits, Passage, Vectors
+from strop.types import Document, Hit, Hits, Passage, Vectors
 
-
-def check_fields(fields: Sequence[str]) -> None:
-    """Refuse a name that no field of a hit has."""
-    if isinstance(fields, str) or (unknown := [one for one in fields if one not in HIT_FIELDS]):
-        shown = repr(fields) if isinstance(fields, str) else ", ".join(map(repr, unknown))
-        raise BadInput(f"fields: give a list of {', '.join(HIT_FIELDS)}, not {shown}")
-
-
-class Passages:
-    """Finds the passage of a document that is nearest to a query.
-
-    It is found by the stored queries that a method mixes, else by words. ``query_vectors`` are as
-    they were compared (``Layout.moved``).
-    """
-
-    def __init__(
-        self,
-        catalog: Catalog,
-        views: Views,
-        view: View,
-        method: Method,
-        query_vectors: Vectors,
-        query_texts: Sequence[str],
-    ) -> None:
-        self.catalog = catalog
-        self._views, self._view, self._n = views, view, method.n
-        self._query_vectors, self._query_texts = query_vectors, query_texts
-        self._lists: dict[str, dict[int, list[str]]] = {}
-
-    def load(self, numbers: Sequence[int]) -> None:
-        """Read the stored queries of the documents that ``of`` is called with."""
-        known = self.catalog.sets.all()
-        self._lists = {
-            name: self._views.texts_of_all(known[name], numbers) for name in self._view.names
-        }
-
-    def of(self, query: int, place: int, document: Document) -> Passage | None:
-        """Return the passage of the document at a place, None if it has no text."""
-        vectors = self._view.layout.queries(place) if self._lists else ()
-        if not len(vectors):
-            return self._by_words(query, document)
-        number = int(self._view.snapshot.numbers[place])
-        texts = [
-            (name, text)
-            for name, lists in self._lists.items()
-            for text in lists.get(number, [])[: self._n]
-        ]
-        if len(texts) != len(vectors):
-            folder = self.catalog.folder
-            raise IndexDamaged(
-                f"{folder}: document {document.id!r} has {len(vectors):,} query vectors and"
-                f" {len(texts):,} queries. To see what is wrong: strop check {folder}"
-            )
-        return _passage(document, *texts[int(np.argmax(vectors @ self._query_vectors[query]))])
-
-    def _by_words(self, query: int, document: Document) -> Passage | None:
-        parts = title_and_sentences(document.title, document.text)
-        if not parts:
-            return None
-        tokenizer = self.catalog.words.tokenizer()
-        terms = set(tokenizer.query(self._query_texts[query])) if self._query_texts else set()
-        shared = [len(terms.intersection(tokenizer.document(part))) for part in parts]
-        # A title says what a document is about, not what it answers: only if nothing else fits.
-        if document.title and any(shared[1:]):
-            shared[0] = 0
-        return _passage(document, "text", parts[int(np.argmax(shared))])
-
-
-def _passage(document: Document, source: str, text: str) -> Passage:
-    if text == " ".join(document.title.split()):
-        return Passage(text, None, None, "title")
-    start, end = locate(text, document.text) or (None, None)
-    return Passage(text, start, end, source)
+Find = Callable[[int, int, Document], Passage | None]
+"""Returns the passage of a document for a query: ``find(query, place, document)``."""
 
 
 def read_hits(
-    view: View, ranked: tuple[Floats, Ints], fields: Sequence[str], passages: Passages
+    catalog: Catalog,
+    views: Views,
+    view: View,
+    method: Method,
+    moved: Vectors,
+    query_texts: Sequence[str],
+    ranked: tuple[Floats, Ints],
+    fields: Sequence[str],
 ) -> Hits:
-    """Return the hits of a ranking, scores and places (queries, k), with some of their fields."""
+    """Return the hits of a ranking, scores and places (queries, k), with some of their fields.
+
+    ``moved`` are the query vectors as they were compared (``Layout.moved``).
+    """
     scores, places = ranked
-    catalog, numbers = passages.catalog, view.snapshot.numbers[places]
+    numbers = view.snapshot.numbers[places]
     wanted = np.unique(numbers).tolist()
     documents = catalog.documents.several(wanted) if {*fields} - {"id", "score"} else {}
     ids = {number: one.id for number, one in documents.items()}
@@ -108,8 +47,9 @@ def read_hits(
     flat = np.array([ids[number] for number in numbers.ravel().tolist()], dtype=object)
     if not documents:
         return Hits(flat.reshape(scores.shape), scores)
+    find: Find | None = None
     if "passage" in fields:
-        passages.load(wanted)
+        find = _finder(catalog, views, view, method, moved, query_texts, wanted)
     rows: list[list[Hit]] = []
     for query in range(len(scores)):
         rows.append([])
@@ -117,6 +57,60 @@ def read_hits(
             scores[query].tolist(), places[query].tolist(), numbers[query].tolist(), strict=True
         ):
             one = documents[number]
-            passage = passages.of(query, place, one) if "passage" in fields else None
+            passage = find(query, place, one) if find else None
             rows[-1].append(Hit(one.id, score, one.title, one.text, one.metadata, passage))
     return Hits(flat.reshape(scores.shape), scores, rows)
+
+
+def _finder(
+    catalog: Catalog,
+    views: Views,
+    view: View,
+    method: Method,
+    moved: Vectors,
+    query_texts: Sequence[str],
+    numbers: Sequence[int],
+) -> Find:
+    """Return what finds passages in some documents.
+
+    They are found by the stored queries that a method mixes, else by words.
+    """
+    known = catalog.sets.all()
+    lists = {name: views.texts_of_all(known[name], numbers) for name in view.names}
+
+    def nearest(query: int, place: int, document: Document) -> Passage | None:
+        rows = view.layout.queries(place)
+        if not len(rows):
+            return by_words(query, place, document)
+        number = int(view.snapshot.numbers[place])
+        best = int(np.argmax(rows @ moved[query]))
+        texts = [
+            (name, text) for name, of in lists.items() for text in of.get(number, [])[: method.n]
+        ]
+        if len(texts) != len(rows):
+            raise IndexDamaged(
+                f"{catalog.folder}: document {document.id!r} has {len(rows):,} query vectors and"
+                f" {len(texts):,} queries. To see what is wrong: strop check {catalog.folder}"
+            )
+        return _passage(document, *texts[best])
+
+    def by_words(query: int, place: int, document: Document) -> Passage | None:
+        parts = title_and_sentences(document.title, document.text)
+        if not parts:
+            return None
+        tokenizer = catalog.words.tokenizer()
+        terms = set(tokenizer.query(query_texts[query])) if query_texts else set()
+        shared = [len(terms.intersection(tokenizer.document(part))) for part in parts]
+        # A title says what a document is about, not what it answers: only if nothing else fits.
+        if document.title and any(shared[1:]):
+            shared[0] = 0
+        return _passage(document, "text", parts[int(np.argmax(shared))])
+
+    return nearest if lists else by_words
+
+
+def _passage(document: Document, source: str, text: str) -> Passage:
+    if text == " ".join(document.title.split()):
+        return Passage(text, None, None, "title")
+    start, end = locate(text, document.text) or (None, None)
+    return Passage(text, start, end, source)

@@ -28,7 +28,7 @@ from strop.methods import (
 from strop.search.contrast import contrast_rate
 from strop.search.explain import Explanation, explain
 from strop.search.filtered import Selected, Selections
-from strop.search.hits import Passages, read_hits
+from strop.search.hits import read_hits
 from strop.search.layout import Layout
 from strop.search.leaks import Embed, drop_leaks
 from strop.search.scoring import Fetched
@@ -270,8 +270,10 @@ class Searcher:
                 places = selected.places[places]
             if method.bm25 != "only" and not self.views.fixed:
                 self._verify(view, method, np.unique(places))
-            passages = Passages(self.catalog, self.views, view, method, moved, query_texts)
-            return read_hits(view, (scores, places), fields, passages)
+            return read_hits(
+                self.catalog, self.views, view, method, moved, query_texts,
+                (scores, places), fields,
+            )  # fmt: skip
 
     def _verify(self, view: View, method: Method, places: Ints) -> None:
         """Compare the rows behind the documents at ``places`` with their checksums."""
