@@ -177,7 +177,7 @@ class Searcher:
             remedy = (
                 f"Make it: strop queries {self.catalog.folder} --style sentences"
                 if name == "sentences"
-                else f"Import one: strop queries {self.catalog.folder} --file FILE --style {name}"
+                else f"Import one: strop queries {self.catalog.folder} --file FILE --set {name}"
             )
             raise BadInput(
                 f"{self.catalog.folder} has no query set {name!r}"
