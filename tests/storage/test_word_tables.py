@@ -89,7 +89,6 @@ terms = st.lists(st.sampled_from(["a", "b", "猫", "c"]), max_size=4)
 change = st.one_of(
     st.tuples(st.just("put"), st.sampled_from(SOURCES), st.sampled_from(NUMBERS), terms),
     st.tuples(st.just("remove"), st.sampled_from(SOURCES), st.sets(st.sampled_from(NUMBERS))),
-    st.tuples(st.just("remove_source"), st.sampled_from(SOURCES)),
     st.tuples(st.just("flush")),
     st.tuples(st.just("compact")),
 )
@@ -115,8 +114,6 @@ def check_changes(changes: list[tuple[Any, ...]]) -> None:
             source, numbers = arguments
             for number in numbers:
                 model.get(source, {}).pop(number, None)
-        elif name == "remove_source":
-            model.pop(arguments[0], None)
         elif name == "flush":
             followed = {one: load_source(connection, one, known) for one, known in followed.items()}
             assert_sees(connection, followed, model)
