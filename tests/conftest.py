@@ -16,8 +16,13 @@ from hypothesis import HealthCheck, settings
 
 from strop.types import Document
 
-# On a crowded machine drawing examples may take long: that is no failure.
-settings.register_profile("strop", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# On a crowded machine drawing examples may take long: that is no failure. Fixtures that examples
+# share are folders to make new files in, or are only read.
+settings.register_profile(
+    "strop",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 settings.load_profile("strop")
 
 

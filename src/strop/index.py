@@ -18,7 +18,7 @@ from strop.io.sentences import MOST
 from strop.methods import Method, check_count
 from strop.references.settings import ReferenceSettings
 from strop.search.explain import Explanation
-from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
+from strop.search.queries import as_queries, check_fields, text_and_vector, texts_and_vectors
 from strop.search.sampling import recall
 from strop.search.searcher import Searcher
 from strop.storage.intake import EmbedderSpec, placed
@@ -165,18 +165,18 @@ class Index:
     def import_queries(
         self,
         lists: Mapping[str, Sequence[str]] | Iterable[tuple[str, str, Sequence[str]]],
-        style: str,
+        name: str,
         *,
         n: int | None = None,
         progress: Progress | None = None,
     ) -> tuple[int, int, list[str]]:
-        """Import queries written elsewhere as the set ``style``; a new list replaces the old one.
+        """Import queries written elsewhere as the set ``name``; a new list replaces the old one.
 
         ``lists`` maps document ids to queries, or yields (place, id, queries). Returns the
         numbers of lists and queries, and the unknown ids.
         """
         with self._workspace.writing():
-            imported = self.catalog.sets.import_lists(style, lists, n)
+            imported = self.catalog.sets.import_lists(name, lists, n)
             self._embed_new(progress)
         return imported
 
@@ -228,10 +228,10 @@ class Index:
 
         return triplets(self.catalog, self.searcher.require(name), negatives)
 
-    def augment(self, style: str, progress: Progress | None = None) -> None:
+    def augment(self, name: str, progress: Progress | None = None) -> None:
         """Embed each document's text with its queries of a set appended (doc2query, docexp)."""
-        self.searcher.require(style)
-        self._workspace.augment(style, progress)
+        self.searcher.require(name)
+        self._workspace.augment(name, progress)
 
     def select_references(
         self,
@@ -282,6 +282,7 @@ class Index:
         ``vectors`` replace the embedding of texts; vectors alone have no words.
         """
         k, filter_ = check_count("k", k), None if where is None else read_filter(where)
+        check_fields(fields)
         queries = as_queries(queries)
         with self.catalog.reading():
             self._workspace.warn_if_unfinished()

@@ -415,7 +415,7 @@ def test_queries_replace_and_report_unknown_ids(index: Path, tmp_path: Path) -> 
             {"id": "nowhere", "queries": ["x"]},
         )
     )
-    args = ["--style", "contrastive", "--n", "2", "--json"]
+    args = ["--set", "contrastive", "--n", "2", "--json"]
     ran = strop("queries", index, "--file", lists, *args)
     assert ran.json["set"] == "contrastive"
     assert (ran.json["queries"], ran.json["documents"], ran.json["unknown_ids"]) == (2, 1, 1)
@@ -434,10 +434,11 @@ def test_queries_of_an_older_text_are_named_and_can_be_kept(index: Path, tmp_pat
     file, changed = tmp_path / "queries.jsonl", tmp_path / "changed.jsonl"
     file.write_text(jsonl({"id": "shutil.move", "queries": ["what is it"]}))
     changed.write_text(jsonl({"id": "shutil.move", "text": "Something else."}))
-    assert strop("queries", index, "--file", file, "--style", "simple").code == 0
+    assert strop("queries", index, "--file", file, "--set", "mine").code == 0
     assert strop("add", index, changed).code == 0
     shown = " ".join(strop("info", index).stdout.split())
     assert "1 list older than its text" in shown
+    assert f"strop queries {index} --set mine --file FILE" in shown
     assert "--keep-queries" in shown
     assert strop("add", index, changed, "--keep-queries", "--json").json["unchanged"] == 1
     assert "older than" not in strop("info", index).stdout

@@ -55,7 +55,7 @@ def called(caller: str, url: str, **options: Any) -> Any:
 # -- bodies ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(max_size=300), st.integers(1, 40), st.integers(1, 60), st.booleans())
 def test_any_text_in_any_pieces(text: str, piece: int, size: int, whole: bool) -> None:
     body = json.dumps(text).encode()

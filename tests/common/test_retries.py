@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from helpers.lm import FakeClock
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.common.http import retry_after
@@ -38,7 +38,6 @@ def test_calls_refused_together_halve_the_number_once() -> None:
     assert gate.limit == 5
 
 
-@settings(deadline=None)
 @given(st.integers(1, 8), st.lists(st.sampled_from("okay crowd fail wait".split()), max_size=60))
 def test_the_number_stays_within_its_bounds(most: int, outcomes: list[str]) -> None:
     clock = FakeClock()

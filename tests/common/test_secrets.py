@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 from helpers.lm import KEY
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.common.secrets import HIDDEN, key_for, one_line, redact
@@ -70,7 +70,6 @@ def test_keys_in_base64(
     assert len(left[2]) <= len(after) * 4 / 3 + 4
 
 
-@settings(deadline=None)
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_texts_without_keys_stay(left: str, right: str) -> None:
     with pytest.MonkeyPatch.context() as patch:

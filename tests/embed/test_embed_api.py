@@ -110,7 +110,8 @@ def test_retry_after_in_seconds_is_honoured(server: Server) -> None:
     server.script = [answer(429, {}, Retry_After="0.3")]
     start = time.monotonic()
     api(server).embed(["a"], "query")
-    assert 0.3 <= time.monotonic() - start < 3
+    assert time.monotonic() - start >= 0.3
+    assert len(server.requests) == 2
 
 
 def test_retry_after_as_a_date_is_honoured(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,14 +147,13 @@ def test_a_server_that_hangs_is_tried_again(server: Server) -> None:
     done = threading.Event()
 
     def hang(handler: Handler, body: dict[str, Any]) -> None:
-        done.wait(10)
+        done.wait(60)
 
     server.script = [hang]
-    start = time.monotonic()
-    got = api(server, timeout=0.2).embed(["a"], "query")
+    got = api(server, timeout=1.0).embed(["a"], "query")
+    assert not done.is_set()
     done.set()
     np.testing.assert_allclose(got, expected(["a"]), atol=1e-6)
-    assert time.monotonic() - start < 5
 
 
 def test_a_dropped_connection_is_tried_again(server: Server) -> None:
@@ -295,11 +295,13 @@ def test_blank_texts_are_never_sent(server: Server) -> None:
 
 
 def test_concurrency_is_used_and_bounded(server: Server) -> None:
-    def slow(handler: Handler, body: dict[str, Any]) -> None:
-        time.sleep(0.05)
+    three = threading.Barrier(3, timeout=60)
+
+    def together(handler: Handler, body: dict[str, Any]) -> None:
+        three.wait()
         good(handler, body)
 
-    server.default = slow
+    server.default = together
     texts = [f"text {i}" for i in range(24)]
     got = api(server, batch_size=2, concurrency=3).embed(texts, "query")
     np.testing.assert_allclose(got, expected(texts), atol=1e-6)
@@ -319,13 +321,13 @@ def test_a_failure_ends_the_waiting_of_others(server: Server) -> None:
             time.sleep(0.1)
             handler.reply(401, {})
         else:
-            handler.reply(429, {}, Retry_After="30")
+            handler.reply(429, {}, Retry_After="60")
 
     server.default = by_text
     start = time.monotonic()
     with pytest.raises(ServiceError, match="401"):
         api(server, batch_size=1).embed(["bad", "slow"], "query")
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 30
 
 
 def test_dim_is_learnt_once_and_with_a_word(server: Server) -> None:

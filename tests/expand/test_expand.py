@@ -192,7 +192,7 @@ def test_rede_rf_writes_passages_where_nothing_is_relevant(index: Index) -> None
 
 
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=6), st.integers(1, 4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_hyde_holds_for_any_passages(words: list[str], samples: int) -> None:
     with tempfile.TemporaryDirectory() as folder, create(Path(folder) / "index") as index:
         lm = Scripted(lambda prompt, at: " ".join(words[at % len(words) :]))

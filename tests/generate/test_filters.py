@@ -161,7 +161,7 @@ def test_filters_report_what_they_drop() -> None:
     assert [reason for reason, _ in loose.dropped] == ["empty", "duplicate", "wrong script"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.text(max_size=40), max_size=8),
     st.text(max_size=80) | st.sampled_from(list(SCRIPTS.values())),

@@ -19,7 +19,7 @@ PACKED = PromptSettings(packed=True)
 SIMPLE = PromptSettings("simple")
 SMALL = PromptSettings("simple", profile="small")
 ARGUMENTS = PromptSettings(noun="counter-argument passage")
-SHORT = settings(max_examples=20, deadline=None)
+SHORT = settings(max_examples=20)
 
 
 def queries(text: str, of: PromptSettings = PLAIN, truncated: bool = False) -> list[str]:
@@ -319,7 +319,7 @@ _NASTY = st.lists(
 ).map("".join)  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     text=st.text(max_size=300) | _NASTY,
     of=st.sampled_from([PLAIN, PACKED, SIMPLE, SMALL, ARGUMENTS]),

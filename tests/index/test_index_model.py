@@ -248,7 +248,5 @@ class IndexAgainstModel(RuleBasedStateMachine):
         assert all(set_["waiting"] == 0 for set_ in info["sets"].values())
 
 
-IndexAgainstModel.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=12, deadline=None
-)
+IndexAgainstModel.TestCase.settings = settings(max_examples=25, stateful_step_count=12)
 TestIndexAgainstModel = IndexAgainstModel.TestCase

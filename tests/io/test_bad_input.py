@@ -562,7 +562,7 @@ def test_one_unknown_id_among_good_ones_removes_none(index: Path, tmp_path: Path
     [
         (["--method", "blunt"], ["no method 'blunt'", "trad, sharp, simsharp"]),
         (["--method", "consharp"], ["no query set 'contrastive'", "sentences, simple",
-                                    "strop queries INDEX --file FILE --style contrastive"]),
+                                    "strop queries INDEX --file FILE --set contrastive"]),
         (["--method", "docexp"], ["no query set 'contrastive'"]),
         (["--method", "sharp:beta=1"], ["'beta' is not one of: alpha, temperature (T), sets, n"]),
         (["--method", "sharp:alpha=big"], ["'big' is no value for alpha"]),
@@ -614,20 +614,20 @@ def test_a_bad_file_of_queries_changes_nothing(
     lists = tmp_path / "lists.jsonl"
     lists.write_text(jsonl({"id": "shutil.copy", "queries": ["a good one"]}) + line + "\n")
     with unharmed(index):  # the set contrastive is not made
-        failed(strop("queries", index, "--file", lists, "--style", style), lists, *said)
+        failed(strop("queries", index, "--file", lists, "--set", style), lists, *said)
 
 
 def test_queries_for_no_document_here(index: Path, tmp_path: Path) -> None:
     lists = tmp_path / "lists.jsonl"
     lists.write_text(jsonl({"id": "d1", "queries": ["a"]}, {"id": "d2", "queries": ["b"]}))
     with unharmed(index):
-        ran = strop("queries", index, "--file", lists, "--style", "hard")
+        ran = strop("queries", index, "--file", lists, "--set", "hard")
         failed(ran, "none of the ids is a document of this index", f"{lists} line 1", "'d1'")
         lists.write_text("")
-        failed(strop("queries", index, "--file", lists, "--style", "hard"), "no lists")
-        ran = strop("queries", index, "--file", tmp_path / "none.jsonl", "--style", "hard")
+        failed(strop("queries", index, "--file", lists, "--set", "hard"), "no lists")
+        ran = strop("queries", index, "--file", tmp_path / "none.jsonl", "--set", "hard")
         failed(ran, "none.jsonl", "No such file")
-        ran = strop("queries", index, "--file", lists, "--style", "my style")
+        ran = strop("queries", index, "--file", lists, "--set", "my style")
         failed(ran, "'my style' cannot name a set")
 
 

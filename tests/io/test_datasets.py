@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from helpers.commands import jsonl
 from helpers.files import complaint, put, read_run
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.errors import BadInput
@@ -32,8 +32,6 @@ from strop.io.datasets import (
 )
 from strop.io.files import atomic_write
 from strop.types import Document
-
-SCRATCH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 # --- queries
 
@@ -284,7 +282,6 @@ names = texts.filter(lambda name: name not in ("_id", "id", "text", "title", "me
 documents = st.builds(Document, ids, texts, texts, st.dictionaries(names, values, max_size=3))
 
 
-@SCRATCH
 @given(
     run=st.dictionaries(
         words, st.dictionaries(words, st.floats(allow_nan=False), min_size=1), max_size=4
@@ -302,7 +299,6 @@ def test_runs_round_trip(
     ]
 
 
-@SCRATCH
 @given(
     qrels=st.dictionaries(words, st.dictionaries(words, st.integers(), min_size=1), max_size=4),
     name=st.sampled_from(["q.qrels", "q.tsv.gz"]),
@@ -316,7 +312,6 @@ def test_qrels_round_trip(tmp_path: Path, qrels: dict[str, dict[str, int]], name
     assert list(found) == list(qrels)
 
 
-@SCRATCH
 @given(corpus=st.lists(documents, max_size=4), ascii=st.booleans(), nested=st.booleans())
 def test_jsonl_corpora_round_trip(
     tmp_path: Path, corpus: list[Document], ascii: bool, nested: bool
@@ -334,7 +329,6 @@ def test_jsonl_corpora_round_trip(
     assert list(read_corpus(path)) == corpus
 
 
-@SCRATCH
 @given(corpus=st.lists(st.tuples(words, cells, cells), max_size=4), tabs=st.booleans())
 def test_csv_corpora_round_trip(
     tmp_path: Path, corpus: list[tuple[str, str, str]], tabs: bool
@@ -346,7 +340,6 @@ def test_csv_corpora_round_trip(
     assert [(d.id, d.title, d.text) for d in read_corpus(path)] == corpus
 
 
-@SCRATCH
 @given(content=st.binary(max_size=60), name=st.sampled_from([*data.FORMATS[1:5], "gz"]))
 def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, name: str) -> None:
     path = tmp_path / ("c.jsonl.gz" if name == "gz" else f"c.{name}")

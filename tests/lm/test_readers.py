@@ -56,7 +56,7 @@ def check_answer(usage: Usage, *texts: str) -> None:
         text.encode()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(JSON)
 def test_any_json_is_a_reply_or_a_failure(body: Any) -> None:
     for read in (read_openai, read_anthropic):
@@ -65,7 +65,7 @@ def test_any_json_is_a_reply_or_a_failure(body: Any) -> None:
             check_answer(answered.usage, answered.text, answered.model)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(COUNTS, JSON)
 def test_a_reply_is_kept_whatever_it_says_of_itself(usage: Any, name: Any) -> None:
     """Its text was paid for."""
@@ -77,7 +77,7 @@ def test_a_reply_is_kept_whatever_it_says_of_itself(usage: Any, name: Any) -> No
         check_answer(answered.usage, answered.model)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(JSON, st.booleans())
 def test_any_json_is_a_result_or_bad_input(record: Any, named: bool) -> None:
     if named and isinstance(record, dict):
@@ -91,7 +91,7 @@ def test_any_json_is_a_result_or_bad_input(record: Any, named: bool) -> None:
             result.error.encode()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.text(max_size=20) | JSON.map(json.dumps), max_size=4))
 def test_any_file_of_replies(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     path: Path = tmp_path_factory.mktemp("replies") / "replies.jsonl"
@@ -105,7 +105,7 @@ def test_any_file_of_replies(tmp_path_factory: pytest.TempPathFactory, lines: li
 def test_any_json_about_a_batch(server: ScriptedServer, family: str) -> None:
     batches = open_batches(model(server, family, retries=0))
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.dictionaries(NAMES, JSON, max_size=6) | JSON, st.lists(JSON, max_size=3))
     def check(body: Any, results: list[Any]) -> None:
         ended = {"status": "completed", "processing_status": "ended", "output_file_id": "f"}
@@ -131,7 +131,7 @@ def test_any_json_about_a_batch(server: ScriptedServer, family: str) -> None:
     check()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(JSON, st.integers(1, 3))
 def test_any_json_is_embeddings_or_a_service_error(body: Any, count: int) -> None:
     import httpx

@@ -168,12 +168,12 @@ def test_closing_hands_over_what_was_on_its_way(server: ScriptedServer, family: 
     lm = model(server, family, concurrency=6, backoff=60.0)
     run: Replies = lm.complete(source())
     first = [next(run) for _ in range(4)]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(server.seen) < len(first) + 2 + 2 and time.monotonic() < deadline:
         time.sleep(0.005)  # until two more are on their way, besides the two refused
     start = time.monotonic()
     rest = run.close()
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 30  # it does not wait for the next try
     assert sorted(r.key for r in (*first, *rest)) == sorted(pulled)
     waited = [r for r in rest if isinstance(r, Failure)]
     sent = {user_text(seen.body).split()[-1] for seen in server.seen}
@@ -189,13 +189,19 @@ def test_closing_hands_over_what_was_on_its_way(server: ScriptedServer, family: 
 
 
 def test_an_interrupt_loses_nothing(server: ScriptedServer) -> None:
-    server.act = lambda seen: Answer(200, server.openai_reply(seen.body), delay=0.4)
+    server.act = lambda seen: Answer(200, server.openai_reply(seen.body), delay=1.0)
     main = threading.get_ident()
+
+    def interrupt() -> None:
+        while len(server.seen) < 5:
+            time.sleep(0.005)
+        signal.pthread_kill(main, signal.SIGINT)
+
     # A process started in the background of a script ignores the signal.
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         run = model(server, concurrency=5).complete(requests(50))
-        threading.Timer(0.15, signal.pthread_kill, (main, signal.SIGINT)).start()
+        threading.Thread(target=interrupt, daemon=True).start()
         with pytest.raises(KeyboardInterrupt):
             next(run)
     finally:

@@ -204,8 +204,9 @@ def test_dropped_connections_are_repeated(
 def test_a_service_that_hangs_is_tried_again(server: ScriptedServer, family: str) -> None:
     server.script.append(hang)
     start = time.monotonic()
-    assert len(replies(model(server, family, timeout=0.3).complete([request()]))) == 1
-    assert 0.3 <= time.monotonic() - start < 5
+    assert len(replies(model(server, family, timeout=1.0).complete([request()]))) == 1
+    assert time.monotonic() - start >= 1.0
+    assert len(server.seen) >= 2
     server.act = hang
     failed = failure(model(server, family, timeout=0.1, retries=1).complete([request()]))
     assert not failed.final

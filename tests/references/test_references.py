@@ -65,7 +65,7 @@ def brute_force(vectors: Vectors, k: int) -> NDArray[np.int64]:
     return found
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(1, 60), st.integers(2, 8), st.integers(1, 70))
 def test_neighbours_are_those_of_brute_force(seed: int, n: int, dim: int, k: int) -> None:
     vectors = with_twins_and_zeros(seed, n, dim)
@@ -135,7 +135,7 @@ def _distances(points: Vectors) -> Vectors:
     return made
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 10**6), st.integers(3, 100), st.integers(2, 40), st.integers(2, 10))
 def test_silhouette_is_scikit_learns(seed: int, m: int, dim: int, k: int) -> None:
     rng = np.random.default_rng(seed)
@@ -325,7 +325,7 @@ EDITS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(EDITS, st.integers(0, 60))
 def test_updates_are_the_same_as_a_fresh_run(edits: list[tuple[str, int]], size: int) -> None:
     with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "i", embed) as index:

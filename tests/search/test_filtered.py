@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers.fakes import create, reopen, vectors_of
 from helpers.filters import FILTERS, METADATA
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop import Document, Hits, Index
@@ -68,11 +68,7 @@ def check(index: Index, where: Any, method: str, k: int, exact: bool = False) ->
         np.testing.assert_allclose(hits.scores[q], [ranked[id_] for id_ in found], atol=2e-6)
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    deadline=None,
-    max_examples=25,
-)
+@settings(max_examples=25)
 @given(
     first=st.lists(METADATA, min_size=1, max_size=8),
     second=st.dictionaries(st.integers(0, 8), METADATA, max_size=3),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.cases import make_case
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.common.arrays import unit_rows
@@ -117,7 +117,6 @@ def test_estimates_are_near_the_scores() -> None:
             np.testing.assert_allclose(estimates[:20], right[:20], atol=0.01)  # no queries
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-2, 2, width=32), max_size=60), st.floats(-3, 3), st.floats(-3, 3))
 def test_rows_between(values: list[float], low: float, high: float) -> None:
     array = np.array(values, np.float32)

@@ -7,7 +7,7 @@ import sqlite3
 from collections import Counter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.search.word_scores import WordScores
@@ -52,7 +52,6 @@ words = st.lists(st.sampled_from("abcdefgh"), max_size=8)
 numbers = st.sampled_from([*range(6), 1024, BLOCK - 1, BLOCK, 2 * BLOCK + 5])
 
 
-@settings(deadline=None)
 @given(st.dictionaries(numbers, words), st.dictionaries(numbers, words), words)
 def test_shares_are_by_definition(
     texts: dict[int, list[str]], queries: dict[int, list[str]], query: list[str]

@@ -17,7 +17,8 @@ from strop.common.arrays import unit_rows
 from strop.errors import BadInput
 from strop.methods import Method
 from strop.search.layout import Layout
-from strop.search.words import QueryShares, best_with_words, count_words, fuse
+from strop.search.searcher import Folder
+from strop.search.words import QueryShares, count_words, fuse
 from strop.storage.snapshot import Spans
 from strop.types import Dataset
 
@@ -90,23 +91,28 @@ def test_a_share_is_bm25_of_the_most_there_can_be() -> None:
     assert count_words([]).share("fox").shape == (0,)
 
 
+@pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("weighting", ["none", "softmax"])
-def test_the_best_with_words_are_exact(weighting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_with_words_are_exact(
+    weighting: Any, small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Against adding up all scores, where the two rankings disagree and end early."""
-    monkeypatch.setattr("strop.search.words.FIRST_DEPTH", 5)
+    monkeypatch.setattr("strop.search.words.FIRST_DEPTH", 1)
+    if not small:
+        monkeypatch.setattr("strop.search.layout.NUMPY_UP_TO", 0)
     rng = np.random.default_rng(3)
-    size, dim, k = 300, 8, 4
+    size, dim, k = 300, 8, 1
     names = np.array([f"word{letter}" for letter in "abcdefghijkl"])
     words = count_words(" ".join(rng.choice(names, 5)) for _ in range(size))
     queries = [" ".join(rng.choice(names, 3)) for _ in range(20)]
-    asked = unit_rows(rng.normal(size=(20, dim)))
+    query_vectors = unit_rows(rng.normal(size=(20, dim)))
     own = Spans(unit_rows(rng.normal(size=(size, dim))), np.arange(size), np.ones(size, int))
     counts = rng.integers(0, 4, size)
     rows = unit_rows(rng.normal(size=(int(counts.sum()), dim)))
     layout = Layout(own, [Spans(rows, np.cumsum(counts) - counts, counts)], None)
     method = Method("tried", weighting=weighting, temperature=0.1, words=0.5)
-    scores, places = best_with_words(layout, words, queries, asked, method, k)
-    dense = layout.scan(asked, method, size)
+    scores, places = Folder(layout, None, words).best(query_vectors, queries, k, method)
+    dense = layout.scan(query_vectors, method, size)
     for at, query in enumerate(queries):
         total = 0.5 * words.share(query)
         total[dense[1][at]] += dense[0][at]

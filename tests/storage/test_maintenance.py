@@ -134,6 +134,8 @@ def spoil(index: Index, sql: str) -> None:
         ("UPDATE spans SET start = 9999 WHERE set_id = 0 AND number = 3", "impossible rows"),
         ("UPDATE spans SET start = 0 WHERE set_id = 1", "impossible rows"),
         ("UPDATE spans SET count = count + 1 WHERE set_id = 2 AND number = 3", "impossible rows"),
+        (f"UPDATE spans SET count = {2**63 - 1} WHERE set_id = 0", "impossible rows"),
+        (f"UPDATE spans SET count = {-(2**63)} WHERE number = 3", "impossible rows"),
         ("DELETE FROM spans WHERE set_id = 0 AND number = 3", "have no vector and wait for none"),
         ("DELETE FROM spans WHERE set_id = 1 AND number = 3", "have no sentences and wait"),
         ("UPDATE meta SET value = 7 WHERE key = 'documents'", "are counted as 7"),

@@ -81,7 +81,7 @@ def take(index: Index, name: str, *arguments: Any) -> None:
         getattr(index, name)()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(step, max_size=12), st.sampled_from([1, 8192]))
 def test_words_are_those_of_the_texts(steps: list[tuple[Any, ...]], wide: int) -> None:
     with (

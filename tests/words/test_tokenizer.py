@@ -6,7 +6,7 @@ import threading
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.errors import BadInput
@@ -75,7 +75,6 @@ def test_terms_of_a_query(text: str, terms: list[str]) -> None:
     assert TOKENIZER.query(text) == terms
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_a_query_finds_the_text_itself(text: str) -> None:
     document, query = TOKENIZER.document(text), TOKENIZER.query(text)
@@ -87,7 +86,6 @@ def test_a_query_finds_the_text_itself(text: str) -> None:
         term.encode()
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_terms_do_not_depend_on_the_normal_form(text: str) -> None:
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
@@ -95,7 +93,6 @@ def test_terms_do_not_depend_on_the_normal_form(text: str) -> None:
         assert TOKENIZER.document(same) == TOKENIZER.document(text)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["fox", "c", "चाय", "東京", "10", "e-mail", "Ünal"])))
 def test_white_space_separates(words: list[str]) -> None:
     apart = [term for word in words for term in TOKENIZER.document(word)]
@@ -103,7 +100,6 @@ def test_white_space_separates(words: list[str]) -> None:
     assert TOKENIZER.document("\u3000".join(words)) == apart
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(codec="ascii")))
 def test_plain_text_takes_no_other_way(text: str) -> None:
     assert TOKENIZER.document(text + " é") == [*TOKENIZER.document(text), "e"]

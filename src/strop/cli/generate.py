@@ -76,7 +76,7 @@ _PROMPT = together(
 
 @verb(
     INDEX,
-    click.option("--style", help="contrastive, simple, negative; sentences; or a name for --file."),
+    click.option("--style", help="Kind of queries: contrastive, simple, negative; sentences."),
     click.option("--file", help='Lines {"id": …, "queries": […]}; - for standard input.'),
     click.option("--n", type=COUNT, help="From a file or sentences: at most N for each document."),
     MODEL,
@@ -106,7 +106,7 @@ def queries(path: Path, **given: Any) -> Answer:
     \b
     strop queries INDEX --lm openai:gpt-4.1-mini --style contrastive --dry-run
     strop queries INDEX --lm openai:gpt-4.1-mini --style contrastive --budget 5
-    strop queries INDEX --file simple.jsonl --style simple
+    strop queries INDEX --file simple.jsonl --set simple
     strop queries INDEX --style sentences
 
     A language model writes them (--lm), a file has them (--file), or they are the documents' own
@@ -119,7 +119,8 @@ def queries(path: Path, **given: Any) -> Answer:
         if given["lm"] is None and given["queries_out"] is not None:
             return _written(index, given["into"] or given["style"], given["queries_out"])
         if given["lm"] is None:
-            return _imported(index, given["style"], given["file"], given["n"], progress)
+            name = given["into"] or given["style"]
+            return _imported(index, name, given["file"], given["n"], progress)
         generation = _generation(index, given)
         answer = _run(generation, given, progress)
         if given["queries_out"] is not None:
@@ -179,18 +180,16 @@ def _check_usage(given: dict[str, Any]) -> None:
             source = ctx.get_parameter_source(option.name or "")
             if option.name not in _WITHOUT_LM and source is click.core.ParameterSource.COMMANDLINE:
                 raise click.UsageError(f"{option.opts[0]} is for --lm")
-        named = style or given["into"]
+        makes_sentences = style == "sentences" and out is None
         wrong = {
             "--queries-out writes what is in the index: not with --file":
                 file is not None and out is not None,
-            "--set is for --lm and --queries-out; else --style names the set":
-                given["into"] is not None and out is None,
-            "--queries-out needs --style or --set: which set?": out is not None and named is None,
-            "--style names the set: sentences, or with --file simple, …": named is None,
-            f"who writes {style} queries? Give --lm SPEC, or --file FILE":
-                out is None and file is None and style in STYLES,
-            "give --file with every --style but sentences, which needs none":
-                out is None and (file is None) != (style == "sentences"),
+            "--set or --style: which set?": style is None and given["into"] is None,
+            "--set names the set; --style does so where there is none: give one":
+                style is not None and given["into"] is not None,
+            "--style sentences needs no --file": makes_sentences and file is not None,
+            f"who writes {style or given['into']} queries? Give --lm SPEC, or --file FILE":
+                out is None and file is None and not makes_sentences,
         }  # fmt: skip
     for message, holds in wrong.items():
         if holds:
@@ -367,7 +366,7 @@ def _command_again(args: list[str]) -> list[str]:
 
 
 def _imported(
-    index: Index, style: str, file: str | None, n: int | None, progress: Progress | None
+    index: Index, name: str, file: str | None, n: int | None, progress: Progress | None
 ) -> Answer:
     """Make a set from a file, or from the documents' sentences."""
     from strop.io.datasets import read_query_lists
@@ -378,9 +377,9 @@ def _imported(
         index.sharpen("sentences", n=n or MOST, progress=progress)
     else:
         lists = read_query_lists(file)
-        *_, unknown = index.import_queries(lists, style, n=n, progress=progress)
+        *_, unknown = index.import_queries(lists, name, n=n, progress=progress)
     info = index.info()
-    about = info["sets"][style]
+    about = info["sets"][name]
     warnings = []
     if info["tuned"] and not info["tuned"]["in_use"]:
         again = f"strop tune {shlex.quote(str(index.path))}"
@@ -389,8 +388,8 @@ def _imported(
         lists_of = counted(len(unknown), "list of an unknown id", "lists of unknown ids")
         warnings.append(f"left out {lists_of} (first: {unknown[0]})")
     queries_ = counted(about["queries"], "query")
-    message = f"set {style}: {queries_} for {counted(about['documents'], 'document')}"
-    value = {"set": style, **about, "unknown_ids": len(unknown)}
+    message = f"set {name}: {queries_} for {counted(about['documents'], 'document')}"
+    value = {"set": name, **about, "unknown_ids": len(unknown)}
     return Answer(value, message, warnings=warnings)
 
 

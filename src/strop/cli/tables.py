@@ -35,7 +35,7 @@ def standard_output() -> Console:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Return a text to be table as it is: no markup, no emoji codes, no control characters."""
+    """Return a text that is shown as it is: no markup, no emoji codes, no control characters."""
     return Text(escape_controls(text.replace("\r\n", "\n")), style)
 
 
@@ -263,8 +263,11 @@ def _contents(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _renewal(name: str, of: dict[str, Any], path: str) -> str:
     """Say how the queries of an older text come to count again."""
-    command = f"strop queries {shlex.quote(path)} --style {name}"
-    how = f"{command} --lm MODEL" if of["source"] == "lm" else f"{command} --file FILE"
+    how = f"strop queries {shlex.quote(path)} --set {name}"
+    if of["source"] == "lm":
+        how += f" --style {of['settings']['prompt']['style']} --lm {of['lm']}"
+    else:
+        how += " --file FILE"
     keep = f"strop add {shlex.quote(path)} CORPUS --keep-queries"
     old = of["older_than_text"]
     lists = "1 list older than its text" if old == 1 else f"{old:,} lists older than their texts"

@@ -20,7 +20,7 @@ from strop.generate.plan import Estimate, GenerationSettings, Plan, QueryList
 from strop.lm import LM, load
 from strop.lm.batches import Status
 from strop.lm.prices import Price
-from strop.storage.intake import check_style
+from strop.storage.intake import check_set_name
 from strop.storage.workspace import Workspace
 from strop.types import Progress
 
@@ -86,7 +86,7 @@ class Generation:
         self._workspace, self._steps = workspace, steps
         self._catalog = workspace.catalog
         self.name = into or settings.prompt.style
-        check_style(self.name)
+        check_set_name(self.name)
         known = self._catalog.sets.all().get(self.name)
         if known is not None and known.settings["source"] == "file" and not replace:
             raise BadInput(

@@ -233,10 +233,6 @@ class Layout:
                 room[which][mine_at[first] : mine_at[last]] = part
         self._fixed = room
 
-    def scan(self, query_vectors: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
-        """Return the best k documents for each query vector: scores and places, (n, k)."""
-        return self._best(self.moved(query_vectors, method), method, k)
-
     def moved(self, query_vectors: Vectors, method: Method) -> Vectors:
         """Return query vectors (n, dim) as they are compared: whitened, and after feedback.
 
@@ -245,14 +241,18 @@ class Layout:
         if self._whitening is not None:
             query_vectors = self._whitening.apply(query_vectors)
         if method.feedback and self.size:
-            _, places = self._best(query_vectors, method, _FEEDBACK_FROM)
+            _, places = self.scan(query_vectors, method, _FEEDBACK_FROM)
             file = self._files[0]
             first = as_floats(file.vectors[file.start[places.ravel()]]).reshape(*places.shape, -1)
             first = first.mean(axis=1)
             query_vectors = unit_rows(query_vectors + np.float32(method.feedback) * first)
         return query_vectors
 
-    def _best(self, query_vectors: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
+    def scan(self, query_vectors: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
+        """Return the best k documents for each query vector: scores and places, (n, k).
+
+        The query vectors are compared as they are: ``moved`` comes first.
+        """
         k = min(k, self.size)
         shape = (len(query_vectors), k)
         if not k or not len(query_vectors):

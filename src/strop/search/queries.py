@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from strop.common.arrays import unit_rows
 from strop.errors import BadInput
 from strop.methods import Method
-from strop.types import Vectors
+from strop.types import HIT_FIELDS, Vectors
 
 Embed = Callable[[list[str]], Vectors]
 
@@ -61,6 +61,12 @@ def text_and_vector(
     given = as_queries(query if vectors is None else vectors)
     rows = _checked_vectors(given, dim) if isinstance(given, np.ndarray) else embed(given)
     return text, rows[0]
+
+
+def check_fields(fields: Sequence[str]) -> None:
+    """Refuse a name that no field of a hit has."""
+    if isinstance(fields, str) or any(name not in HIT_FIELDS for name in fields):
+        raise BadInput(f"fields is a list of {', '.join(HIT_FIELDS)}, not {fields!r}")
 
 
 def _checked_vectors(vectors: Vectors, dim: int) -> Vectors:

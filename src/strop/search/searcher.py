@@ -86,14 +86,17 @@ class Folder:
     def best(
         self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
     ) -> tuple[Floats, Ints]:
-        """Return the best k documents for each query: scores and places, (n, k)."""
+        """Return the best k documents for each query: scores and places, (n, k).
+
+        ``query_vectors`` are as they are compared (``Layout.moved``).
+        """
         layout, k = self.layout, min(k, self.layout.size)
-        dense_search = layout.scan if self.prefilter is None else self.prefilter.search
+        approximate = None if self.prefilter is None else self.prefilter.search
         if method.bm25 == "no":
             if self.words is None:
-                return dense_search(query_vectors, method, k)
+                return (approximate or layout.scan)(query_vectors, method, k)
             return best_with_words(
-                layout, self.words, query_texts, query_vectors, method, k, dense_search
+                layout, self.words, query_texts, query_vectors, method, k, approximate
             )
         assert self.words is not None
         depth = max(k, DEPTH)
@@ -175,7 +178,7 @@ class Searcher:
             remedy = (
                 f"Make it: strop queries {self.catalog.folder} --style sentences"
                 if name == "sentences"
-                else f"Import one: strop queries {self.catalog.folder} --file FILE --style {name}"
+                else f"Import one: strop queries {self.catalog.folder} --file FILE --set {name}"
             )
             raise BadInput(
                 f"{self.catalog.folder} has no query set {name!r}"
@@ -264,10 +267,8 @@ class Searcher:
             selected = None if where is None else self._selections.of(view.snapshot, where)
             folder = self._folder(view, method, k, exact, selected)
             with np.errstate(over="ignore", invalid="ignore"):  # of damaged rows: verified below
-                scores, places = folder.best(query_vectors, query_texts, k, method)
-            moved = (
-                folder.layout.moved(query_vectors, method) if "passage" in fields else query_vectors
-            )
+                moved = folder.layout.moved(query_vectors, method)
+                scores, places = folder.best(moved, query_texts, k, method)
             if selected is not None:
                 places = selected.places[places]
             if method.bm25 != "only" and not self.views.fixed:

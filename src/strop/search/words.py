@@ -162,37 +162,36 @@ def best_with_words(
     query_vectors: Vectors,
     method: Method,
     k: int,
-    dense_search: Ranked | None = None,
+    approximate: Ranked | None = None,
 ) -> tuple[Floats, Ints]:
     """Return the best k documents by line (7): dense score + ``method.words`` * word score.
 
-    ``query_vectors`` (n, dim) stand for the queries. The dense ranking (exact, or that of
-    ``dense_search``) is followed to some depth. A document behind it scores at most its last score
-    + ``method.words`` * its own share, and the shares of all documents are known: those that can
-    be among the best k are scored. Where these are too many, the exact ranking is followed
-    further. Beside a ``dense_search``, which is not exact either, those with the most words do:
-    another would need nearly the last dense score and nearly their share.
+    ``query_vectors`` (n, dim) are as they are compared (``Layout.moved``). The dense ranking is
+    followed to some depth. A document behind it scores at most its last score + ``method.words`` *
+    its own share, and the shares of all documents are known: those that can be among the best k are
+    scored. Where these are too many, the exact ranking is followed further. ``approximate`` is a
+    search that takes the place of the exact one: it is not followed further, because a document
+    missed then would need nearly the last dense score and nearly the largest share.
     """
     size, k = layout.size, min(k, layout.size)
-    moved = layout.moved(query_vectors, method)
     best = np.zeros((len(queries), k), np.float32)
     places = np.zeros((len(queries), k), np.int64)
     if layout.small:  # all are scored
-        for at, dense in enumerate(score(moved, layout.fetched, method) if k else ()):
+        for at, dense in enumerate(score(query_vectors, layout.fetched, method) if k else ()):
             total = dense + np.float32(method.words) * words.share(queries[at])
             places[at] = largest(total, k)
             best[at] = total[places[at]]
         return best, places
     left, depth = np.arange(len(queries) if k else 0), min(size, first_depth(k))
     while len(left):
-        scores, ranked = (dense_search or layout.scan)(query_vectors[left], method, depth)
+        scores, ranked = (approximate or layout.scan)(query_vectors[left], method, depth)
         undecided = []
         for row, at in enumerate(left.tolist()):
             dense, shares = (scores[row], ranked[row]), words.of(queries[at])
             best[at], places[at], missed = _unite(
-                layout, moved[at], dense, shares, method, k, _SCORED * depth
+                layout, query_vectors[at], dense, shares, method, k, _SCORED * depth
             )
-            if missed and dense_search is None and depth < size:
+            if missed and approximate is None and depth < size:
                 undecided.append(at)
         left, depth = np.array(undecided, np.int64), min(size, 8 * depth)
     return best, places

@@ -121,8 +121,8 @@ class Facets:
                 "SELECT name, kind, value, number FROM facets LEFT JOIN fields USING (field)"
             )
             # Sums of hashes: the order of rows does not matter, and no row is held in memory.
-            if sum(map(hash, stored)) == sum(
-                hash((*row, number)) for number, rows in _everything(connection) for row in rows
+            if sum(map(_hash, stored)) == sum(
+                _hash((*row, number)) for number, rows in _everything(connection) for row in rows
             ):
                 return ""
         return "the values that filters read are not those of the metadata"
@@ -157,6 +157,17 @@ class Facets:
                 " ORDER BY name"
             ).fetchall()
         return [bytes(name[:_LONGEST]).decode("utf-8", "replace") for (name,) in rows]
+
+
+def _hash(row: tuple[bytes | None, int, Any, int]) -> int:
+    """Return a hash of a row; of its text, because Python's hashes of -1 and -2 are equal.
+
+    Numbers that SQLite takes for equal are written alike: 1, 1.0 and true; 0.0 and -0.0.
+    """
+    name, kind, value, number = row
+    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
+        value = int(value)
+    return hash(repr((name, kind, value, number)))
 
 
 def _both(left: Ints, right: Ints) -> Ints:

@@ -65,11 +65,11 @@ def checked_record(index: Path, record: Any) -> dict[str, Any]:
     return checked
 
 
-def check_style(style: str) -> None:
-    """Refuse a name that a set of imported queries cannot have."""
-    if style == "sentences" or not style.replace("-", "").replace("_", "").isalnum():
+def check_set_name(name: str) -> None:
+    """Refuse a name that a set of imported or generated queries cannot have."""
+    if name == "sentences" or not name.replace("-", "").replace("_", "").isalnum():
         raise BadInput(
-            f"{style!r} cannot name a set of queries: use letters, digits, - and _, and not"
+            f"{name!r} cannot name a set of queries: use letters, digits, - and _, and not"
             " 'sentences'"
         )
 

@@ -184,8 +184,9 @@ class VectorLedger:
             )
         ]
         connection.execute(
-            "UPDATE files SET live = live - ?, lists = lists - ? WHERE set_id = ?",
-            (sum(counts), sum(count > 0 for count in counts), set_id),
+            "UPDATE files SET live = max(0, live - ?), lists = lists - ? WHERE set_id = ?",
+            # Damaged spans may have any count; a repair counts anew.
+            (min(max(sum(counts), 0), 2**62), sum(count > 0 for count in counts), set_id),
         )
         self.log(connection, numbers)
 

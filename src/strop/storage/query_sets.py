@@ -12,7 +12,7 @@ from strop.errors import BadInput
 from strop.io.files import checked_string
 from strop.methods import check_count
 from strop.storage.database import Database, sensible
-from strop.storage.intake import check_style
+from strop.storage.intake import check_set_name
 from strop.storage.ledger import DERIVED, VectorLedger
 from strop.storage.settings import Settings
 from strop.storage.texts import find_document, remove_queries, write_queries
@@ -146,7 +146,7 @@ class QuerySets:
 
     def rename(self, old: str, new: str) -> None:
         """Give a set another name, also for its augmented texts and in tuned settings."""
-        check_style(new)
+        check_set_name(new)
         with self._database.writing() as connection:
             set_ = self.named(old)
             if set_.derived:
@@ -188,24 +188,24 @@ class QuerySets:
 
     def import_lists(
         self,
-        style: str,
+        name: str,
         lists: Mapping[str, Sequence[str]] | Iterable[tuple[str, str, Sequence[str]]],
         n: int | None = None,
     ) -> tuple[int, int, list[str]]:
-        """Store lists written elsewhere in the set ``style``, all or none; they wait for vectors.
+        """Store lists written elsewhere in the set ``name``, all or none; they wait for vectors.
 
         They are queries by document id, or (place, id, queries). Several lists for one document
         are pooled in their order; of each pool the first n count. Returns how many documents and
         queries were stored, and the ids not in the index.
         """
-        check_style(style)
+        check_set_name(name)
         if n is not None:
             check_count("n", n)
         if isinstance(lists, Mapping):
             lists = [("the given lists", id_, texts) for id_, texts in lists.items()]
         unknown: list[str] = []
         with self._database.writing() as connection:  # the set and its lists, or neither
-            set_ = self.ensure(style, {"source": "file", "kind": "query"})
+            set_ = self.ensure(name, {"source": "file", "kind": "query"})
             connection.execute("DROP TABLE IF EXISTS temp.pooled")
             connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
             for place, id_, texts in lists:

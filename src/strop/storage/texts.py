@@ -1,8 +1,11 @@
 """Where texts of documents and of query sets are written, replaced and removed; nowhere else.
 
-The values that filters read are updated here too; words follow by triggers (word_index.py). Each
-function works within the transaction of its caller, who also records the change in the log of the
-ledger.
+The values that filters read are written here, where the old metadata is at hand: only the values
+that differ are touched. Words wait until just before the commit (word_index.py): which lists of
+queries count also depends on spans, which others write later in the transaction.
+
+Each function works within the transaction of its caller, who also records the change in the log of
+the ledger.
 """
 
 from __future__ import annotations

@@ -189,18 +189,6 @@ class WordWriter:
         if having:
             self._set_lengths(source, gone, np.zeros(len(gone), np.int64), living=False)
 
-    def remove_source(self, source: int) -> None:
-        """Remove all words of a source."""
-        self.flush()
-        self._drop(segments_of(self._connection, source))
-        self._connection.execute("DELETE FROM word_lengths WHERE source = ?", (source,))
-        # It stays known: readers must see that what they know of it is gone.
-        self._connection.execute(
-            "UPDATE word_sources SET begun = generation + 1, generation = generation + 1,"
-            " texts = 0, words = 0 WHERE source = ?",
-            (source,),
-        )
-
     def flush(self) -> None:
         """Write what was put."""
         if not self._texts:
