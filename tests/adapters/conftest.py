@@ -9,6 +9,7 @@ import pytest
 # Read when the framework is imported.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"
 os.environ["LANGSMITH_TRACING"] = "false"
+os.environ["PT_TEST_TRANSFORMER_REPORTS"] = "0"  # they come as warnings
 
 
 @pytest.fixture

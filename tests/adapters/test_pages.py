@@ -18,6 +18,7 @@ MODULES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # PyTerrier's, of pandas
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.stem))
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(MODULES[page.stem])
