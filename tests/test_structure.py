@@ -246,6 +246,8 @@ def test_importing_strop_loads_nothing_heavy() -> None:
     [
         ("langchain", "langchain_core"),
         ("haystack", "haystack"),
+        ("llamaindex", "llama_index"),
+        ("pyterrier", "pyterrier"),
         ("mteb", "mteb"),
     ],
 )

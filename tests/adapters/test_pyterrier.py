@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +17,7 @@ from pyterrier.testing import transformer_test_class
 
 from strop import Index, evaluate
 from strop.adapters.pyterrier import StropIndex, StropRetriever, read_metadata
+from strop.adapters.shared import open_collection
 from strop.errors import BadIndex
 from strop.io.datasets import read_dataset
 
@@ -27,31 +25,27 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")  # PyTerrier's, of pandas
 
 
-def _animals(path: Path) -> StropIndex:
-    records = [
-        {"docno": one.id, "title": one.title, "text": one.text, "legs": 2 if one.title else 4}
-        for one in ANIMALS
-    ]
-    return StropIndex(path).index(records)
-
-
-def _retriever(method: str | None = None, **given: Any) -> StropRetriever:
-    folder = Path(tempfile.mkdtemp())
-    made = _animals(folder / "index").retriever(method, **given)
-    shutil.rmtree(folder)  # an open index needs its files no more than by their handles
-    return made
+def _retriever() -> StropRetriever:
+    index = open_collection(None, create=True)
+    assert isinstance(index, Index)
+    index.add(ANIMALS)
+    return StropRetriever(index, "sharp", include_fields=["text"])
 
 
 # A base that is made by a call is nothing that types can follow.
 class TestRetrieverSuite(
-    transformer_test_class(lambda: _retriever("sharp", include_fields=["text"]))  # type: ignore[misc]
+    transformer_test_class(_retriever)  # type: ignore[misc]
 ):
     """Columns in and out, the drawing."""
 
 
 @pytest.fixture
 def animals(tmp_path: Path) -> StropIndex:
-    return _animals(tmp_path / "animals.index")
+    records = [
+        {"docno": one.id, "title": one.title, "text": one.text, "legs": 2 if one.title else 4}
+        for one in ANIMALS
+    ]
+    return StropIndex(tmp_path / "animals.index").index(records)
 
 
 QUERIES = pd.DataFrame({"qid": ["a", "b"], "query": ["who do mice fear", "roots"]})
