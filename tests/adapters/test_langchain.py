@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("langchain_core")
+pytest.importorskip("langchain_tests")
 
 from helpers.animals import ANIMALS
 from helpers.commands import keyed_server
