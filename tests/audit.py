@@ -19,7 +19,7 @@ PERMISSIVE = re.compile(
 )
 COPYLEFT = re.compile(r"GPL|MPL|Mozilla|EUPL|CDDL|Proprietary", re.IGNORECASE)
 # Weak copyleft, used unchanged: it asks nothing of programs that import the package.
-ALLOWED = {"certifi", "hypothesis", "pathspec", "tqdm"}
+ALLOWED = {"certifi", "hypothesis", "orjson", "pathspec", "pyterrier", "tqdm"}
 
 
 def licence_of(package: Distribution) -> str:

@@ -240,9 +240,30 @@ def test_every_package_says_what_lives_there() -> None:
 
 def test_importing_strop_loads_nothing_heavy() -> None:
     heavy = {"torch", "numba", "scipy", "sentence_transformers", "httpx", "pyarrow", "ir_measures"}
-    code = "import sys, strop, strop.cli.main, strop.embed; print(*sys.modules)"
+    heavy |= {"mteb", "langchain_core", "haystack", "llama_index", "pyterrier"}
+    code = "import sys, strop, strop.cli.main, strop.embed, strop.adapters; print(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not heavy & set(out.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("adapter", "package"),
+    [
+        ("langchain", "langchain_core"),
+        ("haystack", "haystack"),
+        ("llamaindex", "llama_index"),
+        ("pyterrier", "pyterrier"),
+        ("mteb", "mteb"),
+    ],
+)
+def test_an_adapter_without_its_extra_names_the_command(adapter: str, package: str) -> None:
+    code = (
+        f"import sys, strop.errors; sys.modules[{package!r}] = None\n"
+        f"try: import strop.adapters.{adapter}\n"
+        "except strop.errors.MissingExtra as error: print(error)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert f"pip install 'strop[{adapter}]'" in out.stdout
 
 
 def test_a_search_loads_what_it_needs(tmp_path: Path) -> None:

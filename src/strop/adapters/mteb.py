@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
         TopRankedDocumentsType,
     )
 
+if find_spec("mteb") is None:  # importing it takes seconds, and is left to its user
+    raise MissingExtra("The adapter for mteb", "mteb")
 
 _HITS = 1_000_000
 """How many hits are in memory at a time."""
@@ -63,10 +66,6 @@ class StropSearch:
         folder: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
-        try:
-            import mteb  # noqa: F401
-        except ImportError:
-            raise MissingExtra("The adapter for mteb", "mteb") from None
         if version is not None and prepare is None:
             raise BadInput("version names what prepare does, and there is no prepare")
         self._embedder = load(embedder, cache=True, **options)

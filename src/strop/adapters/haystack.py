@@ -1,0 +1,382 @@
+"""Haystack: an index as a document store with two retrievers (docs/adapters/haystack.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strop.adapters.shared import (
+    Opened,
+    Where,
+    combined,
+    comparison,
+    found_metadata,
+    framework_embedder,
+    matching,
+    metadata_of,
+    open_collection,
+    raising,
+    remove_known,
+    stored_metadata,
+    writing,
+)
+from strop.embed import Embedder
+from strop.errors import BadInput, MissingExtra
+from strop.filters import Test, read_filter
+from strop.types import Collection, Hit, Kind
+from strop.types import Document as StropDocument
+
+try:
+    from haystack import Document, component, default_from_dict, default_to_dict
+    from haystack.document_stores.errors import DocumentStoreError, DuplicateDocumentError
+    from haystack.document_stores.types import DuplicatePolicy, FilterPolicy, apply_filter_policy
+    from haystack.errors import FilterError
+except ImportError:
+    raise MissingExtra("The adapter for Haystack", "haystack") from None
+
+Filters = dict[str, Any]
+_UNSTORED = ("content", "blob", "score", "embedding", "sparse_embedding")
+
+
+def embedder_of(document_embedder: Any, text_embedder: Any, name: str | None = None) -> Embedder:
+    """Return Haystack's embedders of documents and of queries as the embedder of an index."""
+
+    def embed(texts: list[str], kind: Kind) -> list[Any]:
+        embedders = (document_embedder, text_embedder)
+        for one in embedders:
+            if hasattr(one, "warm_up"):
+                one.warm_up()
+        if kind == "query":
+            return [text_embedder.run(text=text)["embedding"] for text in texts]
+        found = document_embedder.run(documents=[Document(content=text) for text in texts])
+        return [document.embedding for document in found["documents"]]
+
+    return framework_embedder(document_embedder, embed, name)
+
+
+class StropDocumentStore:
+    """An index as a document store: ``StropDocumentStore("my.index")``.
+
+    ``index`` is a folder, where an index is made if there is none, an ``Index``, or a published
+    copy (read only); without it the index is temporary. The index embeds documents and queries
+    itself: with ``embedder``, a name such as ``"minilm"``, or with a ``document_embedder`` and a
+    ``text_embedder`` of Haystack. An embedding that a document has already is not used. ``method``
+    and ``settings`` (``{"alpha": 2}``) are defaults of each search. The index is opened when it
+    is first used.
+    """
+
+    def __init__(
+        self,
+        index: Opened = None,
+        embedder: str | None = None,
+        *,
+        document_embedder: Any = None,
+        text_embedder: Any = None,
+        method: str | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        if (document_embedder is None) != (text_embedder is None):
+            raise ValueError("give document_embedder and text_embedder together")
+        if embedder is not None and document_embedder is not None:
+            raise ValueError("give embedder, or document_embedder and text_embedder, not all three")
+        self._index, self._embedder = index, embedder
+        self._document_embedder, self._text_embedder = document_embedder, text_embedder
+        self._method, self._settings = method, dict(settings or {})
+        self._opened: Collection | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def index(self) -> Collection:
+        """The index, opened now if it was not."""
+        with self._opening, raising(DocumentStoreError):
+            if self._opened is None:
+                embedder: Any = self._embedder
+                if self._document_embedder is not None:
+                    embedder = embedder_of(self._document_embedder, self._text_embedder)
+                self._opened = open_collection(self._index, embedder, create=True)
+        return self._opened
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return how to make this store again: a folder is named, not copied."""
+        place = getattr(self._index, "path", self._index)
+        if place is not None and not isinstance(place, (str, os.PathLike)):
+            raise DocumentStoreError("only an index in a folder can be serialised: give its path")
+        data: dict[str, Any] = default_to_dict(
+            self, index=None if place is None else str(Path(place)), embedder=self._embedder,
+            document_embedder=self._document_embedder, text_embedder=self._text_embedder,
+            method=self._method, settings=self._settings,
+        )  # fmt: skip
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> StropDocumentStore:
+        """Make a store from what ``to_dict`` returned."""
+        store: StropDocumentStore = default_from_dict(cls, data)
+        return store
+
+    # -- documents ------------------------------------------------------------------------
+
+    def count_documents(self) -> int:
+        """Return the number of documents."""
+        return len(self.index)
+
+    def filter_documents(self, filters: Filters | None = None) -> list[Document]:
+        """Return the documents that match, in the order they were written."""
+        return [_document(hit, metadata_of(hit)) for hit in self._matching(filters)]
+
+    def count_documents_by_filter(self, filters: Filters) -> int:
+        """Return how many documents match."""
+        return len(self._matching(filters))
+
+    def write_documents(
+        self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
+    ) -> int:
+        """Write documents, all or none, and return how many; without a policy as with FAIL."""
+        if not isinstance(documents, list) or not all(
+            isinstance(document, Document) for document in documents
+        ):
+            raise ValueError("write_documents takes a list of Documents")
+        for document in documents:
+            if document.content is None and document.blob is not None:
+                raise ValueError(
+                    f"document {document.id!r} has a blob and no text: convert it to text first"
+                )
+        with writing(self.index) as index:
+            known = {document.id for document in documents}
+            known -= index.unknown(known)
+            kept: dict[str, Document] = {}
+            for document in documents:
+                if document.id in known or document.id in kept:
+                    if policy == DuplicatePolicy.SKIP:
+                        continue
+                    if policy != DuplicatePolicy.OVERWRITE:
+                        raise DuplicateDocumentError(f"there is a document {document.id!r} already")
+                kept[document.id] = document
+            with raising(DocumentStoreError):
+                index.add(_stored(document) for document in kept.values())
+        return len(documents) if policy == DuplicatePolicy.OVERWRITE else len(kept)
+
+    def delete_documents(self, document_ids: list[str]) -> None:
+        """Delete documents by id; one that is not there is no error."""
+        with raising(DocumentStoreError):
+            remove_known(self.index, document_ids)
+
+    def delete_all_documents(self) -> None:
+        """Delete all documents."""
+        with raising(DocumentStoreError), writing(self.index) as index:
+            index.keep_only([])
+
+    def delete_by_filter(self, filters: Filters) -> int:
+        """Delete the documents that match; return how many."""
+        ids = [hit.id for hit in self._matching(filters)]
+        self.delete_documents(ids)
+        return len(ids)
+
+    def update_by_filter(self, filters: Filters, meta: dict[str, Any]) -> int:
+        """Set these fields in the metadata of documents that match; return how many."""
+        hits = self._matching(filters)
+        with raising(DocumentStoreError), writing(self.index) as index:
+            index.add(
+                StropDocument(hit.id, hit.text, hit.title, {**hit.metadata, **meta}) for hit in hits
+            )
+        return len(hits)
+
+    def _matching(self, filters: Filters | None) -> list[Hit]:
+        return matching(self.index, to_where(filters))
+
+    # -- the same, in a thread ------------------------------------------------------------
+
+    async def count_documents_async(self) -> int:
+        """Return the number of documents."""
+        return await asyncio.to_thread(self.count_documents)
+
+    async def filter_documents_async(self, filters: Filters | None = None) -> list[Document]:
+        """Return the documents that match, in the order they were written."""
+        return await asyncio.to_thread(self.filter_documents, filters)
+
+    async def count_documents_by_filter_async(self, filters: Filters) -> int:
+        """Return how many documents match."""
+        return await asyncio.to_thread(self.count_documents_by_filter, filters)
+
+    async def write_documents_async(
+        self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
+    ) -> int:
+        """Write documents, all or none, and return how many."""
+        return await asyncio.to_thread(self.write_documents, documents, policy)
+
+    async def delete_documents_async(self, document_ids: list[str]) -> None:
+        """Delete documents by id."""
+        await asyncio.to_thread(self.delete_documents, document_ids)
+
+    async def delete_all_documents_async(self) -> None:
+        """Delete all documents."""
+        await asyncio.to_thread(self.delete_all_documents)
+
+    async def delete_by_filter_async(self, filters: Filters) -> int:
+        """Delete the documents that match; return how many."""
+        return await asyncio.to_thread(self.delete_by_filter, filters)
+
+    async def update_by_filter_async(self, filters: Filters, meta: dict[str, Any]) -> int:
+        """Set these fields in the metadata of documents that match; return how many."""
+        return await asyncio.to_thread(self.update_by_filter, filters, meta)
+
+    # -- searching ------------------------------------------------------------------------
+
+    def search(
+        self, query: str | list[float], top_k: int, filters: Filters | None, **settings: Any
+    ) -> list[Document]:
+        """Return the best documents for a text or a vector; retrievers call this."""
+        asked: Any = query if isinstance(query, str) else np.array([query], np.float32)
+        given = {key: value for key, value in settings.items() if value is not None}
+        chosen = {"method": self._method, **self._settings, **given}
+        where = to_where(filters)
+        with raising(ValueError, BadInput):
+            (hits,) = self.index.search(asked, top_k, where=where, **chosen)
+        return [_document(hit, found_metadata(hit), hit.score) for hit in hits]
+
+
+class _Retriever:
+    """What the two retrievers share."""
+
+    def __init__(
+        self,
+        document_store: StropDocumentStore,
+        *,
+        top_k: int = 10,
+        filters: Filters | None = None,
+        filter_policy: str | FilterPolicy = FilterPolicy.REPLACE,
+        method: str | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(document_store, StropDocumentStore):
+            raise ValueError("document_store must be a StropDocumentStore")
+        self.document_store, self.top_k, self.filters = document_store, top_k, filters
+        self.filter_policy = (
+            FilterPolicy.from_str(filter_policy)
+            if isinstance(filter_policy, str)
+            else filter_policy
+        )
+        self.method, self.settings = method, dict(settings or {})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return how to make this component again."""
+        data: dict[str, Any] = default_to_dict(
+            self, document_store=self.document_store, top_k=self.top_k, filters=self.filters,
+            filter_policy=self.filter_policy.value, method=self.method, settings=self.settings,
+        )  # fmt: skip
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Any:
+        """Make a component from what ``to_dict`` returned."""
+        return default_from_dict(cls, data)
+
+    def _find(
+        self, query: str | list[float], filters: Filters | None, top_k: int | None
+    ) -> dict[str, list[Document]]:
+        chosen = apply_filter_policy(self.filter_policy, self.filters, filters)
+        k = self.top_k if top_k is None else top_k
+        settings = {"method": self.method, **self.settings}
+        return {"documents": self.document_store.search(query, k, chosen, **settings)}
+
+
+@component
+class StropTextRetriever(_Retriever):
+    """Retrieves by a query's text. The index embeds it, and its words can count too.
+
+    The score is strop's; ``meta["strop_passage"]`` is the part of the document nearest to the
+    query.
+    """
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self, query: str, filters: Filters | None = None, top_k: int | None = None
+    ) -> dict[str, list[Document]]:
+        """Return the best documents for a text."""
+        return self._find(query, filters, top_k)
+
+    @component.output_types(documents=list[Document])
+    async def run_async(
+        self, query: str, filters: Filters | None = None, top_k: int | None = None
+    ) -> dict[str, list[Document]]:
+        """Return the best documents for a text."""
+        return await asyncio.to_thread(self._find, query, filters, top_k)
+
+
+@component
+class StropEmbeddingRetriever(_Retriever):
+    """Retrieves by a query's embedding, from the index's own model. It has no words."""
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self,
+        query_embedding: list[float],
+        filters: Filters | None = None,
+        top_k: int | None = None,
+    ) -> dict[str, list[Document]]:
+        """Return the best documents for an embedding."""
+        return self._find(query_embedding, filters, top_k)
+
+    @component.output_types(documents=list[Document])
+    async def run_async(
+        self,
+        query_embedding: list[float],
+        filters: Filters | None = None,
+        top_k: int | None = None,
+    ) -> dict[str, list[Document]]:
+        """Return the best documents for an embedding."""
+        return await asyncio.to_thread(self._find, query_embedding, filters, top_k)
+
+
+def to_where(filters: Filters | None) -> Where | None:
+    """Translate a filter of Haystack's; a bad one is a FilterError."""
+    if not filters:
+        return None
+    with raising(FilterError, BadInput):
+        where = _translated(filters)
+        read_filter(where)
+    return where
+
+
+def _translated(filters: Any) -> Where:
+    if not isinstance(filters, dict):
+        raise BadInput(f"a filter is a dictionary, not {filters!r:.80}")
+    needed = ("operator", "value") if "field" in filters else ("operator", "conditions")
+    for key in needed:
+        if key not in filters:
+            raise BadInput(f"filter: {key!r} is missing in {filters!r:.120}")
+    if "field" in filters:
+        return _comparison(filters["field"], filters["operator"], filters["value"])
+    parts = [_translated(part) for part in filters["conditions"]]
+    return combined(str(filters["operator"]).lower(), parts)
+
+
+def _comparison(field: str, operator: str, value: Any) -> Where:
+    name = field.removeprefix("meta.")
+    if field in _UNSTORED:
+        raise BadInput(f"filter: {field!r} cannot be filtered on: use id or fields of meta")
+    if operator in ("in", "not in") and not isinstance(value, list):
+        raise BadInput(f"filter: {field!r}: {operator!r} takes a list, not {value!r:.80}")
+    where = comparison("$id" if field == "id" else name, operator, value)
+    read = read_filter(where)
+    if operator[0] in "<>" and isinstance(read, Test) and read.kind == "string":
+        raise BadInput(
+            f"filter: {field!r}: {operator!r} takes a number or a date such as 2024-05-01, not"
+            f" {value!r:.80}"
+        )
+    return where
+
+
+def _stored(document: Document) -> StropDocument:
+    return StropDocument(
+        document.id, document.content or "", metadata=stored_metadata(document.meta)
+    )
+
+
+def _document(hit: Hit, meta: dict[str, Any], score: float | None = None) -> Document:
+    return Document(id=hit.id, content=hit.text or None, meta=meta, score=score)

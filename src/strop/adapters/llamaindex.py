@@ -1,0 +1,354 @@
+"""LlamaIndex: an index as a retriever and a vector store (docs/adapters/llamaindex.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from strop.adapters.shared import (
+    PASSAGE,
+    Opened,
+    Where,
+    combined,
+    comparison,
+    found_metadata,
+    framework_embedder,
+    matching,
+    metadata_of,
+    open_collection,
+    raising,
+    remove_known,
+    stored_metadata,
+    writing,
+)
+from strop.embed import Embedder
+from strop.errors import BadInput, MissingExtra
+from strop.methods import Method
+from strop.types import Collection, Hit, Kind
+from strop.types import Document as StropDocument
+
+try:
+    from llama_index.core.base.base_retriever import BaseRetriever
+    from llama_index.core.base.embeddings.base import BaseEmbedding
+    from llama_index.core.bridge.pydantic import PrivateAttr
+    from llama_index.core.schema import (
+        BaseNode,
+        MetadataMode,
+        NodeWithScore,
+        QueryBundle,
+        TextNode,
+        TransformComponent,
+    )
+    from llama_index.core.vector_stores.types import (
+        BasePydanticVectorStore,
+        FilterCondition,
+        FilterOperator,
+        MetadataFilter,
+        MetadataFilters,
+        VectorStoreQuery,
+        VectorStoreQueryMode,
+        VectorStoreQueryResult,
+    )
+    from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
+except ImportError:
+    raise MissingExtra("The adapter for LlamaIndex", "llamaindex") from None
+
+QUESTIONS = "questions_this_excerpt_can_answer"
+"""Where LlamaIndex's QuestionsAnsweredExtractor puts its questions."""
+
+
+def embedder_of(model: BaseEmbedding, name: str | None = None) -> Embedder:
+    """Return an embedding model of LlamaIndex as the embedder of an index."""
+
+    def embed(texts: list[str], kind: Kind) -> list[list[float]]:
+        if kind == "query":
+            return [model.get_query_embedding(text) for text in texts]
+        return model.get_text_embedding_batch(texts)
+
+    return framework_embedder(model, embed, name)
+
+
+class StropRetriever(BaseRetriever):
+    """Retrieves from an index: ``StropRetriever("my.index", similarity_top_k=5)``.
+
+    ``index`` is an ``Index``, its folder or a published copy. ``settings`` are further arguments
+    of ``Index.search`` (``alpha``, ``words``…). The metadata of a node has the passage nearest to
+    the query as ``strop_passage``; prompts do not show it.
+    """
+
+    def __init__(
+        self,
+        index: Collection | str,
+        similarity_top_k: int = 10,
+        *,
+        method: str | Method | None = None,
+        filters: MetadataFilters | None = None,
+        settings: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.strop_index = open_collection(index)
+        self._k, self._method, self._where = similarity_top_k, method, to_where(filters)
+        self._settings = dict(settings or {})
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        given = query_bundle.embedding
+        vectors = None if given is None else np.array([given], np.float32)
+        with raising(ValueError, BadInput):
+            (hits,) = self.strop_index.search(
+                query_bundle.query_str, self._k, self._method, where=self._where, vectors=vectors,
+                **self._settings,
+            )  # fmt: skip
+        return [NodeWithScore(node=_found(hit), score=hit.score) for hit in hits]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return await asyncio.to_thread(self._retrieve, query_bundle)
+
+
+class StropVectorStore(BasePydanticVectorStore):
+    """An index as a vector store: ``StropVectorStore("my.index", embedder)``.
+
+    ``index`` is a folder, where an index is made if there is none, an ``Index``, or a published
+    copy (read only); without it the index is temporary. The index embeds nodes and queries
+    itself, with ``embedder``: a name such as ``"minilm"`` or a model of LlamaIndex. Give
+    ``MockEmbedding(embed_dim=1)`` to ``VectorStoreIndex``, so that nothing is embedded twice.
+    ``settings`` are defaults of each search.
+    """
+
+    stores_text: bool = True
+    is_embedding_query: bool = False
+    _collection: Any = PrivateAttr()
+    _method: Any = PrivateAttr()
+    _settings: dict[str, Any] = PrivateAttr()
+
+    def __init__(
+        self,
+        index: Opened = None,
+        embedder: BaseEmbedding | str | None = None,
+        *,
+        method: str | Method | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(stores_text=True, is_embedding_query=False)
+        used = embedder_of(embedder) if isinstance(embedder, BaseEmbedding) else embedder
+        self._collection = open_collection(index, used, create=True)
+        self._method, self._settings = method, settings
+
+    @property
+    def client(self) -> Collection:
+        """The index."""
+        collection: Collection = self._collection
+        return collection
+
+    # -- nodes ----------------------------------------------------------------------------
+
+    def add(self, nodes: Sequence[BaseNode], **_: Any) -> list[str]:
+        """Add nodes, or replace those with a known id."""
+        with raising(ValueError, BadInput), writing(self.client) as index:
+            index.add({node.node_id: _stored(node) for node in nodes}.values())
+        return [node.node_id for node in nodes]
+
+    def get_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
+    ) -> list[BaseNode]:
+        """Return the nodes with these ids that match the filters."""
+        return [_node(hit) for hit in self._matching(node_ids, filters)]
+
+    def delete(self, ref_doc_id: str, **_: Any) -> None:
+        """Delete the nodes of a document."""
+        where = {"ref_doc_id": ref_doc_id}
+        remove_known(self.client, [hit.id for hit in matching(self.client, where)])
+
+    def delete_nodes(
+        self,
+        node_ids: list[str] | None = None,
+        filters: MetadataFilters | None = None,
+        **_: Any,
+    ) -> None:
+        """Delete the nodes with these ids that match the filters."""
+        remove_known(self.client, [hit.id for hit in self._matching(node_ids, filters)])
+
+    def clear(self) -> None:
+        """Delete all nodes."""
+        with writing(self.client) as index:
+            index.keep_only([])
+
+    def _matching(self, node_ids: list[str] | None, filters: MetadataFilters | None) -> list[Hit]:
+        ids = None if node_ids is None else {"$id": {"$in": node_ids}}
+        return matching(self.client, _all(ids, to_where(filters)))
+
+    # -- searching ------------------------------------------------------------------------
+
+    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """Search by the query's text, or by its vector if there is no text."""
+        asked: Any = query.query_str
+        if asked is None:
+            asked = np.array([query.query_embedding], np.float32)
+        where = _all(
+            to_where(query.filters),
+            {"$id": {"$in": query.node_ids}} if query.node_ids else None,  # an empty list: any
+            {"ref_doc_id": {"$in": query.doc_ids}} if query.doc_ids else None,
+        )
+        with raising(ValueError, BadInput):
+            (hits,) = self.client.search(
+                asked, query.similarity_top_k, self._method_of(query.mode), where=where,
+                **{**self._settings, **kwargs},
+            )  # fmt: skip
+        return VectorStoreQueryResult(
+            nodes=[_found(hit) for hit in hits],
+            similarities=[hit.score for hit in hits],
+            ids=[hit.id for hit in hits],
+        )
+
+    def _method_of(self, mode: VectorStoreQueryMode) -> str | Method | None:
+        if mode == VectorStoreQueryMode.DEFAULT:
+            method: str | Method | None = self._method
+            return method
+        if mode in (VectorStoreQueryMode.TEXT_SEARCH, VectorStoreQueryMode.SPARSE):
+            return "bm25"
+        if mode == VectorStoreQueryMode.HYBRID:
+            return "hybrid:of=sharp" if self.client.query_sets() else "hybrid"
+        raise BadInput(f"no mode {mode.value!r}: use default, text_search, sparse or hybrid")
+
+    # -- the same, in a thread ------------------------------------------------------------
+
+    async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+        """Add nodes, or replace those with a known id."""
+        return await asyncio.to_thread(self.add, nodes, **kwargs)
+
+    async def aget_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
+    ) -> list[BaseNode]:
+        """Return the nodes with these ids that match the filters."""
+        return await asyncio.to_thread(self.get_nodes, node_ids, filters)
+
+    async def adelete(self, ref_doc_id: str, **kwargs: Any) -> None:
+        """Delete the nodes of a document."""
+        await asyncio.to_thread(self.delete, ref_doc_id, **kwargs)
+
+    async def adelete_nodes(
+        self,
+        node_ids: list[str] | None = None,
+        filters: MetadataFilters | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Delete the nodes with these ids that match the filters."""
+        await asyncio.to_thread(self.delete_nodes, node_ids, filters, **kwargs)
+
+    async def aclear(self) -> None:
+        """Delete all nodes."""
+        await asyncio.to_thread(self.clear)
+
+    async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """Search by the query's text, or by its vector if there is no text."""
+        return await asyncio.to_thread(self.query, query, **kwargs)
+
+
+class QuestionsToQuerySet(TransformComponent):
+    """Adds nodes to a store, and their questions as the query set ``name``.
+
+    The last transformation after ``QuestionsAnsweredExtractor``. The nodes come back without the
+    questions.
+    """
+
+    store: StropVectorStore
+    name: str = "questions"
+
+    def __call__(self, nodes: Sequence[BaseNode], **_: Any) -> Sequence[BaseNode]:
+        """Store nodes and questions; a new list of questions replaces the old one."""
+        lists = {
+            node.node_id: _questions(str(node.metadata[QUESTIONS]))
+            for node in nodes
+            if QUESTIONS in node.metadata
+        }
+        rest = [_with(node, _without(node.metadata, QUESTIONS)) for node in nodes]
+        self.store.add(rest)
+        with raising(ValueError, BadInput), writing(self.store.client) as index:
+            index.import_queries(lists, self.name)
+        return rest
+
+    async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
+        """Do it in a thread."""
+        return await asyncio.to_thread(self.__call__, nodes, **kwargs)
+
+
+_BULLET = re.compile(r"^\s*(?:[-*•]|\(?\d+[.):])\s*")
+
+
+def _questions(text: str) -> list[str]:
+    """Return the lines of a list without their numbers."""
+    lines = (_BULLET.sub("", line).strip() for line in text.splitlines())
+    return [line for line in lines if line]
+
+
+# -- filters and nodes --------------------------------------------------------------------------
+
+
+def to_where(filters: MetadataFilters | None) -> Where | None:
+    """Translate filters of LlamaIndex; one without a translation is a ValueError."""
+    if filters is None or not filters.filters:
+        return None
+    parts = [
+        to_where(part) or {} if isinstance(part, MetadataFilters) else _comparison(part)
+        for part in filters.filters
+    ]
+    if filters.condition == FilterCondition.NOT:  # none of them matches
+        return combined("not", [combined("or", parts)])
+    return combined((filters.condition or FilterCondition.AND).value, parts)
+
+
+def _comparison(filter_: MetadataFilter) -> Where:
+    field, operator, value = filter_.key, filter_.operator, filter_.value
+    several = value if isinstance(value, list) else [value]
+    if operator == FilterOperator.ANY:
+        return {field: {"$in": several}}
+    if operator == FilterOperator.ALL:
+        return combined("and", [{field: one} for one in several])
+    if operator == FilterOperator.CONTAINS:
+        return {field: value}
+    if operator == FilterOperator.IS_EMPTY:
+        return {field: {"$in": [None, ""]}}
+    with raising(ValueError, BadInput):
+        return comparison(field, operator.value, value)
+
+
+def _all(*parts: Where | None) -> Where | None:
+    given = [part for part in parts if part is not None]
+    return combined("and", given) if given else None
+
+
+def _without(metadata: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in metadata.items() if name != key}
+
+
+def _with(node: BaseNode, metadata: dict[str, Any]) -> BaseNode:
+    changed: BaseNode = node.model_copy(update={"metadata": metadata})
+    return changed
+
+
+def _stored(node: BaseNode) -> StropDocument:
+    """Return a node as a document: its text, its metadata, and the rest of it as metadata."""
+    plain = _with(node, stored_metadata(node.metadata))
+    metadata = node_to_metadata_dict(plain, remove_text=True)
+    text = node.get_content(metadata_mode=MetadataMode.NONE)
+    return StropDocument(node.node_id, text, metadata=metadata)
+
+
+def _node(hit: Hit) -> BaseNode:
+    """Return a document as the node it was stored from, or as a new one."""
+    if "_node_content" in hit.metadata:
+        return metadata_dict_to_node(dict(hit.metadata), hit.text)
+    return TextNode(id_=hit.id, text=hit.text, metadata=metadata_of(hit))
+
+
+def _found(hit: Hit) -> BaseNode:
+    node = _node(hit)
+    if (passage := found_metadata(hit).get(PASSAGE)) is not None:
+        node.metadata[PASSAGE] = passage
+        node.excluded_llm_metadata_keys = [*node.excluded_llm_metadata_keys, PASSAGE]
+        node.excluded_embed_metadata_keys = [*node.excluded_embed_metadata_keys, PASSAGE]
+    return node

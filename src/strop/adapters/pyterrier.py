@@ -1,0 +1,155 @@
+"""PyTerrier: an index as an artifact, an indexer and a transformer (docs/adapters/pyterrier.md)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from strop.adapters.shared import open_collection, raising, writing
+from strop.errors import BadInput, MissingExtra
+from strop.evaluation.scoring import decreasing
+from strop.methods import Method
+from strop.storage.intake import CATALOG, EmbedderSpec
+from strop.types import Collection, Document, Hit
+
+try:
+    import pandas as pd
+    import pyterrier as pt
+except ImportError:
+    raise MissingExtra("The adapter for PyTerrier", "pyterrier") from None
+
+_TYPE, _FORMAT = "dense_index", "strop"
+
+
+def read_metadata(path: str, listing: Sequence[str]) -> dict[str, str] | None:
+    """Tell ``pt.Artifact.load`` whether a folder is an index of strop's."""
+    return {"type": _TYPE, "format": _FORMAT} if CATALOG in listing else None
+
+
+class StropIndex(pt.Artifact, pt.Indexer):
+    """An index folder: ``StropIndex("my.index").index(documents)``, then ``.retriever("sharp")``.
+
+    A new index is made by the first ``index``, with ``embedder``, and sharpened by the documents'
+    own sentences. ``strop_index`` is the ``Index``.
+    """
+
+    ARTIFACT_TYPE, ARTIFACT_FORMAT, ARTIFACT_PACKAGE_HINT = _TYPE, _FORMAT, "strop"
+
+    def __init__(self, path: str | os.PathLike[str], embedder: EmbedderSpec | None = None) -> None:
+        super().__init__(os.fspath(path))
+        self._embedder = embedder
+        self._opened: Collection | None = None
+
+    def _open(self, create: bool) -> Collection:
+        if self._opened is None:
+            self._opened = open_collection(str(self.path), self._embedder, create=create)
+        return self._opened
+
+    @property
+    def strop_index(self) -> Collection:
+        """The index, opened now if it was not."""
+        return self._open(create=False)
+
+    def index(self, iter: Iterable[Mapping[str, Any]], **_: Any) -> StropIndex:
+        """Add documents, or replace those with a known docno; other fields become metadata."""
+        with raising(ValueError, BadInput), writing(self._open(create=True)) as index:
+            index.add(_documents(iter))
+        return self
+
+    def index_inputs(self) -> list[list[str]]:
+        """Return the columns that documents need."""
+        return [["docno", "text"]]
+
+    def retriever(self, method: str | Method | None = None, **settings: Any) -> StropRetriever:
+        """Return a transformer that searches this index (``StropRetriever``)."""
+        return StropRetriever(self.strop_index, method, **settings)
+
+    def schematic(self, *, input_columns: list[str] | None = None) -> dict[str, Any]:
+        """Return how to draw it; without an address, which PyTerrier would look up."""
+        return {"label": "StropIndex", "help_url": ""}
+
+
+class StropRetriever(pt.Transformer):
+    """Ranks documents for queries: ``StropRetriever("my.index", "sharp", num_results=100)``.
+
+    ``include_fields`` are further columns: ``title``, ``text``, ``passage`` (the part of the
+    document nearest to the query) or a field of the metadata. ``where`` is a filter of strop's,
+    ``settings`` are further arguments of ``Index.search`` (``alpha``, ``words``…). Equal scores
+    are lowered by the smallest step, so that measures keep the order of the search.
+    """
+
+    def __init__(
+        self,
+        index: Collection | str | os.PathLike[str],
+        method: str | Method | None = None,
+        *,
+        num_results: int = 1000,
+        where: Mapping[str, Any] | None = None,
+        include_fields: Sequence[str] = (),
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        self.strop_index = open_collection(index)
+        self.method, self.num_results, self.where = method, num_results, where
+        self.include_fields, self.settings = tuple(include_fields), settings
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        """Return qid, query, docno, score, rank and the further columns."""
+        pt.validate.query_frame(inp, extra_columns=["query"], context=self)
+        columns: dict[str, list[Any]] = {
+            name: [] for name in ("docno", "score", "rank", *self.include_fields)
+        }
+        lengths = []
+        for hits in self._search(inp["query"].tolist()):
+            lengths.append(len(hits))
+            columns["docno"] += [hit.id for hit in hits]
+            columns["score"] += decreasing([hit.score for hit in hits])
+            columns["rank"] += range(len(hits))
+            for name in self.include_fields:
+                columns[name] += [_value(hit, name) for hit in hits]
+        places = np.repeat(np.arange(len(inp)), lengths)
+        # One frame of arrays: pandas takes milliseconds for each change of a frame.
+        data = {name: inp[name].to_numpy()[places] for name in inp.columns if name not in columns}
+        data |= {name: np.array(values, _dtype(name)) for name, values in columns.items()}
+        return pd.DataFrame(data)
+
+    def _search(self, queries: list[str]) -> Iterable[list[Hit]]:
+        if not queries:
+            return ()
+        fields = ("id", "score", "title", "text", "metadata", "passage")
+        with raising(ValueError, BadInput):
+            return self.strop_index.search(
+                queries, self.num_results, self.method, where=self.where,
+                fields=fields if self.include_fields else (), **self.settings,
+            )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"StropRetriever({self.strop_index.method(self.method).name!r})"
+
+    def schematic(self, *, input_columns: list[str] | None = None) -> dict[str, Any]:
+        """Return how to draw it; without an address, which PyTerrier would look up."""
+        name = self.strop_index.method(self.method).name
+        return {"label": f"strop {name}"[:20], "help_url": ""}
+
+
+def _documents(records: Iterable[Mapping[str, Any]]) -> Iterator[Document]:
+    for record in records:
+        fields = dict(record)
+        try:
+            id_, text = str(fields.pop("docno")), fields.pop("text")
+        except KeyError as error:
+            raise BadInput(f"a document has no {error}: {record!r:.120}") from None
+        yield Document(id_, text, fields.pop("title", None) or "", fields)
+
+
+def _value(hit: Hit, name: str) -> Any:
+    if name == "passage":
+        return hit.passage and hit.passage.text
+    return getattr(hit, name) if name in ("title", "text") else hit.metadata.get(name)
+
+
+def _dtype(name: str) -> Any:
+    return {"score": np.float64, "rank": np.int64}.get(name, object)

@@ -1,0 +1,178 @@
+"""What the adapters share: opening an index, embedders, filters, the metadata of a hit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from strop.embed.function import CallableEmbedder
+from strop.errors import BadInput, StropError
+from strop.index import Index
+from strop.storage.intake import CATALOG, EmbedderSpec
+from strop.types import Collection, Document, Hit, Kind
+
+Where: TypeAlias = dict[str, Any]
+"""A filter as ``Index.search`` takes it."""
+Opened: TypeAlias = Collection | str | os.PathLike[str] | None
+"""A collection, the folder of an index, or None for a temporary one."""
+
+SCORE, PASSAGE = "strop_score", "strop_passage"
+"""The keys of metadata under which a hit's score and passage are found. They are never stored."""
+NOTHING: Where = {"$id": {"$in": []}}
+"""The filter that no document matches."""
+_FIELDS = ("id", "title", "text", "metadata")
+
+
+# -- opening and writing ----------------------------------------------------------------------
+
+
+def open_collection(
+    index: Opened, embedder: EmbedderSpec | None = None, *, create: bool = False
+) -> Collection:
+    """Return a collection as it is, or the index of a folder, made anew with ``create``.
+
+    A new index is sharpened by the documents' own sentences. A temporary one goes with its object.
+    """
+    if index is not None and not isinstance(index, (str, os.PathLike)):
+        if embedder is not None:
+            raise BadInput("an open index has its embedder: give the embedder where it is opened")
+        return index
+    if index is not None and (not create or (Path(index) / CATALOG).exists()):
+        return Index.open(index, embedder)
+    folder = tempfile.mkdtemp(prefix="strop-") if index is None else None
+    made = Index.create(index or Path(folder or "") / "index", embedder or "wordllama")
+    made.sharpen("sentences")
+    if folder is not None:
+        weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
+    return made
+
+
+_LOCKS: weakref.WeakKeyDictionary[Index, threading.Lock] = weakref.WeakKeyDictionary()
+_LOCKING = threading.Lock()
+
+
+@contextmanager
+def writing(collection: Collection) -> Iterator[Index]:
+    """Give the index to write to; threads, such as those of async calls, take turns."""
+    if not isinstance(collection, Index):
+        raise BadInput(
+            "a published copy is read only: add to the index it was published from, and publish it"
+        )
+    with _LOCKING:
+        lock = _LOCKS.setdefault(collection, threading.Lock())
+    with lock:
+        yield collection
+
+
+def remove_known(collection: Collection, ids: Iterable[str]) -> None:
+    """Remove documents; an id that is not there is no error."""
+    with writing(collection) as index:
+        wanted = list(dict.fromkeys(ids))
+        unknown = index.unknown(wanted)
+        if known := [id_ for id_ in wanted if id_ not in unknown]:
+            index.remove(known)
+
+
+def matching(collection: Collection, where: Where | None) -> list[Hit]:
+    """Return every document that a filter matches, in the order they were added.
+
+    All are equally far from a zero vector, and equal scores are ranked in that order.
+    """
+    if not len(collection):
+        return []
+    zero = np.zeros((1, collection.dim), np.float32)
+    found = collection.search(
+        zero, len(collection), "trad", where=where, exact=True, fields=_FIELDS
+    )
+    return found[0]
+
+
+@contextmanager
+def raising(error: type[Exception], what: type[StropError] = StropError) -> Iterator[None]:
+    """Raise strop's errors, or one kind of them, as the framework's."""
+    try:
+        yield
+    except what as problem:
+        raise error(str(problem)) from problem
+
+
+# -- embedders --------------------------------------------------------------------------------
+
+
+def framework_embedder(
+    model: object, embed: Callable[[list[str], Kind], Any], name: str | None = None
+) -> CallableEmbedder:
+    """Wrap a framework's embedding object for an index; ``embed`` calls it.
+
+    The index stores its name, the class and the model's own name, and refuses another one later.
+    """
+    of_model = next(
+        (
+            value
+            for attribute in ("model_name", "model", "model_id")
+            if isinstance(value := getattr(model, attribute, None), str)
+        ),
+        "",
+    )
+    own = name or f"{type(model).__name__}:{of_model}".rstrip(":")
+    return CallableEmbedder(lambda texts, kind: embed(texts, kind), name=own)
+
+
+# -- metadata and filters ---------------------------------------------------------------------
+
+
+def metadata_of(document: Document | Hit) -> dict[str, Any]:
+    """Return metadata as the frameworks have it: with the title, which has no place of its own."""
+    title = {"title": document.title} if document.title else {}
+    return {**title, **document.metadata}
+
+
+def found_metadata(hit: Hit, score: bool = False) -> dict[str, Any]:
+    """Return a hit's metadata with the passage, and the score where nothing else carries it."""
+    found = metadata_of(hit)
+    if score:
+        found[SCORE] = hit.score
+    if hit.passage is not None:
+        found[PASSAGE] = hit.passage.to_dict()
+    return found
+
+
+def stored_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the metadata to store: without what a search added."""
+    return {key: value for key, value in (metadata or {}).items() if key not in (SCORE, PASSAGE)}
+
+
+_OPERATORS = {
+    "==": "$eq", "!=": "$ne", ">": "$gt", ">=": "$gte", "<": "$lt", "<=": "$lte",
+    "in": "$in", "not in": "$nin", "nin": "$nin",
+}  # fmt: skip
+
+
+def comparison(field: str, operator: str, value: Any) -> Where:
+    """Return one comparison as a filter. None is neither more nor less than anything."""
+    if operator not in _OPERATORS:
+        raise BadInput(
+            f"filter: {field!r}: {operator!r} is not one of {', '.join(sorted(_OPERATORS))}"
+        )
+    if value is None and operator[0] in "<>":
+        return NOTHING
+    return {field: {_OPERATORS[operator]: value}}
+
+
+def combined(operator: str, parts: list[Where]) -> Where:
+    """Return filters joined by ``and``, ``or`` or ``not``, which is: not all of them."""
+    if operator not in ("and", "or", "not"):
+        raise BadInput(f"filter: {operator!r} is not one of and, or, not")
+    if operator == "or":
+        return {"$or": parts} if parts else NOTHING
+    every: Where = {"$and": parts} if parts else {}
+    return {"$not": every} if operator == "not" else every

@@ -1,0 +1,1 @@
+"""Each adapter, by its framework's own suite where there is one."""

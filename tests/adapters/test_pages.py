@@ -1,0 +1,36 @@
+"""The pages of the adapters: examples run, links exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs/adapters").glob("*.md"))
+MODULES = {
+    "langchain": "langchain_core",
+    "haystack": "haystack",
+    "llamaindex": "llama_index.core",
+    "pyterrier": "pyterrier",
+    "sentence-transformers": "numpy",
+}
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # PyTerrier's, of pandas
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.stem))
+def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(MODULES[page.stem])
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    assert blocks
+    known: dict[str, object] = {"__name__": "example"}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), known)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.stem))
+def test_links_exist(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text("utf-8")):
+        assert target.startswith("http") or (page.parent / target).exists(), target
