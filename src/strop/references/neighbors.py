@@ -1,10 +1,10 @@
 """Nearest neighbours of every document among the other documents, by cosine.
 
 Up to a few hundred thousand documents the search is exact. Above that, documents are grouped into
-cells, and each is compared with the cells nearest to it only. In both cases a fast float32 pass proposes a few
-more candidates than needed, and products in double precision, summed in a fixed order, rank them.
-So the lists depend on the vectors alone, not on block sizes or threads, and updated lists are
-equal to those of a fresh run.
+cells, and each is compared with the cells nearest to it only. In both cases a fast float32 pass
+proposes a few more candidates than needed, and products in double precision, summed in a fixed
+order, rank them. So the lists depend on the vectors alone, not on block sizes or threads, and
+updated lists are equal to those of a fresh run.
 """
 
 from __future__ import annotations
