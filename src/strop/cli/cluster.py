@@ -45,7 +45,6 @@ def cluster() -> None:
     """
 
 
-@cluster.command
 @verb(
     _CORPUS,
     click.option("-o", "--output", "folder", required=True, type=Path, help="Folder of shards."),
@@ -160,12 +159,12 @@ def _set(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@cluster.command("import")
 @verb(
     click.argument("folder", type=Path),
     click.argument("path", metavar="INDEX", type=Path),
     _EMBEDDER,
     _OPTIONS,
+    name="import",
 )
 def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, Any]) -> Answer:
     """Import the finished shards of FOLDER into INDEX, which is made if it does not exist.
@@ -182,3 +181,7 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
     message = f"{path}: {counted(result.documents, 'document')}, {result.references:,} with"
     message += f" references{sets}"
     return Answer(asdict(result), message, warnings=result.notes)
+
+
+for _verb in (run, import_):
+    cluster.add_command(_verb)

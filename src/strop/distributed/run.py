@@ -109,9 +109,11 @@ class Cluster:
         """Do what is missing up to a stage; ``style`` says which queries, from ``requests`` on."""
         with self._driving():
             documents = self.documents()
-            if goal == "vectors":
+            if goal in ("vectors", "queries"):
                 self.vectors(documents)
-            elif goal == "references":
+            if goal == "vectors":
+                return
+            if goal == "references":
                 self.references(documents)
             elif style == SENTENCES:
                 if goal != "queries":
