@@ -16,6 +16,7 @@ from helpers.commands import strop
 from helpers.shards import always_killed, killed_once, write_inputs
 
 from strop import Index
+from strop.distributed import neighbours
 from strop.distributed.load import import_shards
 from strop.distributed.run import Cluster, Settings
 from strop.distributed.runners import LocalRunner, Work
@@ -105,9 +106,13 @@ def test_references_of_the_same_vectors_are_identical(
 
 
 def test_cells_find_the_share_of_neighbours_that_was_asked_for(
-    corpus: Path, finished: Path, tmp_path: Path
+    corpus: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Cluster(tmp_path / "shards", settings(corpus, "cells"), LocalRunner(1)).run("references")
+    monkeypatch.setattr(neighbours, "READ_AT_ONCE", 2)  # lists are merged from several parts
+    Cluster(tmp_path / "parts", settings(corpus, "cells"), LocalRunner(1)).run("references")
+    for name, line in Manifest(tmp_path / "shards" / "references").lines.items():
+        assert Manifest(tmp_path / "parts" / "references").lines[name]["files"] == line["files"]
     import_shards(tmp_path / "shards", tmp_path / "cells")
     import_shards(finished, tmp_path / "exact")
     about = Manifest(tmp_path / "shards" / "probes").lines["all"]["counts"]

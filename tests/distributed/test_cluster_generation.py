@@ -52,7 +52,15 @@ def test_queries_equal_those_of_an_index(
     everything = "".join(file.read_text() for file in sorted(corpus.iterdir()))
     strop("build", "-", "-o", tmp_path / "built", "--queries", "none", stdin=everything)
     assert len(server.seen) == calls
-    command = ["queries", tmp_path / "built", "--lm", "openai:m", "--base-url", server.url, *given]
+    command: list[str | Path] = [
+        "queries",
+        tmp_path / "built",
+        "--lm",
+        "openai:m",
+        "--base-url",
+        server.url,
+        *given,
+    ]
     assert strop(*command).code == 0
     sent = {one.raw for one in server.seen[:calls]}
     assert {one.raw for one in server.seen[calls:]} == sent  # the same requests, word for word

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, astuple, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ def cluster() -> None:
     click.option(
         "--recall",
         type=click.FloatRange(0, 1),
-        help="Share of neighbours that cells must find, by a sample.  [0.97]",
+        help="Share of neighbours that cells must find, by a sample.  [0.96]",
     ),
     MODEL,
     PROMPT,
@@ -183,5 +184,56 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
     return Answer(asdict(result), message, warnings=result.notes)
 
 
-for _verb in (run, import_):
+@verb(
+    _CORPUS,
+    click.option("--machines", type=COUNT, default=1, help="Machines of the cluster."),
+    click.option("--cores", type=COUNT, help="Cores of each.  [as here]"),
+    click.option("--documents", type=COUNT, help="Plan for so many documents.  [as CORPUS has]"),
+    click.option("--shard-documents", type=COUNT, default=50_000, help="Documents per shard."),
+    click.option(
+        "--rate",
+        "rates",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A rate of one core in place of the measured one, such as embed=400 (repeatable).",
+    ),
+    click.option(
+        "--style", type=click.Choice(STYLES), default="contrastive", help="Which queries."
+    ),
+    click.option("--lm", help="Model whose price counts, such as openai:gpt-4.1-mini."),
+    click.option("--price", metavar="IN,OUT", help="USD per million tokens, for other models."),
+    _EMBEDDER,
+    _OPTIONS,
+    CORPUS,
+)
+def plan(corpus: str, documents: int | None, **given: Any) -> Answer:
+    """Say what a run over CORPUS would take: tasks, time, storage and money of each stage.
+
+    Rates are measured on the first 2,000 documents, on one core of this machine. Money is for one
+    packed request per document, sent to a batch service.
+    """
+    from strop.cli.tables import print_plan
+    from strop.distributed.plan import given_rates, measure, stages_of
+    from strop.lm import price
+
+    embedder = {"name": given["embedder"] or "wordllama", "options": given["options"]}
+    reading = {name: given[name] for name in _READING}
+    rates, found = measure(Path(corpus), embedder, reading, given["style"])
+    rates, n = given_rates(rates, given["rates"]), documents or found
+    cost = given_price(given) or (price(given["lm"].partition(":")[2]) if given["lm"] else None)
+    stages = stages_of(
+        rates, n, machines=given["machines"], cores=given["cores"] or os.cpu_count() or 1,
+        shard_documents=given["shard_documents"], price=cost,
+    )  # fmt: skip
+    value = {
+        "documents": n,
+        "estimated": documents is None,
+        "rates": asdict(rates),
+        "stages": [asdict(one) for one in stages],
+    }
+    warnings = [] if cost else ["no price: give --lm or --price to see the model's cost"]
+    return Answer(value, partial(print_plan, value), warnings=warnings)
+
+
+for _verb in (plan, run, import_):
     cluster.add_command(_verb)

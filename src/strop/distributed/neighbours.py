@@ -27,12 +27,19 @@ from strop.distributed.shards import (
     write_table,
 )
 from strop.references.cells import nearest_centres, probed_cells, rough_centres
-from strop.references.neighbors import neighbors_in_cells, neighbors_of, nonzero_rows
+from strop.references.neighbors import (
+    Neighbors,
+    neighbors_in_cells,
+    neighbors_of,
+    nonzero_rows,
+)
 from strop.references.selection import choose_references
 from strop.references.settings import ReferenceSettings
 from strop.types import Vectors
 
 SAMPLE_PER_CELL = 40
+READ_AT_ONCE = 8
+"""Buckets in memory at a time beside a task's own."""
 SAMPLED = 256
 """Documents whose exact neighbours decide how many cells are probed."""
 TEXTS = ("row", "id", "title", "text")
@@ -119,8 +126,8 @@ def count_probes(
     best = np.empty((len(sample), 0), np.float32)
     homes = np.empty((len(sample), 0), np.int64)
     for shard in shards:
-        vectors = _unit_vectors(folder, shard)[1]
-        products, cell_of = sample @ vectors.T, nearest_centres(vectors, cells.centres)
+        table = read_table(folder / "buckets" / f"{shard}.parquet", ["cell", "vector"])
+        products, cell_of = sample @ vectors_in(table["vector"]).T, table["cell"].to_numpy()
         nearest = _largest(products, neighbors + 1)
         best = np.concatenate([best, np.take_along_axis(products, nearest, 1)], axis=1)
         homes = np.concatenate([homes, cell_of[nearest]], axis=1)
@@ -161,37 +168,108 @@ def choose(
 ) -> Done:
     """Find the neighbours of a bucket's documents and choose their references."""
     wished, cells = ReferenceSettings.from_json(settings), Cells.read(folder)
-    inside = read_buckets(folder, shards, [int(name)], ["row", "vector"])
-    own, own_vectors = rows_in(inside), vectors_in(inside["vector"])
-    needed = np.arange(len(cells.centres))
-    if method == "cells":
-        probes = read_table(folder / "probes" / "all.parquet")["probes"][0].as_py()
-        probed = probed_cells(own_vectors, cells.centres, probes)
-        needed = np.unique(np.append(probed, nearest_centres(own_vectors, cells.centres)))
-    buckets = np.unique(cells.bucket_of[needed]).tolist()
-    table = read_buckets(folder, shards, buckets, ["row", "cell", "vector"])
-    table = table.filter(np.isin(table["cell"].to_numpy(), needed))
-    rows, cell_of, points = rows_in(table), table["cell"].to_numpy(), vectors_in(table["vector"])
-    wanted, usable = np.searchsorted(rows, own), nonzero_rows(points)
-    if method == "cells":
-        near = neighbors_in_cells(points, usable, wanted, wished.neighbors, cell_of, probed)
-        sizes = np.bincount(cell_of, minlength=len(cells.centres))
-        compared = int(sizes[probed].sum())
+    own = Points.of(read_buckets(folder, shards, [int(name)], _POINTS))
+    buckets = np.unique(cells.bucket_of)
+    if method == "exact":
+        points = Points.of(read_buckets(folder, shards, buckets.tolist(), _POINTS))
+        wanted, usable = np.searchsorted(points.rows, own.rows), nonzero_rows(points.vectors)
+        near = neighbors_of(points.vectors, usable, wanted, wished.neighbors)
+        counts = {"compared": len(wanted) * len(points.rows), "read": len(points.rows)}
     else:
-        near = neighbors_of(points, usable, wanted, wished.neighbors)
-        compared = len(wanted) * len(points)
-    chosen = choose_references(points, near.rows, near.similarities, wished)
-    found, taken = (near.rows >= 0).sum(axis=1), (chosen.rows >= 0).sum(axis=1)
+        probes = read_table(folder / "probes" / "all.parquet")["probes"][0].as_py()
+        probed = probed_cells(own.vectors, cells.centres, probes)
+        found = _InCells(own, probed, wished.neighbors)
+        needed = np.unique(cells.bucket_of[np.unique(probed)])
+        for first in range(0, len(needed), READ_AT_ONCE):
+            some = needed[first : first + READ_AT_ONCE].tolist()
+            found.compare(Points.of(read_buckets(folder, shards, some, _POINTS)))
+        points, near = found.points, found.near()
+        counts = {"compared": found.compared, "read": found.read}
+    chosen = choose_references(points.vectors, near.rows, near.similarities, wished)
+    listed, taken = (near.rows >= 0).sum(axis=1), (chosen.rows >= 0).sum(axis=1)
     columns = {
-        "row": own,
-        "neighbors": list_column(rows[near.rows], found),
-        "similarities": list_column(near.similarities, found),
-        "references": list_column(rows[chosen.rows], taken),
-        "buckets": list_column(cells.bucket_of[cell_of[chosen.rows]], taken),
+        "row": own.rows,
+        "neighbors": list_column(points.rows[near.rows], listed),
+        "similarities": list_column(near.similarities, listed),
+        "references": list_column(points.rows[chosen.rows], taken),
+        "buckets": list_column(cells.bucket_of[points.cells[chosen.rows]], taken),
         "reference_similarities": list_column(chosen.similarities, taken),
         "cluster_sizes": list_column(chosen.cluster_sizes, taken),
         "silhouette": chosen.silhouettes,
     }
     file = write_table(folder / "references" / f"{name}.parquet", columns)
-    counts = {"compared": compared, "read": len(points), "references": int(taken.sum())}
-    return Done((file,), counts=counts)
+    return Done((file,), counts={**counts, "references": int(taken.sum())})
+
+
+_POINTS = ("row", "cell", "vector")
+
+
+@dataclass(frozen=True)
+class Points:
+    """Documents by row, in the order of the corpus: their cells and unit vectors."""
+
+    rows: Ints
+    cells: NDArray[np.int32]
+    vectors: Vectors
+
+    @classmethod
+    def of(cls, table: Any) -> Points:
+        """Return the documents of a table of buckets."""
+        return cls(rows_in(table), table["cell"].to_numpy(), vectors_in(table["vector"]))
+
+    def take(self, which: NDArray[Any]) -> Points:
+        """Return some of them."""
+        return Points(self.rows[which], self.cells[which], self.vectors[which])
+
+    def and_others(self, more: Points) -> Points:
+        """Return these and those of ``more`` that are not among them, in order."""
+        more = more.take(~np.isin(more.rows, self.rows))
+        rows = np.concatenate([self.rows, more.rows])
+        cells = np.concatenate([self.cells, more.cells])
+        vectors = np.concatenate([self.vectors, more.vectors])
+        return Points(rows, cells, vectors).take(np.argsort(rows, kind="stable"))
+
+
+class _InCells:
+    """The neighbours of a bucket's documents, from some buckets after the other.
+
+    Only what is on a list is kept in memory, and ``points`` holds it.
+    """
+
+    def __init__(self, own: Points, probed: NDArray[np.int32], neighbors: int) -> None:
+        self._own, self._probed, self._neighbors = own, probed, neighbors
+        self._listed = np.empty((len(own.rows), 0), np.int64)
+        self._similarities = np.empty((len(own.rows), 0), np.float32)
+        self.points, self.compared, self.read = own, 0, 0
+
+    def compare(self, others: Points) -> None:
+        """Compare with documents of other buckets; those on a list stay."""
+        self.read += len(others.rows)
+        others = others.take(np.isin(others.cells, self._probed))
+        sizes = np.bincount(others.cells, minlength=int(self._probed.max(initial=0)) + 1)
+        self.compared += int(sizes[self._probed].sum())
+        points = others.and_others(self._own)
+        # A document of this bucket is a neighbour only when its own cell is compared.
+        cell_of = np.where(np.isin(points.rows, others.rows), points.cells, -1).astype(np.int32)
+        wanted = np.searchsorted(points.rows, self._own.rows)
+        near = neighbors_in_cells(
+            points.vectors, nonzero_rows(points.vectors), wanted, self._neighbors, cell_of,
+            self._probed,
+        )  # fmt: skip
+        rows = np.where(near.rows >= 0, points.rows[near.rows], -1)
+        rows = np.concatenate([self._listed, rows], axis=1)
+        similarities = np.concatenate([self._similarities, near.similarities], axis=1)
+        order = np.lexsort((rows, -np.where(rows >= 0, similarities, -np.inf)), axis=1)
+        order = order[:, : self._neighbors]
+        self._listed = np.take_along_axis(rows, order, 1)
+        self._similarities = np.take_along_axis(similarities, order, 1)
+        everything = self.points.and_others(points)
+        self.points = everything.take(np.isin(everything.rows, self._kept()))
+
+    def _kept(self) -> Ints:
+        return np.unique(np.concatenate([self._own.rows, self._listed.ravel()]))
+
+    def near(self) -> Neighbors:
+        """Return the lists, as places in ``points``."""
+        places = np.searchsorted(self.points.rows, self._listed)
+        return Neighbors(np.where(self._listed >= 0, places, -1), self._similarities)

@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from strop.distributed.generation import SENTENCES, replies_path
 from strop.distributed.runners import Runner
-from strop.distributed.shards import Done, File, Manifest, key_of
+from strop.distributed.shards import File, Manifest, key_of
 from strop.distributed.tasks import Task
 from strop.distributed.vectors import embedder_of
 from strop.errors import BadInput, IndexBusy
@@ -47,7 +47,7 @@ class Settings:
     reading: Mapping[str, Any] = field(default_factory=dict)
     shard_documents: int = 50_000
     method: str = "auto"
-    recall: float = 0.97
+    recall: float = 0.96
     references: Mapping[str, Any] = field(default_factory=lambda: asdict(ReferenceSettings()))
     sets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -166,7 +166,7 @@ class Cluster:
         known = Manifest(self.folder / "cells")
         about = known.lines.get("centres", {}).get("counts", {})
         if not about or not count / _GROWTH <= about["documents"] <= count * _GROWTH:
-            cells = max(1, math.isqrt(count))
+            cells = cells_for(count)
             buckets = min(cells, -(-count // self.settings.shard_documents))
             about = {"cells": cells, "buckets": buckets, "documents": count}
         key = [about, self.settings.embedder]
@@ -258,7 +258,7 @@ class Cluster:
         done, total = len(tasks) - len(left), len(tasks)
         for task, result in self._runner.run(self.folder, left):
             if counts:
-                result = Done(result.files, result.seconds, dict(counts))
+                result = replace(result, counts=dict(counts))
             manifest.add(task.name, task.key, result)
             self.ran[stage] = self.ran.get(stage, 0) + 1
             done += 1
@@ -293,6 +293,11 @@ def finished_buckets(folder: Path) -> list[File]:
 
 def _one_each(manifest: Manifest, tasks: Sequence[Task]) -> dict[str, File]:
     return {task.name: manifest.files(task.name)[0] for task in tasks}
+
+
+def cells_for(documents: int) -> int:
+    """Return the number of cells: finer ones than an index has leave out more of the corpus."""
+    return max(1, min(documents // 20, 4 * math.isqrt(documents)))
 
 
 def find_inputs(corpus: Path) -> list[Path]:

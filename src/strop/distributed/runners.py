@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -26,6 +26,7 @@ from strop.errors import MissingExtra, StropError
 MOST_KILLS = 3
 """So often may workers die over one task, or without any task done in between."""
 Work = Callable[[Path, Task], Done]
+T = TypeVar("T")
 
 
 class Runner(Protocol):
@@ -79,6 +80,13 @@ class LocalRunner:
 
     def close(self) -> None:
         """Do nothing: the processes end with each stage."""
+
+
+def alone(work: Callable[..., T], *given: Any) -> T:
+    """Call a function in a process of its own, with one thread."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, _begin_worker, (1,)) as pool:
+        return pool.submit(work, *given).result()
 
 
 def _begin_worker(threads: int) -> None:

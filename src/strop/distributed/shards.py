@@ -39,7 +39,7 @@ class File:
 
 @dataclass(frozen=True)
 class Done:
-    """What a task made, and in how many seconds.
+    """What a task made, in how many seconds, and how many of a processor (``cpu``).
 
     ``counts`` are numbers worth knowing. ``complete`` is False where something is left to do that
     another run may well do, such as requests that a service did not answer.
@@ -47,6 +47,7 @@ class Done:
 
     files: tuple[File, ...]
     seconds: float = 0.0
+    cpu: float = 0.0
     counts: Mapping[str, float] = field(default_factory=dict)
     complete: bool = True
 

@@ -45,6 +45,7 @@ def perform(folder: Path, task: Task) -> Done:
             f"this worker has strop {__version__}, the driver {task.version}: install one version"
             " on all machines"
         )
-    began = time.monotonic()
+    began, cpu = time.monotonic(), time.process_time()
     done = STAGES[task.stage](folder, task.name, **task.given)
-    return replace(done, seconds=time.monotonic() - began)
+    spent = time.monotonic() - began
+    return replace(done, seconds=spent, cpu=time.process_time() - cpu)

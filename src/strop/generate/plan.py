@@ -240,7 +240,7 @@ class Plan:
                 requests = list(task.requests)
             calls += len(requests)
             input_tokens += sum(count_tokens(request.prompt) for request in requests)
-            output_tokens += len(requests) * self._expected_output(len(task.references))
+            output_tokens += len(requests) * expected_output(self.settings, len(task.references))
         if count:
             output_tokens = round(calls * usage.output_tokens / count)
         if not seconds:
@@ -259,11 +259,6 @@ class Plan:
             not count, self.lm.host, without, unchosen, cut, packed,
         )  # fmt: skip
 
-    def _expected_output(self, references: int) -> int:
-        prompt = self.settings.prompt_for(references)
-        queries = 1 if prompt.profile == "small" else prompt.max_queries or _QUERIES_PER_CALL
-        return min(self.settings.max_tokens, queries * _TOKENS_PER_QUERY[prompt.style])
-
     def _expected_seconds(self, input_tokens: int, output_tokens: int, calls: int) -> float:
         writing = output_tokens / max(1, calls) / _OUTPUT_SPEED
         if self.lm.host == THIS_PROCESS:  # reading takes long too
@@ -276,6 +271,13 @@ class Plan:
         """Yield what the stored replies give for each document, in order."""
         for task in self.tasks():
             yield read_task(task, self.settings.prompt, self._catalog.replies.read)
+
+
+def expected_output(settings: GenerationSettings, references: int) -> int:
+    """Return how many tokens a reply is likely to have, by rule of thumb."""
+    prompt = settings.prompt_for(references)
+    queries = 1 if prompt.profile == "small" else prompt.max_queries or _QUERIES_PER_CALL
+    return min(settings.max_tokens, queries * _TOKENS_PER_QUERY[prompt.style])
 
 
 def make_task(
