@@ -1,12 +1,13 @@
 """Checks the arithmetic of ``strop cluster plan`` against a run and a simulation.
 
     python benchmarks/plan.py [--data FOLDER] [--documents 6000] [--machines 64] [--cores 16]
+    python benchmarks/plan.py --shares 6250,12500,25000,50000,100000
 
 FOLDER (STROP_DATA) holds collections in BEIR layout. Sentences of SciFact, NFCorpus and LISA are
 documents, as in benchmarks/recall.py. First a plan for them, by rates measured on the first 2,000,
 is compared with what the stages took in one process with one thread: processor seconds and bytes.
 Then a cluster is simulated: tasks of unequal length, of which some are killed half way
-and done again, against the plan's waves; and a query that asks every machine of a cluster, of which
+and done again, against the plan; and a query that asks every machine of a cluster, of which
 each answers in a time drawn from searches that were measured here. At last the plan for a million,
 a hundred million and a thousand million documents. The last line is JSON.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
+import math
 import os
 import tempfile
 import time
@@ -32,7 +34,9 @@ from strop.distributed.plan import Rates, Stage, flop_of, measure, stages_of
 from strop.distributed.run import Cluster, Settings
 from strop.distributed.runners import LocalRunner
 from strop.distributed.shards import Manifest
+from strop.embed import load
 from strop.lm import Price
+from strop.references.cells import nearest_centres, probed_cells, rough_centres
 
 EMBEDDER = {"name": "wordllama", "options": {}}
 PRICE = Price(0.4, 1.6)
@@ -112,6 +116,31 @@ def fan_out(index: Path, machines: list[int]) -> dict[str, float]:
     return {str(n): round(float(np.median(draws[:, :n].max(axis=1))), 2) for n in machines}
 
 
+def shares(data: Path, sizes: list[int]) -> list[dict[str, Any]]:
+    """Return the share of cells to probe for a recall of the 100 nearest, by size and fineness."""
+    rows = (one for name in ("scifact", "nfcorpus", "lisa") for one in documents(data, name, {}, 1))
+    texts = [row["text"] for row in islice(rows, max(sizes)) if row["text"].strip()]
+    vectors = load("wordllama").embed(texts, "document")
+    vectors = vectors[np.random.default_rng(0).permutation(len(vectors))]
+    found = []
+    for size in sizes:
+        points, sample = vectors[:size], vectors[:256]
+        nearest = np.argsort(-(sample @ points.T), axis=1)[:, 1:101]
+        for times in (1, 4):
+            cells = times * math.isqrt(len(points))
+            centres = rough_centres(points, cells)
+            place = np.argsort(probed_cells(sample, centres, cells), axis=1)
+            homes = nearest_centres(points, centres)[nearest]
+            places = np.sort(np.take_along_axis(place, homes, 1).ravel())
+            row: dict[str, Any] = {"documents": len(points), "cells": cells}
+            for recall in (0.9, 0.95, 0.96, 0.97, 0.99):
+                at = math.ceil(recall * len(places)) - 1
+                row[str(recall)] = round((int(places[at]) + 1) / cells, 3)
+            found.append(row)
+            print(row, flush=True)
+    return found
+
+
 def large(rates: Rates, machines: int, cores: int) -> list[dict[str, Any]]:
     rows = []
     for size in SIZES:
@@ -140,11 +169,17 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=6000)
     parser.add_argument("--machines", type=int, default=64)
     parser.add_argument("--cores", type=int, default=16)
+    parser.add_argument("--shares", help="only the share of cells to probe: 6250,12500,…")
     given = parser.parse_args()
+    if given.shares:
+        print(json.dumps(shares(given.data, [int(size) for size in given.shares.split(",")])))
+        return
     os.environ["STROP_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as scratch:
         corpus = write_corpus(Path(scratch) / "corpus.jsonl", given.data, given.documents)
         rates, found = measure(corpus, EMBEDDER, {})
+        few = write_corpus(Path(scratch) / "few.jsonl", given.data, 300)
+        run_stages(few, Path(scratch) / "few")  # loads and compiles what is needed
         taken = run_stages(corpus, Path(scratch) / "shards")
         about = taken["probes"]
         plan = stages_of(

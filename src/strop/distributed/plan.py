@@ -6,7 +6,9 @@ The arithmetic is in ``stages_of``; ``benchmarks/plan.py`` checks it against run
 
 from __future__ import annotations
 
+import json
 import math
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,15 +19,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from strop.common.arrays import unit_rows
+from strop.distributed.generation import SENTENCES, make_queries
+from strop.distributed.neighbours import SAMPLED
 from strop.distributed.run import cells_for, find_inputs
 from strop.distributed.runners import alone
-from strop.distributed.vectors import embed_texts, embedder_of
+from strop.distributed.shards import Done, read_table, vectors_in
+from strop.distributed.vectors import embed_documents, read_documents
 from strop.errors import BadInput
 from strop.generate import GenerationSettings, PromptSettings
 from strop.generate.plan import EXPECTED_REFERENCES, expected_output
 from strop.generate.prompts import build_prompt
 from strop.io.corpora import read_corpus
-from strop.io.sentences import title_and_sentences
+from strop.io.files import atomic_write
+from strop.io.sentences import MOST
 from strop.lm import Price, count_tokens
 from strop.references.neighbors import APPROXIMATE_ABOVE, neighbors_of, nonzero_rows
 from strop.references.selection import choose_references
@@ -38,7 +44,10 @@ SAMPLE = 2000
 PROBED_SHARE, PROBED_AT, PROBED_EXPONENT = 0.24, 50_000, -0.22
 """The share of cells that a document probes for a recall of 0.96, at a number of documents, and the
 exponent with which it falls as they grow: measured on sentences (docs/scaling.md)."""
+_LONGEST = 2.0
+"""The longest task of a stage over the mean one."""
 _TIMES = 20
+"""How many copies of the sample, a little moved, are compared."""
 _LIST_BYTES = 1300
 """Bytes that references take for each document: a hundred neighbours, the references."""
 
@@ -58,7 +67,8 @@ class Rates:
     choose: float
     """documents whose references are chosen"""
     dim: int
-    text_bytes: float
+    document_bytes: float
+    """in a shard, compressed"""
     queries: float
     """sentences of a document"""
     query_bytes: float
@@ -96,41 +106,63 @@ def _measured(
     corpus: Path, embedder: dict[str, Any], reading: dict[str, Any], style: str
 ) -> tuple[Rates, int]:
     inputs = find_inputs(corpus)
-    read, documents = _timed(lambda: list(islice(read_corpus(inputs[0], **reading), SAMPLE)))
+    documents = list(islice(read_corpus(inputs[0], **reading), SAMPLE))
     if len(documents) < 20:
         raise BadInput(f"{inputs[0]} has {len(documents)} documents: too few to measure anything")
-    model, settings = embedder_of(embedder), ReferenceSettings()
-    sentences = [title_and_sentences(one.title, one.text) for one in documents]
-    queries, texts = sum(map(len, sentences)), [[one.content] for one in documents]
-    # The time of a service is the time it lets us wait.
-    clock = time.perf_counter if model.name.startswith("api:") else time.process_time
-    embed_texts(model, texts[:20], "document")  # loads the model
-    embed, (vectors, _) = _timed(lambda: embed_texts(model, texts, "document"), clock)
-    embed_queries, _ = _timed(lambda: embed_texts(model, sentences, "document"), clock)
-    points = unit_rows(vectors)
-    wanted, some = np.arange(len(points)), slice(0, 200)
-    near = neighbors_of(points, nonzero_rows(points), wanted[some], 100)
-    choose_references(points, near.rows[:1], near.similarities[:1], settings)  # compiles
-    many = _many(points)
+    with tempfile.TemporaryDirectory() as scratch:
+        spent, points, queries = _stages_on_sample(Path(scratch), documents, embedder)
+    wanted, settings, many = np.arange(min(200, len(points))), ReferenceSettings(), _many(points)
     usable = nonzero_rows(many)
-    compare, _ = _timed(lambda: neighbors_of(many, usable, wanted[some], 100))
-    choose, _ = _timed(
-        lambda: choose_references(points, near.rows[some], near.similarities[some], settings)
-    )
+    near = neighbors_of(many, usable, wanted, 100)  # compiles, as the next line does
+    choose_references(many, near.rows[:1], near.similarities[:1], settings)
+    compare, near = _timed(lambda: neighbors_of(many, usable, wanted, 100))
+    choose, _ = _timed(lambda: choose_references(many, near.rows, near.similarities, settings))
     rates = Rates(
-        read=len(documents) / read,
-        embed=len(points) / embed,
-        embed_queries=max(1, queries) / embed_queries,
-        pairs=len(many) * len(wanted[some]) / compare,
-        choose=len(near.rows[some]) / choose,
-        dim=model.dim,
-        text_bytes=float(np.mean([len(one.content.encode()) for one in documents])),
-        queries=queries / len(documents),
-        query_bytes=sum(len(one.encode()) for some_ in sentences for one in some_)
-        / max(1, queries),
+        read=len(documents) / spent["documents"],
+        embed=len(documents) / spent["vectors"],
+        embed_queries=max(1, len(queries)) / spent["queries"],
+        pairs=len(many) * len(wanted) / compare,
+        choose=len(wanted) / choose,
+        dim=points.shape[1],
+        document_bytes=spent.pop("bytes") / len(documents),
+        queries=len(queries) / len(documents),
+        query_bytes=sum(len(one.encode()) for one in queries) / max(1, len(queries)),
         **_tokens(documents, style),
     )
     return rates, _estimated_documents(inputs, documents)
+
+
+def _stages_on_sample(
+    folder: Path, documents: list[Document], embedder: dict[str, Any]
+) -> tuple[dict[str, float], Vectors, list[str]]:
+    """Run stages on a sample; return their seconds, the unit vectors and the sentences.
+
+    Beside the seconds are the ``bytes`` of the shard of documents.
+    """
+    source = folder / "sample.jsonl"
+    with atomic_write(source) as file:
+        for one in documents:
+            record = {"id": one.id, "title": one.title, "text": one.text}
+            file.write(json.dumps(record) + "\n")
+    # The time of a service is the time it lets us wait.
+    clock = time.perf_counter if embedder["name"].startswith("api:") else time.process_time
+    work: dict[str, Callable[[], Done]] = {
+        "documents": lambda: read_documents(
+            folder, "00000", source=str(source), reading={}, shard_documents=SAMPLE
+        ),
+        "vectors": lambda: embed_documents(folder, "00000-00000", embedder=embedder),
+        "queries": lambda: make_queries(
+            folder, "00000-00000", style=SENTENCES, embedder=embedder, n=MOST
+        ),
+    }
+    spent = dict[str, float]()
+    for name, act in work.items():
+        spent["bytes"] = spent.get("bytes") or _timed(act)[1].files[0].bytes
+        _timed(act)  # loads and compiles what is needed
+        spent[name] = _timed(act, clock)[0]
+    vectors = read_table(folder / "vectors" / "00000-00000.parquet")["vector"]
+    made = read_table(folder / "queries" / SENTENCES / "00000-00000.parquet")["queries"]
+    return spent, unit_rows(vectors_in(vectors)), [one for some in made.to_pylist() for one in some]
 
 
 def _many(points: Vectors) -> Vectors:
@@ -202,25 +234,26 @@ def stages_of(
     cells = cells_for(n)
     by_cells = n > APPROXIMATE_ABOVE if by_cells is None else by_cells
     share = (probed_share or probed_share_at(n)) if by_cells else 1.0
-    document = rates.text_bytes / 2 + 40  # texts are compressed
-    vector = 4.0 * rates.dim
+    document, vector = rates.document_bytes, 4.0 * rates.dim
     pairs = n * share * n
 
     def stage(
         name: str, tasks: int, core_seconds: float, bytes_: float, cost: float | None = None
     ) -> Stage:
-        waves = math.ceil(tasks / slots)
-        return Stage(name, tasks, core_seconds, waves * core_seconds / tasks, bytes_, cost)
+        # No schedule takes longer than all work shared equally, and then the longest task.
+        longest = core_seconds / tasks * (_LONGEST if tasks > 1 else 1)
+        seconds = core_seconds / slots + (1 - 1 / slots) * longest if tasks > 1 else core_seconds
+        return Stage(name, tasks, core_seconds, seconds, bytes_, cost)
 
     sampled = min(n, 40 * cells)
     stages = [
         stage("documents", shards, n / rates.read, n * document),
         stage("vectors", shards, n / rates.embed, n * vector),
         stage("cells", 1, 9 * sampled * cells / rates.pairs, cells * vector),
-        stage("buckets", shards, n * cells / rates.pairs, n * (document + vector)),
+        stage("buckets", shards, n * cells / rates.pairs + n / rates.read, n * (document + vector)),
     ]
     if by_cells:
-        stages.append(stage("probes", 1, n * (256 + cells) / rates.pairs, 0))
+        stages.append(stage("probes", 1, n * SAMPLED / rates.pairs, 0))
     stages.append(
         stage("references", shards, pairs / rates.pairs + n / rates.choose, n * _LIST_BYTES)
     )
