@@ -20,6 +20,9 @@ def render() -> str:
         command = main.commands[name]
         below = click.Context(command, parent=context, info_name=name, **settings)
         parts.append(_block(f"strop {name}", command, below))
+        for inner, verb in sorted(getattr(command, "commands", {}).items()):
+            innermost = click.Context(verb, parent=below, info_name=inner, **settings)
+            parts.append(_block(f"strop {name} {inner}", verb, innermost))
     return "\n".join(parts)
 
 

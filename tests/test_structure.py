@@ -21,7 +21,7 @@ SOURCE = ROOT / "src" / "strop"
 ORDER = """
     errors types filters methods common io words embed lm storage references generate search expand
     index
-    evaluation research adapters cli __main__
+    distributed evaluation research adapters cli __main__
 """.split()
 
 
@@ -229,6 +229,14 @@ def test_kernels_stand_in_search_and_references_only() -> None:
             assert not compiled, f"{where} must not import {module}"
 
 
+def test_ray_stands_in_one_file() -> None:
+    for where, node in _nodes_outside({"distributed/runners.py"}):
+        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if isinstance(node, ast.Import):
+            modules = [name.name for name in node.names]
+        assert not [one for one in modules if one.split(".")[0] == "ray"], where
+
+
 def test_every_package_says_what_lives_there() -> None:
     for package in SOURCE.iterdir():
         if (package / "__init__.py").exists():
@@ -240,7 +248,7 @@ def test_every_package_says_what_lives_there() -> None:
 
 def test_importing_strop_loads_nothing_heavy() -> None:
     heavy = {"torch", "numba", "scipy", "sentence_transformers", "httpx", "pyarrow", "ir_measures"}
-    heavy |= {"mteb", "langchain_core", "haystack", "llama_index", "pyterrier"}
+    heavy |= {"mteb", "langchain_core", "haystack", "llama_index", "pyterrier", "ray"}
     code = "import sys, strop, strop.cli.main, strop.embed, strop.adapters; print(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not heavy & set(out.stdout.split())

@@ -40,8 +40,7 @@ STYLES = ("contrastive", "simple", "negative")
 _SMALL = {"max_tokens": 40, "temperature": 0.3, "samples": 3}
 """What suits models of the small profile: short replies, little variation, several samples."""
 
-_PROMPT = together(
-    click.option("--set", "into", help="The set they go to.  [that of the style]"),
+PROMPT = together(
     click.option(
         "--packed",
         is_flag=True,
@@ -68,9 +67,6 @@ _PROMPT = together(
     click.option("--max-tokens", type=COUNT, help="Tokens per reply at most.  [2000]"),
     click.option("--temperature", type=click.FloatRange(0), help="LM sampling temperature."),
     click.option("--samples", type=COUNT, help="Samples per prompt.  [1; small: 3]"),
-    click.option("--limit", type=COUNT, help="Only the first N documents."),
-    click.option("--replace", is_flag=True, help="Replace lists that came from a file."),
-    click.option("--retry-failed", is_flag=True, help="Send only requests that failed."),
 )
 
 
@@ -80,7 +76,11 @@ _PROMPT = together(
     click.option("--file", help='Lines {"id": …, "queries": […]}; - for standard input.'),
     click.option("--n", type=COUNT, help="From a file or sentences: at most N for each document."),
     MODEL,
-    _PROMPT,
+    click.option("--set", "into", help="The set they go to.  [that of the style]"),
+    PROMPT,
+    click.option("--limit", type=COUNT, help="Only the first N documents."),
+    click.option("--replace", is_flag=True, help="Replace lists that came from a file."),
+    click.option("--retry-failed", is_flag=True, help="Send only requests that failed."),
     click.option(
         "--dry-run", is_flag=True, help="Say what it would cost, and who would get the text."
     ),
@@ -198,7 +198,7 @@ def _check_usage(given: dict[str, Any]) -> None:
 
 def _generation(index: Index, given: dict[str, Any]) -> Generation:
     """Return the generation that the options describe."""
-    settings = _settings(given)
+    settings = prompt_settings(given)
     return index.generation(
         load_model(given, settings.prompt.profile),
         settings,
@@ -210,7 +210,8 @@ def _generation(index: Index, given: dict[str, Any]) -> Generation:
     )
 
 
-def _settings(given: dict[str, Any]) -> GenerationSettings:
+def prompt_settings(given: dict[str, Any]) -> GenerationSettings:
+    """Return what the model is asked for, by the options of ``PROMPT``."""
     from strop.generate import GenerationSettings, PromptSettings
     from strop.generate.prompts import DOCUMENT_CHARS
 

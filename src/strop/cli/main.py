@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from strop import __version__
-from strop.cli import demo, documents, evaluate, generate, research, search, upkeep
+from strop.cli import cluster, demo, documents, evaluate, generate, research, search, upkeep
 from strop.cli.messages import say, warn
 from strop.common.text import escape_controls
 from strop.errors import StropError
@@ -26,6 +26,7 @@ _VERBS = {
     ),
     "Search it": (search.search, documents.show),
     "Measure and tune": (evaluate.eval_, evaluate.tune),
+    "Large corpora": (cluster.cluster,),
     "Look after it": (upkeep.info, upkeep.sets, upkeep.check, upkeep.compact, upkeep.trust),
     "Research": (research.reproduce, research.analyse, research.report, generate.triplets),
     "Try it": (demo.demo,),

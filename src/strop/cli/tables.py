@@ -299,3 +299,31 @@ def _aside(**counts: int) -> str:
     """Return counts that are not zero, in parentheses."""
     parts = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
     return f" ({', '.join(parts)})" if parts else ""
+
+
+def print_plan(plan: dict[str, Any]) -> None:
+    """Print the stages of a cluster run, and their sum."""
+    table = plain_table("stage", "tasks", "core hours", "hours", "storage", "USD")
+    totals = {"core_seconds": 0.0, "seconds": 0.0, "bytes": 0.0}
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for one in plan["stages"]:
+        for key in totals:
+            totals[key] += one[key]
+        table.add_row(*_plan_row(one["name"], f"{one['tasks']:,}", one, one["cost"]))
+    costs = [one["cost"] for one in plan["stages"] if one["cost"] is not None]
+    table.add_row(*_plan_row("in all", "", totals, sum(costs) if costs else None))
+    standard_output().print(table)
+    estimated = " (estimated from bytes)" if plan["estimated"] else ""
+    standard_output().print(plain(f"{counted(plan['documents'], 'document')}{estimated}"))
+
+
+def _plan_row(name: str, tasks: str, one: dict[str, float], cost: float | None) -> list[str]:
+    hours = [f"{one[key] / 3600:,.2f}" for key in ("core_seconds", "seconds")]
+    return [
+        name,
+        tasks,
+        *hours,
+        human_bytes(round(one["bytes"])),
+        "" if cost is None else f"{cost:,.2f}",
+    ]

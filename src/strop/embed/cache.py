@@ -73,6 +73,11 @@ class CachedEmbedder:
         rows = np.frombuffer(b"".join(stored[key] for key in keys), "<f4")
         return rows.reshape(len(keys), -1).astype(np.float32)
 
+    def remember(self, texts: Sequence[str], kind: Kind, vectors: Vectors) -> None:
+        """Store vectors (n, dim) that the embedder made of texts elsewhere."""
+        rows = (row.astype("<f4").tobytes() for row in vectors)
+        self._cache.put(dict(zip(self._keys(checked_texts(texts, kind), kind), rows, strict=True)))
+
     def _keys(self, texts: Iterable[str], kind: Kind) -> list[bytes]:
         """Return a 16-byte key for each text.
 

@@ -7,7 +7,7 @@ From the stored replies of a document its query list is made.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -17,7 +17,7 @@ from strop.generate.calls import Calls, Spending
 from strop.generate.filters import apply_filters
 from strop.generate.parsing import parse_reply
 from strop.generate.prompts import SMALL_STOPS, PromptSettings, build_prompt
-from strop.lm import LM, Request, Usage, count_tokens
+from strop.lm import LM, Reply, Request, Usage, count_tokens
 from strop.lm.base import THIS_PROCESS
 from strop.lm.prices import Price
 from strop.storage.catalog import Catalog
@@ -54,6 +54,19 @@ class GenerationSettings:
                 raise BadInput(f"{name} must be 1 or more, not {getattr(self, name)}")
         if self.temperature is not None and not 0 <= self.temperature < math.inf:
             raise BadInput(f"temperature must be 0 or more, not {self.temperature}")
+
+    @property
+    def needs_references(self) -> bool:
+        """Whether the prompts show references."""
+        return self.prompt.style != "simple"
+
+    def prompt_for(self, references: int) -> PromptSettings:
+        """Share a limit among several calls: each is asked for its part and one more."""
+        prompt = self.prompt
+        if not self.needs_references or prompt.packed or prompt.max_queries is None:
+            return prompt
+        share = math.ceil(prompt.max_queries / max(1, references)) + 1
+        return replace(prompt, max_queries=min(prompt.max_queries, share))
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as JSON values."""
@@ -148,7 +161,7 @@ class Plan:
     @property
     def needs_references(self) -> bool:
         """Whether the prompts show references."""
-        return self.settings.prompt.style != "simple"
+        return self.settings.needs_references
 
     # -- requests -------------------------------------------------------------------------
 
@@ -163,30 +176,7 @@ class Plan:
                 other = self._catalog.documents.number_of(one.id)
                 references.append(self._catalog.documents.get(other))
             chosen = selected is not None or not self.needs_references
-            yield self._task(number, document, tuple(references), chosen)
-
-    def _task(
-        self, number: int, document: Document, references: tuple[Document, ...], chosen: bool
-    ) -> Task:
-        settings, prompt = self.settings, self._prompt(len(references))
-        single = self.needs_references and not prompt.packed
-        stop = SMALL_STOPS if prompt.profile == "small" else ()
-        requests, shown = [], []
-        for at, one in enumerate(build_prompt(prompt, document, references)):
-            for sample in range(settings.samples):
-                requests.append(
-                    self.calls.request(one, settings.max_tokens, settings.temperature, sample, stop)
-                )
-                shown.append((at,) if single else tuple(range(len(references))))
-        return Task(number, document, references, chosen, tuple(requests), tuple(shown))
-
-    def _prompt(self, references: int) -> PromptSettings:
-        """Share a limit among several calls: each is asked for its part and one more."""
-        prompt = self.settings.prompt
-        if not self.needs_references or prompt.packed or prompt.max_queries is None:
-            return prompt
-        share = math.ceil(prompt.max_queries / max(1, references)) + 1
-        return replace(prompt, max_queries=min(prompt.max_queries, share))
+            yield make_task(self.calls, self.settings, number, document, tuple(references), chosen)
 
     def _open(self, tasks: Sequence[Task]) -> list[tuple[Request, int]]:
         """Return the requests to send, each once, with the number of their first document."""
@@ -244,11 +234,13 @@ class Plan:
             else:  # references are likely to be about as long as their document
                 unchosen += 1
                 likely = (task.document,) * EXPECTED_REFERENCES
-                task = self._task(task.number, task.document, likely, chosen=False)
+                task = make_task(
+                    self.calls, self.settings, task.number, task.document, likely, chosen=False
+                )
                 requests = list(task.requests)
             calls += len(requests)
             input_tokens += sum(count_tokens(request.prompt) for request in requests)
-            output_tokens += len(requests) * self._expected_output(len(task.references))
+            output_tokens += len(requests) * expected_output(self.settings, len(task.references))
         if count:
             output_tokens = round(calls * usage.output_tokens / count)
         if not seconds:
@@ -267,11 +259,6 @@ class Plan:
             not count, self.lm.host, without, unchosen, cut, packed,
         )  # fmt: skip
 
-    def _expected_output(self, references: int) -> int:
-        prompt = self._prompt(references)
-        queries = 1 if prompt.profile == "small" else prompt.max_queries or _QUERIES_PER_CALL
-        return min(self.settings.max_tokens, queries * _TOKENS_PER_QUERY[prompt.style])
-
     def _expected_seconds(self, input_tokens: int, output_tokens: int, calls: int) -> float:
         writing = output_tokens / max(1, calls) / _OUTPUT_SPEED
         if self.lm.host == THIS_PROCESS:  # reading takes long too
@@ -282,37 +269,69 @@ class Plan:
 
     def lists(self) -> Iterator[QueryList]:
         """Yield what the stored replies give for each document, in order."""
-        prompt = self.settings.prompt
         for task in self.tasks():
-            per_reply: list[list[tuple[str, tuple[int, ...]]]] = []
-            dropped: list[tuple[str, str]] = []
-            missing = []
-            for request, shown in zip(task.requests, task.shown, strict=True):
-                reply = self._catalog.replies.read(request.key)
-                if reply is None:
-                    missing.append(request.key)
-                    continue
-                parsed = parse_reply(reply.text, prompt, reply.truncated, len(task.references))
-                dropped += parsed.dropped
-                per_reply.append(
-                    [
-                        (query, (against or shown) if prompt.packed else shown)
-                        for query, against in zip(parsed.queries, parsed.against, strict=True)
-                    ]
-                )
-            pooled = _in_turn(per_reply)
-            filtered = apply_filters(
-                [query for query, _ in pooled], task.document.content, prompt.examples,
-                limit=prompt.max_queries,
-            )  # fmt: skip
-            against = [
-                tuple(task.references[at] for at in pooled[place][1])
-                for place in filtered.positions
+            yield read_task(task, self.settings.prompt, self._catalog.replies.read)
+
+
+def expected_output(settings: GenerationSettings, references: int) -> int:
+    """Return how many tokens a reply is likely to have, by rule of thumb."""
+    prompt = settings.prompt_for(references)
+    queries = 1 if prompt.profile == "small" else prompt.max_queries or _QUERIES_PER_CALL
+    return min(settings.max_tokens, queries * _TOKENS_PER_QUERY[prompt.style])
+
+
+def make_task(
+    calls: Calls,
+    settings: GenerationSettings,
+    number: int,
+    document: Document,
+    references: tuple[Document, ...],
+    chosen: bool = True,
+) -> Task:
+    """Return all requests for one document."""
+    prompt = settings.prompt_for(len(references))
+    single = settings.needs_references and not prompt.packed
+    stop = SMALL_STOPS if prompt.profile == "small" else ()
+    requests, shown = [], []
+    for at, one in enumerate(build_prompt(prompt, document, references)):
+        for sample in range(settings.samples):
+            requests.append(
+                calls.request(one, settings.max_tokens, settings.temperature, sample, stop)
+            )
+            shown.append((at,) if single else tuple(range(len(references))))
+    return Task(number, document, references, chosen, tuple(requests), tuple(shown))
+
+
+def read_task(task: Task, prompt: PromptSettings, read: Callable[[str], Reply | None]) -> QueryList:
+    """Return what the replies to a document's requests give; ``read`` finds a reply by its key."""
+    per_reply: list[list[tuple[str, tuple[int, ...]]]] = []
+    dropped: list[tuple[str, str]] = []
+    missing = []
+    for request, shown in zip(task.requests, task.shown, strict=True):
+        reply = read(request.key)
+        if reply is None:
+            missing.append(request.key)
+            continue
+        parsed = parse_reply(reply.text, prompt, reply.truncated, len(task.references))
+        dropped += parsed.dropped
+        per_reply.append(
+            [
+                (query, (against or shown) if prompt.packed else shown)
+                for query, against in zip(parsed.queries, parsed.against, strict=True)
             ]
-            yield QueryList(
-                task.number, task.document, filtered.kept, against, dropped + filtered.dropped,
-                len(per_reply), sum(not queries for queries in per_reply), missing,
-            )  # fmt: skip
+        )
+    pooled = _in_turn(per_reply)
+    filtered = apply_filters(
+        [query for query, _ in pooled], task.document.content, prompt.examples,
+        limit=prompt.max_queries,
+    )  # fmt: skip
+    against = [
+        tuple(task.references[at] for at in pooled[place][1]) for place in filtered.positions
+    ]
+    return QueryList(
+        task.number, task.document, filtered.kept, against, dropped + filtered.dropped,
+        len(per_reply), sum(not queries for queries in per_reply), missing,
+    )  # fmt: skip
 
 
 def _in_turn(

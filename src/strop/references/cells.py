@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strop.common.arrays import Ints
 from strop.common.compiled import compiled
@@ -31,6 +32,18 @@ def nearest_centres(points: Vectors, centres: Vectors) -> Ints:
     for at in range(0, len(points), 8192):
         nearest[at : at + 8192] = np.argmax(points[at : at + 8192] @ centres.T, axis=1)
     return nearest
+
+
+def probed_cells(points: Vectors, centres: Vectors, probes: int) -> NDArray[np.int32]:
+    """Return for each point the ``probes`` cells with the nearest centres, the nearest first."""
+    probes = min(probes, len(centres))
+    probed = np.empty((len(points), probes), np.int32)
+    for at in range(0, len(points), 8192):
+        products = points[at : at + 8192] @ centres.T
+        near = np.argpartition(-products, probes - 1, axis=1)[:, :probes]
+        order = np.argsort(-np.take_along_axis(products, near, 1), axis=1, kind="stable")
+        probed[at : at + 8192] = np.take_along_axis(near, order, 1)
+    return probed
 
 
 @compiled()

@@ -1,10 +1,10 @@
 """Nearest neighbours of every document among the other documents, by cosine.
 
 Up to a few hundred thousand documents the search is exact. Above that, documents are grouped into
-cells and compared with the nearest cells only. In both cases a fast float32 pass proposes a few
-more candidates than needed, and products in double precision, summed in a fixed order, rank them.
-So the lists depend on the vectors alone, not on block sizes or threads, and updated lists are
-equal to those of a fresh run.
+cells, and each is compared with the cells nearest to it only. In both cases a fast float32 pass
+proposes a few more candidates than needed, and products in double precision, summed in a fixed
+order, rank them. So the lists depend on the vectors alone, not on block sizes or threads, and
+updated lists are equal to those of a fresh run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from strop.common.arrays import Floats, Ints
 from strop.common.compiled import compiled
 from strop.common.threads import in_parts
 from strop.errors import BadInput
-from strop.references.cells import nearest_centres, rough_centres
+from strop.references.cells import probed_cells, rough_centres
 from strop.types import Progress, Vectors
 
 APPROXIMATE_ABOVE = 300_000
@@ -27,7 +27,7 @@ APPROXIMATE_ABOVE = 300_000
 BLOCK = 4096
 """Rows compared at once."""
 PROBES = 24
-"""Cells compared with each cell."""
+"""Cells with which each document is compared."""
 SPARE = 16
 """Candidates beyond those needed: float32 may misorder the last places."""
 ROUNDING = 4e-6
@@ -60,13 +60,15 @@ def nearest_neighbors(
     if k < 1:
         raise BadInput(f"the number of neighbours must be 1 or more, not {k}")
     method = resolve_method(method, len(vectors))
-    usable = nonzero_rows(vectors)
+    usable, every_row = nonzero_rows(vectors), np.arange(len(vectors))
+    if method == "cells":
+        centres = rough_centres(vectors, max(1, int(np.sqrt(len(vectors)))))
+        probed = probed_cells(vectors, centres, PROBES)
+        return neighbors_in_cells(vectors, usable, every_row, k, probed[:, 0], probed, progress)
     best, candidates = _empty_lists(len(vectors), k, usable)
     if best.shape[1]:
-        propose = _propose_from_all if method == "exact" else _propose_from_cells
-        propose(vectors, usable, best, candidates, progress)
-    every_row = np.arange(len(vectors))
-    return rank(vectors, usable, every_row, best, candidates, k, exact=method == "exact")
+        _propose_from_all(vectors, usable, best, candidates, progress)
+    return rank(vectors, usable, every_row, best, candidates, k, exact=True)
 
 
 def resolve_method(method: str, size: int) -> str:
@@ -91,6 +93,45 @@ def neighbors_of(vectors: Vectors, usable: Mask, wanted: Ints, k: int) -> Neighb
                 partial(_merge_rows, products, usable, wanted, others, lists, best, candidates),
             )
     return rank(vectors, usable, wanted, best, candidates, k, exact=True)
+
+
+def neighbors_in_cells(
+    vectors: Vectors,
+    usable: Mask,
+    wanted: Ints,
+    k: int,
+    cell_of: NDArray[np.int32],
+    probed: NDArray[np.int32],
+    progress: Progress | None = None,
+) -> Neighbors:
+    """Return the neighbours of the rows ``wanted`` among the rows of the cells that each probes.
+
+    ``cell_of`` (n,) is the cell of every row, ``probed`` (wanted, probes) the cells to compare.
+    """
+    best, candidates = _empty_lists(len(wanted), k, usable)
+    members, visitors = _by_cell(cell_of), _by_cell(probed.ravel())
+    for done, (cell, places) in enumerate(visitors.items() if best.shape[1] else (), 1):
+        others, lists = members.get(cell, wanted[:0]), np.sort(places // probed.shape[1])
+        step = max(1, _PRODUCTS_AT_ONCE // max(1, len(others)))
+        for first in range(0, len(lists), step):
+            part = lists[first : first + step]
+            products = vectors[wanted[part]] @ vectors[others].T
+            in_parts(
+                len(part),
+                partial(
+                    _merge_rows, products, usable, wanted[part], others, part, best, candidates
+                ),
+            )
+        if progress is not None:
+            progress("finding neighbours", done, len(visitors))
+    return rank(vectors, usable, wanted, best, candidates, k, exact=False)
+
+
+def _by_cell(cell_of: NDArray[np.int32]) -> dict[int, Ints]:
+    """Return the places of each cell in ``cell_of``, in order."""
+    order = np.argsort(cell_of, kind="stable")
+    cells, first = np.unique(cell_of[order], return_index=True)
+    return dict(zip(cells.tolist(), np.split(order, first[1:]), strict=True))
 
 
 def nonzero_rows(vectors: Vectors) -> Mask:
@@ -131,32 +172,6 @@ def _propose_from_all(
             done += 1
         if progress is not None:
             progress("finding neighbours", done, total)
-
-
-def _propose_from_cells(
-    points: Vectors, usable: Mask, best: Floats, candidates: Candidates, progress: Progress | None
-) -> None:
-    """Compare the rows of each cell with the rows of the nearest cells."""
-    cells = max(1, int(np.sqrt(len(points))))
-    centres = rough_centres(points, cells)
-    cell_of = nearest_centres(points, centres)
-    by_cell = np.argsort(cell_of, kind="stable").astype(np.int64)
-    members = np.split(by_cell, np.searchsorted(cell_of[by_cell], np.arange(1, cells)))
-    near = np.argsort(-(centres @ centres.T), axis=1, kind="stable")[:, :PROBES]
-    for cell, rows in enumerate(members):
-        if not len(rows):
-            continue
-        others = np.sort(np.concatenate([members[at] for at in {cell, *near[cell].tolist()}]))
-        step = max(1, _PRODUCTS_AT_ONCE // len(rows))
-        for first in range(0, len(others), step):
-            part = others[first : first + step]
-            products = points[rows] @ points[part].T
-            in_parts(
-                len(rows),
-                partial(_merge_rows, products, usable, rows, part, rows, best, candidates),
-            )
-        if progress is not None:
-            progress("finding neighbours", cell + 1, cells)
 
 
 def rank(

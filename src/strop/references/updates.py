@@ -6,6 +6,7 @@ the result equals that of a fresh run. Each part is committed, so a run that was
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ from strop.references.neighbors import (
     rank,
     resolve_method,
 )
-from strop.references.selection import choose_references
+from strop.references.selection import References, choose_references
 from strop.references.settings import ReferenceSettings
 from strop.storage.catalog import Catalog
 from strop.storage.snapshot import Snapshot, Spans
@@ -59,6 +60,31 @@ def update_references(
     update.apply_changes(width)
     update.compute_lists(width, method)
     return update.choose(settings)
+
+
+def import_references(
+    catalog: Catalog,
+    snapshot: Snapshot,
+    settings: ReferenceSettings,
+    method: str,
+    parts: Iterable[tuple[Ints, Neighbors, References]],
+) -> None:
+    """Store neighbour lists and references that were computed elsewhere, for all documents.
+
+    A part is (numbers of documents, their lists, their references), all as catalog numbers.
+    Whatever is missing after an interruption, ``update_references`` computes.
+    """
+    stored, nothing = catalog.references, np.empty(0, np.int64)
+    about = {**asdict(settings), "method": method, "width": settings.neighbors}
+    stored.begin(about, lists=False, selections=False)
+    versions = snapshot.documents.vector_version.tolist()
+    stored.replace_documents(
+        nothing, zip(snapshot.numbers.tolist(), versions, strict=True), nothing
+    )
+    for numbers, lists, chosen in parts:
+        with catalog.writing(searchable=False):
+            stored.store_lists(numbers, *lists)
+            stored.store_selections(numbers, *chosen)
 
 
 class _Update:

@@ -84,7 +84,7 @@ class Pipeline:
         for size in batches:
             batch = catalog.waiting.next(set_id, size)
             lists = [self._texts(set_, one) for one in batch]
-            vectors, reasons = self._embed_lists(lists, kind)
+            vectors, reasons = embed_lists(self.embed, lists, kind)
             file, sums = self._append(set_id, vectors)
             done = [
                 (one, texts)
@@ -125,34 +125,6 @@ class Pipeline:
             raise cannot_write(self._catalog.folder, error) from error
         return file, row_sums(rows)
 
-    def _embed_lists(self, lists: list[list[str]], kind: Kind) -> tuple[Vectors, dict[int, str]]:
-        """Embed lists of texts; return the rows of all that the embedder takes, one by one.
-
-        Also returns which lists it does not take, by place, and why.
-        """
-        try:
-            return self.embed([text for texts in lists for text in texts], kind), {}
-        except StropError as error:
-            if not _is_about_text(error):
-                raise
-            if len(lists) == 1:
-                if not self._takes_a_word(kind):
-                    raise
-                return np.empty((0, self._catalog.dim), np.float32), {0: str(error)}
-        middle = len(lists) // 2
-        first, reasons = self._embed_lists(lists[:middle], kind)
-        second, more = self._embed_lists(lists[middle:], kind)
-        reasons |= {middle + at: reason for at, reason in more.items()}
-        return np.concatenate([first, second]), reasons
-
-    def _takes_a_word(self, kind: Kind) -> bool:
-        """Tell whether the embedder takes any text: else the fault is not a document's."""
-        try:
-            self.embed(["word"], kind)
-        except StropError:
-            return False
-        return True
-
     def embed(self, texts: list[str], kind: Kind) -> Vectors:
         """Embed texts (n,) to unit rows (n, dim); a text with nothing in it is a zero row."""
         filled = [at for at, text in enumerate(texts) if text.strip()]
@@ -162,6 +134,38 @@ class Pipeline:
             rows = embedder.embed([texts[at] for at in filled], kind)
             vectors[filled] = checked_vectors(rows, len(filled), embedder.name, self._catalog.dim)
         return vectors
+
+
+def embed_lists(
+    embed: Callable[[list[str], Kind], Vectors], lists: list[list[str]], kind: Kind
+) -> tuple[Vectors, dict[int, str]]:
+    """Embed lists of texts; return the rows of all that the embedder takes, one by one.
+
+    Also returns which lists it does not take, by place, and why.
+    """
+    try:
+        return embed([text for texts in lists for text in texts], kind), {}
+    except StropError as error:
+        if not _is_about_text(error):
+            raise
+        if len(lists) == 1:
+            # Where it does not take any text, the fault is not a document's.
+            return _rows_of_a_word(embed, kind, error)[:0], {0: str(error)}
+    middle = len(lists) // 2
+    first, reasons = embed_lists(embed, lists[:middle], kind)
+    second, more = embed_lists(embed, lists[middle:], kind)
+    reasons |= {middle + at: reason for at, reason in more.items()}
+    return np.concatenate([first, second]), reasons
+
+
+def _rows_of_a_word(
+    embed: Callable[[list[str], Kind], Vectors], kind: Kind, otherwise: StropError
+) -> Vectors:
+    """Return the vector (1, dim) of a word, or raise ``otherwise``."""
+    try:
+        return embed(["word"], kind)
+    except StropError:
+        raise otherwise from None
 
 
 def _is_about_text(error: StropError) -> bool:

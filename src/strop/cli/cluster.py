@@ -1,0 +1,239 @@
+"""The verbs for corpora that one machine cannot hold: plan, run, import."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, astuple, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from strop.cli.generate import PROMPT, STYLES, prompt_settings
+from strop.cli.options import (
+    CORPUS,
+    COUNT,
+    MODEL,
+    Answer,
+    given_price,
+    load_model,
+    named_values,
+    verb,
+)
+from strop.cli.progress import progress_bars
+from strop.common.text import counted
+
+if TYPE_CHECKING:  # loaded by the verbs that need it, so that --help is quick
+    from strop.distributed.run import Settings
+    from strop.distributed.runners import Runner
+
+_CORPUS = click.argument("corpus")
+_EMBEDDER = click.option("--embedder", help="Embedder, as of strop build.  [wordllama]")
+_OPTIONS = named_values("--option", "options", "Option of the embedder, such as max_length=512")
+_READING = ("format", "id_field", "text_field", "title_field", "delimiter", "max_document_bytes")
+
+
+@click.group()
+def cluster() -> None:
+    """Run the offline stages on many machines, from shard files to shard files.
+
+    \b
+    strop cluster plan CORPUS --machines 16          time, storage and money of each stage
+    strop cluster run CORPUS -o FOLDER               up to contrastive references
+    strop cluster run CORPUS -o FOLDER --stage queries
+    strop cluster import FOLDER my.index             the result as an index
+    """
+
+
+@verb(
+    _CORPUS,
+    click.option("-o", "--output", "folder", required=True, type=Path, help="Folder of shards."),
+    click.option(
+        "--stage",
+        type=click.Choice(["vectors", "references", "requests", "replies", "queries"]),
+        default="references",
+        help="Do this stage and what it needs.",
+    ),
+    click.option(
+        "--style",
+        type=click.Choice(["sentences", *STYLES]),
+        default="sentences",
+        help="Which queries; those of a model need --lm.",
+    ),
+    _EMBEDDER,
+    _OPTIONS,
+    click.option("--workers", type=COUNT, help="Processes at a time.  [cores; of Ray: all]"),
+    click.option("--ray", metavar="ADDRESS", help="Ray cluster; local starts one here."),
+    click.option("--shard-documents", type=COUNT, help="Documents per shard.  [50000]"),
+    click.option(
+        "--method",
+        type=click.Choice(["auto", "exact", "cells"]),
+        help="How neighbours are found.  [auto: cells above 300,000 documents]",
+    ),
+    click.option(
+        "--recall",
+        type=click.FloatRange(0, 1),
+        help="Share of neighbours that cells must find, by a sample.  [0.96]",
+    ),
+    MODEL,
+    PROMPT,
+    CORPUS,
+)
+def run(corpus: str, folder: Path, **given: Any) -> Answer:
+    """Run the stages of CORPUS up to one of them; shards go to the folder.
+
+    CORPUS is what strop build takes, or a folder of such files, which are read in parallel. Every
+    shard is written all or nothing: run the same command again after any stop, and only what is
+    missing is done; new files in CORPUS cost their own shards, and new references. All machines
+    must see the folder and CORPUS under the same path.
+
+    \b
+    vectors       documents in shards, embedded
+    references    cells, one shuffle by cell, neighbours and references of each document
+    requests      requests/STYLE/*.jsonl for a batch service; put its results, of the same names,
+                  into replies/STYLE
+    replies       or send them to the service (--lm, --base-url), every reply kept as it comes
+    queries       the queries in the replies, or sentences, embedded
+    """
+    from strop.distributed.run import Cluster
+
+    settings = _settings(corpus, folder, given)
+    runner = _runner(given)
+    try:
+        with progress_bars() as progress:
+            run_ = Cluster(folder, settings, runner, progress)
+            run_.run(given["stage"], given["style"], given["budget"])
+    finally:
+        runner.close()
+    done = ", ".join(f"{stage} {count:,}" for stage, count in run_.ran.items())
+    left = {name: int(count) for name, count in run_.unfinished.items() if count}
+    warnings = []
+    if refused := left.get("vectors:refused"):
+        warnings.append(f"the embedder refused {counted(refused, 'document')}: no vectors")
+    if open_ := left.get("replies:open") or left.get("queries:open"):
+        warnings.append(f"{counted(open_, 'request')} without a reply: run --stage replies again")
+    message = f"{folder}: shards done now: {done}" if done else f"{folder}: nothing to do"
+    value = {"folder": str(folder), "done": run_.ran, "left": left}
+    return Answer(value, message, warnings=warnings)
+
+
+def _runner(given: dict[str, Any]) -> Runner:
+    from strop.distributed.runners import LocalRunner, RayRunner
+
+    if given["ray"]:
+        return RayRunner(given["ray"], given["workers"])
+    return LocalRunner(given["workers"] or os.cpu_count() or 1)
+
+
+def _settings(corpus: str, folder: Path, given: dict[str, Any]) -> Settings:
+    """Return the settings: what is given now, else what the last run in the folder had."""
+    from strop.distributed.run import Settings
+
+    known = None
+    if (folder / "settings.json").exists():
+        known = Settings.read(folder)
+    embedder = {"name": given["embedder"] or "wordllama", "options": given["options"]}
+    if known is not None and not given["embedder"] and not given["options"]:
+        embedder = known.trusted_embedder(folder)
+    reading = {name: given[name] for name in _READING}
+    settings = replace(known or Settings(corpus, embedder), corpus=corpus, embedder=embedder)
+    chosen = {name: given[name] for name in ("shard_documents", "method", "recall")}
+    settings = replace(
+        settings, reading=reading, **{name: v for name, v in chosen.items() if v is not None}
+    )
+    if given["stage"] not in ("vectors", "references") and given["style"] != "sentences":
+        settings = replace(settings, sets={**settings.sets, given["style"]: _set(given)})
+    return settings
+
+
+def _set(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the model and settings of a set of generated queries."""
+    if given["lm"] is None:
+        raise click.UsageError(f"who writes {given['style']} queries? Give --lm SPEC")
+    asks = prompt_settings(given)
+    lm, price = load_model(given, asks.prompt.profile), given_price(given)
+    return {
+        "lm": {"name": lm.name, "options": dict(lm.options)},
+        "settings": asks.to_json(),
+        "price": None if price is None else list(astuple(price)),
+    }
+
+
+@verb(
+    click.argument("folder", type=Path),
+    click.argument("path", metavar="INDEX", type=Path),
+    _EMBEDDER,
+    _OPTIONS,
+    name="import",
+)
+def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, Any]) -> Answer:
+    """Import the finished shards of FOLDER into INDEX, which is made if it does not exist.
+
+    Documents, vectors, references, query sets and replies become those of the index. No text is
+    embedded again. Run it again after more stages or an interruption.
+    """
+    from strop.distributed.load import import_shards
+
+    given = {"name": embedder, "options": options} if embedder else None
+    with progress_bars() as progress:
+        result = import_shards(folder, path, given, progress)
+    sets = f", sets {', '.join(result.sets)}" if result.sets else ""
+    message = f"{path}: {counted(result.documents, 'document')}, {result.references:,} with"
+    message += f" references{sets}"
+    return Answer(asdict(result), message, warnings=result.notes)
+
+
+@verb(
+    _CORPUS,
+    click.option("--machines", type=COUNT, default=1, help="Machines of the cluster."),
+    click.option("--cores", type=COUNT, help="Cores of each.  [as here]"),
+    click.option("--documents", type=COUNT, help="Plan for so many documents.  [as CORPUS has]"),
+    click.option("--shard-documents", type=COUNT, default=50_000, help="Documents per shard."),
+    click.option(
+        "--rate",
+        "rates",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A rate of one core in place of the measured one, such as embed=400 (repeatable).",
+    ),
+    click.option(
+        "--style", type=click.Choice(STYLES), default="contrastive", help="Which queries."
+    ),
+    click.option("--lm", help="Model whose price counts, such as openai:gpt-4.1-mini."),
+    click.option("--price", metavar="IN,OUT", help="USD per million tokens, for other models."),
+    _EMBEDDER,
+    _OPTIONS,
+    CORPUS,
+)
+def plan(corpus: str, documents: int | None, **given: Any) -> Answer:
+    """Say what a run over CORPUS would take: tasks, time, storage and money of each stage.
+
+    Rates are measured on the first 2,000 documents, on one core of this machine. Money is for one
+    packed request per document, sent to a batch service.
+    """
+    from strop.cli.tables import print_plan
+    from strop.distributed.plan import given_rates, measure, stages_of
+    from strop.lm import price
+
+    embedder = {"name": given["embedder"] or "wordllama", "options": given["options"]}
+    reading = {name: given[name] for name in _READING}
+    rates, found = measure(Path(corpus), embedder, reading, given["style"])
+    rates, n = given_rates(rates, given["rates"]), documents or found
+    cost = given_price(given) or (price(given["lm"].partition(":")[2]) if given["lm"] else None)
+    stages = stages_of(
+        rates, n, machines=given["machines"], cores=given["cores"] or os.cpu_count() or 1,
+        shard_documents=given["shard_documents"], price=cost,
+    )  # fmt: skip
+    value = {
+        "documents": n,
+        "estimated": documents is None,
+        "rates": asdict(rates),
+        "stages": [asdict(one) for one in stages],
+    }
+    warnings = [] if cost else ["no price: give --lm or --price to see the model's cost"]
+    return Answer(value, partial(print_plan, value), warnings=warnings)
+
+
+for _verb in (plan, run, import_):
+    cluster.add_command(_verb)

@@ -1,0 +1,282 @@
+"""What a cluster run would take: shards, time, storage and money of each stage.
+
+Rates are measured on a sample of the corpus on this machine, by the functions that the stages call.
+The arithmetic is in ``stages_of``; ``benchmarks/plan.py`` checks it against runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from strop.common.arrays import unit_rows
+from strop.distributed.generation import SENTENCES, make_queries
+from strop.distributed.neighbours import SAMPLED
+from strop.distributed.run import cells_for, find_inputs
+from strop.distributed.runners import alone
+from strop.distributed.shards import Done, read_table, vectors_in
+from strop.distributed.vectors import embed_documents, read_documents
+from strop.errors import BadInput
+from strop.generate import GenerationSettings, PromptSettings
+from strop.generate.plan import EXPECTED_REFERENCES, expected_output
+from strop.generate.prompts import build_prompt
+from strop.io.corpora import read_corpus
+from strop.io.files import atomic_write
+from strop.io.sentences import MOST
+from strop.lm import Price, count_tokens
+from strop.references.neighbors import APPROXIMATE_ABOVE, neighbors_of, nonzero_rows
+from strop.references.selection import choose_references
+from strop.references.settings import ReferenceSettings
+from strop.types import Document, Vectors
+
+T = TypeVar("T")
+
+SAMPLE = 2000
+PROBED_SHARE, PROBED_AT, PROBED_EXPONENT = 0.24, 50_000, -0.22
+"""The share of cells that a document probes for a recall of 0.96, at a number of documents, and the
+exponent with which it falls as they grow: measured on sentences (docs/scaling.md)."""
+_LONGEST = 2.0
+"""The longest task of a stage over the mean one."""
+_TIMES = 20
+"""How many copies of the sample, a little moved, are compared."""
+_LIST_BYTES = 1300
+"""Bytes that references take for each document: a hundred neighbours, the references."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one core does in a second, and what one document has."""
+
+    read: float
+    """documents"""
+    embed: float
+    """texts of documents"""
+    embed_queries: float
+    """sentences"""
+    pairs: float
+    """documents compared with documents"""
+    choose: float
+    """documents whose references are chosen"""
+    dim: int
+    document_bytes: float
+    """in a shard, compressed"""
+    queries: float
+    """sentences of a document"""
+    query_bytes: float
+    input_tokens: float
+    """of a packed request"""
+    output_tokens: float
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: tasks, core-seconds in all, seconds on the cluster, bytes written, USD."""
+
+    name: str
+    tasks: int
+    core_seconds: float
+    seconds: float
+    bytes: float
+    cost: float | None = None
+
+
+def measure(
+    corpus: Path,
+    embedder: Mapping[str, Any],
+    reading: Mapping[str, Any],
+    style: str = "contrastive",
+) -> tuple[Rates, int]:
+    """Measure rates on the first documents of a corpus; also estimate how many it has.
+
+    Done in a process with one thread, by processor time: what else runs does not count.
+    """
+    return alone(_measured, corpus, dict(embedder), dict(reading), style)
+
+
+def _measured(
+    corpus: Path, embedder: dict[str, Any], reading: dict[str, Any], style: str
+) -> tuple[Rates, int]:
+    inputs = find_inputs(corpus)
+    documents = list(islice(read_corpus(inputs[0], **reading), SAMPLE))
+    if len(documents) < 20:
+        raise BadInput(f"{inputs[0]} has {len(documents)} documents: too few to measure anything")
+    with tempfile.TemporaryDirectory() as scratch:
+        spent, points, queries = _stages_on_sample(Path(scratch), documents, embedder)
+    wanted, settings, many = np.arange(min(200, len(points))), ReferenceSettings(), _many(points)
+    usable = nonzero_rows(many)
+    near = neighbors_of(many, usable, wanted, 100)  # compiles, as the next line does
+    choose_references(many, near.rows[:1], near.similarities[:1], settings)
+    compare, near = _timed(lambda: neighbors_of(many, usable, wanted, 100))
+    choose, _ = _timed(lambda: choose_references(many, near.rows, near.similarities, settings))
+    rates = Rates(
+        read=len(documents) / spent["documents"],
+        embed=len(documents) / spent["vectors"],
+        embed_queries=max(1, len(queries)) / spent["queries"],
+        pairs=len(many) * len(wanted) / compare,
+        choose=len(wanted) / choose,
+        dim=points.shape[1],
+        document_bytes=spent.pop("bytes") / len(documents),
+        queries=len(queries) / len(documents),
+        query_bytes=sum(len(one.encode()) for one in queries) / max(1, len(queries)),
+        **_tokens(documents, style),
+    )
+    return rates, _estimated_documents(inputs, documents)
+
+
+def _stages_on_sample(
+    folder: Path, documents: list[Document], embedder: dict[str, Any]
+) -> tuple[dict[str, float], Vectors, list[str]]:
+    """Run stages on a sample; return their seconds, the unit vectors and the sentences.
+
+    Beside the seconds are the ``bytes`` of the shard of documents.
+    """
+    source = folder / "sample.jsonl"
+    with atomic_write(source) as file:
+        for one in documents:
+            record = {"id": one.id, "title": one.title, "text": one.text}
+            file.write(json.dumps(record) + "\n")
+    # The time of a service is the time it lets us wait.
+    clock = time.perf_counter if embedder["name"].startswith("api:") else time.process_time
+    work: dict[str, Callable[[], Done]] = {
+        "documents": lambda: read_documents(
+            folder, "00000", source=str(source), reading={}, shard_documents=SAMPLE
+        ),
+        "vectors": lambda: embed_documents(folder, "00000-00000", embedder=embedder),
+        "queries": lambda: make_queries(
+            folder, "00000-00000", style=SENTENCES, embedder=embedder, n=MOST
+        ),
+    }
+    spent = dict[str, float]()
+    for name, act in work.items():
+        spent["bytes"] = spent.get("bytes") or _timed(act)[1].files[0].bytes
+        _timed(act)  # loads and compiles what is needed
+        spent[name] = _timed(act, clock)[0]
+    vectors = read_table(folder / "vectors" / "00000-00000.parquet")["vector"]
+    made = read_table(folder / "queries" / SENTENCES / "00000-00000.parquet")["queries"]
+    return spent, unit_rows(vectors_in(vectors)), [one for some in made.to_pylist() for one in some]
+
+
+def _many(points: Vectors) -> Vectors:
+    """Return many more documents than the sample has: among few, most are neighbours."""
+    noise = np.random.default_rng(0).normal(0, 0.02, (_TIMES, *points.shape))
+    return unit_rows((points + noise).reshape(-1, points.shape[1]).astype(np.float32))
+
+
+def _timed(
+    work: Callable[[], T], clock: Callable[[], float] = time.process_time
+) -> tuple[float, T]:
+    """Return the seconds that a piece of work takes, and its result."""
+    began = clock()
+    result = work()
+    return max(clock() - began, 1e-6), result
+
+
+def _tokens(documents: list[Document], style: str) -> dict[str, float]:
+    """Return input and output tokens of a document's packed request; neighbours as references."""
+    asks = GenerationSettings(PromptSettings(style=style, packed=style != "simple"))  # type: ignore[arg-type]
+    sums = []
+    for at in range(min(200, len(documents) - EXPECTED_REFERENCES)):
+        others = documents[at + 1 : at + 1 + EXPECTED_REFERENCES]
+        prompts = build_prompt(asks.prompt, documents[at], () if style == "simple" else others)
+        sums.append(sum(count_tokens(one.system + one.shared + one.rest) for one in prompts))
+    output = float(expected_output(asks, EXPECTED_REFERENCES))
+    return {"input_tokens": float(np.mean(sums)), "output_tokens": output}
+
+
+def _estimated_documents(inputs: list[Path], documents: list[Document]) -> int:
+    """Return how many documents a corpus has: all of a small one, else by bytes."""
+    if len(documents) < SAMPLE and len(inputs) == 1:
+        return len(documents)
+    files = [one for path in inputs for one in ([path] if path.is_file() else path.rglob("*"))]
+    total = sum(one.stat().st_size for one in files if one.is_file())
+    each = sum(len(one.content.encode()) + 40 for one in documents) / len(documents)
+    return max(len(documents), round(total / each))
+
+
+def given_rates(rates: Rates, given: Sequence[str]) -> Rates:
+    """Return rates with those replaced that were given as NAME=VALUE."""
+    for pair in given:
+        name, _, value = pair.partition("=")
+        try:
+            if name not in vars(rates) or not float(value) > 0:
+                raise ValueError
+        except ValueError:
+            known = ", ".join(vars(rates))
+            raise BadInput(f"rate {pair!r}: give NAME=NUMBER above 0; names: {known}") from None
+        changed: dict[str, Any] = {name: int(value) if name == "dim" else float(value)}
+        rates = replace(rates, **changed)
+    return rates
+
+
+def stages_of(
+    rates: Rates,
+    documents: int,
+    *,
+    machines: int = 1,
+    cores: int = 1,
+    shard_documents: int = 50_000,
+    price: Price | None = None,
+    probed_share: float | None = None,
+    by_cells: bool | None = None,
+) -> list[Stage]:
+    """Return the stages of a run with language-model queries, packed and batched, and sentences."""
+    n, slots = documents, machines * cores
+    shards = math.ceil(n / shard_documents)
+    cells = cells_for(n)
+    by_cells = n > APPROXIMATE_ABOVE if by_cells is None else by_cells
+    share = (probed_share or probed_share_at(n)) if by_cells else 1.0
+    document, vector = rates.document_bytes, 4.0 * rates.dim
+    pairs = n * share * n
+
+    def stage(
+        name: str, tasks: int, core_seconds: float, bytes_: float, cost: float | None = None
+    ) -> Stage:
+        # No schedule takes longer than all work shared equally, and then the longest task.
+        longest = core_seconds / tasks * (_LONGEST if tasks > 1 else 1)
+        seconds = core_seconds / slots + (1 - 1 / slots) * longest if tasks > 1 else core_seconds
+        return Stage(name, tasks, core_seconds, seconds, bytes_, cost)
+
+    sampled = min(n, 40 * cells)
+    stages = [
+        stage("documents", shards, n / rates.read, n * document),
+        stage("vectors", shards, n / rates.embed, n * vector),
+        stage("cells", 1, 9 * sampled * cells / rates.pairs, cells * vector),
+        stage("buckets", shards, n * cells / rates.pairs + n / rates.read, n * (document + vector)),
+    ]
+    if by_cells:
+        stages.append(stage("probes", 1, n * SAMPLED / rates.pairs, 0))
+    stages.append(
+        stage("references", shards, pairs / rates.pairs + n / rates.choose, n * _LIST_BYTES)
+    )
+    usd = None
+    if price is not None:
+        usd = price.cost(1, 0, batch=True) * n * rates.input_tokens
+        usd += price.cost(0, 1, batch=True) * n * rates.output_tokens
+    request = 4 * rates.input_tokens
+    stages.append(stage("requests", shards, n * request / 2e7, n * request, usd))
+    made = n * rates.queries
+    stages.append(
+        stage("queries", shards, made / rates.embed_queries, made * (vector + rates.query_bytes))
+    )
+    return stages
+
+
+def probed_share_at(documents: int) -> float:
+    """Return the share of cells probed in a corpus of a size, extrapolated from measured ones."""
+    return min(1.0, PROBED_SHARE * math.pow(documents / PROBED_AT, PROBED_EXPONENT))
+
+
+def flop_of(documents: int, dim: int) -> tuple[float, float]:
+    """Return the FLOP to compare all pairs, and to find cells and compare with those probed."""
+    each, cells = 2.0 * dim, cells_for(documents)
+    probed = probed_share_at(documents) * documents
+    return documents**2 * each, documents * (cells + probed) * each

@@ -1,0 +1,243 @@
+"""Shard files: Parquet tables written all or nothing, and the manifest that lists finished ones.
+
+A file appears under its name only when it is complete and on the disk. A manifest is a file of JSON
+lines, one for each finished task; the last line of a task counts, a line that was cut off does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.common.arrays import Ints
+from strop.errors import BadInput, MissingExtra
+from strop.types import Document, Vectors
+
+Columns = dict[str, Any]
+"""Arrays, lists or Arrow arrays by name."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A finished file: its name without the suffix, its length and a hash of its bytes."""
+
+    name: str
+    rows: int
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a task made, in how many seconds, and how many of a processor (``cpu``).
+
+    ``counts`` are numbers worth knowing. ``complete`` is False where something is left to do that
+    another run may well do, such as requests that a service did not answer.
+    """
+
+    files: tuple[File, ...]
+    seconds: float = 0.0
+    cpu: float = 0.0
+    counts: Mapping[str, float] = field(default_factory=dict)
+    complete: bool = True
+
+
+def arrow() -> Any:
+    """Return pyarrow, with its Parquet module loaded."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra("A cluster run", "parquet") from None
+    return pyarrow
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Yield a temporary name beside ``path``, which takes its place once all is on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb+") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def finished(path: Path, rows: int) -> File:
+    """Return the record of a file that has been written."""
+    digest = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return File(path.name.partition(".")[0], rows, path.stat().st_size, digest.hexdigest())
+
+
+def write_table(path: Path, *groups: Columns, labels: Sequence[int] = ()) -> File:
+    """Write columns as a Parquet file; each of several ``groups`` is a row group with a label."""
+    pyarrow, rows = arrow(), 0
+    with replaced(path) as temporary:
+        writer = None
+        for columns in groups:
+            table = pyarrow.table(columns)
+            rows += len(table)
+            if writer is None:
+                about = {**(table.schema.metadata or {}), "labels": json.dumps(list(labels))}
+                schema = table.schema.with_metadata(about)
+                # Vectors do not compress, and looking for a dictionary in them takes long.
+                texts = [one.name for one in schema if pyarrow.types.is_string(one.type)]
+                writer = pyarrow.parquet.ParquetWriter(
+                    temporary, schema, compression=dict.fromkeys(texts, "zstd") or "none",
+                    use_dictionary=False,
+                )  # fmt: skip
+            writer.write_table(table.cast(schema), row_group_size=max(1, len(table)))
+        assert writer is not None
+        writer.close()
+    return finished(path, rows)
+
+
+def read_table(
+    path: Path, columns: Sequence[str] | None = None, labels: Sequence[int] | None = None
+) -> Any:
+    """Read columns of a Parquet file, or of its row groups with these labels, as an Arrow table."""
+    pyarrow = arrow()
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            if labels is None:
+                return file.read(columns)
+            stored = json.loads(file.schema_arrow.metadata[b"labels"])
+            wanted = [at for at, label in enumerate(stored) if label in labels]
+            return file.read_row_groups(wanted, columns)
+    except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
+        raise BadInput(
+            f"{path}: cannot be read: {' '.join(str(error).split())}; delete it, and run again"
+        ) from error
+
+
+# -- columns ----------------------------------------------------------------------------------
+
+
+def vector_column(vectors: Vectors) -> Any:
+    """Return vectors (n, dim) as a column of lists of fixed length."""
+    pyarrow = arrow()
+    flat = pyarrow.array(np.ascontiguousarray(vectors, np.float32).ravel())
+    return pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+
+
+def vectors_in(column: Any) -> Vectors:
+    """Return a column of vectors as an array (n, dim)."""
+    width = column.type.list_size
+    flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return np.asarray(flat, np.float32).reshape(-1, width)
+
+
+def list_column(values: NDArray[Any], counts: NDArray[Any]) -> Any:
+    """Return the first ``counts[i]`` values of each row i as a column of lists."""
+    pyarrow = arrow()
+    kept = values[np.arange(values.shape[1]) < counts[:, None]]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return pyarrow.LargeListArray.from_arrays(pyarrow.array(offsets), pyarrow.array(kept))
+
+
+def padded(column: Any, width: int, fill: int | float) -> NDArray[Any]:
+    """Return a column of lists as an array (n, width), ``fill`` after the end of each list."""
+    lists = column.combine_chunks()
+    counts = np.diff(lists.offsets.to_numpy())
+    flat = lists.flatten().to_numpy()
+    rows = np.full((len(lists), width), fill, flat.dtype)
+    rows[np.arange(width) < counts[:, None]] = flat
+    return rows
+
+
+def documents_in(table: Any) -> list[tuple[int, Document]]:
+    """Return (row, document) of a table with the columns row, id, title, text."""
+    columns = (table[name].to_pylist() for name in ("row", "id", "title", "text"))
+    return [(row, Document(id_, text, title)) for row, id_, title, text in zip(*columns)]  # noqa: B905
+
+
+def rows_in(table: Any) -> Ints:
+    """Return the rows of a table: each document's number in the whole corpus."""
+    return np.asarray(table["row"].to_numpy(), np.int64)
+
+
+# -- the manifest -----------------------------------------------------------------------------
+
+
+class Manifest:
+    """The finished tasks of one stage. The driver alone writes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._path = folder, folder / "manifest.jsonl"
+        self.lines: dict[str, dict[str, Any]] = {}
+        with suppress(FileNotFoundError):
+            for line in self._path.read_bytes().split(b"\n"):
+                with suppress(ValueError, KeyError, TypeError):  # cut off by a kill
+                    record = json.loads(line)
+                    self.lines[record["task"]] = record
+
+    def add(self, task: str, key: str, done: Done) -> None:
+        """Append the line of a finished task, on the disk when this returns."""
+        record = {"task": task, "key": key, **asdict(done)}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self._path, "ab") as file:
+            # A line of its own, whatever a killed driver left of the last one.
+            file.write(b"\n" * (file.tell() > 0) + json.dumps(record).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self.lines[task] = json.loads(json.dumps(record))
+
+    def done(self, task: str, key: str, suffix: str) -> bool:
+        """Tell whether a task is finished with this key, and its files are there."""
+        line = self.lines.get(task)
+        return (
+            line is not None
+            and line["key"] == key
+            and line["complete"]
+            and all(
+                _size(self.folder / (one["name"] + suffix)) == one["bytes"] for one in line["files"]
+            )
+        )
+
+    def files(self, task: str) -> list[File]:
+        """Return the files of a finished task."""
+        return [File(**one) for one in self.lines[task]["files"]]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def key_of(*parts: Any) -> str:
+    """Return a hash of JSON values: what a task's result depends on."""
+    content = json.dumps(parts, sort_keys=True, ensure_ascii=True)
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,237 @@
+"""The stages on shards: equal to an index folder's, resumed after kills, done once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from filelock import FileLock
+from helpers.commands import strop
+from helpers.shards import always_killed, killed_once, write_inputs
+
+from strop import Index
+from strop.distributed import neighbours
+from strop.distributed.load import import_shards
+from strop.distributed.run import Cluster, Settings
+from strop.distributed.runners import LocalRunner, Work
+from strop.distributed.shards import Done, Manifest
+from strop.distributed.tasks import Task, perform
+from strop.errors import BadInput, IndexBusy, StropError
+from strop.io.stdlib_docs import read_stdlib
+from strop.types import Document
+
+WORDLLAMA = {"name": "wordllama", "options": {}}
+
+
+@pytest.fixture(scope="module")
+def many() -> list[Document]:
+    """Docstrings, one with a text of its own, one blank, two of the same text."""
+    documents = [one for one in read_stdlib() if len(one.text) > 40][:320]
+    documents[7] = Document("blank", "  ")
+    documents[11] = Document("twin", documents[10].text, documents[10].title)
+    return documents
+
+
+@pytest.fixture(scope="module")
+def corpus(many: list[Document], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("inputs"), many, 2)
+
+
+def settings(corpus: Path, method: str = "exact") -> Settings:
+    return Settings(str(corpus), WORDLLAMA, shard_documents=60, method=method)
+
+
+@pytest.fixture(scope="module")
+def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with references by exact neighbours and with sentences."""
+    folder = tmp_path_factory.mktemp("run") / "shards"
+    cluster = Cluster(folder, settings(corpus), LocalRunner(1))
+    cluster.run("references")
+    cluster.run("queries")
+    return folder
+
+
+def chosen(index: Index) -> dict[str, object]:
+    return {id_: index.references_of(id_) for id_ in index.ids()}
+
+
+def manifest_lines(folder: Path) -> int:
+    return sum(len(one.read_text().split("\n")) for one in folder.rglob("manifest.jsonl"))
+
+
+def test_an_import_equals_an_index_of_the_same_corpus(
+    finished: Path, many: list[Document], tmp_path: Path
+) -> None:
+    imported = import_shards(finished, tmp_path / "imported")
+    assert (imported.documents, imported.references, imported.embedded) == (320, 320, 0)
+    with Index.create(tmp_path / "built") as built, Index.open(tmp_path / "imported") as index:
+        built.add(many)
+        built.sharpen()
+        built.select_references(method="exact")
+        assert index.ids() == built.ids()
+        assert index.check() == []
+        assert index.select_references() == 0  # nothing is out of date
+        for id_ in built.ids():
+            assert index.queries_of(id_) == built.queries_of(id_)
+            want, got = built.references_of(id_), index.references_of(id_)
+            assert want is not None
+            assert got is not None
+            # The embedder's sums may differ in the last bit, depending on what it embeds together.
+            assert got.silhouette == pytest.approx(want.silhouette, abs=1e-6)
+            assert [(one.id, one.cluster_size) for one in got.references] == [
+                (one.id, one.cluster_size) for one in want.references
+            ]
+        for text in ("join two paths", "copy a file with its metadata"):
+            a, b = built.search(text, k=20), index.search(text, k=20)
+            assert a.ids.tolist() == b.ids.tolist()
+            np.testing.assert_allclose(a.scores, b.scores, atol=1e-5)
+        assert index.get(index.ids()[3]).metadata == {"place": 0}
+
+
+def test_references_of_the_same_vectors_are_identical(
+    finished: Path, corpus: Path, tmp_path: Path
+) -> None:
+    Cluster(tmp_path / "shards", settings(corpus), LocalRunner(1)).run("vectors")
+    import_shards(finished, tmp_path / "with")
+    assert import_shards(tmp_path / "shards", tmp_path / "without").notes
+    with Index.open(tmp_path / "with") as a, Index.open(tmp_path / "without") as b:
+        assert b.select_references(method="exact") == 320
+        assert chosen(a) == chosen(b)
+
+
+def test_cells_find_the_share_of_neighbours_that_was_asked_for(
+    corpus: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Cluster(tmp_path / "shards", settings(corpus, "cells"), LocalRunner(1)).run("references")
+    monkeypatch.setattr(neighbours, "READ_AT_ONCE", 2)  # lists are merged from several parts
+    Cluster(tmp_path / "parts", settings(corpus, "cells"), LocalRunner(1)).run("references")
+    for name, line in Manifest(tmp_path / "shards" / "references").lines.items():
+        assert Manifest(tmp_path / "parts" / "references").lines[name]["files"] == line["files"]
+    import_shards(tmp_path / "shards", tmp_path / "cells")
+    import_shards(finished, tmp_path / "exact")
+    about = Manifest(tmp_path / "shards" / "probes").lines["all"]["counts"]
+    assert 1 <= about["probes"] < about["cells"]
+    with Index.open(tmp_path / "exact") as exact, Index.open(tmp_path / "cells") as cells:
+        numbers = exact.searcher.views.snapshot().numbers
+        right, _ = exact.catalog.references.lists(numbers, 100)
+        found, _ = cells.catalog.references.lists(numbers, 100)
+        pairs = zip(right.tolist(), found.tolist(), strict=True)
+        shares = [len(set(a) & set(b)) / len(a) for a, b in pairs if a[0] >= 0]
+    assert np.mean(shares) >= 0.95
+
+
+def test_a_second_run_does_nothing_and_a_new_input_costs_its_own_shards(
+    many: list[Document], tmp_path: Path
+) -> None:
+    corpus = write_inputs(tmp_path / "corpus", many[:200], 2)
+    folder = tmp_path / "shards"
+
+    def ran() -> dict[str, int]:
+        cluster = Cluster(folder, settings(corpus), LocalRunner(1))
+        cluster.run("references")
+        cluster.run("queries")
+        return cluster.ran
+
+    assert ran()["vectors"] == 4
+    lines = manifest_lines(folder)
+    assert ran() == {}
+    assert manifest_lines(folder) == lines
+    rows = [json.dumps({"id": f"new {d.id}", "text": d.text}) for d in many[200:250]]
+    (corpus / "later.jsonl").write_text("\n".join(rows), "utf-8")
+    # References of old documents may be new documents: only these are all chosen again.
+    assert ran() == {"documents": 1, "vectors": 1, "buckets": 1, "references": 4, "queries": 1}
+    (corpus / "later.jsonl").unlink()
+    assert ran() == {"references": 4}
+    assert import_shards(folder, tmp_path / "index").documents == 200
+    (folder / "vectors" / "00001-00000.parquet").unlink()
+    assert ran() == {"vectors": 1}
+
+
+def test_a_killed_worker_costs_its_task(corpus: Path, finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+
+    class OneKill(LocalRunner):
+        """Two processes for one stage; starting them takes long."""
+
+        def run(
+            self, folder: Path, tasks: Sequence[Task], work: Work = perform
+        ) -> Iterator[tuple[Task, Done]]:
+            if tasks and tasks[0].stage == "references":
+                return super().run(folder, tasks, killed_once)
+            return LocalRunner(1).run(folder, tasks)
+
+    Cluster(folder, settings(corpus), OneKill(2)).run("references")
+    assert (folder / "killed-references").exists()
+    kept, want = Manifest(folder / "references").lines, Manifest(finished / "references").lines
+    assert {name: line["files"] for name, line in kept.items()} == {
+        name: line["files"] for name, line in want.items()
+    }
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_workers_that_keep_dying_end_the_run(tmp_path: Path) -> None:
+    tasks = [Task("vectors", name, "", {}) for name in "ab"]
+    with pytest.raises(StropError, match="workers keep dying over vectors a"):
+        list(LocalRunner(2).run(tmp_path, tasks, always_killed))
+
+
+def test_a_killed_driver_loses_nothing_that_is_in_the_manifest(
+    corpus: Path, finished: Path, tmp_path: Path
+) -> None:
+    code = """
+import os, signal, sys
+from pathlib import Path
+from strop.distributed.run import Cluster, Settings
+from strop.distributed.runners import LocalRunner
+
+def kill(stage, done, total):
+    if stage == sys.argv[3] and done == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+settings = Settings(sys.argv[1], {"name": "wordllama", "options": {}}, shard_documents=60,
+                    method="exact")
+Cluster(Path(sys.argv[2]), settings, LocalRunner(1), kill).run("references")
+"""
+    folder, before = tmp_path / "shards", 0
+    for stage in ("vectors", "references"):
+        command = [sys.executable, "-c", code, str(corpus), str(folder), stage]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        assert manifest_lines(folder) > before
+        before = manifest_lines(folder)
+    with open(folder / "references" / "manifest.jsonl", "a") as file:
+        file.write('\n{"task": "00002", "ke')  # a line that was cut off
+    cluster = Cluster(folder, settings(corpus), LocalRunner(1))
+    cluster.run("references")
+    assert cluster.ran == {"references": 4}
+    for name, line in Manifest(finished / "references").lines.items():
+        assert Manifest(folder / "references").lines[name]["files"] == line["files"]
+
+
+def test_one_driver_at_a_time(corpus: Path, tmp_path: Path) -> None:
+    with FileLock(tmp_path / "driver.lock"), pytest.raises(IndexBusy, match="another run"):
+        Cluster(tmp_path, settings(corpus), LocalRunner(1)).run("vectors")
+
+
+def test_an_id_in_two_inputs_is_refused(many: list[Document], tmp_path: Path) -> None:
+    corpus = write_inputs(tmp_path / "corpus", many[:20], 1)
+    write_inputs(corpus, [many[3]], 1).joinpath("part-00000.jsonl").rename(corpus / "z.jsonl")
+    write_inputs(corpus, many[:20], 1)
+    Cluster(tmp_path / "shards", settings(corpus), LocalRunner(1)).run("vectors")
+    with pytest.raises(BadInput, match="is in two inputs"):
+        import_shards(tmp_path / "shards", tmp_path / "index")
+
+
+def test_a_folder_is_data(corpus: Path, tmp_path: Path) -> None:
+    unsafe = {"name": "st:some/model", "options": {"trust_remote_code": True}}
+    Settings(str(corpus), unsafe).write(tmp_path)
+    ran = strop("cluster", "import", tmp_path, tmp_path / "index")
+    assert ran.code == 1
+    assert "trust_remote_code=True" in ran.stderr
+    assert strop("cluster", "run", corpus, "-o", tmp_path).code == 1
