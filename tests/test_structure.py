@@ -21,7 +21,7 @@ SOURCE = ROOT / "src" / "strop"
 ORDER = """
     errors types filters methods common io words embed lm storage references generate search expand
     index
-    evaluation research adapters cli __main__
+    evaluation research adapters server cli __main__
 """.split()
 
 
