@@ -58,7 +58,8 @@ def serve(
         from strop.server.settings import Settings
     settings = Settings(collection, host, port, hosts, origins)
     shown = f"[{host}]" if ":" in host else host
-    say(f"http://{shown}:{port}/ (page), /docs (API), /mcp (agents). Stop with Ctrl-C.")
+    if port:  # else the log says which one it took
+        say(f"http://{shown}:{port}/ (page), /docs (API), /mcp (agents). Stop with Ctrl-C.")
     run(settings, workers)
 
 
