@@ -42,10 +42,9 @@ def test_without_a_known_key_nothing_is_answered(
     keyed: RunningServer, method: str, path: str
 ) -> None:
     assert _status(keyed, method, path) == 401
-    for wrong in ("x", "x" * 30, READ_KEY[:-1], READ_KEY + "x", "ü", READ_KEY.upper()):
-        encoded = wrong.encode().decode("latin-1")
-        assert _status(keyed, method, path, authorization=f"Bearer {encoded}") == 401
-        assert _status(keyed, method, path, **{"x-api-key": encoded}) == 401
+    for wrong in ("x", "x" * 30, READ_KEY[:-1], READ_KEY + "x", READ_KEY.upper()):
+        assert _status(keyed, method, path, authorization=f"Bearer {wrong}") == 401
+        assert _status(keyed, method, path, **{"x-api-key": wrong}) == 401
     assert _status(keyed, method, path, authorization=f"Basic {READ_KEY}") == 401
 
 
@@ -93,6 +92,13 @@ def test_keys_that_cannot_be_read_are_not_shown(text: str) -> None:
     with pytest.raises(BadInput) as raised:
         Keys.parse(text)
     assert text.partition(":")[2] not in str(raised.value) or ":" not in text
+
+
+def test_a_key_of_any_characters_can_be_compared() -> None:
+    keys = Keys.parse(KEYS)
+    assert [keys.level(key) for key in ("ü", "\ud800", "", READ_KEY, WRITE_KEY)] == [
+        "open", "open", "open", "read", "write",
+    ]  # fmt: skip
 
 
 # -- hosts and origins ----------------------------------------------------------------------------
