@@ -18,6 +18,7 @@ from strop.methods import method_spec
 from strop.server import models
 from strop.server.app import OPERATIONS
 from strop.server.settings import LIMITS
+from strop.types import HIT_FIELDS
 
 QUERY = "copy a folder with all files"
 
@@ -44,7 +45,7 @@ def test_options_of_a_search(
 ) -> None:
     queries = [QUERY, "is it a link", QUERY]
     hits = running.post("/search", {"queries": queries, "k": 4, **asked})["hits"]
-    fields = options.get("fields", models.HitField.__args__)  # type: ignore[attr-defined]
+    fields: tuple[str, ...] = options.get("fields", HIT_FIELDS)
     expected = opened.search(queries, 4, **options).to_dict(fields)
     assert hits == _about(expected)
 
