@@ -12,6 +12,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+import strop
 from strop.errors import BadInput
 from strop.index import Index
 from strop.server.guard import log_to_stderr
@@ -69,10 +70,9 @@ def open_collection(place: str) -> Collection:
     """Open an index folder, or connect to a published copy."""
     if "://" not in place:
         return Index.open(place)
-    try:
-        from strop import connect
-    except ImportError:
-        raise BadInput(f"{place}: this version serves index folders only") from None
+    connect = getattr(strop, "connect", None)
+    if connect is None:
+        raise BadInput(f"{place}: this version serves index folders only")
     collection: Collection = connect(place)
     return collection
 
