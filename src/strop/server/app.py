@@ -19,7 +19,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from strop.server import api, compatible
+from strop.server import api, compatible, explore
 from strop.server.agents import agent_server
 from strop.server.errors import error_value
 from strop.server.guard import Guard
@@ -29,7 +29,7 @@ from strop.server.service import Service
 from strop.server.settings import Keys, Settings
 
 PAGE = Path(__file__).parent / "page"
-OPERATIONS = [*api.OPERATIONS, *compatible.OPERATIONS]
+OPERATIONS = [*api.OPERATIONS, *compatible.OPERATIONS, *explore.OPERATIONS]
 
 
 def make_app(service: Service, settings: Settings, keys: Keys) -> Starlette:

@@ -104,10 +104,16 @@ class Service:
     # -- about the collection -----------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """Load the embedder and compile what a search needs; a server is ready after that."""
+        """Load the embedder and compile what searches need; a server is ready after that.
+
+        One query and several take different ways, and so do words and vectors. The first time on
+        a machine compiling takes half a minute: no user should wait for that.
+        """
         self.collection.embed_queries("warm up")
         if len(self.collection):
-            self.collection.search("warm up", 1)
+            for method in (None, "trad", "trad:words=1", "bm25"):
+                for queries in (["warm up"], ["warm up"], [f"warm up {n}" for n in range(16)]):
+                    self.collection.search(queries, 10, method)
         self.ready = True
 
     def version(self) -> int | None:
