@@ -36,7 +36,9 @@ function content({ document: one, explanation, queries, references }, query, met
     h("p.id.muted", {}, one.id),
     ...metadata(one.metadata),
   ];
-  const best = explanation?.queries.reduce((most, part) => (!most || part.similarity > most.similarity ? part : most), null);
+  // A title says what a document is about; the passage is what answers.
+  const matched = (explanation?.queries ?? []).filter((part) => part.text !== one.title);
+  const best = matched.reduce((most, part) => (!most || part.similarity > most.similarity ? part : most), null);
   if (explanation) parts.push(...scores(explanation));
   parts.push(h("h3", {}, "Text"), h("div.text", {}, marked(one.text, best?.text)));
   if (!explanation) parts.push(...stored(queries));
