@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from strop import Index
 from strop.lm import Failure, Reply, Usage
+from strop.lm.prices import known_prices
 from strop.server.app import OPERATIONS
 from strop.storage.replies import Provenance
 
@@ -236,11 +237,13 @@ def test_an_evaluation_lists_gains_and_leads_to_the_search(open_page: Open) -> N
 
 
 def test_generation_shows_replies_costs_and_failures(open_page: Open, index: Path) -> None:
+    model = max(known_prices(), key=lambda name: known_prices()[name].input)
+    usage = Usage(1_000_000, 1_000_000)
     with Index.open(index) as opened:
         opened.catalog.replies.save(
-            [(Reply("k1", "<b>a query</b>", False, "gpt-4.1-mini", Usage(1_000_000, 2), 1.0), 1)],
+            [(Reply("k1", "<b>a query</b>", False, model, usage, 1.0), 1)],
             [(Failure("k2", "the model refused <i>this</i>", True, 1.0), 2)],
-            Provenance("openai:gpt-4.1-mini", {}, {}),
+            Provenance(f"openai:{model}", {}, {}),
         )
     with serving(index) as server:
         page = open_page("/#/generation", server.url)
@@ -248,7 +251,8 @@ def test_generation_shows_replies_costs_and_failures(open_page: Open, index: Pat
         text = page.inner_text("main")
         assert "<b>a query</b>" in text
         assert "the model refused <i>this</i>" in text
-        assert "$0.4000" in text
+        dollars = known_prices()[model].cost(1_000_000, 1_000_000)
+        assert f"${dollars:.2f}" in text
         page.goto("about:blank")
 
 
