@@ -21,7 +21,7 @@ SOURCE = ROOT / "src" / "strop"
 ORDER = """
     errors types filters methods common io words embed lm storage references generate search expand
     index
-    distributed evaluation research adapters cli __main__
+    distributed evaluation research adapters server cli __main__
 """.split()
 
 

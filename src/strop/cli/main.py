@@ -14,7 +14,17 @@ from typing import Any
 import click
 
 from strop import __version__
-from strop.cli import cluster, demo, documents, evaluate, generate, research, search, upkeep
+from strop.cli import (
+    cluster,
+    demo,
+    documents,
+    evaluate,
+    generate,
+    research,
+    search,
+    serve,
+    upkeep,
+)
 from strop.cli.messages import say, warn
 from strop.common.text import escape_controls
 from strop.errors import StropError
@@ -25,6 +35,7 @@ _VERBS = {
         documents.references,
     ),
     "Search it": (search.search, documents.show),
+    "Serve it": (serve.serve, serve.mcp),
     "Measure and tune": (evaluate.eval_, evaluate.tune),
     "Large corpora": (cluster.cluster,),
     "Look after it": (upkeep.info, upkeep.sets, upkeep.check, upkeep.compact, upkeep.trust),

@@ -149,6 +149,38 @@ class Replies:
                 ],
             )
 
+    def overview(self, samples: int) -> dict[str, Any]:
+        """Return what models have answered so far, failures by message, and the newest replies."""
+        rows = self._database.rows
+        models = rows(
+            "SELECT lm, model, count(*), count(DISTINCT number), sum(truncated),"
+            " sum(input_tokens), sum(output_tokens), sum(cached_tokens), min(created), max(created)"
+            " FROM replies GROUP BY lm, model ORDER BY max(created) DESC"
+        )
+        failures = rows(
+            "SELECT error, count(*), max(created) FROM failures GROUP BY error"
+            " ORDER BY count(*) DESC LIMIT ?",
+            (samples,),
+        )
+        newest = rows(
+            "SELECT documents.id, model, substr(replies.text, 1, 2000), created FROM replies"
+            " JOIN documents USING (number) ORDER BY created DESC LIMIT ?",
+            (samples,),
+        )
+        names = (
+            "lm", "model", "replies", "documents", "truncated", "input_tokens", "output_tokens",
+            "cached_tokens", "first", "last",
+        )  # fmt: skip
+        return {
+            "models": [dict(zip(names, row, strict=True)) for row in models],
+            "failures": [
+                dict(zip(("error", "count", "last"), row, strict=True)) for row in failures
+            ],
+            "newest": [
+                dict(zip(("id", "model", "text", "created"), row, strict=True)) for row in newest
+            ],
+        }
+
     def totals(self, lm: str, settings: dict[str, Any]) -> tuple[int, Usage, float]:
         """Return of a model's replies to such questions: how many, tokens together, mean seconds.
 

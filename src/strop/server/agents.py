@@ -1,0 +1,191 @@
+"""MCP: the collection as tools and resources for agents, over stdio or streamable HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Annotated, Any, TypeVar
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
+from mcp.server.mcpserver.resources import ResourceSecurity
+from mcp.types import ToolAnnotations
+from pydantic import BaseModel, Field
+
+from strop import __version__
+from strop.errors import StropError
+from strop.methods import method_spec
+from strop.server.api import document_value, info_value
+from strop.server.batching import Options
+from strop.server.errors import Refused, problem
+from strop.server.service import Service
+from strop.types import Document, Hit
+
+T = TypeVar("T")
+_MOST = 50
+_PAGE = 20_000
+_READS = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+
+Query = Annotated[str, Field(min_length=1, max_length=100_000, description="What to look for.")]
+Id = Annotated[str, Field(min_length=1, max_length=2000, description="A document's id.")]
+K = Annotated[int, Field(ge=1, le=_MOST, description="The number of documents.")]
+Where = Annotated[
+    dict[str, Any] | None,
+    Field(
+        description='A filter on metadata: {"year": {"$gte": 2020}, "lang": "en"}. Operators'
+        " are $eq, $ne, $in, $nin, $gt, $gte, $lt, $lte, $exists, $and, $or, $not."
+    ),
+]
+MethodName = Annotated[
+    str | None, Field(max_length=500, description="A scoring method; leave it out for the default.")
+]
+
+
+class Found(BaseModel):
+    """A document that was found; ``passage`` is the part nearest to the query."""
+
+    id: str
+    score: float
+    title: str
+    passage: str
+    metadata: dict[str, Any]
+
+
+class Results(BaseModel):
+    """Documents, best first."""
+
+    results: list[Found]
+
+
+class Fetched(BaseModel):
+    """A part of a document's text; ``next`` is where the next part begins, null at the end."""
+
+    id: str
+    title: str
+    text: str
+    metadata: dict[str, Any]
+    length: int
+    next: int | None
+
+
+class Part(BaseModel):
+    """A stored text of the document, and how much of the score is due to it."""
+
+    set: str
+    text: str
+    similarity: float
+    weight: float
+    moved: float
+
+
+class Why(BaseModel):
+    """A document's score: plain cosine, what its stored texts added, what its words added."""
+
+    id: str
+    method: str
+    plain: float
+    score: float
+    words: float
+    parts: list[Part]
+
+
+def agent_server(service: Service) -> MCPServer[Any]:
+    """Return the MCP server of a collection."""
+    server: MCPServer[Any] = MCPServer(
+        "strop",
+        version=__version__,
+        instructions=(
+            f"Search the collection {service.name!r}. search returns passages with document ids;"
+            " fetch reads a document; similar finds documents like one; explain says why a"
+            " document was found."
+        ),
+        log_level="WARNING",  # below it the SDK would log arguments
+    )
+
+    async def found(query: str, k: int, where: Any, method: str | None) -> list[Hit]:
+        options = Options.of(k, method, where)
+        (hits,) = await _told(service, lambda: service.search([query], options))
+        return hits
+
+    @server.tool(annotations=_READS)
+    async def search(
+        query: Query, k: K = 10, where: Where = None, method: MethodName = None
+    ) -> Results:
+        """Find documents that answer a query; returns ids, titles and the best passages."""
+        return _results(await found(query, k, where, method))
+
+    @server.tool(annotations=_READS)
+    async def similar(id: Id, k: K = 10, where: Where = None) -> Results:
+        """Find the documents most like a given one."""
+        document = await _told(service, lambda: service.read(_document, service, id))
+        hits = await found(document.content[:_PAGE] or document.id, k + 1, where, None)
+        return _results([hit for hit in hits if hit.id != id][:k])
+
+    @server.tool(annotations=_READS)
+    async def fetch(
+        id: Id,
+        start: Annotated[int, Field(ge=0, description="First character to return.")] = 0,
+        length: Annotated[int, Field(ge=1, le=200_000, description="Characters.")] = _PAGE,
+    ) -> Fetched:
+        """Read a document's text and metadata."""
+        document = await _told(service, lambda: service.read(_document, service, id))
+        end = start + length
+        return Fetched(
+            id=document.id, title=document.title, text=document.text[start:end],
+            metadata=dict(document.metadata), length=len(document.text),
+            next=end if end < len(document.text) else None,
+        )  # fmt: skip
+
+    @server.tool(annotations=_READS)
+    async def explain(query: Query, id: Id, method: MethodName = None) -> Why:
+        """Say why a document scores as it does for a query."""
+        explained = await _told(
+            service, lambda: service.read(service.collection.explain, query, id, method)
+        )
+        chosen = method_spec(service.collection.method(method))
+        values = asdict(explained)
+        parts = [Part(**one) for one in values.pop("queries")[:_MOST]]
+        return Why(**values, method=chosen, parts=parts)
+
+    @server.tool(annotations=_READS)
+    async def info() -> dict[str, Any]:
+        """Say what the collection holds: documents, query sets, embedder, methods."""
+        return await _told(service, lambda: service.read(info_value, service))
+
+    # An id may look like a path: it is looked up in the catalog, never in a file system.
+    @server.resource(
+        "strop://documents/{+id}", name="document", mime_type="text/plain",
+        description="A document's title and text.", security=ResourceSecurity(exempt_params={"id"}),
+    )  # fmt: skip
+    async def document(id: str) -> str:
+        try:
+            value = await service.read(document_value, service, id)
+        except Refused as error:
+            raise ResourceNotFoundError(service.public(str(error))) from None
+        return "\n\n".join(filter(None, (value["title"], value["text"])))
+
+    return server
+
+
+async def _told(service: Service, work: Callable[[], Awaitable[T]]) -> T:
+    """Await something; an error of strop's reaches the agent as a message that it can act on."""
+    try:
+        return await work()
+    except (StropError, TimeoutError) as error:
+        raise ToolError(service.public(problem(error)[1])) from None
+
+
+def _document(service: Service, id_: str) -> Document:
+    return Document(**document_value(service, id_))
+
+
+def _results(hits: list[Hit]) -> Results:
+    return Results(
+        results=[
+            Found(
+                id=hit.id, score=hit.score, title=hit.title, metadata=dict(hit.metadata),
+                passage=hit.passage.text if hit.passage else hit.text[:500],
+            )
+            for hit in hits
+        ]
+    )  # fmt: skip

@@ -1,0 +1,101 @@
+"""The application: routes, the page's files, MCP, and the guard around all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic_core import to_json
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from strop.server import api, compatible, explore
+from strop.server.agents import agent_server
+from strop.server.errors import error_value
+from strop.server.guard import Guard
+from strop.server.openapi import document
+from strop.server.routes import json_response, routes
+from strop.server.service import Service
+from strop.server.settings import Keys, Settings
+
+PAGE = Path(__file__).parent / "page"
+OPERATIONS = [*api.OPERATIONS, *compatible.OPERATIONS, *explore.OPERATIONS]
+
+
+def make_app(service: Service, settings: Settings, keys: Keys) -> Starlette:
+    """Return the ASGI application of a collection."""
+    agents = agent_server(service)
+    # Without sessions any of several processes can answer. The guard checks Host and Origin.
+    mounted = agents.streamable_http_app(
+        stateless_http=True, json_response=True, max_request_body_size=service.limits.body,
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+    )  # fmt: skip
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with agents.session_manager.run():
+            warming = asyncio.ensure_future(asyncio.to_thread(service.warm_up))
+            warming.add_done_callback(_raise)
+            yield
+            await asyncio.wait([warming])
+            service.close()
+
+    middleware = [Middleware(Guard, settings=settings, keys=keys, metrics=service.metrics)]
+    if settings.origins:
+        middleware.insert(
+            0,
+            Middleware(
+                CORSMiddleware, allow_origins=[*settings.origins],
+                allow_methods=["GET", "POST", "PUT", "DELETE"],
+                allow_headers=["authorization", "content-type", "x-api-key"],
+            ),
+        )  # fmt: skip
+    described = to_json(document(OPERATIONS))
+
+    async def openapi(_: Request) -> Response:
+        return Response(described, media_type="application/json")
+
+    return Starlette(
+        routes=[
+            *routes(OPERATIONS, service),
+            Route("/openapi.json", openapi),
+            Route("/", _file("index.html")),
+            Route("/docs", _file("docs.html")),
+            Mount("/page", StaticFiles(directory=PAGE)),
+            *mounted.routes,
+        ],
+        middleware=middleware,
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _http_error},
+    )
+
+
+def _file(name: str) -> Any:
+    async def send(_: Request) -> Response:
+        return FileResponse(PAGE / name, headers={"cache-control": "no-cache"})
+
+    return send
+
+
+def _raise(warming: asyncio.Future[None]) -> None:
+    if not warming.cancelled() and (error := warming.exception()) is not None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "the collection cannot be searched", "exception": error}
+        )
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = {404: "no such path: see /docs", 405: "the path has no such method: see /docs"}
+    value = error_value(error.status_code, message.get(error.status_code, error.detail))
+    return json_response(value, error.status_code, **(error.headers or {}))

@@ -1,0 +1,142 @@
+"""Concurrent queries are searched together: while a search runs, those that arrive wait for the
+next one. A batch costs little more than one query, so throughput grows with the load, and a query
+that comes alone waits for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from strop.server.errors import Refused
+from strop.types import HIT_FIELDS, Hit, Hits
+
+MOST = 64
+"""Queries in a batch; a larger request is searched alone."""
+_SEARCHES = 2
+"""Searches at the same time: the next one is read and embedded while one is scored."""
+
+Search = Callable[..., Hits]
+Observe = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What queries must have in common to be searched together. ``where`` is JSON."""
+
+    k: int
+    method: str | None = None
+    where: str | None = None
+    fields: tuple[str, ...] = HIT_FIELDS
+    exact: bool = False
+
+    @classmethod
+    def of(cls, k: int, method: str | None = None, where: Any = None, **more: Any) -> Options:
+        """Make options of a filter's value."""
+        return cls(k, method, None if where is None else json.dumps(where), **more)
+
+
+@dataclass
+class _Job:
+    queries: Sequence[str]
+    done: asyncio.Future[list[list[Hit]]]
+    since: float = field(default_factory=time.perf_counter)
+
+
+class Batcher:
+    """Collects queries and searches them in batches, in threads of its own."""
+
+    def __init__(self, search: Search, waiting: int, observe: Observe) -> None:
+        """``waiting`` queries at most wait; ``observe`` gets a stage's name and its seconds."""
+        self._search, self._limit, self._observe = search, waiting, observe
+        self._threads = ThreadPoolExecutor(_SEARCHES, thread_name_prefix="strop-search")
+        self._jobs: dict[Options, list[_Job]] = {}
+        self._waiting = self._running = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """Wait for the searches under way."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    async def search(self, queries: Sequence[str], options: Options) -> list[list[Hit]]:
+        """Return the hits of each query."""
+        if self._waiting + len(queries) > self._limit:
+            raise Refused(429, f"{self._waiting} queries wait already: try again in a second")
+        job = _Job(queries, asyncio.get_running_loop().create_future())
+        self._jobs.setdefault(options, []).append(job)
+        self._waiting += len(queries)
+        if self._running < _SEARCHES:
+            self._running += 1
+            task = asyncio.create_task(self._drain())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await job.done
+
+    async def _drain(self) -> None:
+        """Search what waits until nothing does."""
+        try:
+            loop = asyncio.get_running_loop()
+            while batch := self._next():
+                options, jobs = batch
+                texts = [query for job in jobs for query in job.queries]
+                results = await loop.run_in_executor(self._threads, self._run, texts, options)
+                if isinstance(results, Exception) and len(jobs) > 1:
+                    # One text that cannot be embedded must not fail the others.
+                    for job in jobs:
+                        alone = await loop.run_in_executor(
+                            self._threads, self._run, job.queries, options
+                        )
+                        _settle([job], alone)
+                else:
+                    _settle(jobs, results)
+        finally:
+            self._running -= 1
+
+    def _next(self) -> tuple[Options, list[_Job]] | None:
+        """Take jobs with equal options, those first that have waited longest."""
+        while self._jobs:
+            options = next(iter(self._jobs))
+            waiting, taken, size = self._jobs.pop(options), list[_Job](), 0
+            while waiting and (not taken or size + len(waiting[0].queries) <= MOST):
+                job = waiting.pop(0)
+                self._waiting -= len(job.queries)
+                if not job.done.done():  # its client may have been told to try again
+                    taken.append(job)
+                    size += len(job.queries)
+            if waiting:
+                self._jobs[options] = waiting
+            if taken:
+                return options, taken
+        return None
+
+    def _run(self, texts: Sequence[str], options: Options) -> list[list[Hit]] | Exception:
+        began = time.perf_counter()
+        try:
+            where = None if options.where is None else json.loads(options.where)
+            hits = self._search(
+                list(texts), options.k, options.method,
+                where=where, fields=options.fields, exact=options.exact,
+            )  # fmt: skip
+            return list(hits)
+        except Exception as error:  # is raised where the request waits
+            return error
+        finally:
+            self._observe("search", time.perf_counter() - began)
+            self._observe("batch", len(texts))
+
+
+def _settle(jobs: Sequence[_Job], results: list[list[Hit]] | Exception) -> None:
+    at = 0
+    for job in jobs:
+        if job.done.done():
+            pass
+        elif isinstance(results, Exception):
+            job.done.set_exception(results)
+        else:
+            job.done.set_result(results[at : at + len(job.queries)])
+        at += len(job.queries)

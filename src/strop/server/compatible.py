@@ -1,0 +1,186 @@
+"""Forms that other clients speak: OpenAI's embeddings and vector store search, Cohere's rerank."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from starlette.requests import Request
+
+from strop.errors import BadInput
+from strop.io.sentences import title_and_sentences
+from strop.lm.tokens import count_tokens
+from strop.methods import Method, method_spec
+from strop.search.formula import reference
+from strop.server import models
+from strop.server.batching import Options
+from strop.server.errors import Refused
+from strop.server.routes import Operation
+from strop.server.service import Service
+from strop.types import Hit, Kind, Vectors
+
+_TESTS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin")
+_DEEPEST = 20
+
+
+async def embeddings(
+    service: Service, _: Request, asked: models.EmbeddingsRequest
+) -> dict[str, Any]:
+    """Embed texts with the collection's embedder."""
+    texts = [asked.input] if isinstance(asked.input, str) else asked.input
+    if asked.dimensions not in (None, service.collection.dim):
+        raise Refused(400, f"the embedder has {service.collection.dim} dimensions", "dimensions")
+    rows = await service.read(_embed, service, texts, asked.input_type)
+    data = [
+        {"object": "embedding", "index": at, "embedding": _encoded(row, asked.encoding_format)}
+        for at, row in enumerate(rows)
+    ]
+    return {
+        "object": "list", "data": data, "model": asked.model or service.name,
+        "usage": _usage(texts),
+    }  # fmt: skip
+
+
+def _embed(service: Service, texts: Sequence[str], kind: Kind) -> Vectors:
+    if kind == "query":
+        return service.collection.embed_queries(list(texts))
+    return service.writable().embedder.embed(list(texts), kind)
+
+
+def _encoded(row: Vectors, encoding: str) -> Any:
+    if encoding == "base64":
+        return base64.b64encode(row.astype("<f4").tobytes()).decode()
+    return row.tolist()
+
+
+def _usage(texts: Sequence[str]) -> dict[str, int]:
+    tokens = sum(map(count_tokens, texts))
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+# -- vector stores --------------------------------------------------------------------------------
+
+
+async def store_search(
+    service: Service, request: Request, asked: models.StoreRequest
+) -> dict[str, Any]:
+    """Search as in an OpenAI vector store; its id is the collection's name."""
+    if request.path_params["id"] != service.name:
+        raise Refused(404, f"no vector store of that id: this server has {service.name!r}")
+    queries = [asked.query] if isinstance(asked.query, str) else asked.query
+    where = None if asked.filters is None else read_store_filter(asked.filters)
+    found = await service.search(queries, Options.of(asked.max_num_results, where=where))
+    best: dict[str, Hit] = {}
+    for hit in (hit for hits in found for hit in hits):
+        if hit.id not in best or hit.score > best[hit.id].score:
+            best[hit.id] = hit
+    ranked = sorted(best.values(), key=lambda hit: -hit.score)[: asked.max_num_results]
+    ranking = asked.ranking_options or models.RankingOptions()
+    least = ranking.score_threshold
+    return {
+        "object": "vector_store.search_results.page",
+        "search_query": queries,
+        "data": [_store_hit(hit) for hit in ranked if least is None or hit.score >= least],
+        "has_more": False,
+        "next_page": None,
+    }
+
+
+def _store_hit(hit: Hit) -> dict[str, Any]:
+    passage = [hit.passage.text] if hit.passage and hit.passage.text != hit.text else []
+    return {
+        "file_id": hit.id,
+        "filename": hit.title or hit.id,
+        "score": hit.score,
+        "attributes": dict(hit.metadata),
+        "content": [{"type": "text", "text": text} for text in [*passage, hit.text]],
+    }
+
+
+def read_store_filter(given: Any, depth: int = 0) -> dict[str, Any]:
+    """Return OpenAI's form of a filter as strop's: {"type": "gte", "key": …, "value": …}."""
+    if not isinstance(given, Mapping) or depth > _DEEPEST:
+        raise BadInput("filters: give an object with type, key and value, not nested too deeply")
+    kind = given.get("type")
+    if kind in ("and", "or"):
+        parts = given.get("filters")
+        if not isinstance(parts, list) or not parts:
+            raise BadInput(f"filters: {kind} takes a list of filters")
+        return {f"${kind}": [read_store_filter(part, depth + 1) for part in parts]}
+    if kind not in _TESTS or not isinstance(given.get("key"), str) or "value" not in given:
+        raise BadInput(f"filters: type is one of {', '.join(_TESTS)}, and, or; with key and value")
+    return {given["key"]: {f"${kind}": given["value"]}}
+
+
+# -- reranking ------------------------------------------------------------------------------------
+
+
+async def rerank(service: Service, _: Request, asked: models.RerankRequest) -> dict[str, Any]:
+    """Rank documents that are given by id or as texts."""
+    ids = [one.id for one in asked.documents if isinstance(one, models.RerankDocument) and one.id]
+    method = await service.read(service.collection.method, asked.method)
+    if ids and len(ids) < len(asked.documents):
+        raise Refused(422, "documents are all ids or all texts: their scores do not compare")
+    texts = [one if isinstance(one, str) else one.text or "" for one in asked.documents]
+    if ids:
+        scores, texts = await _scores_of_ids(service, asked, ids)
+    else:
+        scores = await service.read(_scores_of_texts, service, asked.query, texts, method)
+    order = sorted(range(len(scores)), key=lambda at: (-scores[at], at))[: asked.top_n]
+    results: list[dict[str, Any]] = [{"index": at, "relevance_score": scores[at]} for at in order]
+    if asked.return_documents:
+        for result in results:
+            result["document"] = {"text": texts[result["index"]]}
+    return {
+        "id": uuid.uuid4().hex, "model": asked.model or method_spec(method), "results": results,
+        "usage": _usage([asked.query, *texts]),
+    }  # fmt: skip
+
+
+async def _scores_of_ids(
+    service: Service, asked: models.RerankRequest, ids: Sequence[str]
+) -> tuple[list[float], list[str]]:
+    options = Options.of(
+        len(ids), asked.method, {"$id": {"$in": sorted(set(ids))}},
+        fields=("id", "score", "text"), exact=True,
+    )  # fmt: skip
+    (hits,) = await service.search([asked.query], options)
+    found = {hit.id: hit for hit in hits}
+    if unknown := [id_ for id_ in ids if id_ not in found]:
+        raise Refused(404, f"{service.name} has no document {unknown[0]!r} with a vector")
+    return [found[id_].score for id_ in ids], [found[id_].text for id_ in ids]
+
+
+def _scores_of_texts(
+    service: Service, query: str, texts: Sequence[str], method: Method
+) -> list[float]:
+    """Score texts that are not in the index, sharpened by their own sentences.
+
+    Words do not count: how rare a word is, only the index knows of its own documents.
+    """
+    if method.bm25 != "no":
+        raise Refused(400, f"{method.name} ranks documents of the index: give ids, or use sharp")
+    parts = [title_and_sentences("", text) if method.weighting != "none" else [] for text in texts]
+    kind: Kind = "document" if service.index is not None else "query"
+    flat = [*texts, *(part for of in parts for part in of)]
+    rows = _embed(service, flat, kind)
+    q = service.collection.embed_queries(query)[0]
+    scores, at = [], len(texts)
+    for text, of in enumerate(parts):
+        scores.append(float(np.float32(reference(q, rows[text], rows[at : at + len(of)], method))))
+        at += len(of)
+    return scores
+
+
+OPERATIONS = [
+    Operation("POST", "/v1/embeddings", embeddings, "Embed texts (OpenAI's form)", "Compatible",
+              body=models.EmbeddingsRequest, reply=models.EmbeddingsReply, errors=(501,)),
+    Operation("POST", "/v1/vector_stores/{id}/search", store_search,
+              "Search a vector store (OpenAI's form)", "Compatible",
+              body=models.StoreRequest, reply=models.StoreReply, errors=(404,)),
+    Operation("POST", "/v1/rerank", rerank, "Rank given documents (Cohere's and Jina's form)",
+              "Compatible", body=models.RerankRequest, reply=models.RerankReply, errors=(404,)),
+]  # fmt: skip

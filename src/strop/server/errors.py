@@ -1,0 +1,82 @@
+"""Errors as replies: which status each has, and nothing in it that is not the client's business."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from pydantic import ValidationError
+
+from strop.errors import (
+    BadIndex,
+    BadInput,
+    IndexBusy,
+    ServiceError,
+    StropError,
+    TextRefused,
+)
+
+log = logging.getLogger("strop.server")
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    415: "unsupported_media_type",
+    421: "wrong_host",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "internal_error",
+    501: "not_supported",
+    502: "embedder_error",
+    503: "index_error",
+    504: "timeout_error",
+}
+
+
+class Refused(StropError):
+    """A request that is answered with a status of its own."""
+
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.param = status, param
+
+
+def error_value(status: int, message: str, param: str | None = None) -> dict[str, Any]:
+    """Return the body of an error's reply."""
+    kind = TYPES.get(status, "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+def problem(error: Exception) -> tuple[int, str, str | None]:
+    """Return the status, the message and the place in the request of an error."""
+    if isinstance(error, Refused):
+        return error.status, str(error), error.param
+    if isinstance(error, ValidationError):
+        return _invalid(error)
+    if isinstance(error, (BadInput, TextRefused)):
+        return 400, str(error), None
+    if isinstance(error, IndexBusy):
+        return 409, "another process writes to the index: try again later", None
+    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+        return 504, "the search took too long: ask for fewer queries or a smaller k", None
+    if isinstance(error, ServiceError):
+        return 502, "the embedder's service failed: see the server's log", None
+    if isinstance(error, BadIndex):
+        return 503, "the index cannot be read: see the server's log, and run strop check", None
+    return 500, "an error of the server: see its log", None
+
+
+def _invalid(error: ValidationError) -> tuple[int, str, str | None]:
+    """Name the first thing that is wrong, without its value, which may be long or secret."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "json_invalid":
+        return 400, f"the body is not JSON: {first['msg'].removeprefix('Invalid JSON: ')}", None
+    message = first["msg"].removeprefix("Value error, ")
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return 422, f"{place}: {message}{more}" if place else f"{message}{more}", place or None

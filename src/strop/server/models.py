@@ -1,0 +1,362 @@
+"""The bodies of requests and replies, typed. The OpenAPI document is generated from them.
+
+A reply is built from plain values and serialised without a check, for speed; the tests compare
+every reply with its model.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from strop.server.settings import LIMITS
+
+HitField = Literal["id", "score", "title", "text", "metadata", "passage"]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=500)]
+Id = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
+Query = Annotated[str, StringConstraints(min_length=1, max_length=100_000)]
+Grade = Annotated[int, Field(ge=-10, le=1000)]
+Measure = Annotated[
+    str, StringConstraints(pattern=r"^(nDCG|R|P|AP|RR|Success)@[1-9][0-9]{0,2}$")
+]  # not any of ir_measures: some that it reads end the process
+
+
+class Request(BaseModel):
+    """A request of strop's own API: unknown names are refused, so that none is overlooked."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Foreign(BaseModel):
+    """A request in another API's form: names that mean nothing here are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Reply(BaseModel):
+    """A reply."""
+
+
+# -- searching ------------------------------------------------------------------------------------
+
+
+class SearchRequest(Request):
+    """One query, or several at once."""
+
+    query: Query | None = Field(None, examples=["copy a folder"])
+    queries: list[Query] | None = Field(None, min_length=1, max_length=LIMITS.queries)
+    k: int = Field(10, ge=1, le=LIMITS.k, description="Hits for each query.")
+    method: Name | None = Field(
+        None,
+        description="A scoring method with optional settings; the index's default without one.",
+        examples=["sharp:alpha=2", "trad"],
+    )
+    where: dict[str, Any] | None = Field(
+        None,
+        description="A filter on metadata, as in docs/python.md.",
+        examples=[{"year": {"$gte": 2020}}],
+    )
+    fields: list[HitField] | None = Field(None, description="Fields of hits; all without it.")
+    exact: bool = Field(False, description="Score every document, also in a large index.")
+    explain: bool = Field(
+        False,
+        description=f"Say how each stored query moved the score; {LIMITS.explained} hits at most.",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> SearchRequest:
+        if (self.query is None) == (self.queries is None):
+            raise ValueError("give either query or queries")
+        if self.explain and self.k * len(self.texts) > LIMITS.explained:
+            raise ValueError(f"explain takes at most {LIMITS.explained} hits: lower k")
+        return self
+
+    @property
+    def texts(self) -> list[str]:
+        """The queries as a list."""
+        return [self.query] if self.query is not None else self.queries or []
+
+
+class Passage(Reply):
+    """The stored text of a document that is nearest to the query."""
+
+    text: str
+    start: int | None = Field(description="Its place in the document's text, null if elsewhere.")
+    end: int | None
+    source: str = Field(description="The query set it is from, or title or text.")
+
+
+class Moved(Reply):
+    """One stored query's part in a document's score."""
+
+    set: str
+    text: str
+    similarity: float
+    weight: float
+    moved: float
+
+
+class Explanation(Reply):
+    """Why a document scores as it does: plain + sum of moved + words = score."""
+
+    id: str
+    plain: float
+    score: float
+    queries: list[Moved]
+    words: float
+
+
+class Hit(Reply):
+    """A document that was found, with the fields that were asked for."""
+
+    id: str | None = None
+    score: float | None = None
+    title: str | None = None
+    text: str | None = None
+    metadata: dict[str, Any] | None = None
+    passage: Passage | None = None
+    explanation: Explanation | None = None
+
+
+class SearchReply(Reply):
+    """Hits, best first: one list for ``query``, a list of lists for ``queries``."""
+
+    method: str
+    hits: list[Hit] | list[list[Hit]]
+
+
+# -- documents ------------------------------------------------------------------------------------
+
+
+class DocumentBody(Request):
+    """A document without its id."""
+
+    text: str
+    title: str = ""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class DocumentModel(DocumentBody):
+    """A document."""
+
+    id: Id
+
+
+class BulkRequest(Request):
+    """Documents to add; one with a known id replaces the old one. All are stored, or none."""
+
+    documents: list[DocumentModel] = Field(min_length=1, max_length=LIMITS.documents)
+
+
+class DeleteRequest(Request):
+    """Documents to remove: all, or none if an id is unknown."""
+
+    ids: list[Id] = Field(min_length=1, max_length=LIMITS.documents)
+
+
+class Changes(Reply):
+    """How many documents were new, changed and unchanged; ``empty`` of them have no text."""
+
+    new: int
+    changed: int
+    unchanged: int
+    empty: int
+
+
+class Deleted(Reply):
+    """How many documents were removed."""
+
+    deleted: int
+
+
+# -- about ----------------------------------------------------------------------------------------
+
+
+class Set(Reply):
+    """A query set."""
+
+    name: str
+    source: str
+    documents: int
+    queries: int
+
+
+class Sets(Reply):
+    """The query sets of the collection."""
+
+    sets: list[Set]
+
+
+class Info(Reply):
+    """What the collection holds; more fields depend on where it is stored."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+    documents: int
+    writable: bool
+    methods: list[str]
+    default_method: str
+
+
+class Status(Reply):
+    """Whether the server is alive, or can answer searches."""
+
+    status: str
+
+
+class EvalRequest(Request):
+    """Labelled queries: ``qrels[query id][document id] = grade``."""
+
+    queries: dict[Id, Query] = Field(min_length=1, max_length=500)
+    qrels: dict[Id, dict[Id, Grade]]
+    methods: list[Name] = Field(["trad", "sharp"], min_length=1, max_length=10)
+    measures: list[Measure] = Field(["nDCG@10", "R@50", "AP@50"], min_length=1, max_length=10)
+    per_query: bool = False
+
+
+class EvalReply(Reply):
+    """Means by method and measure, with p-values against the first method."""
+
+    model_config = ConfigDict(extra="allow")
+    queries: int
+    results: dict[str, dict[str, float]]
+    baseline: str
+    p_values: dict[str, dict[str, float]]
+
+
+class ErrorBody(Reply):
+    """What went wrong, and what to do about it."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: int
+
+
+class ErrorReply(Reply):
+    """Every error has this form, which clients of OpenAI's API read too."""
+
+    error: ErrorBody
+
+
+# -- forms of other APIs --------------------------------------------------------------------------
+
+
+class EmbeddingsRequest(Foreign):
+    """OpenAI's request for embeddings, by the collection's embedder."""
+
+    input: Query | Annotated[list[Query], Field(min_length=1, max_length=LIMITS.queries)]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1)
+    input_type: Literal["query", "document"] = Field(
+        "query", description="How the text is embedded; documents only where the index is a folder."
+    )
+
+
+class Embedding(Reply):
+    """One vector."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(Reply):
+    """Estimated tokens: nothing is charged."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsReply(Reply):
+    """OpenAI's reply with embeddings."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class RankingOptions(Foreign):
+    """OpenAI's options of a vector store search; other names are ignored."""
+
+    score_threshold: float | None = None
+
+
+class StoreRequest(Foreign):
+    """OpenAI's vector store search."""
+
+    query: Query | Annotated[list[Query], Field(min_length=1, max_length=10)]
+    max_num_results: int = Field(10, ge=1, le=50)
+    filters: dict[str, Any] | None = None
+    ranking_options: RankingOptions | None = None
+
+
+class StoreContent(Reply):
+    """A text of a search result."""
+
+    type: Literal["text"]
+    text: str
+
+
+class StoreHit(Reply):
+    """One result of a vector store search: the passage, then the document."""
+
+    file_id: str
+    filename: str
+    score: float
+    attributes: dict[str, Any]
+    content: list[StoreContent]
+
+
+class StoreReply(Reply):
+    """OpenAI's page of vector store search results."""
+
+    object: Literal["vector_store.search_results.page"]
+    search_query: list[str]
+    data: list[StoreHit]
+    has_more: bool
+    next_page: str | None
+
+
+class RerankDocument(Foreign):
+    """A document to rank: by id, or by text."""
+
+    id: Id | None = None
+    text: Query | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> RerankDocument:
+        if (self.id is None) == (self.text is None):
+            raise ValueError("give either id or text")
+        return self
+
+
+class RerankRequest(Foreign):
+    """Cohere's and Jina's request to rank documents, given as texts or as ids of the index."""
+
+    query: Query
+    documents: list[Query | RerankDocument] = Field(min_length=1, max_length=LIMITS.queries)
+    model: str | None = None
+    method: Name | None = None
+    top_n: int | None = Field(None, ge=1)
+    return_documents: bool = False
+
+
+class Ranked(Reply):
+    """A document's place in the request, and its score."""
+
+    index: int
+    relevance_score: float
+    document: dict[str, str] | None = None
+
+
+class RerankReply(Reply):
+    """Documents, best first."""
+
+    id: str
+    model: str
+    results: list[Ranked]
+    usage: Usage

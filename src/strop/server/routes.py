@@ -1,0 +1,131 @@
+"""An operation: its path, who may call it, its models and what it does; and the way of a request
+from bytes to a reply. The router and the OpenAPI document are made from the same list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import to_json
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from strop.common.secrets import one_line
+from strop.server.errors import Refused, error_value, problem
+from strop.server.service import Service
+from strop.server.settings import Access
+
+log = logging.getLogger("strop.server")
+Handler = Callable[[Service, Request, Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method of one path. ``errors`` are the statuses that it has beside the usual ones."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    tag: str
+    access: Access = "read"
+    body: type[BaseModel] | None = None
+    reply: type[BaseModel] | None = None
+    errors: tuple[int, ...] = ()
+    created: bool = False
+    """Whether it may answer 201."""
+
+
+@dataclass(frozen=True)
+class Created:
+    """A value that is answered with 201."""
+
+    value: Any
+
+
+def routes(operations: list[Operation], service: Service) -> list[Route]:
+    """Return the routes of the operations, those of one path together."""
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in operations:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
+    return [_route(path, of, service) for path, of in by_path.items()]
+
+
+def _route(path: str, operations: dict[str, Operation], service: Service) -> Route:
+    async def endpoint(request: Request) -> Response:
+        request.scope["state"]["route"] = path
+        method = "GET" if request.method == "HEAD" else request.method
+        return await answer(service, request, operations[method])
+
+    return Route(path, endpoint, methods=list(operations))
+
+
+async def answer(service: Service, request: Request, operation: Operation) -> Response:
+    """Do what a request asks for; every error becomes a reply."""
+    try:
+        if operation.access == "write" and request.scope["state"]["access"] != "write":
+            raise Refused(403, "writing needs a write key: start the server with STROP_API_KEYS")
+        body = None
+        if operation.body is not None:
+            content = await _content(request, service)
+            body = operation.body.model_validate_json(content)
+        value = await operation.handler(service, request, body)
+    except ClientDisconnect:
+        return Response(status_code=400)
+    except Exception as error:
+        return _failed(service, error)
+    if isinstance(value, Response):
+        return value
+    status = 200
+    if isinstance(value, Created):
+        value, status = value.value, 201
+    return json_response(value, status)
+
+
+def json_response(value: Any, status: int = 200, **headers: str) -> Response:
+    """Return a reply with JSON values; NaN and infinity, which JSON lacks, become null."""
+    content = to_json(value, inf_nan_mode="null")
+    return Response(content, status, headers, media_type="application/json")
+
+
+def _failed(service: Service, error: Exception) -> Response:
+    status, message, param = problem(error)
+    if status >= 500:
+        # The message of a StropError has no text of a document and no key; of others it may.
+        about = {"message": one_line(error)} if status in (502, 503) else {}
+        log.error("failed", exc_info=error, extra={"fields": about})
+    headers = {"retry-after": "1"} if status in (409, 429, 503) else {}
+    return json_response(error_value(status, service.public(message), param), status, **headers)
+
+
+async def _content(request: Request, service: Service) -> bytes:
+    """Read a body of JSON: not too large, and not slower than a request may take."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # another page's form cannot send this without asking first
+        raise Refused(415, "send JSON: Content-Type: application/json")
+    limit = service.limits.body
+    too_large = Refused(413, f"the body is larger than {limit:,} bytes: send less at a time")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise too_large
+    parts, size = [], 0
+
+    async def read() -> None:
+        nonlocal size
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise too_large
+            parts.append(part)
+
+    try:
+        await asyncio.wait_for(read(), service.limits.seconds)
+    except (asyncio.TimeoutError, TimeoutError):
+        raise Refused(408, "the body did not arrive in time") from None
+    return b"".join(parts)

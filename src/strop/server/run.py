@@ -1,0 +1,134 @@
+"""Starts the server: one process or several, with limits on slow clients and a clean stop."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from asyncio import Transport
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+import strop
+from strop.errors import BadInput
+from strop.index import Index
+from strop.server.guard import log_to_stderr
+from strop.server.metrics import SHARED
+from strop.server.settings import Settings, read_keys
+from strop.types import Collection
+
+_SETTINGS = "STROP_SERVE"
+_HEADER_SECONDS = 10.0
+"""How long a client may take to send the head of a request."""
+_STOP_SECONDS = 20
+
+
+def serve(settings: Settings, workers: int = 1) -> None:
+    """Serve until the process is told to stop; requests under way are answered first."""
+    read_keys(settings)
+    open_collection(settings.collection).close()  # an error now, not in each process
+    log_to_stderr()
+    with tempfile.TemporaryDirectory(prefix="strop-metrics-") as folder:
+        os.environ[_SETTINGS] = settings.to_json()
+        if workers > 1:
+            os.environ[SHARED] = folder
+        uvicorn.run(
+            "strop.server.run:create",
+            factory=True,
+            host=settings.host,
+            port=settings.port,
+            workers=workers,
+            http=PatientProtocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=settings.limits.connections,
+            timeout_graceful_shutdown=_STOP_SECONDS,
+        )
+
+
+def create() -> Starlette:
+    """Make the application in a process that serves; called by uvicorn."""
+    from strop.server.app import make_app
+    from strop.server.service import Service, name_of
+
+    warnings.simplefilter("ignore")  # they may quote filters and texts
+    log_to_stderr()
+    settings = Settings.from_json(os.environ[_SETTINGS])
+    collection = open_collection(settings.collection)
+    service = Service(collection, name_of(settings.collection), settings.limits)
+    return make_app(service, settings, read_keys(settings))
+
+
+def open_collection(place: str) -> Collection:
+    """Open an index folder, or connect to a published copy."""
+    if "://" not in place:
+        return Index.open(place)
+    connect = getattr(strop, "connect", None)
+    if connect is None:
+        raise BadInput(f"{place}: this version serves index folders only")
+    collection: Collection = connect(place)
+    return collection
+
+
+class PatientProtocol(HttpToolsProtocol):
+    """Closes connections whose request's head does not arrive in time.
+
+    uvicorn waits for ever for a client that sends a header now and then.
+    """
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Start to wait for the first request."""
+        super().connection_made(transport)
+        self._waits: Any = None
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        """Start to wait for the rest of a request's head."""
+        super().on_message_begin()
+        self._wait()
+
+    def on_headers_complete(self) -> None:
+        """Stop waiting: the body has a time of its own."""
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def _wait(self) -> None:
+        self._stop_waiting()
+        self._waits = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._waits is not None:
+            self._waits.cancel()
+            self._waits = None
+
+
+def serve_agent(place: str) -> None:
+    """Serve one agent over standard input and output until it closes them."""
+    import anyio
+
+    from strop.server.agents import agent_server
+    from strop.server.service import Service, name_of
+
+    warnings.simplefilter("ignore")
+    collection = open_collection(place)
+
+    async def run() -> None:
+        service = Service(collection, name_of(place))
+        try:
+            await agent_server(service).run_stdio_async()
+        finally:
+            service.close()
+
+    anyio.run(run)

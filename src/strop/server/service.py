@@ -1,0 +1,126 @@
+"""What the endpoints work with: the collection, its searches in batches, writes one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from strop.errors import IndexBusy
+from strop.index import Index
+from strop.server.batching import Batcher, Options
+from strop.server.errors import Refused
+from strop.server.metrics import Metrics
+from strop.server.settings import Limits
+from strop.types import Collection, Hit
+
+T = TypeVar("T")
+_READERS = 8
+_BUSY = 0.05
+"""Seconds between attempts to write while another process does."""
+
+
+class Service:
+    """One collection, served. Everything that may take time runs in threads."""
+
+    def __init__(self, collection: Collection, name: str, limits: Limits | None = None) -> None:
+        self.collection, self.name = collection, name
+        self.limits = limits or Limits()
+        self.metrics = Metrics()
+        self.ready = False
+        self.batches = Batcher(collection.search, self.limits.waiting, self.metrics.observe)
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="strop-read")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="strop-write")
+        self._slow = asyncio.Semaphore(1)
+
+    @property
+    def index(self) -> Index | None:
+        """The collection where it is an index folder, which can be written; else None."""
+        return self.collection if isinstance(self.collection, Index) else None
+
+    def writable(self) -> Index:
+        """Return the index folder, or refuse: a published copy is written by its publisher."""
+        if self.index is None:
+            raise Refused(
+                501, f"{self.name} is a published copy: change its index folder and publish again"
+            )
+        return self.index
+
+    def close(self) -> None:
+        """Wait for the work under way and close the collection."""
+        self.batches.close()
+        self._readers.shutdown(wait=True, cancel_futures=True)
+        self._writer.shutdown(wait=True)
+        self.collection.close()
+
+    def public(self, message: str) -> str:
+        """Return a message without the folder's path, which is not the client's business."""
+        folder = str(self.index.path) if self.index is not None else ""
+        return message.replace(folder, self.name) if folder else message
+
+    # -- work in threads ----------------------------------------------------------------------
+
+    async def search(self, queries: Sequence[str], options: Options) -> list[list[Hit]]:
+        """Search together with what others ask at the same time."""
+        return await asyncio.wait_for(self.batches.search(queries, options), self.limits.seconds)
+
+    async def read(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
+        """Call something that reads the collection."""
+        return await self._call(self._readers, work, args, named)
+
+    async def measure(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
+        """Call something that takes long; one at a time."""
+        if self._slow.locked():
+            raise Refused(429, "another evaluation is under way: try again later")
+        async with self._slow:
+            return await self._call(self._readers, work, args, named)
+
+    async def write(self, work: Callable[..., T], *args: Any) -> T:
+        """Call something that writes; while another process does, wait for it."""
+
+        def wait_and_write() -> T:
+            until = time.monotonic() + self.limits.seconds / 2
+            while True:
+                try:
+                    return work(*args)
+                except IndexBusy:
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(_BUSY)
+
+        # Not given up after a while: the client must learn whether its documents are stored.
+        return await asyncio.get_running_loop().run_in_executor(self._writer, wait_and_write)
+
+    async def _call(
+        self, threads: ThreadPoolExecutor, work: Callable[..., T], args: Any, named: Any
+    ) -> T:
+        future = asyncio.get_running_loop().run_in_executor(threads, partial(work, *args, **named))
+        return await asyncio.wait_for(future, self.limits.seconds)
+
+    # -- about the collection -----------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """Load the embedder and compile what searches need; a server is ready after that.
+
+        One query and several take different ways, and so do words and vectors. The first time on
+        a machine compiling takes half a minute: no user should wait for that.
+        """
+        self.collection.embed_queries("warm up")
+        if len(self.collection):
+            for method in (None, "trad", "trad:words=1", "bm25"):
+                for queries in (["warm up"], ["warm up"], [f"warm up {n}" for n in range(16)]):
+                    self.collection.search(queries, 10, method)
+        self.ready = True
+
+    def version(self) -> int | None:
+        """Return the number of commits to the index so far, None of a published copy."""
+        return None if self.index is None else self.index.catalog.settings.number("version")
+
+
+def name_of(collection: str) -> str:
+    """Return the name by which clients know a collection: its folder's, without the ending."""
+    return Path(collection.rstrip("/")).stem or "index"

@@ -1,0 +1,132 @@
+"""What a server is told when it starts: what to serve, to whom, and how much of it at a time."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from strop.errors import BadInput
+
+Access = Literal["open", "read", "write"]
+"""Who may call an operation: anybody, holders of a read key, holders of a write key."""
+
+KEYS = "STROP_API_KEYS"
+_SHORTEST_KEY = 16
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request, and all of them together, may take."""
+
+    body: int = 8_000_000
+    """Bytes of a request."""
+    k: int = 1000
+    queries: int = 256
+    """Queries, or texts to embed or rank, in a request."""
+    documents: int = 1000
+    """Documents in a request that writes."""
+    explained: int = 50
+    """Hits of a request that are explained."""
+    waiting: int = 2048
+    """Queries that wait for a search at the same time; more are refused with 429."""
+    connections: int = 1000
+    seconds: float = 30.0
+    """The longest that a request may take, and the longest that its body may take to arrive."""
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of a server. There is no key without a level."""
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Keys:
+        """Read ``read:KEY,write:KEY``, any number of each."""
+        found: dict[str, list[str]] = {"read": [], "write": []}
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            level, _, key = part.partition(":")
+            # The value may be a key: it is never shown.
+            if level not in found or not re.fullmatch(r"[!-~]+", key):
+                raise BadInput(
+                    f"{KEYS} must look like read:KEY,write:KEY, with keys of printable ASCII"
+                    " characters without spaces and commas"
+                )
+            if len(key) < _SHORTEST_KEY:
+                raise BadInput(
+                    f"{KEYS}: a {level} key has {len(key)} characters; use {_SHORTEST_KEY} or"
+                    " more, such as the output of: openssl rand -hex 32"
+                )
+            found[level].append(key)
+        return cls(tuple(found["read"]), tuple(found["write"]))
+
+    def level(self, given: str) -> Access:
+        """Return what a key allows; all keys are compared, each in constant time."""
+        level: Access = "open"
+        for name, keys in (("read", self.read), ("write", self.write)):
+            for key in keys:
+                if hmac.compare_digest(key.encode(), given.encode("utf-8", "replace")):
+                    level = "write" if name == "write" else "read"
+        return level
+
+    def __bool__(self) -> bool:
+        return bool(self.read or self.write)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to serve, and to whom. Keys are not part of it: they stay in the environment."""
+
+    collection: str
+    host: str = "127.0.0.1"
+    port: int = 8765
+    hosts: tuple[str, ...] = ()
+    """Names by which others reach the server, such as that of a proxy."""
+    origins: tuple[str, ...] = ()
+    """Other web pages that may call it."""
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def public(self) -> bool:
+        """Whether others than this machine's users may reach it."""
+        return not is_loopback(self.host) or bool(self.hosts)
+
+    def to_json(self) -> str:
+        """Return it as text, for the processes that serve."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read what ``to_json`` wrote."""
+        given = json.loads(text)
+        given |= {name: tuple(given[name]) for name in ("hosts", "origins")}
+        return cls(**{**given, "limits": Limits(**given["limits"])})
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host to listen on is this machine only."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def read_keys(settings: Settings) -> Keys:
+    """Return the keys in the environment; a server that others can reach must have some."""
+    keys = Keys.parse(os.environ.get(KEYS, ""))
+    if settings.public and not keys:
+        where = settings.host if not is_loopback(settings.host) else settings.hosts[0]
+        raise BadInput(
+            f"others can reach {where}, so the server needs keys: set {KEYS}=read:KEY,write:KEY"
+            " (docs/server.md), or leave out --host and --allow-host"
+        )
+    return keys

@@ -1,0 +1,132 @@
+"""MCP, through the official client, over standard input and output and over HTTP."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from helpers.strop_server import KEYS, READ_KEY, RunningServer, serving
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+
+from strop import Index
+
+QUERY = "copy a folder with all files"
+Connect = Callable[[], Any]
+
+
+@pytest.fixture(params=["stdio", "http"])
+def connect(request: pytest.FixtureRequest, served: Path, running: RunningServer) -> Connect:
+    """Return what connects to the index as an agent does."""
+    if request.param == "http":
+        return lambda: Client(f"{running.url}/mcp")
+    command = StdioServerParameters(
+        command=sys.executable, args=["-m", "strop", "mcp", str(served)], env=dict(os.environ)
+    )
+    return lambda: Client(command)
+
+
+def test_an_agent_searches_reads_and_asks_why(connect: Connect, opened: Index) -> None:
+    async def talk() -> None:
+        async with connect() as client:
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+            assert {*tools} == {"search", "fetch", "similar", "explain", "info"}
+            assert all(tool.annotations.read_only_hint for tool in tools.values())
+
+            best = opened.search(QUERY, 3)[0]
+            found = (await _call(client, "search", query=QUERY, k=3))["results"]
+            assert [one["id"] for one in found] == [hit.id for hit in best]
+            assert found[0]["passage"] == (best[0].passage and best[0].passage.text)
+
+            filtered = await _call(client, "search", query="folders", where={"year": 2020})
+            assert [one["id"] for one in filtered["results"]] == ["note-2020"]
+
+            id_ = best[0].id
+            text = opened.get(id_).text
+            first = await _call(client, "fetch", id=id_, length=20)
+            assert (first["text"], first["next"], first["length"]) == (text[:20], 20, len(text))
+            rest = await _call(client, "fetch", id=id_, start=20, length=100_000)
+            assert (first["text"] + rest["text"], rest["next"]) == (text, None)
+
+            like = (await _call(client, "similar", id="note-2020", k=3))["results"]
+            assert len(like) == 3
+            assert all(one["id"].startswith("note-") and one["id"] != "note-2020" for one in like)
+
+            why = await _call(client, "explain", query=QUERY, id=id_)
+            assert why["score"] == pytest.approx(best[0].score, abs=1e-4)
+            assert why["parts"]
+
+            about = await _call(client, "info")
+            assert about["documents"] == len(opened)
+
+    anyio.run(talk)
+
+
+def test_documents_are_resources(connect: Connect, opened: Index) -> None:
+    async def talk() -> None:
+        async with connect() as client:
+            (template,) = (await client.list_resource_templates()).resource_templates
+            assert template.uri_template == "strop://documents/{+id}"
+            read = await client.read_resource("strop://documents/shutil.move")
+            assert opened.get("shutil.move").text in read.contents[0].text
+            with pytest.raises(MCPError, match="no document"):
+                await client.read_resource("strop://documents/nobody")
+
+    anyio.run(talk)
+
+
+def test_mistakes_reach_the_agent_as_messages(connect: Connect, served: Path) -> None:
+    async def talk() -> None:
+        async with connect() as client:
+            for name, arguments, part in (
+                ("search", {"query": "x", "method": "magic"}, "choose from"),
+                ("search", {"query": "x", "where": {"a": {"$near": 1}}}, "$near"),
+                ("search", {"query": "x", "k": 10_000}, "k"),
+                ("search", {}, "query"),
+                ("fetch", {"id": "nobody"}, "no document"),
+                ("explain", {"query": "x", "id": "nobody"}, "no document"),
+            ):
+                result = await client.call_tool(name, arguments)
+                assert result.is_error
+                assert part in result.content[0].text
+                assert str(served.parent) not in result.content[0].text
+
+    anyio.run(talk)
+
+
+def test_over_http_an_agent_needs_a_key_where_others_do(index: Path) -> None:
+    import httpx2
+
+    @asynccontextmanager
+    async def keyed(url: str, key: str) -> AsyncIterator[Client]:
+        headers = {"authorization": f"Bearer {key}"}
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=60) as http,
+            Client(streamable_http_client(url, http_client=http)) as client,
+        ):
+            yield client
+
+    async def talk(url: str) -> None:
+        async with keyed(url, READ_KEY) as client:
+            assert (await _call(client, "search", query=QUERY))["results"]
+        with pytest.raises(BaseException):  # noqa: B017, PT011  # an ExceptionGroup of the SDK's
+            async with keyed(url, "not-a-key-of-this-server") as client:
+                await client.list_tools()
+
+    with serving(index, keys=KEYS) as server:
+        anyio.run(talk, f"{server.url}/mcp")
+        statuses = {line["status"] for line in server.requests() if line["route"] == "/mcp"}
+    assert statuses >= {200, 401}
+
+
+async def _call(client: Client, name: str, **arguments: Any) -> Any:
+    result = await client.call_tool(name, arguments)
+    assert not result.is_error, result.content
+    return result.structured_content

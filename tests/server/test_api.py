@@ -1,0 +1,242 @@
+"""strop's own API answers as the library does."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from helpers.strop_server import WRITE_KEY, RunningServer, serving
+from pydantic import TypeAdapter
+
+from strop import Index
+from strop.evaluation.scoring import evaluate
+from strop.io.datasets import read_dataset
+from strop.methods import method_spec
+from strop.server import models
+from strop.server.app import OPERATIONS
+from strop.server.settings import LIMITS
+from strop.types import HIT_FIELDS
+
+QUERY = "copy a folder with all files"
+
+
+def test_a_search_is_the_index_search(running: RunningServer, opened: Index) -> None:
+    reply = running.post("/search", {"query": QUERY, "k": 5})
+    models.SearchReply.model_validate(reply)
+    assert [reply["hits"]] == _about(opened.search(QUERY, 5).to_dict())
+    assert reply["method"] == method_spec(opened.method())
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        ({"method": "trad"}, {"method": "trad"}),
+        ({"method": "sharp:alpha=2:words=1"}, {"method": "sharp:alpha=2:words=1"}),
+        ({"where": {"year": {"$gte": 2020}}}, {"where": {"year": {"$gte": 2020}}}),
+        ({"fields": ["id", "score"], "exact": True}, {"fields": ("id", "score"), "exact": True}),
+        ({"fields": []}, {"fields": ()}),
+    ],
+)
+def test_options_of_a_search(
+    running: RunningServer, opened: Index, asked: dict[str, Any], options: dict[str, Any]
+) -> None:
+    queries = [QUERY, "is it a link", QUERY]
+    hits = running.post("/search", {"queries": queries, "k": 4, **asked})["hits"]
+    fields: tuple[str, ...] = options.get("fields", HIT_FIELDS)
+    expected = opened.search(queries, 4, **options).to_dict(fields)
+    assert hits == _about(expected)
+
+
+def _about(rows: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+    """Return hits to compare with: the last digits of scores depend on the batch."""
+    for hit in (hit for row in rows for hit in row):
+        if "score" in hit:
+            hit["score"] = pytest.approx(hit["score"], abs=1e-5)
+    return rows
+
+
+def test_hits_are_explained(running: RunningServer, opened: Index) -> None:
+    hits = running.post("/search", {"query": QUERY, "k": 3, "explain": True})["hits"]
+    for hit in hits:
+        why = hit["explanation"]
+        models.Explanation.model_validate(why)
+        moved = sum(one["moved"] for one in why["queries"])
+        assert why["plain"] + moved + why["words"] == pytest.approx(hit["score"], abs=1e-4)
+        assert len(why["queries"]) == len(opened.explain(QUERY, hit["id"]).queries)
+
+
+def test_concurrent_searches_get_their_own_answers(running: RunningServer, opened: Index) -> None:
+    queries = [
+        document.text[:40].strip() or document.id for document in map(opened.get, opened.ids())
+    ]
+    expected = [[hit.id for hit in hits] for hits in opened.search(queries, 3, fields=())]
+
+    def ask(at: int) -> list[str]:
+        body = {"query": queries[at], "k": 3, "fields": ["id"]}
+        with running.client() as client:
+            return [hit["id"] for hit in client.post("/search", json=body).json()["hits"]]
+
+    with ThreadPoolExecutor(16) as threads:
+        assert list(threads.map(ask, range(len(queries)))) == expected
+
+
+# -- documents ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("id_", ["one", "with/slash", "../up", "a b?c#d%2F", "ü✓", "delete"])
+def test_a_documents_life(running: RunningServer, id_: str) -> None:
+    path = f"/documents/{_escaped(id_)}"
+    body = {"text": "A zebra has stripes.", "title": "Zebras", "metadata": {"legs": 4, "a": [None]}}
+    with running.client(WRITE_KEY) as client:
+        assert client.get(path).status_code == 404
+        assert client.delete(path).status_code == 404
+        made = client.put(path, json=body)
+        assert (made.status_code, made.json()["new"]) == (201, 1)
+        assert client.put(path, json=body).json()["unchanged"] == 1
+        assert client.get(path).json() == {"id": id_, **body}
+        hits = client.post("/search", json={"query": "stripes of a zebra", "k": 1}).json()["hits"]
+        assert hits[0]["id"] == id_
+        changed = client.put(path, json={**body, "text": "A zebra is no horse."})
+        assert (changed.status_code, changed.json()["changed"]) == (200, 1)
+        assert client.delete(path).json() == {"deleted": 1}
+        assert client.get(path).status_code == 404
+
+
+def _escaped(id_: str) -> str:
+    from urllib.parse import quote
+
+    return quote(id_, safe="")
+
+
+def test_documents_in_bulk_are_stored_all_or_none(running: RunningServer, opened: Index) -> None:
+    before = len(opened)
+    new = [{"id": f"bulk-{n}", "text": f"Bulk document {n}."} for n in range(5)]
+    with running.client(WRITE_KEY) as client:
+        twice = client.post("/documents", json={"documents": [*new, new[0]]})
+        assert twice.status_code == 400
+        assert "bulk-0" in twice.json()["error"]["message"]
+        assert len(opened) == before
+        stored = client.post("/documents", json={"documents": new})
+        assert stored.json() == {"new": 5, "changed": 0, "unchanged": 0, "empty": 0}
+        ids = [one["id"] for one in new]
+        assert client.post("/documents/delete", json={"ids": [*ids, "nobody"]}).status_code == 404
+        assert len(opened) == before + 5
+        assert client.post("/documents/delete", json={"ids": [*ids, ids[0]]}).json()["deleted"] == 5
+    assert len(opened) == before
+
+
+# -- about ----------------------------------------------------------------------------------------
+
+
+def test_info_says_what_the_index_holds_and_not_where(running: RunningServer, served: Path) -> None:
+    with running.client() as client:
+        reply = client.get("/info")
+    about = models.Info.model_validate(reply.json())
+    assert (about.name, about.writable) == ("docs", True)
+    assert {"trad", "sharp", "simsharp"} <= {*about.methods}
+    assert not {"consharp", "doc2query"} & {*about.methods}
+    assert str(served.parent) not in reply.text
+
+
+def test_sets_health_and_openapi_replies_fit_their_models(running: RunningServer) -> None:
+    with running.client() as client:
+        for operation in OPERATIONS:
+            if operation.method == "GET" and operation.reply and "{" not in operation.path:
+                reply = client.get(operation.path)
+                assert reply.status_code == 200
+                TypeAdapter(operation.reply).validate_python(reply.json())
+        names = [one["name"] for one in client.get("/sets").json()["sets"]]
+    assert names == ["sentences", "simple"]
+
+
+def test_an_evaluation_is_the_library_s(
+    running: RunningServer, opened: Index, dataset: Path
+) -> None:
+    labelled = read_dataset(dataset)
+    body = {"queries": labelled.queries, "qrels": labelled.qrels, "methods": ["trad", "sharp"]}
+    reply = running.post("/eval", body)
+    models.EvalReply.model_validate(reply)
+    assert reply["results"] == evaluate(opened, labelled).to_json()["results"]
+
+
+def test_metrics_count_requests_and_batches(running: RunningServer, opened: Index) -> None:
+    running.post("/search", {"query": QUERY})
+    with running.client() as client:
+        client.get("/documents/nobody-has-this-id")
+        text = client.get("/metrics").text
+    assert 'strop_requests_total{method="POST",route="/search",status="200"}' in text
+    assert 'route="/documents/{id:path}",status="404"' in text
+    assert "nobody-has-this-id" not in text
+    assert f"strop_documents {len(opened)}.0" in text
+    assert "strop_batch_queries_bucket" in text
+    assert 'strop_stage_seconds_count{stage="search"}' in text
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "named"),
+    [
+        ({}, 422, "query"),
+        ({"query": QUERY, "queries": [QUERY]}, 422, "either"),
+        ({"query": ""}, 422, "query"),
+        ({"query": QUERY, "k": 0}, 422, "k"),
+        ({"query": QUERY, "k": LIMITS.k + 1}, 422, "k"),
+        ({"query": QUERY, "k": "5"}, 422, "k"),
+        ({"query": QUERY, "kk": 5}, 422, "kk"),
+        ({"queries": [QUERY] * (LIMITS.queries + 1)}, 422, "queries"),
+        ({"query": QUERY, "k": 51, "explain": True}, 422, "lower k"),
+        ({"query": QUERY, "method": "magic"}, 400, "choose from"),
+        ({"query": QUERY, "method": "consharp"}, 400, "contrastive"),
+        ({"query": QUERY, "where": {"year": {"$near": 1}}}, 400, "$near"),
+        ({"query": QUERY, "fields": ["vector"]}, 422, "fields"),
+    ],
+)
+def test_a_bad_search_is_refused_with_the_place(
+    running: RunningServer, served: Path, body: dict[str, Any], status: int, named: str
+) -> None:
+    with running.client() as client:
+        reply = client.post("/search", json=body)
+    models.ErrorReply.model_validate(reply.json())
+    assert reply.status_code == status, reply.text
+    assert named in reply.json()["error"]["message"]
+    assert str(served.parent) not in reply.text
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'"x"', b"\xff", b"null", b'{"query": "\\ud800"}', b"[" * 100_000]
+)
+def test_what_is_no_json_object_is_refused(running: RunningServer, body: bytes) -> None:
+    with running.client() as client:
+        reply = client.post("/search", content=body, headers={"content-type": "application/json"})
+    assert reply.status_code in (400, 422)
+    models.ErrorReply.model_validate(reply.json())
+
+
+def test_unknown_paths_and_methods_have_the_same_form(running: RunningServer) -> None:
+    with running.client() as client:
+        for reply, status in ((client.get("/nowhere"), 404), (client.get("/search"), 405)):
+            assert reply.status_code == status
+            models.ErrorReply.model_validate(reply.json())
+
+
+def test_several_processes_serve_one_folder_and_see_commits(index: Path) -> None:
+    with serving(index, "--workers", "2", keys=f"write:{WRITE_KEY}") as server:
+        for at in range(8):
+            with httpx.Client(base_url=server.url, timeout=60) as client:  # may be either process
+                made = client.put(
+                    f"/documents/zebra-{at}", json={"text": f"A zebra numbered {at}."},
+                    headers={"x-api-key": WRITE_KEY},
+                )  # fmt: skip
+                assert made.status_code == 201, made.text
+            found = server.post("/search", {"query": f"a zebra numbered {at}", "k": at + 1})
+            assert f"zebra-{at}" in [hit["id"] for hit in found["hits"]]
+        with server.client() as client:
+            text = client.get("/metrics").text
+        count = 'strop_requests_total{method="PUT",route="/documents/{id:path}",status="201"} 8.0'
+        assert count in text
+        assert server.stop()

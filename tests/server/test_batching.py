@@ -1,0 +1,116 @@
+"""Concurrent queries are searched together, and each gets its own answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strop.errors import BadInput
+from strop.server.batching import MOST, Batcher, Options
+from strop.server.errors import Refused
+from strop.types import Hits
+
+
+class Recorder:
+    """A search that answers each query with itself, and remembers its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[str], int, Any]] = []
+        self.open = threading.Event()
+        self.open.set()
+
+    def __call__(self, queries: list[str], k: int, method: Any = None, **_: Any) -> Hits:
+        self.open.wait(30)
+        self.calls.append((queries, k, method))
+        if "bad" in queries:
+            raise BadInput("bad is refused")
+        ids = np.array([[f"{query}/{k}/{method}"] for query in queries], object)
+        return Hits(ids, np.ones(ids.shape, np.float32))
+
+
+def _batcher(search: Recorder, waiting: int = 1000) -> Batcher:
+    return Batcher(search, waiting, lambda *_: None)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from(["a", "b", "c", "bad"]), min_size=1, max_size=80),
+            st.sampled_from([1, 2]),
+            st.sampled_from([None, "trad"]),
+        ),
+        max_size=20,
+    )
+)
+def test_every_request_gets_the_answers_to_its_own_queries(
+    requests: list[tuple[list[str], int, str | None]],
+) -> None:
+    search = Recorder()
+
+    async def run() -> list[Any]:
+        batcher = _batcher(search, 10_000)
+        asked = [batcher.search(of, Options.of(k, method)) for of, k, method in requests]
+        try:
+            return await asyncio.gather(*asked, return_exceptions=True)
+        finally:
+            batcher.close()
+
+    for (queries, k, method), answer in zip(requests, asyncio.run(run()), strict=True):
+        if "bad" in queries:
+            assert isinstance(answer, BadInput)
+        else:
+            assert [row[0].id for row in answer] == [f"{one}/{k}/{method}" for one in queries]
+    for queries, _, _ in search.calls:
+        assert len(queries) <= max(MOST, *(len(of) for of, _, _ in requests))
+
+
+def test_what_arrives_during_a_search_is_searched_together() -> None:
+    search = Recorder()
+    search.open.clear()
+
+    async def run() -> None:
+        batcher = _batcher(search)
+        asked = [asyncio.ensure_future(batcher.search([str(n)], Options(3))) for n in range(40)]
+        await asyncio.sleep(0.05)
+        search.open.set()
+        await asyncio.gather(*asked)
+        batcher.close()
+
+    asyncio.run(run())
+    assert sorted(query for queries, _, _ in search.calls for query in queries) == sorted(
+        map(str, range(40))
+    )
+    assert len(search.calls) <= 4
+
+
+def test_more_than_can_wait_are_refused_and_those_given_up_are_not_searched() -> None:
+    search = Recorder()
+    search.open.clear()
+
+    async def ask(batcher: Batcher, queries: Sequence[str]) -> Any:
+        return await batcher.search(queries, Options(1))
+
+    async def run() -> None:
+        batcher = _batcher(search, 10)
+        running = [asyncio.ensure_future(ask(batcher, [f"r{n}"])) for n in range(2)]
+        await asyncio.sleep(0.05)
+        late = asyncio.ensure_future(ask(batcher, ["late"]))
+        await asyncio.sleep(0)
+        with pytest.raises(Refused, match="wait already"):
+            await ask(batcher, ["x"] * 10)
+        late.cancel()
+        await asyncio.sleep(0)
+        search.open.set()
+        await asyncio.gather(*running)
+        assert (await ask(batcher, ["x"] * 10))[0][0].id == "x/1/None"
+        batcher.close()
+
+    asyncio.run(run())
+    assert ["late"] not in [queries for queries, _, _ in search.calls]

@@ -1,0 +1,82 @@
+"""Requests generated from the OpenAPI document, fitting it and not: no 5xx, no hang.
+
+``STROP_REQUESTS`` sets how many the long test makes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import schemathesis
+from helpers.strop_server import WRITE_KEY, RunningServer, serving
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from schemathesis import GenerationMode
+
+from strop.server import models
+from strop.server.app import OPERATIONS
+
+SHORT = 5
+LONG = int(os.environ.get("STROP_REQUESTS", "20000"))
+LONGEST = 60
+"""Seconds. A request that takes longer hangs."""
+
+
+@pytest.fixture
+def writable(index: Path) -> Iterator[RunningServer]:
+    with serving(index, keys=f"write:{WRITE_KEY}") as server:
+        yield server
+
+
+def _ask_generated(server: RunningServer, per_kind: int) -> int:
+    """Send ``per_kind`` requests to every operation, of each kind; return how many in all."""
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    sent = 0
+    operations: list[Any] = [cast(Any, found).ok() for found in schema.get_all_operations()]
+    assert len(operations) == len(OPERATIONS)
+    for operation in operations:
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            if mode is GenerationMode.NEGATIVE and not (
+                operation.body or operation.path_parameters
+            ):
+                continue
+
+            @seed(0)
+            @settings(
+                max_examples=per_kind, database=None, phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            )  # fmt: skip
+            @given(operation.as_strategy(generation_mode=mode))
+            def ask(case: Any) -> None:
+                nonlocal sent
+                sent += 1
+                headers = {"authorization": f"Bearer {WRITE_KEY}"}
+                reply = case.call(headers=headers, timeout=LONGEST)
+                assert reply.status_code < 500 or case.path == "/ready", reply.text
+                if reply.status_code >= 400 and reply.headers["content-type"][0] == "a":
+                    models.ErrorReply.model_validate(reply.json())
+                declared = case.operation.definition.raw["responses"]
+                assert str(reply.status_code) in {*declared, "404", "405"}
+
+            ask()
+    return sent
+
+
+def test_generated_requests_are_answered(writable: RunningServer) -> None:
+    assert _ask_generated(writable, SHORT) > 10 * SHORT
+    assert _failures(writable) == []
+
+
+@pytest.mark.slow
+def test_many_generated_requests_are_answered(writable: RunningServer) -> None:
+    kinds = 2 * len(OPERATIONS) - 5
+    assert _ask_generated(writable, LONG // kinds + 1) >= LONG * 0.9
+    assert _failures(writable) == []
+
+
+def _failures(server: RunningServer) -> list[object]:
+    lines = server.requests()
+    return [line for line in lines if line["status"] >= 500 and line["route"] != "/ready"]

@@ -1,0 +1,283 @@
+"""Attacks: keys, hosts, origins, sizes, paths, slow clients; and what the log keeps to itself."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from helpers.commands import strop
+from helpers.strop_server import KEYS, READ_KEY, WRITE_KEY, RunningServer, serving
+
+from strop.server.settings import LIMITS, Keys
+
+SECRET_TEXT = "a text that no log may keep"
+READS = [("GET", "/info"), ("GET", "/metrics"), ("GET", "/documents/x"), ("POST", "/search"),
+         ("POST", "/v1/embeddings"), ("POST", "/mcp"), ("GET", "/nowhere")]  # fmt: skip
+WRITES = [("PUT", "/documents/x"), ("DELETE", "/documents/x"), ("POST", "/documents"),
+          ("POST", "/documents/delete")]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def keyed(_built: Path) -> Iterator[RunningServer]:
+    """A server that can be reached from elsewhere: everything needs a key."""
+    options = ("--host", "0.0.0.0", "--allow-host", "search.example.org",
+               "--allow-origin", "https://friend.example.org")  # fmt: skip
+    with serving(_built, *options, keys=KEYS) as server:
+        yield server
+
+
+def _status(server: RunningServer, method: str, path: str, **headers: str) -> int:
+    with server.client() as client:
+        body = None if method in ("GET", "DELETE") else {"query": "x"}
+        return client.request(method, path, headers=headers, json=body).status_code
+
+
+@pytest.mark.parametrize(("method", "path"), [*READS, *WRITES])
+def test_without_a_known_key_nothing_is_answered(
+    keyed: RunningServer, method: str, path: str
+) -> None:
+    assert _status(keyed, method, path) == 401
+    for wrong in ("x", "x" * 30, READ_KEY[:-1], READ_KEY + "x", READ_KEY.upper()):
+        assert _status(keyed, method, path, authorization=f"Bearer {wrong}") == 401
+        assert _status(keyed, method, path, **{"x-api-key": wrong}) == 401
+    assert _status(keyed, method, path, authorization=f"Basic {READ_KEY}") == 401
+
+
+@pytest.mark.parametrize(("method", "path"), WRITES)
+def test_a_read_key_does_not_write(keyed: RunningServer, method: str, path: str) -> None:
+    assert _status(keyed, method, path, authorization=f"Bearer {READ_KEY}") == 403
+
+
+def test_keys_open_what_they_are_for(keyed: RunningServer) -> None:
+    for key in (READ_KEY, WRITE_KEY):
+        assert _status(keyed, "GET", "/info", authorization=f"bearer {key}") == 200
+        assert _status(keyed, "POST", "/search", **{"x-api-key": key}) == 200
+    assert _status(keyed, "DELETE", "/documents/x", **{"x-api-key": WRITE_KEY}) == 404
+
+
+def test_pages_and_health_need_no_key_and_hold_no_data(keyed: RunningServer) -> None:
+    for path in ("/", "/docs", "/health", "/ready", "/openapi.json"):
+        assert _status(keyed, "GET", path) == 200
+
+
+def test_without_keys_loopback_reads_and_does_not_write(index: Path) -> None:
+    with serving(index) as server:
+        assert _status(server, "GET", "/info") == 200
+        assert _status(server, "GET", "/info", authorization="Bearer none") == 200
+        for method, path in WRITES:
+            assert _status(server, method, path) == 403
+
+
+@pytest.mark.parametrize(
+    "options", [("--host", "0.0.0.0"), ("--host", "::"), ("--allow-host", "example.org")]
+)
+def test_a_server_for_others_does_not_start_without_keys(
+    index: Path, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STROP_API_KEYS", raising=False)
+    ran = strop("serve", index, *options)
+    assert ran.code == 1
+    assert "STROP_API_KEYS" in ran.stderr
+
+
+@pytest.mark.parametrize("text", ["abc", "read:short", "admin:0123456789abcdef", "read:a space"])
+def test_keys_that_cannot_be_read_are_not_shown(text: str) -> None:
+    from strop.errors import BadInput
+
+    with pytest.raises(BadInput) as raised:
+        Keys.parse(text)
+    assert text.partition(":")[2] not in str(raised.value) or ":" not in text
+
+
+def test_a_key_of_any_characters_can_be_compared() -> None:
+    keys = Keys.parse(KEYS)
+    assert [keys.level(key) for key in ("ü", "\ud800", "", READ_KEY, WRITE_KEY)] == [
+        "open", "open", "open", "read", "write",
+    ]  # fmt: skip
+
+
+# -- hosts and origins ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200), ("localhost:1", 200), ("127.0.0.1", 200), ("[::1]:9", 200),
+        ("10.0.0.7:8765", 200), ("search.example.org", 200), ("SEARCH.example.org:443", 200),
+        ("evil.example.org", 421), ("localhost.evil.example.org", 421), ("127.0.0.1.evil.org", 421),
+        ("user@localhost", 200), ("localhost@evil.org", 421), ("[::1", 421), ("", 421),
+    ],
+)  # fmt: skip
+def test_a_host_that_is_not_ours_is_refused(keyed: RunningServer, host: str, status: int) -> None:
+    assert _status(keyed, "GET", "/info", host=host, authorization=f"Bearer {READ_KEY}") == status
+
+
+def test_two_hosts_are_refused(keyed: RunningServer) -> None:
+    head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example.org\r\n\r\n"
+    assert b" 421 " in _raw(keyed, head).split(b"\r\n")[0]
+
+
+def test_other_origins_are_refused(keyed: RunningServer, running: RunningServer) -> None:
+    for origin in ("https://evil.example.org", "null", "file://", f"{running.url}.evil.org",
+                   f"ftp://127.0.0.1:{running.port}"):  # fmt: skip
+        assert _status(running, "POST", "/search", origin=origin) == 403
+        assert _status(running, "GET", "/health", origin=origin) == 403
+    assert _status(running, "POST", "/search", origin=running.url) == 200
+    with keyed.client(READ_KEY) as client:
+        friend = client.get("/info", headers={"origin": "https://friend.example.org"})
+        stranger = client.get("/info", headers={"origin": "https://evil.example.org"})
+    assert friend.headers["access-control-allow-origin"] == "https://friend.example.org"
+    assert stranger.status_code == 403
+    assert "access-control-allow-origin" not in stranger.headers
+
+
+def test_another_page_s_form_cannot_post(running: RunningServer) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
+        with running.client(WRITE_KEY) as client:
+            reply = client.post(
+                "/documents", content=b'{"documents": []}', headers={"content-type": kind}
+            )
+        assert reply.status_code == 415
+
+
+def test_every_reply_has_the_headers_of_a_careful_server(running: RunningServer) -> None:
+    with running.client() as client:
+        for path in ("/", "/docs", "/info", "/nowhere", "/documents/nobody", "/page/nothing"):
+            headers = client.get(path).headers
+            policy = headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["x-frame-options"] == "DENY"
+            assert "server" not in headers
+
+
+# -- sizes, paths, slowness -----------------------------------------------------------------------
+
+
+def test_a_body_that_is_too_large_is_refused(running: RunningServer) -> None:
+    large = {"query": "x" * LIMITS.body}
+
+    def in_parts() -> Iterator[bytes]:  # without a length
+        yield b'{"query": "'
+        for _ in range(LIMITS.body // 100_000 + 1):
+            yield b"x" * 100_000
+
+    with running.client() as client:
+        assert client.post("/search", json=large).status_code == 413
+        try:
+            reply = client.post(
+                "/search", content=in_parts(), headers={"content-type": "application/json"}
+            )
+            assert reply.status_code == 413
+        except httpx.WriteError:  # closed before all was sent
+            pass
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/page/../guard.py", "/page/%2e%2e/guard.py", "/page/..%2fguard.py", "/page/....//guard.py",
+        "/page//etc/passwd", "/page/%2fetc/passwd", "/page/..%5cguard.py", "/page/%00",
+        "/../../etc/passwd", "//etc/passwd", "/page/%c0%ae%c0%ae/guard.py", "/page/", "/page",
+    ],
+)  # fmt: skip
+def test_no_path_leaves_the_page_s_folder(running: RunningServer, path: str) -> None:
+    head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    reply = _raw(running, head.encode())
+    assert int(reply.split(b" ")[1]) in (307, 400, 404), reply[:200]
+    assert b"root:" not in reply
+    assert b"class Guard" not in reply
+
+
+def test_documents_are_looked_up_in_the_catalog_only(running: RunningServer) -> None:
+    for path in ("/documents/../../etc/passwd", "/documents/..%2f..%2fetc%2fpasswd"):
+        head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        body = _raw(running, head.encode()).partition(b"\r\n\r\n")[2]
+        assert json.loads(body)["text"] == "A document whose id looks like a path."
+    for path in ("/documents/%ff", "/documents/a%00b"):
+        with running.client() as client:
+            assert client.get(path).status_code == 400
+
+
+def test_nonsense_on_the_wire_harms_nobody(running: RunningServer) -> None:
+    for junk in (b"\0" * 1000, b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00", b"GET / HTTP/9.9\r\n\r\n",
+                 b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+                 b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 200_000):  # fmt: skip
+        _raw(running, junk)
+    assert _status(running, "GET", "/health") == 200
+
+
+def test_clients_that_send_slowly_do_not_hold_up_others(running: RunningServer) -> None:
+    """Each holds a connection with half a request; the server answers others meanwhile."""
+    half = [b"GET /health HTTP/1.1\r\nHost: local", b"POST /search HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"]  # fmt: skip
+    slow = []
+    try:
+        for at in range(100):
+            slow.append(socket.create_connection(("127.0.0.1", running.port), 30))
+            slow[-1].sendall(half[at % 2])
+        assert _status(running, "POST", "/search") == 200
+        slow[0].settimeout(60)  # the head of its request does not come: the server hangs up
+        assert slow[0].recv(1000) == b""
+    finally:
+        for one in slow:
+            one.close()
+
+
+def _raw(server: RunningServer, sent: bytes) -> bytes:
+    """Send bytes and return all that comes back within a while."""
+    with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
+        connection.settimeout(2)
+        received = b""
+        try:
+            connection.sendall(sent)
+            while part := connection.recv(65536):
+                received += part
+        except OSError:
+            pass
+        return received
+
+
+# -- stopping and logging -------------------------------------------------------------------------
+
+
+def test_the_log_has_no_texts_ids_or_keys(index: Path) -> None:
+    with serving(index, keys=KEYS) as server:
+        with server.client(WRITE_KEY) as client:
+            client.put("/documents/secret-id", json={"text": SECRET_TEXT, "title": SECRET_TEXT})
+            client.post("/search", json={"query": SECRET_TEXT, "where": {"secret-field": 1}})
+            client.post("/search", json={"query": SECRET_TEXT, "method": "secret-method"})
+            client.get("/documents/secret-id?secret-query=1")
+        assert server.stop()
+        text = "".join(server.log)
+        assert "secret" not in text
+        assert SECRET_TEXT not in text
+        assert READ_KEY not in text
+        assert WRITE_KEY not in text
+        routes = [line["route"] for line in server.requests()]
+        assert "/documents/{id:path}" in routes
+        assert {"method", "route", "status", "ms"} <= server.requests()[-1].keys()
+
+
+def test_a_server_that_is_told_to_stop_answers_what_it_has_begun(index: Path) -> None:
+    with serving(index) as server:
+        with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
+            body = json.dumps({"queries": ["copy a folder"] * 200, "k": 50}).encode()
+            head = (
+                "POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n"
+            )
+            connection.sendall(head.encode() + body[:-1])
+            time.sleep(0.2)
+            server.process.terminate()
+            time.sleep(0.2)
+            connection.sendall(body[-1:])
+            connection.settimeout(60)
+            assert b" 200 " in connection.recv(1000).split(b"\r\n")[0]
+        assert server.stop()
