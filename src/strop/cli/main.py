@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from strop import __version__
-from strop.cli import demo, documents, evaluate, generate, research, search, upkeep
+from strop.cli import demo, documents, evaluate, generate, publish, research, search, upkeep
 from strop.cli.messages import say, warn
 from strop.common.text import escape_controls
 from strop.errors import StropError
@@ -24,7 +24,7 @@ _VERBS = {
         documents.build, documents.add, documents.remove, documents.finish, generate.queries,
         documents.references,
     ),
-    "Search it": (search.search, documents.show),
+    "Search it": (search.search, documents.show, publish.publish),
     "Measure and tune": (evaluate.eval_, evaluate.tune),
     "Look after it": (upkeep.info, upkeep.sets, upkeep.check, upkeep.compact, upkeep.trust),
     "Research": (research.reproduce, research.analyse, research.report, generate.triplets),

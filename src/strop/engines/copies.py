@@ -58,7 +58,8 @@ class Copy:
                 " publish it again"
             )
         self.tokenizer = Tokenizer(about["languages"])
-        self._copied = WordCopy(words, engine.read, before and before._copied)
+        older = None if before is None else before._copied
+        self._copied: WordCopy = WordCopy(words, engine.read, older)
         self._words: dict[tuple[str, ...], Words] = {}
         known = self._copied.sources([TEXT])[TEXT].entries.shape[1]
         every = engine.every()

@@ -221,31 +221,18 @@ class DuckDB:
 
     def put(self, records: Sequence[Record]) -> None:
         """Store records in one transaction."""
-        import pyarrow as pa
-
         numbers = np.array([one.number for one in records], np.int64)
-        rows = np.concatenate([one.rows for one in records])
-        counts = [len(one.rows) for one in records]
-        own = np.concatenate([np.arange(len(one.rows)) < one.own for one in records])
-        values = pa.array(rows.ravel())
-        table = pa.table(
-            {
-                "number": np.repeat(numbers, counts),
-                "own": own,
-                "vector": pa.FixedSizeListArray.from_arrays(values, rows.shape[1]),
-            }
-        )
         facts = [(*fact, one.number) for one in records for fact in sorted(one.facts)]
+        rows = {
+            "number": np.repeat(numbers, [len(one.rows) for one in records]),
+            "own": np.concatenate([np.arange(len(one.rows)) < one.own for one in records]),
+            "vector": np.concatenate([one.rows for one in records]),
+        }
         with self._transaction() as connection:
             self._delete(connection, numbers)
-            connection.executemany(
-                "INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?, ?, ?)", list(map(_row, records))
-            )
-            connection.register("new_rows", table)
-            connection.execute("INSERT INTO rows SELECT * FROM new_rows")
-            connection.unregister("new_rows")
-            if facts:
-                connection.executemany("INSERT INTO facts VALUES (?, ?, ?, ?)", facts)
+            _insert(connection, "documents", dict(enumerate(zip(*map(_row, records), strict=True))))
+            _insert(connection, "rows", rows)
+            _insert(connection, "facts", dict(enumerate(zip(*facts, strict=True))))
 
     def remove(self, numbers: Ints) -> None:
         """Remove documents."""
@@ -265,9 +252,10 @@ class DuckDB:
     def write(self, pieces: Mapping[str, bytes]) -> None:
         """Store pieces."""
         with self._transaction() as connection:
-            connection.executemany(
-                "INSERT OR REPLACE INTO pieces VALUES (?, ?)", [list(one) for one in pieces.items()]
+            connection.execute(
+                "DELETE FROM pieces WHERE name IN (SELECT unnest(?::VARCHAR[]))", [list(pieces)]
             )
+            _insert(connection, "pieces", {0: list(pieces), 1: list(pieces.values())})
 
     def forget(self, prefixes: Sequence[str], names: Sequence[str]) -> None:
         """Remove pieces."""
@@ -290,6 +278,22 @@ def _open(path: Path, read_only: bool, script: str = "") -> Any:
     connection.execute(f"ATTACH '{quoted}' AS copy ({mode}); USE copy;")
     connection.execute(script) if script else None
     return connection
+
+
+def _insert(connection: Any, table: str, columns: Mapping[Any, Any]) -> None:
+    """Insert columns, by Arrow: row by row it takes a hundred times as long."""
+    import pyarrow as pa
+
+    if not columns or not len(next(iter(columns.values()))):
+        return
+    arrays = []
+    for values in columns.values():
+        rows = isinstance(values, np.ndarray) and values.ndim == 2
+        array = pa.array(values.ravel() if rows else values)
+        arrays.append(pa.FixedSizeListArray.from_arrays(array, values.shape[1]) if rows else array)
+    connection.register("arriving", pa.table(arrays, names=[str(name) for name in columns]))
+    connection.execute(f"INSERT INTO {table} SELECT * FROM arriving")
+    connection.unregister("arriving")
 
 
 def _row(record: Record) -> list[Any]:

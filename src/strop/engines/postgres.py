@@ -133,7 +133,7 @@ class Postgres:
             connection = self._connect()
         try:
             key = crc32(repr(sorted(self.address.options.items())).encode())
-            (got,) = connection.execute("SELECT pg_try_advisory_lock(%s, 1)", (key,)).fetchone()
+            (got,) = connection.execute("SELECT pg_try_advisory_lock(%s::bigint)", (key,)).fetchone()
             if not got:
                 raise IndexBusy(f"another process is publishing to {self.address.shown}")
             with self._explained():

@@ -16,7 +16,7 @@ TABLES = (
     " value bytea NOT NULL, number bigint NOT NULL,"
     " PRIMARY KEY (field, kind, value, number))",
     "CREATE INDEX IF NOT EXISTS {facts_index} ON {facts} (number)",
-    "CREATE TABLE IF NOT EXISTS {pieces} (name text COLLATE \"C\" PRIMARY KEY,"
+    'CREATE TABLE IF NOT EXISTS {pieces} (name text COLLATE "C" PRIMARY KEY,'
     " content bytea NOT NULL)",
 )
 FUNCTION = ""

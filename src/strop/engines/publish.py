@@ -200,8 +200,8 @@ def records_of(catalog: Catalog, snapshot: Snapshot, numbers: Ints) -> Iterator[
     spans = {0: snapshot.documents}
     spans |= {set_.set_id: snapshot.sets[name] for name, set_ in sets.items()}
     for set_id, of in spans.items():
-        rows = ranges(of.start[places], of.count[places])
-        catalog.vectors.verify_rows(set_id, of.vectors, rows, of.known_sums)
+        used = ranges(of.start[places], of.count[places])
+        catalog.vectors.verify_rows(set_id, of.vectors, used, of.known_sums)
     documents = catalog.documents.several(numbers.tolist())
     texts = {name: catalog.sets.queries_of(set_, numbers.tolist()) for name, set_ in sets.items()}
     searched = {0, *(set_.set_id for set_ in sets.values() if not set_.negative)}
@@ -215,7 +215,7 @@ def records_of(catalog: Catalog, snapshot: Snapshot, numbers: Ints) -> Iterator[
         _check(catalog, documents.get(number), parts, queries, number)
         vectors = [as_floats(rows) for set_id, rows in parts.items() if set_id in searched]
         rows: Vectors = np.concatenate(vectors)
-        filled = rows.any(axis=1)
+        filled = np.any(rows, axis=1)
         yield Record(number, documents[number], queries, pack(parts), rows[filled], bool(filled[0]))
 
 

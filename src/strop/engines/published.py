@@ -291,6 +291,10 @@ class Published:
         """Return a document."""
         return self._stored(id_)[1].document
 
+    def queries_of(self, id_: str) -> dict[str, list[str]]:
+        """Return a document's stored queries by set."""
+        return self._stored(id_)[1].queries
+
     def unknown(self, ids: Iterable[str]) -> set[str]:
         """Return those of ``ids`` that are not in the copy."""
         wanted = list(ids)
@@ -389,7 +393,7 @@ def _passage(
 ) -> Passage | None:
     places = np.searchsorted(part.numbers, [number])
     pairs = _texts(part, method, stored)
-    rows = part.fetch(places, (), method).queries if pairs else np.empty((0, part.dim))
-    if not pairs or len(pairs) != len(rows):  # the document was replaced just now
+    rows = part.fetch(places, (), method).queries
+    if not pairs or len(pairs) != len(rows):  # it has none, or was replaced just now
         return passage_by_words(stored.document, text, part.tokenizer)
     return nearest_passage(stored.document, pairs, rows @ query_vector)

@@ -51,7 +51,7 @@ def about_embedder(embedder: Embedder, dim: int | None = None) -> dict[str, Any]
     }
 
 
-def checked_record(index: Path, record: Any) -> dict[str, Any]:
+def checked_record(index: object, record: Any) -> dict[str, Any]:
     """Return the embedder as a catalog names it, if it is what ``about_embedder`` makes."""
     kinds = {"name": str, "revision": str, "dim": int}
     kinds |= dict.fromkeys(("options", "settings", "prompts"), dict)

@@ -105,10 +105,10 @@ class WordCopy:
         self._state, self._read = state, read
         self._terms: set[str] = set()
         self._lock = threading.RLock()
-        have = {} if before is None else before._lengths
+        have: dict[str, bytes] = {} if before is None else before._lengths
         wanted = {_length(row): row for row in state["lengths"]}
         new = self._pieces([name for name in wanted if name not in have])
-        self._lengths = {name: have.get(name) or new[name] for name in wanted}
+        self._lengths: dict[str, bytes] = {name: have.get(name) or new[name] for name in wanted}
         names = [_segment(row) for row in state["segments"]]
         numbers = self._pieces(names)
         self._connection = sqlite3.connect(
@@ -134,7 +134,9 @@ class WordCopy:
         return found
 
     def _insert(self, table: str, rows: list[list[Any]]) -> None:
-        marks = ", ".join("?" * len(rows[0])) if rows else ""
+        if not rows:
+            return
+        marks = ", ".join("?" * len(rows[0]))
         self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
 
     def sources(self, sources: Sequence[int]) -> dict[int, SourceWords]:
