@@ -4,12 +4,12 @@
                                  [--postgresql URL] [--qdrant URL] [--queries 300]
 
 DATASET is a BEIR folder; its documents are sharpened by their sentences (WordLlama) and published.
-``overlap10`` is the share of the folder's exact best ten that the copy finds, for ``sharp`` and with
-words; ``ndcg10`` compares both on the labelled queries. A search returns ids and scores and is
-compared with the engine's own query for the ten nearest documents; they take turns, query by query,
-and the median of a query's three times counts. Without a URL, PostgreSQL is started by the helper of
-the tests, and Qdrant is the client's local mode, whose times say nothing about a server. The last
-line is JSON.
+``overlap10`` is the share of the folder's exact best ten that the copy finds, for ``sharp`` and
+with words; ``ndcg10`` compares both on the labelled queries. A search returns ids and scores and is
+compared with the engine's own query for the ten nearest documents; they take turns, query by
+query, and the median of a query's three times counts. Without a URL, PostgreSQL is started by the
+helper of the tests, and Qdrant is the client's local mode, whose times say nothing about a server.
+The last line is JSON.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def measure(index: Index, url: str, data: Any, texts: list[str]) -> dict[str, fl
             a, b = np.percentile(plain, share), np.percentile(ours, share)
             row |= {f"p{share}_ratio{name}": b / a, f"p{share}_ms{name}": b}
         row["plain_p50_ms"] = float(np.median(plain))
-        for where, one in (("folder", index), ("copy", copy)):
-            report = evaluate(one, data, [method], measures=["nDCG@10"], query_vectors=vectors)
+        for where, held in (("folder", index), ("copy", copy)):
+            report = evaluate(held, data, [method], measures=["nDCG@10"], query_vectors=vectors)
             row[f"ndcg10{name}_{where}"] = 100 * report.results[method]["nDCG@10"]
     copy.close()
     engine.close()
@@ -90,7 +90,7 @@ def addresses(given: argparse.Namespace, folder: Path, stack: ExitStack) -> dict
         url = given.postgresql
         if url is None:
             sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-            from helpers.postgres import postgres_server
+            from helpers.postgres import postgres_server  # type: ignore[import-not-found,unused-ignore]
 
             url = stack.enter_context(postgres_server())
         urls["postgresql"] = url

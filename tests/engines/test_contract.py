@@ -83,13 +83,8 @@ def assert_same(index: Index, copy: Published, k: int = 10, **how: Any) -> None:
         hits = {hit.id: hit for hit in theirs}
         for hit in ours:
             if hit.id in hits:
-                other = hits[hit.id]
-                assert (other.title, other.text, other.metadata) == (
-                    hit.title,
-                    hit.text,
-                    hit.metadata,
-                )
-                assert other.passage == hit.passage
+                fields = ["id", "title", "text", "metadata", "passage"]
+                assert hits[hit.id].to_dict(fields) == hit.to_dict(fields)
 
 
 def assert_whole(index: Index, copy: Published) -> None:
@@ -98,7 +93,9 @@ def assert_whole(index: Index, copy: Published) -> None:
     assert copy.check() == []
     for id_ in index.ids():
         assert copy.get(id_) == index.get(id_)
-        assert copy.queries_of(id_) == {k: v for k, v in index.queries_of(id_).items() if v}
+        number, sets = index.catalog.documents.number_of(id_), index.catalog.sets
+        lists = {name: sets.queries(set_, number) for name, set_ in sets.all().items()}
+        assert copy.queries_of(id_) == {name: texts for name, texts in lists.items() if texts}
     assert_same(index, copy, method="sharp:words=1")
 
 
@@ -282,7 +279,7 @@ import sys
 sys.path.insert(0, sys.argv[3])
 from helpers.fakes import reopen
 import strop.engines.publish as publish
-publish.BATCH, publish._PIECES = 3, 20
+publish.BATCH, publish.PIECES = 3, 20
 with reopen(__import__("pathlib").Path(sys.argv[1])) as index:
     print("ready", flush=True)
     index.publish(sys.argv[2])

@@ -133,8 +133,8 @@ class Postgres:
             connection = self._connect()
         try:
             key = crc32(repr(sorted(self.address.options.items())).encode())
-            (got,) = connection.execute("SELECT pg_try_advisory_lock(%s::bigint)", (key,)).fetchone()
-            if not got:
+            locked = connection.execute("SELECT pg_try_advisory_lock(%s::bigint)", (key,))
+            if not locked.fetchone()[0]:
                 raise IndexBusy(f"another process is publishing to {self.address.shown}")
             with self._explained():
                 for statement in TABLES:

@@ -33,7 +33,8 @@ FORMAT = 1
 """Of what a copy holds. A copy of another format is refused."""
 BATCH = 500
 """Documents written at a time."""
-_PIECES = 5000
+PIECES = 5000
+"""Pieces of words written at a time."""
 WORDS = "words"
 _BEGUN = "begun"
 """The pieces that have the state of the words, and that of a publisher which is at work."""
@@ -143,7 +144,7 @@ class _Publisher:
             pieces = new_pieces(connection, state, known)
             if state != known:
                 self._engine.write({_BEGUN: _json(state)})
-            for done, part in enumerate(_batches(pieces, _PIECES), 1):
+            for done, part in enumerate(_batches(pieces, PIECES), 1):
                 self._engine.write(part)
                 if progress is not None:
                     progress("publishing words", done, done)

@@ -54,10 +54,14 @@ class Published:
         self._lock = threading.Lock()
         self._copy: Copy | None = None
         self._looked = 0.0
-        copy = self._now()
-        self.dim = copy.dim
-        if embedder is not None or options:
-            self._embedder = self._load(copy)
+        try:
+            copy = self._now()
+            self.dim = copy.dim
+            if embedder is not None or options:
+                self._embedder = self._load(copy)
+        except BaseException:
+            engine.close()
+            raise
 
     def close(self) -> None:
         """Release connections."""
