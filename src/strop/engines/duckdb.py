@@ -28,7 +28,8 @@ _OPS = {"in": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _TABLES = """
 CREATE TABLE documents (number BIGINT PRIMARY KEY, id VARCHAR UNIQUE, stamp VARCHAR, title VARCHAR,
     "text" VARCHAR, metadata JSON, queries JSON, packed BLOB);
-CREATE TABLE rows (number BIGINT, own BOOLEAN, vector FLOAT[{dim}]);
+CREATE TABLE rows (number BIGINT, vector FLOAT[{dim}]);
+CREATE TABLE own (number BIGINT, vector FLOAT[{dim}]);
 CREATE TABLE facts (field BLOB, kind UTINYINT, value BLOB, number BIGINT);
 CREATE TABLE pieces (name VARCHAR PRIMARY KEY, content BLOB);
 """
@@ -158,12 +159,9 @@ class DuckDB:
         self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
     ) -> list[Ints]:
         """Return for each query the documents of its nearest rows."""
-        conditions = ["own"] if own else []
-        if among is not None:
-            conditions.append("number IN (SELECT unnest(?::BIGINT[]))")
-        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        where = "" if among is None else "WHERE number IN (SELECT unnest(?::BIGINT[]))"
         sql = (
-            f"SELECT DISTINCT number FROM (SELECT number FROM rows {where}"
+            f"SELECT DISTINCT number FROM (SELECT number FROM {'own' if own else 'rows'} {where}"
             f" ORDER BY array_inner_product(vector, ?::FLOAT[{query_vectors.shape[1]}]) DESC"
             " LIMIT ?)"
         )
@@ -225,13 +223,15 @@ class DuckDB:
         facts = [(*fact, one.number) for one in records for fact in sorted(one.facts)]
         rows = {
             "number": np.repeat(numbers, [len(one.rows) for one in records]),
-            "own": np.concatenate([np.arange(len(one.rows)) < one.own for one in records]),
             "vector": np.concatenate([one.rows for one in records]),
         }
+        first = np.concatenate([np.arange(len(one.rows)) < one.own for one in records])
+        own = {name: values[first] for name, values in rows.items()}
         with self._transaction() as connection:
             self._delete(connection, numbers)
             _insert(connection, "documents", dict(enumerate(zip(*map(_row, records), strict=True))))
             _insert(connection, "rows", rows)
+            _insert(connection, "own", own)
             _insert(connection, "facts", dict(enumerate(zip(*facts, strict=True))))
 
     def remove(self, numbers: Ints) -> None:
@@ -241,7 +241,7 @@ class DuckDB:
 
     @staticmethod
     def _delete(connection: Any, numbers: Ints) -> None:
-        for table in ("documents", "rows", "facts"):
+        for table in ("documents", "rows", "own", "facts"):
             connection.execute(
                 f"DELETE FROM {table} WHERE number IN (SELECT unnest(?::BIGINT[]))", [numbers]
             )
