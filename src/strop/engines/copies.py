@@ -130,13 +130,11 @@ class Part:
         self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
     ) -> list[Ints]:
         """Return for each query the places of documents that can be among its best k."""
-        counts_words = bool(method.words and len(query_texts))
-        depth = first_depth(k) if counts_words else k
-        found = self._nearest(query_vectors, max(ROWS, ROWS_PER_HIT * depth), k, method)
-        if not counts_words:
+        found = self._nearest(query_vectors, max(ROWS, ROWS_PER_HIT * k), k, method)
+        if not method.words or not query_texts:
             return found
         return [
-            np.union1d(places, self._share(query_texts[at], method).best(2 * depth))
+            np.union1d(places, self._share(query_texts[at], method).best(2 * first_depth(k)))
             for at, places in enumerate(found)
         ]
 

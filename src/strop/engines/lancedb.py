@@ -132,7 +132,8 @@ class LanceDB:
         found = []
         with self._explained():
             for vector in query_vectors:
-                query = table.search(vector).distance_type("dot").select(["number"]).limit(rows)
+                query = table.search(vector).distance_type("dot").select(["number", "_distance"])
+                query = query.limit(rows)
                 query = query.ef(max(EF, rows)).nprobes(1)
                 if conditions:
                     query = query.where(" AND ".join(conditions), prefilter=True)
