@@ -1,6 +1,6 @@
 """Published copies against the folder: same ranking, how fast, how large.
 
-    python benchmarks/engines.py DATASET ... [--engines duckdb,postgresql,lancedb,qdrant]
+    python benchmarks/engines.py DATASET ... [--engines duckdb,postgresql,lancedb]
                                  [--postgresql URL] [--qdrant URL] [--queries 300]
 
 DATASET is a BEIR folder; its documents are sharpened by their sentences (WordLlama) and published.
@@ -8,8 +8,8 @@ DATASET is a BEIR folder; its documents are sharpened by their sentences (WordLl
 with words; ``ndcg10`` compares both on the labelled queries. A search returns ids and scores and is
 compared with the engine's own query for the ten nearest documents; they take turns, query by
 query, and the median of a query's three times counts. Without a URL, PostgreSQL is started by the
-helper of the tests, and Qdrant is the client's local mode, whose times say nothing about a server.
-The last line is JSON.
+helper of the tests; Qdrant is measured where ``--engines`` and ``--qdrant`` name a server. The last
+line is JSON.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def addresses(given: argparse.Namespace, folder: Path, stack: ExitStack) -> dict
     urls = {
         "duckdb": f"duckdb://{folder}/copy.duckdb",
         "lancedb": f"lancedb://{folder}/lance",
-        "qdrant": given.qdrant or f"qdrant://{folder}/qdrant",
+        "qdrant": given.qdrant or f"qdrant://{folder}/copy",  # the local mode: slow
     }
     if "postgresql" in given.engines:
         url = given.postgresql
@@ -100,7 +100,7 @@ def addresses(given: argparse.Namespace, folder: Path, stack: ExitStack) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("datasets", nargs="+")
-    parser.add_argument("--engines", default="duckdb,postgresql,lancedb,qdrant")
+    parser.add_argument("--engines", default="duckdb,postgresql,lancedb")
     parser.add_argument("--postgresql")
     parser.add_argument("--qdrant")
     parser.add_argument("--queries", type=int, default=300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.fakes import DIM, Bag, create, reopen
+from helpers.postgres import postgres_server
 
 from strop import Document, Index, connect
 from strop.engines import copies, open_engine, published
@@ -24,12 +26,31 @@ from strop.engines.base import META
 from strop.engines.published import Published
 from strop.errors import BadIndex, BadInput, IndexBusy
 
+_NAMES = itertools.count()
+EXTRAS = {"duckdb": "duckdb", "lancedb": "lancedb", "qdrant": "qdrant_client"}
+ENGINES = ["postgresql", *EXTRAS]
 KILLS = int(os.environ.get("STROP_KILLS", "3"))
 QUERIES = ["where grows alder3", "birch4 and cedar1", "which elm2 grows", "fir1 trees"]
 METHODS = [
     "sharp", "trad", "sharp:words=1", "bm25", "hybrid:of=sharp", "maxsim", "sharp:T=1",
     "sharp:sets=simple", "sharp:n=1", "sharp:feedback=0.5", "indexsharp:sets=sentences",
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture(params=ENGINES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a copy that is not there yet."""
+    name = f"copy{next(_NAMES)}"
+    if request.param == "postgresql":
+        return f"{request.getfixturevalue('postgres')}&table={name}"
+    pytest.importorskip(EXTRAS[request.param], reason=f"pip install 'strop[{request.param}]'")
+    return f"{request.param}://{tmp_path}/{name}"
 
 
 def page(i: int, version: int = 1) -> Document:
@@ -317,7 +338,7 @@ def test_without_a_connection(tmp_path: Path) -> None:
     with create(tmp_path / "index") as index:
         index.add([page(1)])
         for url in (
-            "postgresql://me:secret@127.0.0.1:9/db", "qdrant://:secret@127.0.0.1:9/copy"
+            "postgresql://me:secret@127.0.0.1:9/db", "qdrant+https://:secret@127.0.0.1:9/copy"
         ):  # fmt: skip
             pytest.importorskip({"p": "psycopg_pool", "q": "qdrant_client"}[url[0]])
             for act in (index.publish, connect):

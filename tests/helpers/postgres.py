@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -27,7 +28,8 @@ def postgres_server() -> Iterator[str]:
     """Run a server without TCP, and yield its URL; PostgreSQL refuses to run as root."""
     pytest.importorskip("psycopg_pool", reason="pip install 'strop[postgres]'")
     programs = _programs()
-    user = {"user": "nobody", "group": "nogroup"} if os.geteuid() == 0 else {}
+    as_root = os.geteuid() == 0
+    user: dict[str, Any] = {"user": "nobody", "group": "nogroup"} if as_root else {}
     folder = Path(tempfile.mkdtemp(prefix="strop-pg-"))
     try:
         if user:

@@ -24,7 +24,7 @@ _VERBS = {
         documents.build, documents.add, documents.remove, documents.finish, generate.queries,
         documents.references,
     ),
-    "Search it": (search.search, documents.show, publish.publish),
+    "Search it": (search.search, documents.show, publish.publish, publish.export),
     "Measure and tune": (evaluate.eval_, evaluate.tune),
     "Look after it": (upkeep.info, upkeep.sets, upkeep.check, upkeep.compact, upkeep.trust),
     "Research": (research.reproduce, research.analyse, research.report, generate.triplets),

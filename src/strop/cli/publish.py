@@ -1,13 +1,14 @@
-"""The verb that brings a copy of an index to a database."""
+"""The verbs that bring a copy of an index to a database, or its vectors to a file."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from strop.cli.common import open_index
-from strop.cli.options import INDEX, Answer, verb
+from strop.cli.options import INDEX, SETS, Answer, verb
 from strop.cli.progress import progress_bars
 from strop.common.text import counted
 
@@ -37,3 +38,35 @@ def publish(path: Path, url: str, dry_run: bool) -> Answer:
         f" {done.url}: {counted(done.documents, 'document')}, version {done.version:,}"
     )
     return Answer({**done.to_json(), "dry_run": dry_run}, message)
+
+
+@verb(
+    INDEX,
+    click.option(
+        "-o", "--output", required=True, type=click.Path(path_type=Path),
+        help="The file: .parquet, .npy or .jsonl.",
+    ),
+    click.option(
+        "--form",
+        type=click.Choice(["indexsharp", "rows", "expanded"]),
+        default="indexsharp",
+        help="indexsharp: one sharpened vector per document. rows: its own and one per query."
+        " expanded: of the text with the queries of one set appended.",
+    ),
+    SETS,
+    click.option("--alpha", type=float, default=1.0, help="Strength of sharpening, of indexsharp."),
+)  # fmt: skip
+def export(path: Path, output: Path, form: Any, sets: list[str], alpha: float) -> Answer:
+    """Write the vectors of INDEX, with ids and metadata, to a file for any database.
+
+    The form indexsharp replaces the vectors that a database has now, without any change of its
+    queries. docs/engines.md says what each form keeps of the gain.
+    """
+    from strop.engines.export import export as write
+
+    with open_index(path) as index, progress_bars() as progress:
+        if form == "expanded" and len(sets) == 1:
+            index.augment(sets[0], progress)
+        count = write(index.searcher, output, form, sets=sets, alpha=alpha)
+    message = f"{counted(count, 'vector')} in {output}"
+    return Answer({"output": str(output), "form": form, "vectors": count}, message)

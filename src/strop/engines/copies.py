@@ -23,9 +23,9 @@ from strop.storage.words import TEXT
 from strop.types import Vectors
 from strop.words.tokenizer import VERSION, Tokenizer
 
-ROWS = 100
+ROWS = 150
 """The least nearest rows whose documents are scored: they hold 0.999 of the exact best ten."""
-ROWS_PER_HIT = 10
+ROWS_PER_HIT = 15
 SCANNED = 500
 """Up to so many documents are all scored: fetching them is as fast as asking which."""
 AT_ONCE = 1000

@@ -89,6 +89,7 @@ class LanceDB:
     def publishing(self, dim: int) -> Iterator[None]:
         """Be the only publisher on this file system."""
         import lancedb
+        from lancedb.index import BTree
 
         self._folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self._folder / "publisher.lock", timeout=0)
@@ -103,7 +104,7 @@ class LanceDB:
                     table = database.create_table(name, schema=schema, exist_ok=True)
                     key = {"pieces": "name", "facts": "field"}.get(name, "number")
                     if not table.list_indices():
-                        table.create_scalar_index(key)
+                        table.create_index(key, config=BTree())
             yield
         finally:
             lock.release()
@@ -233,14 +234,14 @@ class LanceDB:
 
     def prepare(self) -> None:
         """Make or extend the graph, join small files and drop old versions."""
+        from lancedb.index import HnswSq
+
         with self._explained():
             rows = self._table("rows")
             known = {column for index in rows.list_indices() for column in index.columns}
             if rows.count_rows() >= _GRAPH_FROM and "vector" not in known:
-                rows.create_index(
-                    metric="dot", vector_column_name="vector", index_type="IVF_HNSW_SQ",
-                    num_partitions=1, m=20, ef_construction=200,
-                )  # fmt: skip
+                graph = HnswSq("dot", num_partitions=1, ef_construction=200)
+                rows.create_index("vector", config=graph)
             for name in _TABLES:
                 self._table(name).optimize(cleanup_older_than=timedelta(minutes=10))
 

@@ -25,8 +25,8 @@ from strop.filters import Test
 from strop.types import Document, Vectors
 
 EF = 200
-_PER_DOCUMENT = 2
-"""Rows for which one document is asked: a point stands for all rows of its document."""
+_DOCUMENTS_PER_ROW = 0.65
+"""Documents to ask for in place of rows: a point stands for all rows of its document."""
 _AT_ONCE = 200
 _LEASE, _SECONDS = "lease", 60.0
 """The piece that names the publisher at work, and for how long it counts without a sign of life."""
@@ -159,7 +159,7 @@ class Qdrant:
         only = None
         if among is not None:
             only = models.Filter(must=[models.HasIdCondition(has_id=among.tolist())])
-        limit = rows if own else max(50, rows // _PER_DOCUMENT)
+        limit = rows if own else max(50, int(_DOCUMENTS_PER_ROW * rows))
         params = models.SearchParams(hnsw_ef=max(EF, limit))  # the local mode compares all
         found = []
         for vector in query_vectors:
@@ -363,7 +363,7 @@ class Qdrant:
         """Remove pieces."""
         from qdrant_client import models
 
-        gone = [_key(name) for name in (*names, *prefixes)]
+        gone: list[Any] = [_key(name) for name in (*names, *prefixes)]
         offset: Any = None
         with self._lock, self._explained():
             while prefixes:
