@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -76,19 +77,20 @@ def main() -> None:
     result = {}
     for name in ("scifact", "nfcorpus", "cranfield"):
         source = given.data / name
-        with tempfile.TemporaryDirectory() as scratch:
-            with Index.create(Path(scratch) / "index") as index:
-                index.add(read_corpus(str(source)))
-                data, expanded = read_dataset(str(source)), None
-                if name == "cranfield":
-                    data, expanded = select_queries(data, EXAMPLES), "simple"
-                    for style in ("simple", "contrastive"):
-                        lines = (source / "generated" / f"{style}.jsonl").read_text("utf-8")
-                        lists = (json.loads(line) for line in lines.splitlines())
-                        index.import_queries({one["id"]: one["queries"] for one in lists}, style)
-                else:
-                    index.sharpen("sentences")
-                result[name] = measure(index, data, Path(scratch), expanded)
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            index = stack.enter_context(Index.create(folder / "index"))
+            index.add(read_corpus(str(source)))
+            data, expanded = read_dataset(str(source)), None
+            if name == "cranfield":
+                data, expanded = select_queries(data, EXAMPLES), "simple"
+                for style in ("simple", "contrastive"):
+                    lines = (source / "generated" / f"{style}.jsonl").read_text("utf-8")
+                    lists = (json.loads(line) for line in lines.splitlines())
+                    index.import_queries({one["id"]: one["queries"] for one in lists}, style)
+            else:
+                index.sharpen("sentences")
+            result[name] = measure(index, data, folder, expanded)
         print(name, result[name], flush=True)
     print(json.dumps(result))
 

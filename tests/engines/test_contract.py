@@ -348,3 +348,30 @@ def test_without_a_connection(tmp_path: Path) -> None:
                 assert "secret" not in str(caught.value)
     with pytest.raises(BadInput, match="no engine for mysql://host"):
         connect("mysql://host/x")
+
+
+def test_the_function_of_postgresql_computes_the_score(index: Index, postgres: str) -> None:
+    """One query in SQL, against the search of the copy; rows there have half precision."""
+    import psycopg
+
+    url = f"{postgres}&table=inside"
+    index.publish(url)
+    with open_copy(url) as copy, psycopg.connect(postgres) as connection:
+        for vector in copy.embed_queries(QUERIES):
+            for alpha, temperature in ((1.0, 0.1), (2.0, 1.0), (0.0, 0.1)):
+                want = copy.search(
+                    vector[None], 44, alpha=alpha, temperature=temperature, sets=copy.query_sets()
+                )[0]
+                rows = connection.execute(
+                    "SELECT id, score, text"
+                    " FROM public.inside_search(%s::text::halfvec, 44, %s, %s, 999)",
+                    (str(vector.tolist()), alpha, temperature),
+                ).fetchall()
+                known = {hit.id: hit for hit in want if hit.score > -1}
+                assert {id_ for id_, _, _ in rows} == known.keys()
+                for id_, score, text in rows:
+                    assert score == pytest.approx(known[id_].score, abs=3e-3)
+                    assert text == known[id_].text.replace("\0", "")
+                assert [score for _, score, _ in rows] == sorted(
+                    (score for _, score, _ in rows), reverse=True
+                )

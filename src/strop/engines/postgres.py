@@ -18,7 +18,7 @@ import numpy as np
 
 from strop.common.arrays import Ints
 from strop.engines.base import Address, EngineError, Record, Stored, tested
-from strop.engines.postgres_sql import TABLES
+from strop.engines.postgres_sql import FUNCTION, TABLES
 from strop.errors import BadInput, IndexBusy, MissingExtra
 from strop.filters import Test
 from strop.types import Document, Vectors
@@ -280,6 +280,7 @@ class Postgres:
                         f" (vector halfvec_ip_ops){where}"
                     )
                 )
+            connection.execute(self._sql(FUNCTION))
             connection.execute(self._sql("ANALYZE {documents}"))
             connection.execute(self._sql("ANALYZE {rows}"))
 
