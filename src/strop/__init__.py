@@ -17,7 +17,7 @@ from strop.types import Dataset, Document, Hit, Hits
 if TYPE_CHECKING:
     from strop.evaluation.scoring import Report, evaluate
     from strop.expand.methods import HyDE, LameR, Query2Doc, ReDERF
-    from strop.index import Index
+    from strop.index import Index, connect
     from strop.methods import METHODS, Method
     from strop.references.selection import select_references
     from strop.references.settings import ReferenceSettings
@@ -27,7 +27,7 @@ __version__ = "0.1.0"
 __all__ = [
     "METHODS", "Changes", "Dataset", "Document", "Explanation", "Hit", "Hits", "HyDE", "Index",
     "LameR", "Method", "Query2Doc", "ReDERF",
-    "ReferenceSettings", "Report", "StropError", "evaluate", "select_references",
+    "ReferenceSettings", "Report", "StropError", "connect", "evaluate", "select_references",
 ]  # fmt: skip
 
 _HOME = {
@@ -35,7 +35,8 @@ _HOME = {
     "Index": "index", "LameR": "expand.methods", "METHODS": "methods", "Method": "methods",
     "Query2Doc": "expand.methods", "ReDERF": "expand.methods",
     "ReferenceSettings": "references.settings", "Report": "evaluation.scoring",
-    "evaluate": "evaluation.scoring", "select_references": "references.selection",
+    "connect": "index", "evaluate": "evaluation.scoring",
+    "select_references": "references.selection",
 }  # fmt: skip
 
 

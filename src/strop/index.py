@@ -29,6 +29,8 @@ from strop.storage.workspace import Workspace
 from strop.types import HIT_FIELDS, Changes, Document, Hits, Progress, Vectors
 
 if TYPE_CHECKING:  # a search needs no language model
+    from strop.engines.publish import Publication
+    from strop.engines.published import Published
     from strop.expand.methods import QueryMethod
     from strop.expand.refining import Refined
     from strop.generate import Generation, GenerationSettings
@@ -374,6 +376,25 @@ class Index:
             self._workspace.shrink()
         return int(before - sizes(self.catalog)["total"])
 
+    def publish(self, url: str, **options: Any) -> Publication:
+        """Bring this index's copy in a database up to date, for ``connect``; docs/engines.md.
+
+        ``options``: ``dry_run=True`` only says what would be written, ``progress``.
+        """
+        from strop.engines.publish import publish
+
+        return publish(self.searcher, url, **options)
+
     def trust(self) -> list[str]:
         """Accept the embedder that somebody else's index names; return what that covers."""
         return self._workspace.trust()
+
+
+def connect(
+    target: str | os.PathLike[str], /, embedder: EmbedderSpec | None = None, **options: Any
+) -> Index | Published:
+    """Open what can be searched: an index folder, or a published copy by its URL."""
+    from strop.engines import is_url, open_copy
+
+    opened = open_copy if is_url(target) else Index.open
+    return opened(target, embedder, **options)

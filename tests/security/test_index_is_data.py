@@ -73,7 +73,7 @@ def test_what_runs_code_or_sends_a_key_needs_the_users_word(
         loaded.append((spec, dict(options)))
         raise BadInput("loaded")
 
-    monkeypatch.setattr("strop.storage.workspace.load_embedder", load)
+    monkeypatch.setattr("strop.storage.intake.load_embedder", load)
     name_embedder(path, name=name, options=options)
     with Index.open(path) as index:
         with pytest.raises(BadIndex, match="strop trust"):

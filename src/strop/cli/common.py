@@ -11,6 +11,7 @@ from strop.cli.options import Answer
 from strop.common.text import counted, human_bytes
 
 if TYPE_CHECKING:  # the verbs load it themselves, so that --help is quick
+    from strop.engines.published import Published
     from strop.index import Index
 
 _WASTE_SHARE, _WASTE_BYTES = 0.2, 1_000_000
@@ -22,6 +23,13 @@ def open_index(path: Path, **options: Any) -> Index:
     from strop.index import Index
 
     return Index.open(path, **options)
+
+
+def open_readable(target: Path | str) -> Index | Published:
+    """Open an index, or a published copy by its URL."""
+    from strop.index import connect
+
+    return connect(target)
 
 
 def changed(path: Path, changes: dict[str, Any]) -> Answer:

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from strop.cli.common import changed, open_index
+from strop.cli.common import changed, open_index, open_readable
 from strop.cli.messages import say
-from strop.cli.options import CORPUS, INDEX, Answer, named_values, verb
+from strop.cli.options import CORPUS, INDEX, INDEX_OR_URL, Answer, named_values, verb
 from strop.cli.progress import progress_bars
 from strop.common.text import counted
 from strop.errors import BadInput, IndexBusy, StropError
@@ -189,14 +189,15 @@ def finish(path: Path, options: dict[str, Any]) -> Answer:
     return changed(path, {})
 
 
-@verb(INDEX, click.argument("id_", metavar="ID"))
-def show(path: Path, id_: str) -> Answer:
+@verb(INDEX_OR_URL, click.argument("id_", metavar="ID"))
+def show(path: Path | str, id_: str) -> Answer:
     """Show a document, its stored queries and its references."""
     from strop.cli.tables import print_document
+    from strop.index import Index
 
-    with open_index(path) as index:
+    with open_readable(path) as index:
         document, queries = index.get(id_), index.queries_of(id_)
-        references = index.references_of(id_)
+        references = index.references_of(id_) if isinstance(index, Index) else None
     chosen = asdict(references) if references else None
     value = {**asdict(document), "queries": queries, "references": chosen}
     return Answer(value, partial(print_document, document, queries, references))

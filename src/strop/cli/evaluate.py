@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
-from strop.cli.common import open_index
+from strop.cli.common import open_index, open_readable
 from strop.cli.expand import chosen_steps, expansion_options, limits, report_expansion
 from strop.cli.messages import warn
 from strop.cli.options import (
     COUNT,
     DATASET,
     INDEX,
+    INDEX_OR_URL,
     LABELLED,
     MEASURES,
     SCORING,
@@ -33,7 +34,7 @@ _PASSED_ON = (
 
 
 @verb(
-    INDEX,
+    INDEX_OR_URL,
     DATASET,
     split_option(
         "--methods",
@@ -64,7 +65,7 @@ _PASSED_ON = (
     name="eval",
 )
 def eval_(
-    path: Path,
+    path: Path | str,
     dataset: str,
     methods: list[str],
     run_out: Path | None,
@@ -76,7 +77,8 @@ def eval_(
     DATASET is a BEIR folder with queries.jsonl and qrels. trad is plain search, sharp mixes all
     query sets at temperature 0.1; docs/architecture.md explains the others. doc2query and docexp
     first embed the augmented documents and keep these vectors in the index. With --expand the
-    table has a row for each query method and scoring method.
+    table has a row for each query method and scoring method. INDEX may be the URL of a published
+    copy, which is searched as its users do; that of a folder is exact.
     """
     from strop.cli import tables
     from strop.evaluation.grid import evaluate_grid
@@ -84,7 +86,7 @@ def eval_(
 
     steps = chosen_steps(given)
     how = {name: given[name] for name in _PASSED_ON}
-    with open_index(path) as index, progress_bars() as progress:
+    with open_readable(path) as index, progress_bars() as progress:
         if run_out is not None:  # now: an error after the work would waste it
             run_out.mkdir(parents=True, exist_ok=True)
         data = read_labelled(dataset, given)

@@ -126,7 +126,26 @@ def split_option(flag: str, **more: Any) -> Callable[[F], F]:
 
 COUNT = click.IntRange(1)
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-INDEX = click.argument("path", metavar="INDEX", type=Path)
+
+
+class _Folder(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """The folder of an index; of verbs that only read, also the URL of a published copy."""
+
+    name = "path"
+
+    def __init__(self, urls: bool = False) -> None:
+        self._urls = urls
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "://" not in str(value):
+            return Path(value)
+        if not self._urls:
+            self.fail("this verb needs the folder of an index, not a published copy", param, ctx)
+        return value
+
+
+INDEX = click.argument("path", metavar="INDEX", type=_Folder())
+INDEX_OR_URL = click.argument("path", metavar="INDEX", type=_Folder(urls=True))
 DATASET = click.argument("dataset")
 
 CORPUS = together(

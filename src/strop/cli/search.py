@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from strop.cli.common import open_index
+from strop.cli.common import open_readable
 from strop.cli.expand import chosen_steps, expansion_options, limits, report_expansion
-from strop.cli.options import COUNT, INDEX, SCORING, Answer, verb
+from strop.cli.options import COUNT, INDEX_OR_URL, SCORING, Answer, verb
 from strop.cli.progress import progress_bars
 from strop.errors import BadInput
 from strop.filters import read_condition, read_filter
@@ -19,7 +19,7 @@ from strop.types import HIT_FIELDS
 
 
 @verb(
-    INDEX,
+    INDEX_OR_URL,
     click.argument("text"),
     click.option("-k", default=10, type=COUNT, help="Number of hits."),
     click.option("--method", help="A method of `strop eval`.  [sharp]"),
@@ -43,7 +43,7 @@ from strop.types import HIT_FIELDS
     expansion_options(several=False),
 )
 def search(
-    path: Path,
+    path: Path | str,
     text: str,
     k: int,
     method: str | None,
@@ -57,7 +57,7 @@ def search(
     fields: tuple[str, ...],
     **expansion: Any,
 ) -> Answer:
-    """Rank the documents of INDEX for the query TEXT."""
+    """Rank the documents of INDEX, or of a published copy (its URL), for the query TEXT."""
     if not text.strip():
         raise BadInput("the query is empty: write what to look for")
     where = {"$and": [read_condition(one) for one in conditions]} if conditions else None
@@ -69,12 +69,16 @@ def search(
     ((name, step),) = steps.items()
     query_vectors: Any = None
     about: dict[str, Any] = {}
-    with open_index(path) as index:
+    from strop.index import Index
+
+    with open_readable(path) as index:
         chosen = index.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
         with progress_bars() as progress:
-            if chosen.expanded is not None:
+            if chosen.expanded is not None and isinstance(index, Index):
                 index.augment(chosen.expanded, progress)
             if step is not None:
+                if not isinstance(index, Index):
+                    raise BadInput("--expand needs the folder of an index, not a published copy")
                 refined = index.refine(
                     text, step, where=where, progress=progress, **limits(expansion)
                 )

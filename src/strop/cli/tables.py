@@ -14,7 +14,7 @@ from rich.text import Text
 
 from strop.cli.common import set_aside, waiting_for_vectors, worth_compacting
 from strop.common.text import counted, escape_controls, human_bytes, shorten
-from strop.methods import method_spec, sharp_with
+from strop.methods import Method, method_spec, sharp_with
 from strop.types import Document
 
 if TYPE_CHECKING:
@@ -235,6 +235,25 @@ def print_sets(sets: Sequence[dict[str, Any]]) -> None:
 def print_info(about: dict[str, Any]) -> None:
     """Print what an index holds."""
     print_pairs(_contents(about))
+
+
+def print_copy(about: dict[str, Any]) -> None:
+    """Print what a published copy holds."""
+    print_pairs(_published(about))
+
+
+def _published(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    embedder = about["embedder"]
+    yield "copy", f"{about['path']} (format {about['format']})"
+    yield "of index", f"{about['index_id']}, version {about['version']:,}, {about['published']}"
+    yield "embedder", f"{embedder['name']}, {embedder['dim']} dimensions"
+    yield "documents", f"{about['documents']:,}"
+    for name, of in about["sets"].items():
+        yield f"set {name}", counted(of["queries"], "text")
+    sets = about["method"]["sets"]
+    method = Method(**{**about["method"], "sets": None if sets is None else tuple(sets)})
+    yield "method", method_spec(method)
+    yield "size", human_bytes(about["bytes"])
 
 
 def _contents(about: dict[str, Any]) -> Iterator[tuple[str, str]]:

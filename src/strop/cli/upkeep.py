@@ -11,24 +11,25 @@ from typing import Any
 
 import click
 
-from strop.cli.common import open_index, set_aside, waiting_for_vectors
-from strop.cli.options import COUNT, INDEX, Answer, verb
+from strop.cli.common import open_index, open_readable, set_aside, waiting_for_vectors
+from strop.cli.options import COUNT, INDEX, INDEX_OR_URL, Answer, verb
 from strop.cli.progress import progress_bars
 from strop.common.text import counted, human_bytes
+from strop.engines import open_copy
 
 
-@verb(INDEX)
-def info(path: Path) -> Answer:
-    """Show what INDEX holds, its size, and what still waits to be embedded."""
-    from strop.cli.tables import print_info
+@verb(INDEX_OR_URL)
+def info(path: Path | str) -> Answer:
+    """Show what INDEX, or a published copy (its URL), holds, its size, and what is unfinished."""
+    from strop.cli.tables import print_copy, print_info
 
-    with open_index(path) as index:
+    with open_readable(path) as index:
         about = index.info()
-    return Answer(about, partial(print_info, about))
+    return Answer(about, partial(print_copy if "engine" in about else print_info, about))
 
 
 @verb(
-    INDEX,
+    INDEX_OR_URL,
     click.option("--repair", is_flag=True, help="Compute damaged vectors again from the catalog."),
     click.option("--recall", is_flag=True, help="Also compare fast searches with exact ones."),
     click.option(
@@ -38,11 +39,14 @@ def info(path: Path) -> Answer:
         help="Number of queries that --recall uses.",
     ),
 )
-def check(path: Path, repair: bool, recall: bool, sample: int) -> Answer:
+def check(path: Path | str, repair: bool, recall: bool, sample: int) -> Answer:
     """Read every file of INDEX and report damage; exit code 1 if there is any.
 
-    Vectors are compared with their checksums; SQLite examines the catalog.
+    Vectors are compared with their checksums; SQLite examines the catalog. Of a published copy,
+    given by its URL, every record is read; publishing again mends it.
     """
+    if isinstance(path, str):
+        return _check_copy(path, repair or recall)
     with open_index(path) as index, progress_bars() as progress:
         problems = index.check(repair, progress)
         measured = index.recall(sample) if recall and (repair or not problems) else None
@@ -56,6 +60,16 @@ def check(path: Path, repair: bool, recall: bool, sample: int) -> Answer:
     }
     damaged = click.exceptions.Exit(1) if problems and not repair else None
     return Answer(result, "\n".join(_checked(path, result, about["unfinished"])), damaged)
+
+
+def _check_copy(url: str, more: bool) -> Answer:
+    """Check a published copy."""
+    if more:
+        raise click.UsageError("--repair and --recall need the folder of an index")
+    with open_copy(url) as copy:
+        problems = copy.check()
+    message = "\n".join(problems) or "No damage found"
+    return Answer({"problems": problems}, message, click.exceptions.Exit(1) if problems else None)
 
 
 def _checked(path: Path, result: dict[str, Any], unfinished: str) -> Iterator[str]:
@@ -127,13 +141,13 @@ def sets(path: Path, drop: str | None, rename: tuple[str, str] | None) -> Answer
     return Answer({"sets": found}, partial(print_sets, found))
 
 
-@verb(INDEX)
-def trust(path: Path) -> Answer:
+@verb(INDEX_OR_URL)
+def trust(path: Path | str) -> Answer:
     """Use the embedder that INDEX names, also code, folders and addresses of its maker.
 
     Only for an index whose maker you trust. This is remembered in your own configuration folder.
     """
-    with open_index(path) as index:
+    with open_readable(path) as index:
         covered = index.trust()
     message = f"Trusted: {', '.join(covered)}" if covered else "Nothing in it needs your trust"
     return Answer({"trusted": covered}, message)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from strop.engines.published import Published
 from strop.errors import BadInput
 from strop.evaluation.scoring import Report, Run, evaluate, select_queries, significance
 from strop.expand.methods import QueryMethod
@@ -69,7 +70,7 @@ class Grid:
 
 
 def evaluate_grid(
-    index: Index,
+    index: Index | Published,
     dataset: Dataset | str | os.PathLike[str],
     methods: Sequence[str | Method],
     expand: Mapping[str, QueryMethod | None],
@@ -91,6 +92,8 @@ def evaluate_grid(
     if not isinstance(dataset, Dataset):
         dataset = read_dataset(dataset)
     dataset = select_queries(dataset, exclude, limit)
+    if any(expand.values()) and isinstance(index, Published):
+        raise BadInput("a language model refines queries of an index folder, not of a copy")
     if any(expand.values()):  # report mistakes before anything is paid for
         evaluate(index, dataset, methods, limit=1, progress=progress, **how)
         for step in expand.values():
@@ -101,7 +104,7 @@ def evaluate_grid(
     reports: dict[str, Report] = {}
     for name, step in expand.items():
         query_vectors = None
-        if step is not None:
+        if step is not None and isinstance(index, Index):
             refined[name] = index.refine(
                 texts, step, leave_out=ids if ignore_same_id else None, budget=budget,
                 price=price, progress=progress,

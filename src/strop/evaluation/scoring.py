@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from strop.common.arrays import Floats
+from strop.engines.published import Published
 from strop.errors import BadInput
 from strop.index import Index
 from strop.io.datasets import read_dataset
@@ -76,7 +77,7 @@ class Report:
 
 
 def evaluate(
-    index: Index,
+    index: Index | Published,
     dataset: Dataset | str | os.PathLike[str],
     methods: Sequence[str | Method] = ("trad", "sharp"),
     *,
@@ -99,7 +100,8 @@ def evaluate(
     leaves out a document whose id equals the query's, as in ArguAna, where each query is itself a
     document. ``query_vectors`` (n, dim) replace the queries' own vectors. ``alpha`` and the others
     are for methods whose spec does not set them. With a ``leak_gate`` everything is scored again
-    without the generated queries whose cosine to any test query is at least that.
+    without the generated queries whose cosine to any test query is at least that. A published copy
+    is searched as its users search it; an index folder exactly.
     """
     if leak_gate is not None and not 0 < leak_gate <= 1:
         raise BadInput(f"the leak gate is a cosine above 0 and up to 1, not {leak_gate}")
@@ -113,8 +115,10 @@ def evaluate(
     if baseline not in chosen:
         raise BadInput(f"baseline {baseline!r} is not one of: {', '.join(chosen)}")
     missing = _judged_but_missing(index, dataset)
+    if isinstance(index, Published) and leak_gate is not None:
+        raise BadInput("a leak gate needs the index folder, not a published copy")
     for method in chosen.values():
-        if method.expanded is not None:
+        if method.expanded is not None and isinstance(index, Index):
             index.augment(method.expanded, progress)
     vectors = query_vectors
     if vectors is None:
@@ -124,7 +128,7 @@ def evaluate(
         ignored = {query: {*ids, query} for query, ids in ignored.items()}
     depth = max(measure.params.get("cutoff") or _DEEPEST for measure in parsed.values())
 
-    def score(view: Index, note: str) -> Report:
+    def score(view: Index | Published, note: str) -> Report:
         runs: dict[str, Run] = {}
         seconds: dict[str, float] = {}
         for at, (name, method) in enumerate(chosen.items(), 1):
@@ -144,7 +148,7 @@ def evaluate(
         )  # fmt: skip
 
     report = score(index, "")
-    if leak_gate is None:
+    if leak_gate is None or isinstance(index, Published):
         return report
     view, left_out = index.without_leaks(vectors, leak_gate)
     gated = score(view, " without leaks")
@@ -152,7 +156,7 @@ def evaluate(
 
 
 def _settled(
-    index: Index, methods: Sequence[str | Method], settings: Mapping[str, Any]
+    index: Index | Published, methods: Sequence[str | Method], settings: Mapping[str, Any]
 ) -> dict[str, Method]:
     """Return the methods by name, with the settings of this index."""
     chosen = {}
@@ -169,7 +173,7 @@ def _settled(
 
 
 def _run(
-    index: Index,
+    index: Index | Published,
     dataset: Dataset,
     method: Method,
     vectors: Vectors,
@@ -178,8 +182,9 @@ def _run(
 ) -> Run:
     """Search all queries; return the best ``depth`` documents of each, best first."""
     deeper = depth + max(map(len, ignored.values()))
+    exact = isinstance(index, Index)
     hits = index.search(
-        list(dataset.queries.values()), deeper, method, vectors=vectors, exact=True, fields=()
+        list(dataset.queries.values()), deeper, method, vectors=vectors, exact=exact, fields=()
     )
     run = {}
     for query, ids, scores in zip(dataset.queries, hits.ids, hits.scores, strict=True):
@@ -243,7 +248,7 @@ def _parsed(names: Sequence[str]) -> dict[str, Any]:
     return parsed
 
 
-def _judged_but_missing(index: Index, dataset: Dataset) -> int:
+def _judged_but_missing(index: Index | Published, dataset: Dataset) -> int:
     relevant = {
         id_
         for query in dataset.queries

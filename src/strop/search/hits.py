@@ -14,6 +14,7 @@ from strop.methods import Method
 from strop.search.views import View, Views
 from strop.storage.catalog import Catalog
 from strop.types import Document, Hit, Hits, Passage, Vectors
+from strop.words.tokenizer import Tokenizer
 
 Find = Callable[[int, int, Document], Passage | None]
 """Returns the passage of a document for a query: ``find(query, place, document)``."""
@@ -83,7 +84,6 @@ def _finder(
         if not len(rows):
             return by_words(query, place, document)
         number = int(view.snapshot.numbers[place])
-        best = int(np.argmax(rows @ moved[query]))
         texts = [
             (name, text) for name, of in lists.items() for text in of.get(number, [])[: method.n]
         ]
@@ -92,21 +92,33 @@ def _finder(
                 f"{catalog.folder}: document {document.id!r} has {len(rows):,} query vectors and"
                 f" {len(texts):,} queries. To see what is wrong: strop check {catalog.folder}"
             )
-        return _passage(document, *texts[best])
+        return nearest_passage(document, texts, rows @ moved[query])
 
     def by_words(query: int, place: int, document: Document) -> Passage | None:
-        parts = title_and_sentences(document.title, document.text)
-        if not parts:
-            return None
-        tokenizer = catalog.words.tokenizer()
-        terms = set(tokenizer.query(query_texts[query])) if query_texts else set()
-        shared = [len(terms.intersection(tokenizer.document(part))) for part in parts]
-        # A title says what a document is about, not what it answers: only if nothing else fits.
-        if document.title and any(shared[1:]):
-            shared[0] = 0
-        return _passage(document, "text", parts[int(np.argmax(shared))])
+        text = query_texts[query] if query_texts else ""
+        return passage_by_words(document, text, catalog.words.tokenizer())
 
     return nearest if lists else by_words
+
+
+def nearest_passage(
+    document: Document, texts: Sequence[tuple[str, str]], similarities: Floats
+) -> Passage:
+    """Return the most similar of a document's stored queries, given with their sets."""
+    return _passage(document, *texts[int(np.argmax(similarities))])
+
+
+def passage_by_words(document: Document, query: str, tokenizer: Tokenizer) -> Passage | None:
+    """Return the sentence of a document that has most of a query's words; None without text."""
+    parts = title_and_sentences(document.title, document.text)
+    if not parts:
+        return None
+    terms = set(tokenizer.query(query))
+    shared = [len(terms.intersection(tokenizer.document(part))) for part in parts]
+    # A title says what a document is about, not what it answers: only if nothing else fits.
+    if document.title and any(shared[1:]):
+        shared[0] = 0
+    return _passage(document, "text", parts[int(np.argmax(shared))])
 
 
 def _passage(document: Document, source: str, text: str) -> Passage:

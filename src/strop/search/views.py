@@ -171,7 +171,7 @@ class Views:
             if (last >= behind).any():
                 raise ValueError(f"document {last[0]} of {behind} has none")
             scores = WordScores(loaded)
-        return Words(index.tokenizer(), scores, index.reading, snapshot.numbers)
+        return Words(index.tokenizer(), scores, lambda _: index.reading(), snapshot.numbers)
 
     def _count_words(self, snapshot: Snapshot, sets: Sequence[QuerySet], n: int | None) -> Words:
         """Count the words of a view that the catalog does not keep."""

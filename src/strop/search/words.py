@@ -69,10 +69,10 @@ class Words:
         self,
         tokenizer: Tokenizer,
         scores: WordScores,
-        reading: Callable[[], AbstractContextManager[sqlite3.Connection]],
+        reading: Callable[[Sequence[str]], AbstractContextManager[sqlite3.Connection]],
         numbers: Ints,
     ) -> None:
-        """``reading`` is a transaction in which the catalog is as ``scores`` knows it.
+        """``reading`` some terms is a transaction in which they are as ``scores`` knows them.
 
         ``numbers`` are those of the documents at each place.
         """
@@ -81,8 +81,9 @@ class Words:
 
     def of(self, query: str) -> QueryShares:
         """Return how much of the query's words each document has."""
-        with self._reading() as connection:
-            shares = self._scores.all(connection, self._tokenizer.query(query))
+        terms = self._tokenizer.query(query)
+        with self._reading(terms) as connection:
+            shares = self._scores.all(connection, terms)
         whole = len(self._numbers) == self._scores.documents
         return QueryShares(shares, self._numbers, whole)
 
@@ -122,7 +123,7 @@ def count_words(texts: Iterable[str], tokenizer: Tokenizer | None = None) -> Wor
     tokenizer = tokenizer or Tokenizer(detect_languages(given[:SAMPLE]))
     connection = count_in_memory(map(tokenizer.document, given))
     scores = WordScores({TEXT: load_source(connection, TEXT)})
-    return Words(tokenizer, scores, lambda: nullcontext(connection), np.arange(len(given)))
+    return Words(tokenizer, scores, lambda _: nullcontext(connection), np.arange(len(given)))
 
 
 def fuse(

@@ -43,7 +43,7 @@ class Documents:
         With ``keep_queries``, queries that were given for an older text count for this one too.
         """
         new = changed = same = empty = 0
-        moved: list[int] = []  # documents whose given queries count no more, or again
+        moved: list[int] = []  # documents that readers know by another text or other queries
         with self._database.writing() as connection:
             sets = list(self._sets.all().values())
             derived = [set_.set_id for set_ in sets if set_.derived]
@@ -64,14 +64,14 @@ class Documents:
                     old = None if known is None else known[2]
                     number = write_document(connection, document, metadata, digest, old)
                     changed += known is not None
+                    if known is not None:
+                        moved.append(number)
                     if known is None:
                         new += 1
                         for set_id in (DOCUMENTS, *derived):
                             self._waiting.add(connection, set_id, [number])
                     elif known[1] != digest:
                         self._waiting.text_changed(connection, number, digest, derived)
-                        if len(derived) < len(sets):
-                            moved.append(number)
                 if keep_queries and known is not None:
                     moved += self._keep_queries(connection, number, digest, sets)
             self._vectors.log(connection, moved)

@@ -9,15 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from strop.common.arrays import Ints
-from strop.filters import Filter, Ids, Kind, Test, Value, facts, fields_of
+from strop.filters import Filter, Kind, Test, Value, facts, fields_of, select
 from strop.storage.database import NONSENSE, Database
 
 _KINDS: dict[Kind, int] = {
@@ -63,52 +62,37 @@ class Facets:
 
     def select(self, filter_: Filter) -> Ints:
         """Return the numbers of the documents that match, in order."""
-        with self._database.reading() as connection:
-            return self._select(connection, filter_)
+        with self._database.reading():
+            return select(filter_, self)
 
-    def _select(self, connection: sqlite3.Connection, node: Filter) -> Ints:
-        if isinstance(node, Test):
-            return self._test(connection, node)
-        if isinstance(node, Ids):
-            return self._ids(connection, node)
-        parts = [self._select(connection, part) for part in node.parts]
-        if node.op == "and":
-            return reduce(_both, parts) if parts else self._all(connection)
-        either: Ints = reduce(np.union1d, parts, np.empty(0, np.int64))
-        if node.op == "or":
-            return either
-        return np.setdiff1d(self._all(connection), either, assume_unique=True)
+    def every(self) -> Ints:
+        """Return the numbers of all documents (``filters.Values``)."""
+        return _numbers(self._database.rows("SELECT number FROM documents"))
 
-    @staticmethod
-    def _all(connection: sqlite3.Connection) -> Ints:
-        return _numbers(connection.execute("SELECT number FROM documents").fetchall())
-
-    @staticmethod
-    def _ids(connection: sqlite3.Connection, node: Ids) -> Ints:
-        rows: list[tuple[int]] = []
-        for id_ in set(node.ids):
+    def with_ids(self, ids: Sequence[str]) -> Ints:
+        """Return the numbers of the documents with these ids."""
+        rows: list[tuple[Any, ...]] = []
+        for id_ in set(ids):
             with suppress(UnicodeEncodeError):  # a lone surrogate; no stored id has one
-                rows += connection.execute("SELECT number FROM documents WHERE id = ?", (id_,))
+                rows += self._database.rows("SELECT number FROM documents WHERE id = ?", (id_,))
         return _numbers(rows)
 
-    @staticmethod
-    def _test(connection: sqlite3.Connection, test: Test) -> Ints:
-        row = connection.execute(
-            "SELECT field FROM fields WHERE name = ?", (_text(test.field),)
-        ).fetchone()
+    def passing(self, test: Test) -> Ints:
+        """Return the numbers of the documents that pass a test."""
+        row = self._database.row(
+            "SELECT field FROM fields WHERE name = ?", (stored_text(test.field),)
+        )
         if row is None:
             return np.empty(0, np.int64)
         if test.kind == "exists":  # any value tells
-            return _numbers(
-                connection.execute("SELECT number FROM facets WHERE field = ?", row).fetchall()
-            )
+            return _numbers(self._database.rows("SELECT number FROM facets WHERE field = ?", row))
         statement = (
             f"SELECT number FROM facets WHERE field = ? AND kind = ? AND value {_OPS[test.op]} ?"
         )
         rows = [
             found
             for value in set(test.values)
-            for found in connection.execute(
+            for found in self._database.rows(
                 statement, (row[0], _KINDS[test.kind], _stored(test.kind, value))
             )
         ]
@@ -143,7 +127,7 @@ class Facets:
                 for field in sorted(fields_of(filter_))
                 if connection.execute(
                     "SELECT 1 FROM facets WHERE field = (SELECT field FROM fields WHERE name = ?)",
-                    (_text(field),),
+                    (stored_text(field),),
                 ).fetchone()
                 is None
             ]
@@ -170,11 +154,7 @@ def _hash(row: tuple[bytes | None, int, Any, int]) -> int:
     return hash(repr((name, kind, value, number)))
 
 
-def _both(left: Ints, right: Ints) -> Ints:
-    return np.intersect1d(left, right, assume_unique=True)
-
-
-def _numbers(rows: list[tuple[int]]) -> Ints:
+def _numbers(rows: Sequence[tuple[Any, ...]]) -> Ints:
     return np.unique(np.fromiter((number for (number,) in rows), np.int64, len(rows)))
 
 
@@ -193,7 +173,7 @@ def _rows(metadata: str | None) -> _Rows:
     found = facts(json.loads(metadata)) if metadata is not None else set()
     valued = {field for field, kind, _ in found if kind != "exists"}
     return {
-        (_text(field), _KINDS[kind], _stored(kind, value))
+        (stored_text(field), _KINDS[kind], _stored(kind, value))
         for field, kind, value in found
         if kind != "exists" or field not in valued
     }
@@ -205,10 +185,11 @@ def _stored(kind: Kind, value: Value) -> Any:
         return 0
     if kind != "string":
         return value
-    return _text(str(value))
+    return stored_text(str(value))
 
 
-def _text(value: str) -> bytes:
+def stored_text(value: str) -> bytes:
+    """Return a text as filters compare it: its bytes, a long one's beginning and a digest."""
     raw = value.encode("utf-8", "surrogatepass")
     if len(raw) <= _LONGEST:
         return raw

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from strop.embed import Embedder, load
-from strop.errors import BadInput, IndexDamaged
-from strop.storage.trust import stored_options
+from strop.errors import BadIndex, BadInput, IndexDamaged
+from strop.storage.trust import stored_options, trusted_options
 from strop.types import Document, Kind
 
 CATALOG = "catalog.sqlite"
@@ -51,7 +51,7 @@ def about_embedder(embedder: Embedder, dim: int | None = None) -> dict[str, Any]
     }
 
 
-def checked_record(index: Path, record: Any) -> dict[str, Any]:
+def checked_record(index: object, record: Any) -> dict[str, Any]:
     """Return the embedder as a catalog names it, if it is what ``about_embedder`` makes."""
     kinds = {"name": str, "revision": str, "dim": int}
     kinds |= dict.fromkeys(("options", "settings", "prompts"), dict)
@@ -63,6 +63,46 @@ def checked_record(index: Path, record: Any) -> dict[str, Any]:
         )
     checked: dict[str, Any] = record
     return checked
+
+
+def check_embedder(place: object, stored: Mapping[str, Any], embedder: Embedder) -> Embedder:
+    """Return an embedder whose vectors mix with those of ``place``; refuse any other."""
+    if embedder.name != stored["name"]:
+        raise other_embedder(place, stored, embedder.name)
+    # A service would have to be called for its dimension; replies are checked anyway.
+    now = about_embedder(embedder, stored["dim"] if embedder.name.startswith("api:") else None)
+    for what in ("revision", "dim", "prompts", "settings"):
+        if now[what] != stored[what]:
+            raise BadIndex(
+                f"{place} was made by embedder {stored['name']!r} with {what} "
+                f"{stored[what]!r}, not {now[what]!r}: vectors of two models do not mix. Use "
+                "the first, or build another index"
+            )
+    return embedder
+
+
+def other_embedder(place: object, stored: Mapping[str, Any], name: str) -> BadIndex:
+    """Return the error for an embedder of another name."""
+    return BadIndex(
+        f"{place} was made by embedder {stored['name']!r}, not {name!r}: "
+        "vectors of two models do not mix. Use the first, or build another index"
+    )
+
+
+def given_embedder(
+    place: object,
+    index_id: object,
+    stored: Mapping[str, Any],
+    embedder: EmbedderSpec | None,
+    options: Mapping[str, Any],
+) -> Embedder:
+    """Load the embedder of ``place``: the one given, else the stored one with what is trusted."""
+    name = stored["name"]
+    if embedder is None:  # what the user gives counts more than what is stored
+        options = {**trusted_options(place, index_id, name, stored["options"], options), **options}
+    if isinstance(embedder, str) and embedder != name:
+        raise other_embedder(place, stored, embedder)  # before loading it for nothing
+    return check_embedder(place, stored, load_embedder(embedder or name, options))
 
 
 def check_set_name(name: str) -> None:

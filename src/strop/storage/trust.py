@@ -55,7 +55,7 @@ def needs_consent(name: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def trusted_options(
-    index: Path,
+    index: object,
     index_id: object,
     name: str,
     options: Mapping[str, Any],

@@ -23,6 +23,7 @@ from strop.storage.intake import (
     CATALOG,
     EmbedderSpec,
     about_embedder,
+    given_embedder,
     is_left_over,
     load_embedder,
 )
@@ -31,7 +32,7 @@ from strop.storage.query_sets import expanded_set
 from strop.storage.sidecar import CACHE, SIDECAR_FILE, entries
 from strop.storage.sizes import counts, sizes
 from strop.storage.snapshot import keep_cache
-from strop.storage.trust import consent, needs_consent, trusted_options
+from strop.storage.trust import consent, needs_consent
 from strop.storage.vectors import VECTOR_FILE, cannot_write, check_stored
 from strop.storage.word_index import word_settings
 from strop.types import Progress
@@ -104,13 +105,8 @@ class Workspace:
             raise BadIndex(f"{folder} is not an index: name the folder that strop build made")
         workspace = cls(folder)
         if embedder is not None or options:
-            name = workspace.catalog.embedder["name"]
             try:
-                if embedder is None:  # what the user gives counts more than what is stored
-                    options = {**workspace._stored_options(options), **options}
-                if isinstance(embedder, str) and embedder != name:
-                    raise workspace._other_embedder(embedder)  # before loading it for nothing
-                workspace._use(load_embedder(embedder or name, options))
+                workspace._embedder = workspace._load(embedder, options)
             except StropError:
                 workspace.close()
                 raise
@@ -124,40 +120,18 @@ class Workspace:
     def embedder(self) -> Embedder:
         """The embedder the index was made with."""
         if self._embedder is None:
-            self._use(load_embedder(self.catalog.embedder["name"], self._stored_options({})))
-        assert self._embedder is not None
+            self._embedder = self._load(None, {})
         return self._embedder
 
-    def _stored_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        record, index_id = self.catalog.embedder, self.catalog.settings.get("index_id")
-        return trusted_options(self.path, index_id, record["name"], record["options"], given)
-
-    def _use(self, embedder: Embedder) -> None:
-        # A service would have to be called for its dimension; replies are checked anyway.
-        dim = self.dim if embedder.name.startswith("api:") else None
-        stored, now = self.catalog.embedder, about_embedder(embedder, dim)
-        if now["name"] != stored["name"]:
-            raise self._other_embedder(now["name"])
-        for what in ("revision", "dim", "prompts", "settings"):
-            if now[what] != stored[what]:
-                raise BadIndex(
-                    f"{self.path} was made by embedder {stored['name']!r} with {what} "
-                    f"{stored[what]!r}, not {now[what]!r}: vectors of two models do not mix. Use "
-                    "the first, or build another index"
-                )
-        self._embedder = embedder
+    def _load(self, embedder: EmbedderSpec | None, options: Mapping[str, Any]) -> Embedder:
+        index_id = self.catalog.settings.get("index_id")
+        return given_embedder(self.path, index_id, self.catalog.embedder, embedder, options)
 
     def trust(self) -> list[str]:
         """Take the embedder the index stores as given by the user; return what that covers."""
         record = self.catalog.embedder
         consent(self.catalog.settings.get("index_id"), record["name"], record["options"])
         return needs_consent(record["name"], record["options"])
-
-    def _other_embedder(self, name: str) -> BadIndex:
-        return BadIndex(
-            f"{self.path} was made by embedder {self.catalog.embedder['name']!r}, not {name!r}: "
-            "vectors of two models do not mix. Use the first, or build another index"
-        )
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -1,0 +1,72 @@
+"""The verbs that bring a copy of an index to a database, or its vectors to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from strop.cli.common import open_index
+from strop.cli.options import INDEX, SETS, Answer, verb
+from strop.cli.progress import progress_bars
+from strop.common.text import counted
+
+
+@verb(
+    INDEX,
+    click.argument("url"),
+    click.option("--dry-run", is_flag=True, help="Only say what would be written."),
+)
+def publish(path: Path, url: str, dry_run: bool) -> Answer:
+    """Bring the copy of INDEX at URL up to date, so that searches need no folder.
+
+    \b
+    postgresql://user@host/database?table=NAME   PostgreSQL with pgvector
+    qdrant://host:6333/collection                Qdrant (qdrant+https:// with TLS)
+    lancedb:///folder                            LanceDB
+    duckdb:///file.duckdb                        DuckDB
+
+    Only what changed since the last time is written; a stopped run continues. Other verbs take the
+    URL in place of INDEX: search, eval, info, check, show. See docs/engines.md.
+    """
+    with open_index(path) as index, progress_bars() as progress:
+        done = index.publish(url, dry_run=dry_run, progress=progress)
+    would = "would be " if dry_run else ""
+    message = (
+        f"{done.new:,} new, {done.changed:,} changed, {done.removed:,} removed {would}published to"
+        f" {done.url}: {counted(done.documents, 'document')}, version {done.version:,}"
+    )
+    return Answer({**done.to_json(), "dry_run": dry_run}, message)
+
+
+@verb(
+    INDEX,
+    click.option(
+        "-o", "--output", required=True, type=click.Path(path_type=Path),
+        help="The file: .parquet, .npy or .jsonl.",
+    ),
+    click.option(
+        "--form",
+        type=click.Choice(["indexsharp", "rows", "expanded"]),
+        default="indexsharp",
+        help="indexsharp: one sharpened vector per document. rows: its own and one per query."
+        " expanded: of the text with the queries of one set appended.",
+    ),
+    SETS,
+    click.option("--alpha", type=float, default=1.0, help="Strength of sharpening, of indexsharp."),
+)  # fmt: skip
+def export(path: Path, output: Path, form: Any, sets: list[str], alpha: float) -> Answer:
+    """Write the vectors of INDEX, with ids and metadata, to a file for any database.
+
+    The form indexsharp replaces the vectors that a database has now, without any change of its
+    queries. docs/engines.md says what each form keeps of the gain.
+    """
+    from strop.engines.export import export as write
+
+    with open_index(path) as index, progress_bars() as progress:
+        if form == "expanded" and len(sets) == 1:
+            index.augment(sets[0], progress)
+        count = write(index.searcher, output, form, sets=sets, alpha=alpha)
+    message = f"{counted(count, 'vector')} in {output}"
+    return Answer({"output": str(output), "form": form, "vectors": count}, message)

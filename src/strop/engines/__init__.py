@@ -1,0 +1,51 @@
+"""Published copies of an index in databases: PostgreSQL, Qdrant, LanceDB, DuckDB; one file each.
+
+The folder is the truth. ``publish`` brings a copy up to date, and ``Published`` searches it
+without the folder: the engine proposes and fetches, ``search.scoring`` scores. An engine knows
+nothing of methods, words or embedders.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from strop.engines.base import Address, Engine
+from strop.errors import BadInput
+
+if TYPE_CHECKING:
+    from strop.engines.published import Published
+    from strop.storage.intake import EmbedderSpec
+
+ENGINES = {
+    "postgresql": "postgres", "postgres": "postgres", "qdrant": "qdrant", "qdrant+http": "qdrant",
+    "qdrant+https": "qdrant", "lancedb": "lancedb", "duckdb": "duckdb",
+}  # fmt: skip
+"""The module of each scheme of a URL."""
+
+
+def is_url(target: object) -> bool:
+    """Tell whether a target is the URL of a published copy, and not a folder."""
+    return isinstance(target, str) and "://" in target
+
+
+def open_engine(url: str) -> Engine:
+    """Return the engine that a URL names; it connects when it is first used."""
+    address = Address.read(url)
+    if address.scheme not in ENGINES:
+        raise BadInput(
+            f"no engine for {address.shown}: a URL begins with postgresql://, qdrant://,"
+            " lancedb:// or duckdb://"
+        )
+    module = import_module(f"strop.engines.{ENGINES[address.scheme]}")
+    return cast(Engine, module.connect(address))
+
+
+def open_copy(
+    url: str | os.PathLike[str], embedder: EmbedderSpec | None = None, /, **options: Any
+) -> Published:
+    """Open a published copy for reading (``strop.connect``)."""
+    from strop.engines.published import Published
+
+    return Published(open_engine(str(url)), embedder, **options)

@@ -1,0 +1,218 @@
+"""What a reader knows of a published copy, and the part of it that one search looks at."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from strop.common.arrays import Floats, Ints
+from strop.engines.base import Engine, Rows, unpack
+from strop.errors import BadIndex
+from strop.filters import Filter, select
+from strop.methods import METHODS, Method, check_method
+from strop.search.rows import as_floats
+from strop.search.scoring import Fetched, best_of, score
+from strop.search.word_scores import WordScores
+from strop.search.words import QueryShares, Words, first_depth
+from strop.storage.word_copies import WordCopy
+from strop.storage.words import TEXT
+from strop.types import Vectors
+from strop.words.tokenizer import VERSION, Tokenizer
+
+ROWS = 150
+"""The least nearest rows whose documents are scored: they hold 0.999 of the exact best ten."""
+ROWS_PER_HIT = 15
+SCANNED = 500
+"""Up to so many documents are all scored: fetching them is as fast as asking which."""
+AT_ONCE = 1000
+_FILTERS = 8
+_REMEMBERED = 5000
+
+
+class Copy:
+    """A copy as it was when it was looked at: what it is, its documents, its words."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        raw: bytes,
+        about: dict[str, Any],
+        words: dict[str, Any],
+        before: Copy | None,
+    ) -> None:
+        """``raw`` and ``about`` are what the copy says it is, ``words`` the state of its words."""
+        self.engine, self.raw, self.about = engine, raw, about
+        self.dim: int = about["embedder"]["dim"]
+        self.sets: dict[str, dict[str, Any]] = {
+            name: dict(of) for name, of in about["sets"].items()
+        }
+        self.mixed = [name for name, of in self.sets.items() if of["mixed"]]
+        self.methods = {name: _method(of) for name, of in about["methods"].items()}
+        if about["tokenizer"] != VERSION:
+            raise BadIndex(
+                f"{engine.address.shown} has words that another version of strop counted:"
+                " publish it again"
+            )
+        self.tokenizer = Tokenizer(about["languages"])
+        older = None if before is None else before._copied
+        self._copied: WordCopy = WordCopy(words, engine.read, older)
+        self._words: dict[tuple[str, ...], Words] = {}
+        known = self._copied.sources([TEXT])[TEXT].entries.shape[1]
+        every = engine.every()
+        self.numbers = every[every < known]  # later ones come with their words
+        self._filters: OrderedDict[Filter, Ints] = OrderedDict()
+
+    def words(self, names: Sequence[str]) -> Words:
+        """Return the words of the documents, with those of some query sets."""
+        key = tuple(name for name in names if self.sets[name]["words"])
+        if key not in self._words:
+            ids = [TEXT, *(int(self.sets[name]["id"]) for name in key)]
+            scores = WordScores(self._copied.sources(ids))
+            self._words[key] = Words(self.tokenizer, scores, self._copied.reading, self.numbers)
+        return self._words[key]
+
+    def part(self, filter_: Filter | None = None, exact: bool = False) -> Part:
+        """Return the documents that a filter selects, for one search."""
+        if filter_ is None:
+            return Part(self, None, exact)
+        if filter_ not in self._filters:
+            numbers = select(filter_, self.engine)
+            self._filters[filter_] = np.flatnonzero(np.isin(self.numbers, numbers))
+            while len(self._filters) > _FILTERS:
+                self._filters.popitem(last=False)
+        return Part(self, self._filters[filter_], exact)
+
+
+def _method(stored: dict[str, Any]) -> Method:
+    sets = stored["sets"]
+    given = {**stored, "sets": None if sets is None else tuple(sets)}
+    return check_method(replace(METHODS["sharp"], **given))
+
+
+class Part:
+    """The documents that one search looks at, as a ``scoring.Store``."""
+
+    def __init__(self, copy: Copy, selected: Ints | None, exact: bool) -> None:
+        """``selected`` are places in the copy, None for all of it."""
+        self._copy, self._selected, self._exact = copy, selected, exact
+        self.dim, self.tokenizer = copy.dim, copy.tokenizer
+        self.numbers = copy.numbers if selected is None else copy.numbers[selected]
+        self._vectors: dict[int, dict[int, Rows]] = {}
+        self._shares: dict[str, QueryShares] = {}
+
+    def names(self, method: Method) -> list[str]:
+        """Return the names of the sets that a method mixes into documents."""
+        if method.weighting == "none":
+            return []
+        return self._copy.mixed if method.sets is None else list(method.sets)
+
+    def words(self, method: Method) -> Words:
+        """Return the words that count for a method (``Views.words``)."""
+        words = self._copy.words(self.names(method) or method.sets or ())
+        return words if self._selected is None else words.only(self._selected)
+
+    def _share(self, text: str, method: Method) -> QueryShares:
+        if text not in self._shares:
+            self._shares[text] = self.words(method).of(text)
+        return self._shares[text]
+
+    # -- propose, fetch -------------------------------------------------------------------
+
+    def scans(self, k: int) -> bool:
+        """Tell whether a search for the best k scores all documents."""
+        return self._exact or len(self.numbers) <= max(SCANNED, 2 * k)
+
+    def propose(
+        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
+    ) -> list[Ints]:
+        """Return for each query the places of documents that can be among its best k."""
+        found = self._nearest(query_vectors, max(ROWS, ROWS_PER_HIT * k), k, method)
+        if not method.words or not query_texts:
+            return found
+        return [
+            np.union1d(places, self._share(query_texts[at], method).best(2 * first_depth(k)))
+            for at, places in enumerate(found)
+        ]
+
+    def _nearest(self, query_vectors: Vectors, rows: int, k: int, method: Method) -> list[Ints]:
+        own = method.weighting == "none" or not (method.alpha or method.weighting == "max")
+        if own:
+            rows = max(k, rows // ROWS_PER_HIT)
+        among = None if self._selected is None else self.numbers
+        most = int(self._copy.about["rows"])
+        found = []
+        for at, numbers in enumerate(self._copy.engine.nearest(query_vectors, rows, own, among)):
+            wanted = rows
+            while len(numbers) < k and wanted < most:  # many rows of few documents
+                wanted *= 4
+                (numbers,) = self._copy.engine.nearest(
+                    query_vectors[at : at + 1], wanted, own, among
+                )
+            places = np.searchsorted(self.numbers, numbers)
+            places = places[places < len(self.numbers)]
+            places = np.unique(places[np.isin(self.numbers[places], numbers)])
+            if len(places) < k:  # the others have no vectors: any of them
+                places = np.union1d(places, np.arange(min(len(self.numbers), 2 * k)))
+            found.append(places)
+        return found
+
+    def fetch(self, places: Ints, query_texts: Sequence[str], method: Method) -> Fetched:
+        """Return what scoring these documents needs."""
+        numbers = self.numbers[places]
+        parts = self._parts(numbers)
+        ids = [int(self._copy.sets[name]["id"]) for name in self.names(method)]
+        own = np.concatenate([parts[number][0] for number in numbers.tolist()] or [_none(self.dim)])
+        lists = [
+            [parts[number][id_][: method.n] for id_ in ids if id_ in parts[number]]
+            for number in numbers.tolist()
+        ]
+        rows = [part for of in lists for part in of]
+        counts = np.array([sum(map(len, of)) for of in lists], np.int64)
+        queries = _floats(rows, self.dim)
+        fetched = Fetched(own, queries, counts)
+        if not query_texts or not method.words:
+            return fetched
+        shares = np.array([self._share(text, method).at(places) for text in query_texts])
+        return replace(fetched, shares=shares)
+
+    def _parts(self, numbers: Ints) -> dict[int, dict[int, Rows]]:
+        """Return the vectors of documents by set; those of the last searches are remembered."""
+        wanted = [number for number in numbers.tolist() if number not in self._vectors]
+        if len(self._vectors) + len(wanted) > _REMEMBERED:
+            self._vectors, wanted = {}, numbers.tolist()
+        if wanted:
+            packed = self._copy.engine.packed(np.array(wanted, np.int64))
+            self._vectors |= {number: unpack(packed[number], self.dim) for number in wanted}
+        return self._vectors
+
+    # -- everything -----------------------------------------------------------------------
+
+    def scan(
+        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
+    ) -> tuple[Floats, Ints]:
+        """Return the best k of all documents: scores and places, (queries, k)."""
+        best = np.empty((len(query_vectors), 0), np.float32)
+        places = np.empty((len(query_vectors), 0), np.int64)
+        for at in range(0, len(self.numbers), AT_ONCE):
+            some = np.arange(at, min(at + AT_ONCE, len(self.numbers)))
+            scores = score(query_vectors, self.fetch(some, query_texts, method), method)
+            here = np.broadcast_to(some, scores.shape)
+            best, places = best_of(
+                np.concatenate([best, scores], axis=1), np.concatenate([places, here], axis=1), k
+            )
+        return best, places
+
+
+def _none(dim: int) -> Vectors:
+    return np.empty((0, dim), np.float32)
+
+
+def _floats(rows: list[Rows], dim: int) -> Vectors:
+    """Return stored rows as floats, in order."""
+    if len({part.dtype for part in rows}) < 2:
+        return as_floats(np.concatenate(rows)) if rows else _none(dim)
+    return np.concatenate([as_floats(part) for part in rows])

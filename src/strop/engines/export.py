@@ -1,0 +1,165 @@
+"""Vectors of an index as a file, for any database: what each form keeps is in docs/engines.md."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from strop.common.arrays import unit_rows
+from strop.engines.base import unpack
+from strop.engines.publish import BATCH, records_of
+from strop.errors import BadInput, MissingExtra
+from strop.io.files import atomic_write
+from strop.search.rows import as_floats
+from strop.search.searcher import Searcher
+from strop.storage.query_sets import expanded_set
+from strop.types import Vectors
+
+Form = Literal["indexsharp", "rows", "expanded"]
+ENDINGS = (".parquet", ".npy", ".jsonl")
+Row = dict[str, Any]
+
+
+def export(
+    searcher: Searcher,
+    output: str | os.PathLike[str],
+    form: Form = "indexsharp",
+    *,
+    sets: Sequence[str] = (),
+    alpha: float = 1.0,
+) -> int:
+    """Write vectors with ids and metadata; return how many.
+
+    ``indexsharp``: one vector for each document, d + ``alpha`` * the mean of its queries, of unit
+    length. ``rows``: the document's own vector and one for each query. ``expanded``: the vector of
+    the text with the queries of one set appended (``Index.augment`` makes these). ``sets``: all
+    that ``sharp`` mixes. The ending of the file says how it is written; beside ``x.npy`` stands
+    ``x.jsonl`` with ids and metadata.
+    """
+    path = Path(output)
+    if form not in get_args(Form):
+        raise BadInput(f"form {form!r} is not one of: {', '.join(get_args(Form))}")
+    if path.suffix not in ENDINGS:
+        raise BadInput(f"{path}: the name must end in one of {', '.join(ENDINGS)}")
+    with searcher.catalog.reading():
+        names = [searcher.require(name).name for name in sets] or searcher.views.query_sets()
+        if form == "expanded":
+            rows = _expanded(searcher, names)
+        else:
+            rows = _rows(searcher, names, form, alpha)
+        return _WRITERS[path.suffix](path, rows, searcher.catalog.dim)
+
+
+def _rows(searcher: Searcher, names: Sequence[str], form: Form, alpha: float) -> Iterator[Row]:
+    catalog, snapshot = searcher.catalog, searcher.views.snapshot()
+    known = catalog.sets.all()
+    for at in range(0, len(snapshot.numbers), BATCH):
+        for record in records_of(catalog, snapshot, snapshot.numbers[at : at + BATCH]):
+            parts = {id_: as_floats(of) for id_, of in unpack(record.packed, catalog.dim).items()}
+            about = {"id": record.document.id, "metadata": dict(record.document.metadata)}
+            lists = [(name, parts.get(known[name].set_id)) for name in names]
+            queries = [of for _, of in lists if of is not None]
+            if form == "indexsharp":
+                vector = parts[0]
+                if queries:
+                    mean = np.concatenate(queries).mean(axis=0, dtype=np.float64)
+                    vector = unit_rows(vector + alpha * mean)
+                yield {**about, "vector": vector[0]}
+                continue
+            yield {**about, "set": "", "n": 0, "text": "", "vector": parts[0][0]}
+            for name, of in lists:
+                for n, row in enumerate([] if of is None else of):
+                    text = record.queries[name][n]
+                    yield {**about, "set": name, "n": n + 1, "text": text, "vector": row}
+
+
+def _expanded(searcher: Searcher, names: Sequence[str]) -> Iterator[Row]:
+    if len(names) != 1:
+        raise BadInput("the form expanded appends the queries of one set: name it with --sets")
+    snapshot = searcher.views.snapshot()
+    spans = snapshot.sets.get(expanded_set(names[0]))
+    if spans is None or not (spans.count == 1).all():
+        raise BadInput(
+            f"not every document is embedded with its {names[0]!r} queries: call"
+            f" index.augment({names[0]!r}) first"
+        )
+    for at in range(0, len(snapshot.numbers), BATCH):
+        numbers = snapshot.numbers[at : at + BATCH].tolist()
+        documents = searcher.catalog.documents.several(numbers)
+        vectors = as_floats(np.asarray(spans.vectors[spans.start[at : at + BATCH]]))
+        for number, vector in zip(numbers, vectors, strict=True):
+            one = documents[number]
+            yield {"id": one.id, "metadata": dict(one.metadata), "vector": vector}
+
+
+# -- writing -----------------------------------------------------------------------------------
+
+
+def _write_jsonl(path: Path, rows: Iterator[Row], dim: int) -> int:
+    count = 0
+    with atomic_write(path) as file:
+        for row in rows:
+            vector = [float(f"{value:.8g}") for value in row["vector"].tolist()]
+            file.write(json.dumps({**row, "vector": vector}, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def _write_npy(path: Path, rows: Iterator[Row], dim: int) -> int:
+    vectors: list[Vectors] = []
+    with _replacing(path) as unfinished, atomic_write(path.with_suffix(".jsonl")) as about:
+        for row in rows:
+            vectors.append(row.pop("vector"))
+            about.write(json.dumps(row, ensure_ascii=False) + "\n")
+        with open(unfinished, "wb") as file:
+            np.save(file, np.array(vectors, np.float32).reshape(-1, dim))
+    return len(vectors)
+
+
+def _write_parquet(path: Path, rows: Iterator[Row], dim: int) -> int:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingExtra("Writing Parquet", "parquet") from None
+    count, writer = 0, None
+    vector, text = pa.list_(pa.float32(), dim), pa.string()
+    kinds = {"vector": vector, "n": pa.int32()}
+    with _replacing(path) as unfinished:
+        try:
+            while part := list(islice(rows, 5000)):
+                fields = [(name, kinds.get(name, text)) for name in part[0]]
+                schema = pa.schema(fields)
+                for row in part:
+                    row["metadata"] = json.dumps(row["metadata"], ensure_ascii=False)
+                writer = writer or parquet.ParquetWriter(unfinished, schema)
+                writer.write_table(pa.Table.from_pylist(part, schema))
+                count += len(part)
+            if writer is None:
+                schema = pa.schema([("id", text), ("metadata", text), ("vector", vector)])
+                writer = parquet.ParquetWriter(unfinished, schema)
+        finally:
+            if writer is not None:
+                writer.close()
+    return count
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A name to write to, which becomes ``path`` when all is written."""
+    unfinished = path.with_name(path.name + ".new")
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+_WRITERS = {".parquet": _write_parquet, ".npy": _write_npy, ".jsonl": _write_jsonl}

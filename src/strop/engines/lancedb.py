@@ -1,0 +1,305 @@
+"""A copy in a LanceDB folder: rows in a graph with one byte per value, all else in plain tables.
+
+Each change of a table is a new version of it, so readers see the tables as some publisher's batch
+left them. Rows and facts are written before the records they lead to (base.py).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from strop.common.arrays import Ints
+from strop.engines.base import Address, EngineError, Record, Stored, tested
+from strop.errors import IndexBusy, MissingExtra
+from strop.filters import Test
+from strop.types import Document, Vectors
+
+EF = 200
+_GRAPH_FROM = 5000
+"""Rows from which a graph is made; fewer are read in milliseconds."""
+_OPS = {"in": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_TABLES = ("documents", "rows", "facts", "pieces")
+_MANY = 1000
+
+
+def connect(address: Address) -> LanceDB:
+    """Return the engine of a URL such as ``lancedb:///folder``."""
+    try:
+        import lancedb  # noqa: F401
+    except ImportError:
+        raise MissingExtra("LanceDB", "lancedb") from None
+    return LanceDB(address)
+
+
+class LanceDB:
+    """A copy in a folder (``base.Engine``)."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._folder = Path(address.path)
+        self._tables: dict[str, Any] = {}
+        self._opening = threading.RLock()
+
+    def close(self) -> None:
+        """Release the tables."""
+        self._tables = {}
+
+    # -- tables ---------------------------------------------------------------------------
+
+    def _table(self, name: str) -> Any:
+        """Return a table, None if there is no copy."""
+        import lancedb
+
+        with self._opening:
+            if name not in self._tables:
+                if not (self._folder / f"{name}.lance").exists():
+                    return None
+                database = lancedb.connect(self._folder, read_consistency_interval=timedelta(0))
+                self._tables[name] = database.open_table(name)
+            return self._tables[name]
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise EngineError(f"{self.address.shown}: {reason:.200}") from error
+
+    def _rows(self, name: str, where: str | None, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the rows of a table that meet a condition."""
+        table = self._table(name)
+        if table is None:
+            return []
+        with self._explained():
+            query = table.search().select(list(columns)).limit(2**31)
+            found: list[dict[str, Any]] = (query.where(where) if where else query).to_list()
+            return found
+
+    @contextmanager
+    def publishing(self, dim: int) -> Iterator[None]:
+        """Be the only publisher on this file system."""
+        import lancedb
+        from lancedb.index import BTree
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self._folder / "publisher.lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise IndexBusy(f"another process is publishing to {self.address.shown}") from None
+        try:
+            with self._explained():
+                database = lancedb.connect(self._folder)
+                for name, schema in _schemas(dim).items():
+                    table = database.create_table(name, schema=schema, exist_ok=True)
+                    key = {"pieces": "name", "facts": "field"}.get(name, "number")
+                    if not table.list_indices():
+                        table.create_index(key, config=BTree())
+            yield
+        finally:
+            lock.release()
+
+    # -- reading --------------------------------------------------------------------------
+
+    def read(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Return those of some pieces that are there."""
+        found: dict[str, bytes] = {}
+        for at in range(0, len(names), _MANY):
+            where = f"name IN ({', '.join(map(_quoted, names[at : at + _MANY]))})"
+            rows = self._rows("pieces", where, ["name", "content"])
+            found |= {row["name"]: row["content"] for row in rows}
+        return found
+
+    def nearest(
+        self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
+    ) -> list[Ints]:
+        """Return for each query the documents of its nearest rows."""
+        table = self._table("rows")
+        if table is None or not table.count_rows():
+            return [np.empty(0, np.int64)] * len(query_vectors)
+        conditions = ["own"] if own else []
+        if among is not None:
+            conditions.append(_within("number", among))
+        found = []
+        with self._explained():
+            for vector in query_vectors:
+                query = table.search(vector).distance_type("dot").select(["number", "_distance"])
+                query = query.limit(rows)
+                query = query.ef(max(EF, rows)).nprobes(1)
+                if conditions:
+                    query = query.where(" AND ".join(conditions), prefilter=True)
+                numbers = query.to_arrow()["number"].to_numpy()
+                found.append(np.unique(numbers.astype(np.int64)))
+        return found
+
+    def packed(self, numbers: Ints) -> dict[int, bytes]:
+        """Return the vectors of documents."""
+        return {row["number"]: row["packed"] for row in self._of(numbers, "packed")}
+
+    def documents(self, numbers: Ints) -> dict[int, Stored]:
+        """Return documents with the texts of their queries."""
+        found = {}
+        for row in self._of(numbers, "id", "title", "text", "metadata", "queries"):
+            metadata, queries = json.loads(row["metadata"]), json.loads(row["queries"])
+            document = Document(row["id"], row["text"], row["title"], metadata)
+            found[row["number"]] = Stored(document, queries)
+        return found
+
+    def ids(self, numbers: Ints) -> dict[int, str]:
+        """Return the ids of documents."""
+        return {row["number"]: row["id"] for row in self._of(numbers, "id")}
+
+    def stamps(self, numbers: Ints) -> dict[int, str]:
+        """Return the stamps of records."""
+        return {row["number"]: row["stamp"] for row in self._of(numbers, "stamp")}
+
+    def _of(self, numbers: Ints, *columns: str) -> list[dict[str, Any]]:
+        if not len(numbers):
+            return []
+        return self._rows("documents", _within("number", numbers), ["number", *columns])
+
+    def every(self) -> Ints:
+        """Return the numbers of all documents."""
+        return _numbers(self._rows("documents", None, ["number"]))
+
+    def with_ids(self, ids: Sequence[str]) -> Ints:
+        """Return the numbers of the documents with these ids."""
+        parts = [
+            self._rows("documents", f"id IN ({', '.join(map(_quoted, some))})", ["number"])
+            for some in (ids[at : at + _MANY] for at in range(0, len(ids), _MANY))
+        ]
+        return _numbers([row for part in parts for row in part])
+
+    def passing(self, test: Test) -> Ints:
+        """Return the numbers of the documents that pass a test."""
+        field, kind, values = tested(test)
+        rows = [
+            row
+            for value in values
+            for row in self._rows(
+                "facts",
+                f"field = '{field.hex()}' AND kind = {kind}"
+                f" AND value {_OPS[test.op]} '{value.hex()}'",
+                ["number"],
+            )
+        ]
+        return _numbers(rows)
+
+    def size(self) -> int:
+        """Return the bytes of the folder."""
+        return sum(one.stat().st_size for one in self._folder.rglob("*") if one.is_file())
+
+    # -- writing --------------------------------------------------------------------------
+
+    def put(self, records: Sequence[Record]) -> None:
+        """Store records; a record last, once what leads to it is there."""
+        numbers = np.array([one.number for one in records], np.int64)
+        vectors = np.concatenate([one.rows for one in records])
+        rows = {
+            "number": np.repeat(numbers, [len(one.rows) for one in records]),
+            "own": np.concatenate([np.arange(len(one.rows)) < one.own for one in records]),
+            "vector": list(vectors),
+        }
+        facts = [
+            {"field": field.hex(), "kind": kind, "value": value.hex(), "number": one.number}
+            for one in records
+            for field, kind, value in sorted(one.facts)
+        ]
+        with self._explained():
+            for name, new in (("rows", rows if len(vectors) else None), ("facts", facts)):
+                table = self._table(name)
+                table.delete(_within("number", numbers))
+                if new:
+                    table.add(_arrow(new, table.schema))
+            table = self._table("documents")
+            new = _arrow([_row(one) for one in records], table.schema)
+            merge = table.merge_insert("number").when_matched_update_all()
+            merge.when_not_matched_insert_all().execute(new)
+
+    def remove(self, numbers: Ints) -> None:
+        """Remove documents."""
+        with self._explained():
+            for name in ("rows", "facts", "documents"):
+                self._table(name).delete(_within("number", numbers))
+
+    def prepare(self) -> None:
+        """Make or extend the graph, join small files and drop old versions."""
+        from lancedb.index import HnswSq
+
+        with self._explained():
+            rows = self._table("rows")
+            known = {column for index in rows.list_indices() for column in index.columns}
+            if rows.count_rows() >= _GRAPH_FROM and "vector" not in known:
+                graph = HnswSq("dot", num_partitions=1, ef_construction=200)
+                rows.create_index("vector", config=graph)
+            for name in _TABLES:
+                self._table(name).optimize(cleanup_older_than=timedelta(minutes=10))
+
+    def write(self, pieces: Mapping[str, bytes]) -> None:
+        """Store pieces."""
+        with self._explained():
+            table = self._table("pieces")
+            rows = [{"name": name, "content": content} for name, content in pieces.items()]
+            merge = table.merge_insert("name").when_matched_update_all()
+            merge.when_not_matched_insert_all().execute(_arrow(rows, table.schema))
+
+    def forget(self, prefixes: Sequence[str], names: Sequence[str]) -> None:
+        """Remove pieces."""
+        conditions = [f"name = {_quoted(name)}" for name in (*names, *prefixes)]
+        conditions += [f"starts_with(name, {_quoted(prefix + '.')})" for prefix in prefixes]
+        with self._explained():
+            for at in range(0, len(conditions), _MANY):
+                self._table("pieces").delete(" OR ".join(conditions[at : at + _MANY]))
+
+
+def _schemas(dim: int) -> dict[str, Any]:
+    import pyarrow as pa
+
+    number, text = ("number", pa.int64()), pa.string()
+    names = ("id", "stamp", "title", "text", "metadata", "queries")
+    columns = [number, *((name, text) for name in names), ("packed", pa.binary())]
+    vector = ("vector", pa.list_(pa.float32(), dim))
+    return {
+        "documents": pa.schema(columns),
+        "rows": pa.schema([number, ("own", pa.bool_()), vector]),
+        "facts": pa.schema([("field", text), ("kind", pa.int32()), ("value", text), number]),
+        "pieces": pa.schema([("name", text), ("content", pa.binary())]),
+    }
+
+
+def _arrow(rows: Any, schema: Any) -> Any:
+    import pyarrow as pa
+
+    make = pa.table if isinstance(rows, dict) else pa.Table.from_pylist
+    return make(rows, schema=schema)
+
+
+def _row(record: Record) -> dict[str, Any]:
+    one = record.document
+    return {
+        "number": record.number, "id": one.id, "stamp": record.stamp, "title": one.title,
+        "text": one.text, "metadata": json.dumps(dict(one.metadata)),
+        "queries": json.dumps(record.queries), "packed": record.packed,
+    }  # fmt: skip
+
+
+def _within(column: str, numbers: Ints) -> str:
+    return f"{column} IN ({', '.join(map(str, numbers.tolist()))})"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _numbers(rows: list[dict[str, Any]]) -> Ints:
+    return np.unique(np.array([row["number"] for row in rows], np.int64))

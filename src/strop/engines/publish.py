@@ -1,0 +1,245 @@
+"""Publishing: brings the copy of an index in an engine up to date, in proportion to what changed.
+
+The log of changes says which documents may differ from the copy; their stamps say which do. So a
+publisher that was stopped is continued by the next one, and a second run writes nothing. Where the
+log does not reach back, all stamps are compared. ``META`` is written last, with the words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from strop.common.arrays import Ints, ranges
+from strop.engines import open_engine
+from strop.engines.base import META, Engine, Record, pack
+from strop.errors import BadIndex, StropError
+from strop.search.rows import as_floats
+from strop.search.searcher import Searcher
+from strop.storage.catalog import Catalog
+from strop.storage.snapshot import Snapshot
+from strop.storage.word_copies import State, new_pieces, no_words, old_pieces, word_state
+from strop.types import Document, Progress, Vectors
+from strop.words.tokenizer import VERSION
+
+FORMAT = 1
+"""Of what a copy holds. A copy of another format is refused."""
+BATCH = 500
+"""Documents written at a time."""
+PIECES = 5000
+"""Pieces of words written at a time."""
+WORDS = "words"
+_BEGUN = "begun"
+"""The pieces that have the state of the words, and that of a publisher which is at work."""
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What publishing did, or would do: documents by what happened to them."""
+
+    url: str
+    version: int
+    new: int
+    changed: int
+    removed: int
+    unchanged: int
+    documents: int
+    compared: str
+    """``log``: only what changed was compared; ``all``: every document."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+
+def publish(
+    searcher: Searcher, url: str, *, dry_run: bool = False, progress: Progress | None = None
+) -> Publication:
+    """Bring the copy at a URL up to date; with ``dry_run`` only say what would be done."""
+    catalog = searcher.catalog
+    with closing(open_engine(url)) as engine:
+        if dry_run:
+            with catalog.reading():
+                return _Publisher(searcher, engine).run(True, progress)
+        with engine.publishing(catalog.dim), catalog.reading():
+            return _Publisher(searcher, engine).run(False, progress)
+
+
+class _Publisher:
+    """Publishes one state of a catalog, within a read transaction."""
+
+    def __init__(self, searcher: Searcher, engine: Engine) -> None:
+        self._searcher, self._catalog, self._engine = searcher, searcher.catalog, engine
+        self._snapshot = searcher.views.snapshot()
+        self._sets = self._catalog.sets.all()
+        self._known = self._read(META)
+        about = self._known
+        if about is not None and about["index_id"] != self._catalog.settings.get("index_id"):
+            raise BadIndex(
+                f"{engine.address.shown} holds a copy of another index: give the copy another name"
+                " (?table=NAME, another collection or path), or delete that one first"
+            )
+
+    def _read(self, name: str) -> Any:
+        found = self._engine.read([name])
+        return json.loads(found[name]) if name in found else None
+
+    def run(self, dry_run: bool, progress: Progress | None) -> Publication:
+        """Write what differs; return what that was."""
+        candidates, gone, compared = self._differing()
+        counts = {"new": 0, "changed": 0, "unchanged": 0}
+        done = 0
+        for at in range(0, len(candidates), BATCH):
+            numbers = candidates[at : at + BATCH]
+            stamps = self._engine.stamps(numbers)
+            records = []
+            for record in records_of(self._catalog, self._snapshot, numbers):
+                old = stamps.get(record.number)
+                same = old == record.stamp
+                counts["new" if old is None else "unchanged" if same else "changed"] += 1
+                if not same:
+                    records.append(record)
+            if records and not dry_run:
+                self._engine.put(records)
+            done += len(numbers)
+            if progress is not None:
+                progress("publishing documents", done, len(candidates))
+        written = counts["new"] + counts["changed"]
+        if not dry_run:
+            if len(gone):
+                self._engine.remove(gone)
+            if written or len(gone) or self._known is None:
+                self._engine.prepare()
+            self._finish(progress)
+        return Publication(
+            url=self._engine.address.shown, version=self._snapshot.version, removed=len(gone),
+            documents=len(self._snapshot.numbers), compared=compared, **counts,
+        )  # fmt: skip
+
+    def _differing(self) -> tuple[Ints, Ints, str]:
+        """Return the documents that may differ from the copy, those to remove, and how it knows."""
+        here, about = self._snapshot.numbers, self._known
+        since = None if about is None else self._catalog.vectors.changes(about["version"])
+        if since is None or about is None or about["format"] != FORMAT:
+            there = self._engine.every()
+            return here, np.setdiff1d(there, here, assume_unique=True), "all"
+        touched = np.unique(ranges(since[:, 0], since[:, 1] - since[:, 0] + 1))
+        missing = np.setdiff1d(touched, here, assume_unique=True)
+        gone = np.array(sorted(self._engine.stamps(missing)), np.int64)
+        return np.intersect1d(touched, here, assume_unique=True), gone, "log"
+
+    def _finish(self, progress: Progress | None) -> None:
+        """Bring the words up to date, then say what the copy is."""
+        known: State = self._read(WORDS) or no_words()
+        left: State = self._read(_BEGUN) or no_words()  # of a publisher that was stopped
+        with self._catalog.reading() as connection:
+            state = word_state(connection)
+            pieces = new_pieces(connection, state, known)
+            if state != known:
+                self._engine.write({_BEGUN: _json(state)})
+            for done, part in enumerate(_batches(pieces, PIECES), 1):
+                self._engine.write(part)
+                if progress is not None:
+                    progress("publishing words", done, done)
+        about = self._about()
+        unchanged = {key: about[key] for key in about if key != "published"}
+        before = {key: value for key, value in (self._known or {}).items() if key != "published"}
+        if state != known or unchanged != before:
+            self._engine.write({WORDS: _json(state), META: _json(about)})
+        for old in (known, left):
+            prefixes, names = old_pieces(state, old)
+            if prefixes or names:
+                self._engine.forget(prefixes, names)
+
+    def _about(self) -> dict[str, Any]:
+        """Return what a copy must know to be searched without the folder."""
+        catalog, searcher = self._catalog, self._searcher
+        files = catalog.vectors.files()
+        mixed = searcher.views.query_sets()
+        names = [name for name, set_ in self._sets.items() if not set_.augmented]
+        defaults = {"": searcher.method(None)}
+        if mixed:
+            defaults["sharp"] = searcher.method("sharp")
+        return {
+            "format": FORMAT,
+            "index_id": catalog.settings.get("index_id"),
+            "version": self._snapshot.version,
+            "published": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "embedder": catalog.embedder,
+            "documents": len(self._snapshot.numbers),
+            "rows": sum(files[set_id].live for set_id in files if set_id in (0, *self._ids())),
+            "sets": {
+                name: {
+                    "id": self._sets[name].set_id,
+                    "source": self._sets[name].settings["source"],
+                    "queries": files[self._sets[name].set_id].live,
+                    "mixed": name in mixed,
+                    "words": not self._sets[name].derived,
+                }
+                for name in names
+            },
+            "methods": {name: asdict(method) for name, method in defaults.items()},
+            "languages": catalog.words.tokenizer().languages,
+            "tokenizer": VERSION,
+        }
+
+    def _ids(self) -> list[int]:
+        return [set_.set_id for set_ in self._sets.values() if not set_.augmented]
+
+
+def records_of(catalog: Catalog, snapshot: Snapshot, numbers: Ints) -> Iterator[Record]:
+    """Yield documents as engines store them, of numbers that a snapshot has; verified."""
+    sets = {name: set_ for name, set_ in catalog.sets.all().items() if not set_.augmented}
+    places = np.searchsorted(snapshot.numbers, numbers)
+    spans = {0: snapshot.documents}
+    spans |= {set_.set_id: snapshot.sets[name] for name, set_ in sets.items()}
+    for set_id, of in spans.items():
+        used = ranges(of.start[places], of.count[places])
+        catalog.vectors.verify_rows(set_id, of.vectors, used, of.known_sums)
+    documents = catalog.documents.several(numbers.tolist())
+    texts = {name: catalog.sets.queries_of(set_, numbers.tolist()) for name, set_ in sets.items()}
+    searched = {0, *(set_.set_id for set_ in sets.values() if not set_.negative)}
+    for number, place in zip(numbers.tolist(), places.tolist(), strict=True):
+        parts = {
+            set_id: np.asarray(of.vectors[of.start[place] : of.start[place] + of.count[place]])
+            for set_id, of in spans.items()
+            if of.count[place]
+        }
+        queries = {name: of[number] for name, of in texts.items() if of.get(number)}
+        _check(catalog, documents.get(number), parts, queries, number)
+        vectors = [as_floats(rows) for set_id, rows in parts.items() if set_id in searched]
+        rows: Vectors = np.concatenate(vectors)
+        filled = np.any(rows, axis=1)
+        yield Record(number, documents[number], queries, pack(parts), rows[filled], bool(filled[0]))
+
+
+def _check(
+    catalog: Catalog,
+    document: Document | None,
+    parts: dict[int, Any],
+    queries: dict[str, list[str]],
+    number: int,
+) -> None:
+    """Refuse a document whose parts do not fit: a copy of damage is no copy."""
+    rows = sum(len(part) for part in parts.values()) - 1
+    if document is None or sum(map(len, queries.values())) != rows:
+        raise StropError(
+            f"{catalog.folder}: document {number} has vectors and not the texts they belong to."
+            f" To see what is wrong: strop check {catalog.folder}"
+        )
+
+
+def _batches(pieces: Iterator[tuple[str, bytes]], size: int) -> Iterator[dict[str, bytes]]:
+    while part := dict(islice(pieces, size)):
+        yield part
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, allow_nan=True).encode()

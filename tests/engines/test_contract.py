@@ -1,0 +1,377 @@
+"""What every engine keeps: a published copy answers as its folder does."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.fakes import DIM, Bag, create, reopen
+from helpers.postgres import postgres_server
+
+from strop import Document, Index, connect
+from strop.engines import copies, open_engine, published
+from strop.engines.base import META
+from strop.engines.published import Published
+from strop.errors import BadIndex, BadInput, IndexBusy
+
+_NAMES = itertools.count()
+EXTRAS = {"duckdb": "duckdb", "lancedb": "lancedb", "qdrant": "qdrant_client"}
+ENGINES = ["postgresql", *EXTRAS]
+KILLS = int(os.environ.get("STROP_KILLS", "3"))
+QUERIES = ["where grows alder3", "birch4 and cedar1", "which elm2 grows", "fir1 trees"]
+METHODS = [
+    "sharp", "trad", "sharp:words=1", "bm25", "hybrid:of=sharp", "maxsim", "sharp:T=1",
+    "sharp:sets=simple", "sharp:n=1", "sharp:feedback=0.5", "indexsharp:sets=sentences",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture(params=ENGINES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a copy that is not there yet."""
+    name = f"copy{next(_NAMES)}"
+    if request.param == "postgresql":
+        return f"{request.getfixturevalue('postgres')}&table={name}"
+    pytest.importorskip(EXTRAS[request.param], reason=f"pip install 'strop[{request.param}]'")
+    return f"{request.param}://{tmp_path}/{name}"
+
+
+def page(i: int, version: int = 1) -> Document:
+    text = f"Alder{i} birch{i % 7} cedar{version} grow. Here elm{i % 3} fir{version} grow too."
+    about = {"seen": i, "kind": ["even", "odd"][i % 2], "day": f"2024-01-{1 + i % 28:02}"}
+    return Document(f"d{i}", text, f"Trees {i % 5}" if i % 4 else "", about)
+
+
+ODD = [
+    Document("empty", ""),
+    Document(
+        "é/ü 'quoted\" %s {x} \N{SNOWMAN}", "Ünïcode grows. Здесь ель.", "T\u00a0i", {"n": None}
+    ),
+    Document("nul", "a\0b grows. c", "t\0", {"a\0": "b\0", "big": 2**62 + 1, "tags": ["x", "y"]}),
+    Document("nested", "Inner oak.", metadata={"by": {"name": "Ada", "year": 1.5}, "ok": True}),
+]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    with create(tmp_path / "index") as index:
+        index.sharpen()
+        index.add([*(page(i) for i in range(40)), *ODD])
+        index.import_queries(
+            {f"d{i}": [f"where grows alder{i}", "how"] for i in range(30)}, "simple"
+        )
+        yield index
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small copies be searched as large ones are, and be looked at each time."""
+    monkeypatch.setattr(copies, "SCANNED", 0)
+    monkeypatch.setattr(published, "FRESH", 0.0)
+
+
+def open_copy(url: str, bag: Bag | None = None) -> Published:
+    copy = connect(url, bag or Bag(), name="bag", dim=DIM)
+    assert isinstance(copy, Published)
+    return copy
+
+
+def assert_same(index: Index, copy: Published, k: int = 10, **how: Any) -> None:
+    """The same ranking, but for the order of scores that differ in the last digits."""
+    here, there = index.search(QUERIES, k, **how), copy.search(QUERIES, k, **how)
+    np.testing.assert_allclose(there.scores, here.scores, atol=2e-6)
+    for ours, theirs in zip(here, there, strict=True):
+        last = ours[-1].score if ours else 0.0
+        sure = {hit.id for hit in ours if hit.score > last + 1e-5}
+        assert sure <= {hit.id for hit in theirs}
+        hits = {hit.id: hit for hit in theirs}
+        for hit in ours:
+            if hit.id in hits:
+                fields = ["id", "title", "text", "metadata", "passage"]
+                assert hits[hit.id].to_dict(fields) == hit.to_dict(fields)
+
+
+def assert_whole(index: Index, copy: Published) -> None:
+    """Everything that can be read of the copy is what the folder has."""
+    assert len(copy) == len(index)
+    assert copy.check() == []
+    for id_ in index.ids():
+        assert copy.get(id_) == index.get(id_)
+        number, sets = index.catalog.documents.number_of(id_), index.catalog.sets
+        lists = {name: sets.queries(set_, number) for name, set_ in sets.all().items()}
+        assert copy.queries_of(id_) == {name: texts for name, texts in lists.items() if texts}
+    assert_same(index, copy, method="sharp:words=1")
+
+
+def test_a_copy_ranks_as_its_folder(index: Index, url: str) -> None:
+    assert index.publish(url, dry_run=True).new == len(index)
+    done = index.publish(url)
+    assert (done.new, done.changed, done.removed) == (len(index), 0, 0)
+    with open_copy(url) as copy:
+        assert_whole(index, copy)
+        for method in METHODS:
+            assert_same(index, copy, method=method)
+            assert_same(index, copy, method=method, exact=True)
+        assert_same(index, copy, k=1000)
+        assert copy.query_sets() == index.query_sets()
+        assert copy.method() == index.method()
+        one, other = (
+            it.explain(QUERIES[0], "d3", "sharp:words=1:feedback=0.3") for it in (index, copy)
+        )
+        assert other.score == pytest.approx(one.score, abs=1e-6)
+        assert [part.text for part in other.queries] == [part.text for part in one.queries]
+        assert copy.unknown(["d1", "nobody"]) == {"nobody"}
+        with pytest.raises(BadInput, match="no document 'nobody'"):
+            copy.get("nobody")
+        with pytest.raises(BadInput, match="no query set 'other'"):
+            copy.search("x", sets=["other"])
+        for refused in ("doc2query", "sharp:whiten=1"):
+            with pytest.raises(BadInput, match="published copy"):
+                copy.search("x", method=refused)
+
+
+FILTERS: list[dict[str, Any]] = [
+    {"seen": {"$gte": 20}, "kind": "odd"},
+    {"kind": {"$ne": "odd"}},
+    {"day": {"$lt": "2024-01-05"}},
+    {"kind": {"$gt": "f"}},
+    {"$or": [{"by.name": "Ada"}, {"big": {"$gt": 2**62}}]},
+    {"big": {"$gt": 2**62 + 1}},
+    {"n": None, "seen": {"$exists": False}},
+    {"$id": {"$in": ["d1", "d2", "empty", "not here"]}},
+    {"tags": "y"},
+    {"ok": True},
+    {"by.year": {"$lte": 1.5}},
+    {"$not": {"seen": {"$lte": 1000}}},
+]
+
+
+def test_filters_select_the_same(index: Index, url: str) -> None:
+    index.publish(url)
+    with open_copy(url) as copy:
+        for where in FILTERS:
+            assert_same(index, copy, where=where)
+            assert_same(index, copy, where=where, method="sharp:words=1", k=3)
+        with pytest.warns(UserWarning, match="no document has the field 'nothing'"):
+            copy.search("x", where={"nothing": 1})
+
+
+def test_only_what_changed_is_published(index: Index, url: str) -> None:
+    index.publish(url)
+    with open_copy(url) as copy:
+        assert_whole(index, copy)
+        index.add([page(1, 2), page(50), Document("d2", page(2).text, metadata={"seen": -1})])
+        index.remove(["d3", "empty"])
+        before = index.publish(url, dry_run=True)
+        done = index.publish(url)
+        assert before == done
+        assert (done.new, done.changed, done.removed, done.compared) == (1, 2, 2, "log")
+        assert_whole(index, copy)
+        assert_same(index, copy, where={"seen": -1})
+        index.drop_set("simple")
+        index.publish(url)
+        assert copy.query_sets() == ["sentences"]
+        assert_whole(index, copy)
+        index.sharpen(n=1)
+        index.keep_tuned({"method": {"sets": None, "alpha": 2.0}})
+        index.publish(url)
+        assert copy.method().alpha == 2.0
+        assert_whole(index, copy)
+        again = index.publish(url)
+        assert (again.new, again.changed, again.removed) == (0, 0, 0)
+
+
+def test_where_the_log_is_cut_everything_is_compared(
+    index: Index, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.publish(url)
+    monkeypatch.setattr("strop.storage.snapshot.LOG_LEAST", 0)
+    monkeypatch.setattr("strop.storage.snapshot.LOG_SHARE", 0.0)
+    index.add([page(1, 2)])
+    index.remove(["d5"])
+    done = index.publish(url)
+    assert (done.changed, done.removed, done.compared) == (1, 1, "all")
+    with open_copy(url) as copy:
+        assert_whole(index, copy)
+
+
+def test_a_copy_of_nothing(tmp_path: Path, url: str) -> None:
+    with create(tmp_path / "index") as index:
+        index.publish(url)
+        with open_copy(url) as copy:
+            assert len(copy) == 0
+            assert copy.search(["a", "b"]).ids.shape == (2, 0)
+            index.add([page(1)])
+            index.publish(url)
+            assert copy.search("alder1", method="trad").ids.tolist() == [["d1"]]
+
+
+def test_what_is_no_copy_is_refused(index: Index, url: str, tmp_path: Path) -> None:
+    with pytest.raises(BadIndex, match="holds no copy"):
+        open_copy(url)
+    index.publish(url)
+    with pytest.raises(BadIndex, match="was made by embedder"):
+        connect(url, "wordllama")
+    with pytest.raises(BadIndex, match="dim 32"):
+        connect(url, lambda texts: np.ones((len(texts), 7)), name="bag", dim=7)
+    with create(tmp_path / "other") as other:
+        other.add([page(1)])
+        with pytest.raises(BadIndex, match="another index"):
+            other.publish(url)
+    engine = open_engine(url)
+    about = json.loads(engine.read([META])[META])
+    for change, message in (
+        ({"format": 99}, "another version of strop"),
+        ({"embedder": {"name": 1}}, "which embedder"),
+        ({"tokenizer": 99}, "another version of strop"),
+    ):
+        with engine.publishing(DIM):
+            engine.write({META: json.dumps({**about, **change}).encode()})
+        with pytest.raises(BadIndex, match=message):
+            open_copy(url)
+    engine.close()
+    index.publish(url)
+    with open_copy(url) as copy:
+        assert_whole(index, copy)
+
+
+def test_one_publisher_at_a_time(index: Index, url: str) -> None:
+    index.publish(url)
+    engine = open_engine(url)
+    with engine.publishing(DIM), pytest.raises(IndexBusy, match="publishing"):
+        index.publish(url)
+    engine.close()
+    assert index.publish(url).changed == 0
+
+
+def test_readers_while_publishing(index: Index, url: str) -> None:
+    """Every answer is one of a whole document: its text fits its metadata."""
+    index.publish(url)
+    errors: list[BaseException] = []
+    stop = threading.Event()
+    with open_copy(url) as copy:
+
+        def read() -> None:
+            try:
+                while not stop.is_set():
+                    for hit in copy.search(QUERIES[0], k=5, method="sharp:words=1")[0]:
+                        if hit.id.startswith("d"):
+                            version = hit.metadata.get("version", 1)
+                            assert f"cedar{version} " in hit.text
+            except BaseException as error:
+                errors.append(error)
+
+        readers = [threading.Thread(target=read) for _ in range(3)]
+        for reader in readers:
+            reader.start()
+        for version in (2, 3, 4):
+            pages = [page(i, version) for i in range(40)]
+            index.add(
+                Document(one.id, one.text, one.title, {**one.metadata, "version": version})
+                for one in pages
+            )
+            index.publish(url)
+        stop.set()
+        for reader in readers:
+            reader.join()
+        assert errors == []
+        assert copy.get("d1").metadata["version"] == 4
+
+
+CHILD = """
+import sys
+sys.path.insert(0, sys.argv[3])
+from helpers.fakes import reopen
+import strop.engines.publish as publish
+publish.BATCH, publish.PIECES = 3, 20
+with reopen(__import__("pathlib").Path(sys.argv[1])) as index:
+    print("ready", flush=True)
+    index.publish(sys.argv[2])
+print("done", flush=True)
+"""
+
+
+def test_a_killed_publisher_is_continued(index: Index, url: str) -> None:
+    index.publish(url)
+    tests = str(Path(__file__).parents[1])
+    rng = random.Random(1)
+    for kill in range(KILLS):
+        index.add([page(i, 2 + kill) for i in range(0, 40, 2)])
+        index.remove([id_ for id_ in index.ids() if id_ == f"d{2 * kill + 1}"])
+        index.close()
+        command = [sys.executable, "-c", CHILD, str(index.path), url, tests]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(rng.uniform(0, 1.0))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        with open_copy(url) as copy:  # what is there can be read, whole
+            assert copy.search(QUERIES[0], k=3, method="sharp:words=1").ids.shape == (1, 3)
+            assert not [one for one in copy.check() if "publish again" not in one]
+        index = reopen(index.path)
+        index.publish(url)
+        with open_copy(url) as copy:
+            assert_whole(index, copy)
+    index.close()
+
+
+def test_without_a_connection(tmp_path: Path) -> None:
+    with create(tmp_path / "index") as index:
+        index.add([page(1)])
+        for url in (
+            "postgresql://me:secret@127.0.0.1:9/db", "qdrant+https://:secret@127.0.0.1:9/copy"
+        ):  # fmt: skip
+            pytest.importorskip({"p": "psycopg_pool", "q": "qdrant_client"}[url[0]])
+            for act in (index.publish, connect):
+                with pytest.raises(BadIndex) as caught:
+                    act(url)
+                assert "127.0.0.1:9" in str(caught.value)
+                assert "secret" not in str(caught.value)
+    with pytest.raises(BadInput, match="no engine for mysql://host"):
+        connect("mysql://host/x")
+
+
+def test_the_function_of_postgresql_computes_the_score(index: Index, postgres: str) -> None:
+    """One query in SQL, against the search of the copy; rows there have half precision."""
+    import psycopg
+
+    url = f"{postgres}&table=inside"
+    index.publish(url)
+    with open_copy(url) as copy, psycopg.connect(postgres) as connection:
+        for vector in copy.embed_queries(QUERIES):
+            for alpha, temperature in ((1.0, 0.1), (2.0, 1.0), (0.0, 0.1)):
+                want = copy.search(
+                    vector[None], 44, alpha=alpha, temperature=temperature, sets=copy.query_sets()
+                )[0]
+                rows = connection.execute(
+                    "SELECT id, score, text"
+                    " FROM public.inside_search(%s::text::halfvec, 44, %s, %s, 999)",
+                    (str(vector.tolist()), alpha, temperature),
+                ).fetchall()
+                known = {hit.id: hit for hit in want if hit.score > -1}
+                assert {id_ for id_, _, _ in rows} == known.keys()
+                for id_, score, text in rows:
+                    assert score == pytest.approx(known[id_].score, abs=3e-3)
+                    assert text == known[id_].text.replace("\0", "")
+                assert [score for _, score, _ in rows] == sorted(
+                    (score for _, score, _ in rows), reverse=True
+                )

@@ -1,0 +1,104 @@
+"""Vectors written to a file, and the verbs that publish and read copies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.commands import strop
+from helpers.fakes import create, vectors_of
+
+from strop.engines.base import comparable
+from strop.engines.export import Form, export
+from strop.errors import BadInput
+
+TEXTS = {"a": "The fox jumps. It runs far.", "b": "One owl.", "empty": ""}
+
+
+def expected(id_: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """The vectors of a document and its sentences, by the embedder itself."""
+    sentences = [f"{one.strip('.')}." for one in TEXTS[id_].split(". ") if one]
+    return vectors_of([TEXTS[id_], *sentences], "document")
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".npy", ".jsonl"])
+@pytest.mark.parametrize("form", ["indexsharp", "rows"])
+def test_what_is_written_can_be_read(tmp_path: Path, ending: str, form: Form) -> None:
+    path = tmp_path / f"vectors{ending}"
+    with create(tmp_path / "index") as index:
+        index.sharpen()
+        index.add({"id": id_, "text": text, "n": len(text)} for id_, text in TEXTS.items())
+        count = export(index.searcher, path, form)
+    if ending == ".parquet":
+        parquet = pytest.importorskip("pyarrow.parquet", reason="pip install 'strop[parquet]'")
+        rows = parquet.read_table(path).to_pylist()
+        rows = [{**row, "metadata": json.loads(row["metadata"])} for row in rows]
+    else:
+        lines = (tmp_path / "vectors.jsonl").read_text("utf-8").splitlines()
+        rows = list(map(json.loads, lines))
+        if ending == ".npy":
+            rows = [{**row, "vector": one} for row, one in zip(rows, np.load(path), strict=True)]
+    assert len(rows) == count
+    assert not list(tmp_path.glob("*.new"))
+    assert {(row["id"], row["metadata"]["n"]) for row in rows} == {
+        (id_, len(text)) for id_, text in TEXTS.items()
+    }
+    for id_ in TEXTS:
+        found = np.array([row["vector"] for row in rows if row["id"] == id_])
+        own = expected(id_)
+        if form == "rows":
+            np.testing.assert_allclose(found, own, atol=1e-6)
+        elif id_ != "empty":
+            sharpened = own[0] + own[1:].mean(axis=0)
+            np.testing.assert_allclose(found[0], sharpened / np.linalg.norm(sharpened), atol=1e-6)
+
+
+def test_expanded_vectors(tmp_path: Path) -> None:
+    with create(tmp_path / "index") as index:
+        index.add({"id": id_, "text": text} for id_, text in TEXTS.items())
+        index.import_queries({"a": ["who runs"], "b": ["who sees"]}, "simple")
+        with pytest.raises(BadInput, match="augment"):
+            export(index.searcher, tmp_path / "x.npy", "expanded", sets=["simple"])
+        index.augment("simple")
+        assert export(index.searcher, tmp_path / "x.npy", "expanded", sets=["simple"]) == 3
+        want = vectors_of([f"{TEXTS['a']} who runs", f"{TEXTS['b']} who sees"], "document")
+        np.testing.assert_allclose(np.load(tmp_path / "x.npy")[:2], want, atol=1e-6)
+        with pytest.raises(BadInput, match=r"\.parquet"):
+            export(index.searcher, tmp_path / "x.csv")
+
+
+def test_the_verbs(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
+    folder, url = tmp_path / "my.index", f"duckdb://{tmp_path}/copy.duckdb"
+    lines = [json.dumps({"id": id_, "text": text}) for id_, text in TEXTS.items()]
+    assert strop("build", "-", "-o", folder, "--format", "jsonl", stdin="\n".join(lines)).code == 0
+    assert strop("publish", folder, url, "--dry-run", "--json").json["new"] == 3
+    assert strop("search", url, "fox").code == 1
+    assert strop("publish", folder, url, "--json").json["new"] == 3
+    assert "0 new, 0 changed, 0 removed" in strop("publish", folder, url).stdout
+    here, there = (strop("search", one, "a fox", "--json").json for one in (folder, url))
+    assert here == there
+    assert strop("search", url, "a fox", "--explain").code == 0
+    assert strop("info", url, "--json").json["documents"] == 3
+    assert "duckdb" in strop("info", url).stdout
+    assert strop("check", url).stdout == "No damage found\n"
+    assert strop("show", url, "a", "--json").json["text"] == TEXTS["a"]
+    assert strop("trust", url).code == 0
+    refused = strop("add", url, folder)
+    assert refused.code == 2
+    assert "published copy" in refused.stderr
+    done = strop("export", folder, "-o", tmp_path / "v.npy", "--json")
+    assert done.json["vectors"] == 3
+
+
+def test_bytes_compare_as_numbers_do() -> None:
+    numbers = [
+        -float("inf"), -1e300, -(2**62) - 1, -(2**62), -1.5, -1, 0, 5e-324, 0.5, 1, 2**53,
+        2**53 + 1, 2**62, 2**62 + 1, 2**63 - 1, 1e300, float("inf"),
+    ]  # fmt: skip
+    coded = [comparable("number", number) for number in numbers]
+    assert coded == sorted(set(coded))
+    assert comparable("number", -0.0) == comparable("number", 0)
+    assert comparable("number", 1.0) == comparable("number", 1)
