@@ -26,7 +26,7 @@ from strop.storage.references import Selected
 from strop.storage.sizes import SetSize, set_sizes, sizes
 from strop.storage.vectors import DEFAULT_STORED
 from strop.storage.workspace import Workspace
-from strop.types import HIT_FIELDS, Changes, Document, Hits, Progress, Vectors
+from strop.types import HIT_FIELDS, Changes, Chunk, Document, Hits, Progress, Vectors
 
 if TYPE_CHECKING:  # a search needs no language model
     from strop.expand.methods import QueryMethod
@@ -58,14 +58,19 @@ class Index:
         embedder: EmbedderSpec = "wordllama",
         query_vectors: str = DEFAULT_STORED,
         language: str | None = None,
+        chunking: str | None = "auto",
         **options: Any,
     ) -> Index:
         """Make an empty index in a new folder; ``options`` are the embedder's.
 
         ``query_vectors``: how vectors of query sets are stored, ``int8`` or ``float32``.
         ``language``, such as ``german``, decides how words are stemmed; it is detected otherwise.
+        ``chunking`` cuts documents: ``"200:40"`` into chunks of at most 200 tokens, 40 of them
+        shared with the one before; None keeps them whole; ``auto`` cuts them if the first ones
+        added are much longer than what the embedder reads, and says so.
         """
-        return cls(Workspace.create(Path(path), embedder, options, query_vectors, language))
+        form = query_vectors, language, chunking
+        return cls(Workspace.create(Path(path), embedder, options, *form))
 
     @classmethod
     def open(
@@ -105,7 +110,7 @@ class Index:
         renewed, unless ``keep_queries`` is given.
         """
         with self._workspace.writing():
-            changes = self.catalog.documents.add(placed(documents), keep_queries)
+            changes = self._workspace.add(placed(documents), keep_queries)
             self._embed_new(progress)
         return changes
 
@@ -123,9 +128,13 @@ class Index:
         return removed
 
     def get(self, id_: str) -> Document:
-        """Return a document."""
-        with self.catalog.reading():
-            return self.catalog.documents.get(self.catalog.documents.number_of(id_))
+        """Return a document, or a chunk of one."""
+        return self.catalog.documents.read(id_)
+
+    def chunks(self, id_: str) -> list[Chunk]:
+        """Return the chunks of a document, in order; none where documents are not cut."""
+        documents = self.catalog.documents
+        return documents.chunks.of_document(id_) if documents.are_chunked() else []
 
     def ids(self) -> list[str]:
         """Return the ids of all documents, in the order they were added."""
@@ -137,7 +146,7 @@ class Index:
 
     def __len__(self) -> int:
         """The number of documents."""
-        return self.catalog.documents.count()
+        return self.catalog.documents.total()
 
     def finish(self, progress: Progress | None = None) -> None:
         """Continue work that was interrupted, and try again what the embedder refused."""
@@ -268,6 +277,7 @@ class Index:
         exact: bool = False,
         expand: QueryMethod | None = None,
         vectors: Vectors | None = None,
+        chunks: bool = False,
         **settings: Any,
     ) -> Hits:
         """Return the best k documents for each query, texts or vectors (n, dim).
@@ -279,7 +289,8 @@ class Index:
         ``sharp`` where the index has query sets, else ``trad``. Large indexes score candidates
         only, unless ``exact``.
         ``expand``, such as ``HyDE("openai:…")``, has a language model refine the queries first.
-        ``vectors`` replace the embedding of texts; vectors alone have no words.
+        ``vectors`` replace the embedding of texts; vectors alone have no words. Where documents are
+        cut, each is as good as its best chunk; with ``chunks`` each hit is a chunk.
         """
         k, filter_ = check_count("k", k), None if where is None else read_filter(where)
         queries = as_queries(queries)
@@ -293,7 +304,7 @@ class Index:
                 warnings.warn(refined.failure_message(), stacklevel=2)
             vectors = refined.vectors
         texts, rows = texts_and_vectors(queries, vectors, chosen, self.dim, self.embed_queries)
-        return self.searcher.search(rows, texts, k, chosen, exact, fields, filter_)
+        return self.searcher.search(rows, texts, k, chosen, exact, fields, filter_, not chunks)
 
     def explain(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from strop.methods import (
 from strop.search.contrast import contrast_rate
 from strop.search.explain import Explanation, explain
 from strop.search.filtered import Selected, Selections
+from strop.search.grouping import Groups, best_documents
 from strop.search.hits import read_hits
 from strop.search.layout import Layout
 from strop.search.leaks import Embed, drop_leaks
@@ -112,7 +114,7 @@ class Searcher:
     def __init__(self, catalog: Catalog, fixed: tuple[Snapshot, Removed] | None = None) -> None:
         self.catalog = catalog
         self.views = Views(catalog, fixed)
-        self._selections = Selections(catalog)
+        self._selections, self._groups = Selections(catalog), Groups(catalog)
         self._codes: Any = None
 
     def close(self) -> None:
@@ -249,29 +251,38 @@ class Searcher:
         exact: bool = False,
         fields: Sequence[str] = (),
         where: Filter | None = None,
+        by_document: bool = False,
     ) -> Hits:
         """Return the best k documents that match ``where`` for each query, with some fields.
 
-        ``query_texts`` may be empty; words do not count then.
+        ``query_texts`` may be empty; words do not count then. Where documents are cut, hits are
+        chunks unless ``by_document``.
         """
         if not query_texts:
             method = replace(method, words=0.0)
         with self.catalog.reading():  # scores and documents must be of the same moment
             view = self.views.of(method)
             selected = None if where is None else self._selections.of(view.snapshot, where)
-            folder = self._folder(view, method, k, exact, selected)
+            by_document = by_document and self.catalog.documents.are_chunked()
+            layout = view.layout if selected is None else selected.layout(view.layout)
+
+            def best(n: int) -> tuple[Floats, Ints]:
+                folder = self._folder(view, method, n, exact, selected)
+                scores, places = folder.best(query_vectors, query_texts, n, method)
+                return scores, places if selected is None else selected.places[places]
+
             with np.errstate(over="ignore", invalid="ignore"):  # of damaged rows: verified below
-                scores, places = folder.best(query_vectors, query_texts, k, method)
-            moved = (
-                folder.layout.moved(query_vectors, method) if "passage" in fields else query_vectors
-            )
-            if selected is not None:
-                places = selected.places[places]
+                scores, places = (
+                    best_documents(best, partial(self._groups.of, view.snapshot), k, layout.size)
+                    if by_document
+                    else best(k)
+                )
+            moved = layout.moved(query_vectors, method) if "passage" in fields else query_vectors
             if method.bm25 != "only" and not self.views.fixed:
                 self._verify(view, method, np.unique(places))
             return read_hits(
                 self.catalog, self.views, view, method, moved, query_texts,
-                (scores, places), fields,
+                (scores, places), fields, by_document,
             )  # fmt: skip
 
     def _verify(self, view: View, method: Method, places: Ints) -> None:

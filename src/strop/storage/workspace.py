@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from strop.errors import BadIndex, BadInput, IndexBusy, IndexDamaged, StropError
 from strop.storage.catalog import Catalog
 from strop.storage.check import Check
 from strop.storage.compaction import compact
+from strop.storage.cutting import checked_chunking, decide, splitter
 from strop.storage.database import Database
+from strop.storage.documents import AUTO
 from strop.storage.intake import (
     CATALOG,
     EmbedderSpec,
@@ -34,7 +36,7 @@ from strop.storage.snapshot import keep_cache
 from strop.storage.trust import consent, needs_consent, trusted_options
 from strop.storage.vectors import VECTOR_FILE, cannot_write, check_stored
 from strop.storage.word_index import word_settings
-from strop.types import Progress
+from strop.types import Changes, Document, Progress
 from strop.words.languages import given_language
 
 
@@ -63,9 +65,11 @@ class Workspace:
         options: Mapping[str, Any],
         query_vectors: str,
         language: str | None = None,
+        chunking: str | None = AUTO,
     ) -> Workspace:
         """Make an empty index in a new folder (``Index.create``)."""
         check_stored(query_vectors)
+        chunking = checked_chunking(chunking)
         given = {"words": word_settings(given_language(language), None)} if language else {}
         if (folder / CATALOG).exists():
             raise BadIndex(f"{folder} is an index already: open it, or choose another folder")
@@ -79,6 +83,7 @@ class Workspace:
                 if (folder / CATALOG).exists():  # made by another process meanwhile
                     raise BadIndex(f"{folder} is an index already: open it, or choose another")
                 index_id = uuid4().hex
+                given |= {"chunking": chunking} if chunking else {}
                 settings = {"embedder": about, "query_vectors": query_vectors, **given}
                 Database.create(folder / CATALOG, {**settings, "index_id": index_id})
         except Timeout:
@@ -166,6 +171,16 @@ class Workspace:
             self._sweep()
             yield
             keep_cache(self.catalog)
+
+    def add(self, documents: Iterable[tuple[Document, str]], keep_queries: bool) -> Changes:
+        """Within ``writing``: store documents, cut into chunks if the index has any."""
+        with self.catalog.writing():
+            chunking = self.catalog.settings.get("chunking")
+            if chunking == AUTO:
+                chunking, documents = decide(documents, self.embedder)
+                self.catalog.settings.put(chunking=chunking)
+            split = None if chunking is None else splitter(chunking, self.embedder)
+            return self.catalog.documents.add(documents, keep_queries, split)
 
     def augment(self, style: str, progress: Progress | None = None) -> None:
         """Embed each document's text with its queries of the set ``style`` appended."""
