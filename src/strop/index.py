@@ -17,6 +17,7 @@ from strop.filters import read_filter
 from strop.io.sentences import MOST
 from strop.methods import Method, check_count
 from strop.references.settings import ReferenceSettings
+from strop.search.chunk_queries import lists_by_chunk
 from strop.search.explain import Explanation
 from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
 from strop.search.sampling import recall
@@ -134,7 +135,7 @@ class Index:
     def chunks(self, id_: str) -> list[Chunk]:
         """Return the chunks of a document, in order; none where documents are not cut."""
         documents = self.catalog.documents
-        return documents.chunks.of_document(id_) if documents.are_chunked() else []
+        return documents.chunks.read(documents.numbers_of(id_))
 
     def ids(self) -> list[str]:
         """Return the ids of all documents, in the order they were added."""
@@ -181,10 +182,14 @@ class Index:
     ) -> tuple[int, int, list[str]]:
         """Import queries written elsewhere as the set ``style``; a new list replaces the old one.
 
-        ``lists`` maps document ids to queries, or yields (place, id, queries). Returns the
-        numbers of lists and queries, and the unknown ids.
+        ``lists`` maps document ids to queries, or yields (place, id, queries). A query for a
+        document that is cut goes to its nearest chunk. Returns the numbers of lists and queries,
+        and the unknown ids.
         """
         with self._workspace.writing():
+            if self.catalog.documents.are_chunked():
+                views = self.searcher.views
+                lists = lists_by_chunk(self.catalog, views, lists, style, self.embed_queries)
             imported = self.catalog.sets.import_lists(style, lists, n)
             self._embed_new(progress)
         return imported
@@ -224,8 +229,7 @@ class Index:
 
     def queries_of(self, id_: str) -> dict[str, list[str]]:
         """Return a document's stored queries by set, also those of an older text."""
-        with self.catalog.reading():
-            return self.catalog.sets.of_document(self.catalog.documents.number_of(id_))
+        return self.catalog.sets.of_rows(self.catalog.documents.numbers_of(id_))
 
     def query_lists(self, name: str) -> Iterator[tuple[str, list[str]]]:
         """Yield (document id, queries) of a set, in the order the documents were added."""

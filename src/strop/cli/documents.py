@@ -43,6 +43,12 @@ from strop.io.files import filled_lines, shown_name
     click.option(
         "--language", help="Language of the words of a new index, such as german.  [detected]"
     ),
+    click.option(
+        "--chunk",
+        metavar="SIZE:OVERLAP",
+        help="Cut the documents of a new index into chunks of so many tokens, such as 200:40; none"
+        " keeps them whole.  [where they are much longer than what the embedder reads]",
+    ),
     CORPUS,
 )
 def build(
@@ -54,6 +60,7 @@ def build(
     queries: str,
     query_vectors: str | None,
     language: str | None,
+    chunk: str | None,
     **reading: Any,
 ) -> Answer:
     """Index CORPUS and sharpen it.
@@ -86,9 +93,14 @@ def build(
         if language is not None:
             raise click.UsageError(f"{path} exists and keeps the language of its words")
         index = Index.open(path, embedder, **settings)
+        if chunk is not None and chunk != (has := index.info()["chunking"] or "none"):
+            index.close()
+            raise click.UsageError(
+                f"{path} exists and keeps its chunks ({has}); for others build another index"
+            )
     else:
-        form = query_vectors or "int8"
-        index = Index.create(path, embedder or "wordllama", form, language, **settings)
+        form = query_vectors or "int8", language, None if chunk == "none" else chunk or "auto"
+        index = Index.create(path, embedder or "wordllama", *form, **settings)
     with index:
         try:
             with progress_bars() as progress:
@@ -196,10 +208,12 @@ def show(path: Path, id_: str) -> Answer:
 
     with open_index(path) as index:
         document, queries = index.get(id_), index.queries_of(id_)
-        references = index.references_of(id_)
+        chunks = index.chunks(id_)
+        references = index.references_of(id_) if len(chunks) < 2 else None
     chosen = asdict(references) if references else None
     value = {**asdict(document), "queries": queries, "references": chosen}
-    return Answer(value, partial(print_document, document, queries, references))
+    value |= {"chunks": [one.to_dict() for one in chunks]} if chunks else {}
+    return Answer(value, partial(print_document, document, queries, references, chunks))
 
 
 @verb(

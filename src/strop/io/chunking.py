@@ -155,15 +155,15 @@ class _Atoms:
         for kind in (_PARAGRAPH, _SENTENCE):  # overlaps are made of sentences
             parts = [piece for part in parts for piece in _cut(text, *part, kind)]
         done: list[tuple[int, int, int, int]] = []
-        for kind in (_LINE, _WORD, _ANYWHERE, None):
+        for finer in (_LINE, _WORD, _ANYWHERE, None):
             counts = count([text[start:end] for start, end, _ in parts])
             counted = list(zip(parts, counts, strict=True))
-            done += [(*part, n) for part, n in counted if n <= size or kind is None]
+            done += [(*part, n) for part, n in counted if n <= size or finer is None]
             parts = [
                 piece
                 for part, n in counted
-                if n > size and kind is not None
-                for piece in _cut(text, *part, kind)
+                if n > size and finer is not None
+                for piece in _cut(text, *part, finer)
             ]
         done.sort()
         self._starts = [start for start, _, _, _ in done] + [len(text)]
@@ -181,29 +181,33 @@ class _Atoms:
     def pack(self, first: int, behind: int, chunking: Chunking) -> list[tuple[int, int]]:
         """Return the places of the chunks of some parts."""
         chunks: list[tuple[int, int]] = []
-        begin = first
+        begin = done = first
         while True:
             end = max(begin + 1, self._reach(begin, chunking.size))
             if end >= behind:
                 chunks.append((self._starts[begin], self._starts[behind]))
                 return chunks
-            end = self._best_end(begin, end, chunking.size)
-            chunks.append((self._starts[begin], self._starts[end]))
-            begin = self._overlapping(begin, end, chunking.overlap)
+            done = self._best_end(begin, done + 1, end, chunking.size)
+            chunks.append((self._starts[begin], self._starts[done]))
+            begin = self._overlapping(begin, done, chunking)
 
     def _reach(self, begin: int, size: int) -> int:
         """Return behind which part so many tokens end."""
         return bisect_left(self._before, self._before[begin] + size + 1) - 1
 
-    def _best_end(self, begin: int, end: int, size: int) -> int:
+    def _best_end(self, begin: int, least: int, end: int, size: int) -> int:
         """Return the best place to cut in the second half of a chunk, the last of its kind."""
-        half = [at for at in range(begin + 1, end + 1) if 2 * self.tokens(begin, at) >= size]
+        half = [at for at in range(least, end + 1) if 2 * self.tokens(begin, at) >= size]
         return min(half or [end], key=lambda at: (self._kinds[at - 1], -at))
 
-    def _overlapping(self, begin: int, end: int, overlap: int) -> int:
-        """Return where the chunk after the one that ends at ``end`` begins."""
+    def _overlapping(self, begin: int, end: int, chunking: Chunking) -> int:
+        """Return where the chunk after the one that ends at ``end`` begins; it must get further."""
         at = end
-        while at - 1 > begin and self.tokens(at - 1, end) <= overlap:
+        while (
+            at - 1 > begin
+            and self.tokens(at - 1, end) <= chunking.overlap
+            and self.tokens(at - 1, end + 1) <= chunking.size
+        ):
             at -= 1
         return at
 

@@ -57,6 +57,8 @@ def best_documents(
         firsts = [np.sort(np.unique(row, return_index=True)[1])[:k] for row in groups]
         fewest = min((len(one) for one in firsts), default=0)
         if fewest >= k or depth >= size:
-            chosen = np.array([one[:fewest] for one in firsts], np.int64).reshape(-1, fewest)
+            chosen = np.array([one[:fewest] for one in firsts], np.int64).reshape(
+                len(firsts), fewest
+            )
             return np.take_along_axis(scores, chosen, 1), np.take_along_axis(places, chosen, 1)
         depth = min(size, FIRST * depth)

@@ -79,31 +79,23 @@ class _Chunks:
         chunks = catalog.documents.chunks
         self._rows = chunks.rows(numbers) if catalog.documents.are_chunked() else {}
         wholes = {row.whole for row in self._rows.values()}
-        self._ids = chunks.ids(wholes) if wholes else {}
+        self.document_ids = catalog.documents.document_ids_of(numbers) if wholes else {}
         self._by_document = by_document
         self._wholes = chunks.documents(wholes) if by_document and whole_texts else {}
-
-    @property
-    def document_ids(self) -> dict[int, str]:
-        """The ids of the documents, by the row of a chunk."""
-        return {
-            number: self._ids[row.whole]
-            for number, row in self._rows.items()
-            if row.whole in self._ids
-        }
 
     def completed(self, hit: Hit, number: int) -> Hit:
         """Return the hit of a chunk's row with its chunk, or that of its document."""
         row = self._rows.get(number)
         if row is None:
             return hit
-        chunk = Chunk(hit.id, self._ids[row.whole], hit.text, row.start, row.end, row.headings)
+        document = self.document_ids[number]
+        chunk = Chunk(hit.id, document, hit.text, row.start, row.end, row.headings)
         passage = hit.passage
         if passage is not None and passage.start is not None and passage.end is not None:
             place = row.start + passage.start, row.start + passage.end
             passage = Passage(passage.text, *place, passage.source)
         if self._by_document:
-            whole = self._wholes.get(row.whole) or Document(chunk.document, "")
+            whole = self._wholes.get(row.whole) or Document(document, "")
             hit = replace(hit, id=whole.id, title=whole.title, text=whole.text)
         return replace(hit, passage=passage, chunk=chunk)
 

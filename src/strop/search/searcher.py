@@ -358,28 +358,35 @@ class Searcher:
     def explain(
         self, query_vector: Vectors, query_text: str, id_: str, method: Method
     ) -> Explanation:
-        """Say how much each stored query of a document moved its score for a query."""
+        """Say how much each stored query of a document, or of its best chunk, moved its score."""
         if method.weighting == "none":
             raise BadInput(f"{method.name} uses no stored queries: there is nothing to explain")
         if method.bm25 != "no":
             raise BadInput(f"{method.name} fuses ranks, which no stored query moves: explain sharp")
         with self.catalog.reading():
             view = self.views.of(method)
-            place = self._place(view, id_)
-            number = int(view.snapshot.numbers[place])
-            texts = [
-                (name, text)
-                for name in view.names
-                for text in self.views.texts_of(self.require(name), number)[: method.n]
-            ]
-            added = 0.0
-            if method.words and query_text:
-                share = self.views.words(method).of(query_text).at(np.array([place]))
-                added = method.words * float(share[0])
-            return explain(
-                id_, view.layout.moved(query_vector[None], method)[0], view.layout.document(place),
-                view.layout.queries(place), texts, method, added,
-            )  # fmt: skip
+            ids = self.catalog.documents.ids_of(self.catalog.documents.numbers_of(id_)).values()
+            parts = [self._explain(view, query_vector, query_text, one, method) for one in ids]
+        return max(parts, key=lambda part: part.score)
+
+    def _explain(
+        self, view: View, query_vector: Vectors, query_text: str, id_: str, method: Method
+    ) -> Explanation:
+        place = self._place(view, id_)
+        number = int(view.snapshot.numbers[place])
+        texts = [
+            (name, text)
+            for name in view.names
+            for text in self.views.texts_of(self.require(name), number)[: method.n]
+        ]
+        added = 0.0
+        if method.words and query_text:
+            share = self.views.words(method).of(query_text).at(np.array([place]))
+            added = method.words * float(share[0])
+        return explain(
+            id_, view.layout.moved(query_vector[None], method)[0], view.layout.document(place),
+            view.layout.queries(place), texts, method, added,
+        )  # fmt: skip
 
     # -- documents ------------------------------------------------------------------------
 

@@ -200,6 +200,14 @@ class Documents:
             )
         )
 
+    def document_ids_of(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Return by number the ids of the documents that rows, or chunks, belong to."""
+        if not self.are_chunked():
+            return self.ids_of(numbers)
+        rows = self.chunks.rows(numbers)
+        ids = self.chunks.ids({row.whole for row in rows.values()})
+        return {number: ids[row.whole] for number, row in rows.items() if row.whole in ids}
+
     def count(self) -> int:
         """Return the number of rows: documents, or their chunks."""
         return self._settings.number("documents")

@@ -88,7 +88,11 @@ class Facets:
         rows: list[tuple[int]] = []
         for id_ in set(node.ids):
             with suppress(UnicodeEncodeError):  # a lone surrogate; no stored id has one
-                rows += connection.execute("SELECT number FROM documents WHERE id = ?", (id_,))
+                rows += connection.execute(
+                    "SELECT number FROM documents WHERE id = ?1 UNION ALL"
+                    " SELECT number FROM chunks JOIN wholes USING (whole) WHERE id = ?1",
+                    (id_,),
+                )
         return _numbers(rows)
 
     @staticmethod

@@ -70,7 +70,9 @@ class Workspace:
         """Make an empty index in a new folder (``Index.create``)."""
         check_stored(query_vectors)
         chunking = checked_chunking(chunking)
-        given = {"words": word_settings(given_language(language), None)} if language else {}
+        given: dict[str, Any] = (
+            {"words": word_settings(given_language(language), None)} if language else {}
+        )
         if (folder / CATALOG).exists():
             raise BadIndex(f"{folder} is an index already: open it, or choose another folder")
         if folder.exists() and not is_left_over(folder):
