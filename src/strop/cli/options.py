@@ -145,6 +145,18 @@ CORPUS = together(
         help="Column separator of a CSV file, such as ';' or tab.  [guessed from the header]",
     ),
     click.option(
+        "--include",
+        multiple=True,
+        metavar="PATTERN",
+        help="Of a folder only files such as '*.md' or 'docs/*' (repeatable).",
+    ),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="Of a folder no files or folders such as drafts or '*.pdf' (repeatable).",
+    ),
+    click.option(
         "--max-document-bytes",
         type=COUNT,
         default=64_000_000,
