@@ -17,7 +17,6 @@ from strop.filters import read_filter
 from strop.io.sentences import MOST
 from strop.methods import Method, check_count
 from strop.references.settings import ReferenceSettings
-from strop.search.chunk_queries import lists_by_chunk
 from strop.search.explain import Explanation
 from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
 from strop.search.sampling import recall
@@ -66,9 +65,8 @@ class Index:
 
         ``query_vectors``: how vectors of query sets are stored, ``int8`` or ``float32``.
         ``language``, such as ``german``, decides how words are stemmed; it is detected otherwise.
-        ``chunking`` cuts documents: ``"200:40"`` into chunks of at most 200 tokens, 40 of them
-        shared with the one before; None keeps them whole; ``auto`` cuts them if the first ones
-        added are much longer than what the embedder reads, and says so.
+        ``chunking``: ``"200:40"`` cuts documents into chunks of at most 200 tokens, 40 of them of
+        the one before; None keeps them whole; ``auto`` decides by the first ones, and says so.
         """
         form = query_vectors, language, chunking
         return cls(Workspace.create(Path(path), embedder, options, *form))
@@ -77,7 +75,10 @@ class Index:
     def open(
         cls, path: str | os.PathLike[str], /, embedder: EmbedderSpec | None = None, **options: Any
     ) -> Index:
-        """Open an index. Its embedder is loaded when first needed, unless one is given."""
+        """Open an index. Its embedder is loaded when first needed, unless one is given.
+
+        ``wait``: so many seconds to wait for another writer. Other ``options``: the embedder's.
+        """
         return cls(Workspace.open(Path(path), embedder, options))
 
     def close(self) -> None:
@@ -107,11 +108,22 @@ class Index:
         """Add documents; one with a known id replaces the old one if it differs.
 
         All are stored or, on bad input, none. With a document may come its place in a file, for
-        error messages. Queries imported or generated for an older text are not used until they are
-        renewed, unless ``keep_queries`` is given.
+        messages. Queries given for an older text are not used, unless ``keep_queries``.
         """
         with self._workspace.writing():
             changes = self._workspace.add(placed(documents), keep_queries)
+            self._embed_new(progress)
+        return changes
+
+    def sync(self, folder: str | Path, *, remove: bool = True, **options: Any) -> Changes:
+        """Add the files of a folder that are new or changed, remove the documents of those gone.
+
+        Other documents stay. ``options``: ``include``, ``exclude`` (patterns such as ``*.md``),
+        ``keep_queries`` and ``progress`` as in ``add``, ``max_document_bytes``.
+        """
+        progress = options.pop("progress", None)
+        with self._workspace.writing():
+            changes = self._workspace.sync(Path(folder), remove, **options)
             self._embed_new(progress)
         return changes
 
@@ -182,15 +194,12 @@ class Index:
     ) -> tuple[int, int, list[str]]:
         """Import queries written elsewhere as the set ``style``; a new list replaces the old one.
 
-        ``lists`` maps document ids to queries, or yields (place, id, queries). A query for a
-        document that is cut goes to its nearest chunk. Returns the numbers of lists and queries,
-        and the unknown ids.
+        ``lists`` maps document ids to queries, or yields (place, id, queries); a query goes to the
+        nearest chunk. Returns the numbers of lists and queries, and the unknown ids.
         """
         with self._workspace.writing():
-            if self.catalog.documents.are_chunked():
-                views = self.searcher.views
-                lists = lists_by_chunk(self.catalog, views, lists, style, self.embed_queries)
-            imported = self.catalog.sets.import_lists(style, lists, n)
+            by_row = self.searcher.lists_by_row(lists, style, self.embed_queries)
+            imported = self.catalog.sets.import_lists(style, by_row, n)
             self._embed_new(progress)
         return imported
 
@@ -255,8 +264,8 @@ class Index:
     ) -> int:
         """Choose contrastive references where missing or out of date; return of how many documents.
 
-        Without ``settings`` those of the last time are used, at first the paper's. ``method``
-        finds neighbours: ``exact``, ``cells`` (approximate) or ``auto``, by size.
+        ``settings``: by default the last ones, at first the paper's. ``method`` finds neighbours:
+        ``exact``, ``cells`` (approximate) or ``auto``, by size.
         """
         from strop.references.updates import update_references  # compiled: slow to load
 
@@ -287,14 +296,12 @@ class Index:
         """Return the best k documents for each query, texts or vectors (n, dim).
 
         ``for hit in index.search("a question")[0]`` gives the hits of the first query, with those
-        ``fields`` that are named. ``where`` is a filter on metadata, such as
-        ``{"year": {"$gte": 2020}}`` (docs/python.md). ``method`` is a name of ``METHODS`` with
-        optional settings (``"sharp:alpha=2"``, or ``alpha=2`` as an argument); without one it is
-        ``sharp`` where the index has query sets, else ``trad``. Large indexes score candidates
-        only, unless ``exact``.
+        ``fields`` that are named. ``where`` is a filter such as ``{"year": {"$gte": 2020}}``.
+        ``method`` is a name of ``METHODS`` with optional settings (``"sharp:alpha=2"``, or
+        ``alpha=2`` as an argument). Large indexes score candidates only, unless ``exact``.
         ``expand``, such as ``HyDE("openai:…")``, has a language model refine the queries first.
-        ``vectors`` replace the embedding of texts; vectors alone have no words. Where documents are
-        cut, each is as good as its best chunk; with ``chunks`` each hit is a chunk.
+        ``vectors`` replace the embedding of texts; vectors alone have no words. Documents that are
+        cut are as good as their best chunk; with ``chunks`` each hit is a chunk.
         """
         k, filter_ = check_count("k", k), None if where is None else read_filter(where)
         queries = as_queries(queries)
@@ -309,6 +316,12 @@ class Index:
             vectors = refined.vectors
         texts, rows = texts_and_vectors(queries, vectors, chosen, self.dim, self.embed_queries)
         return self.searcher.search(rows, texts, k, chosen, exact, fields, filter_, not chunks)
+
+    async def asearch(self, *args: Any, **options: Any) -> Hits:
+        """Search (``search``) in a thread, for asyncio; a cancelled task does not wait for it."""
+        import asyncio  # slow to load
+
+        return await asyncio.to_thread(self.search, *args, **options)
 
     def explain(
         self,
@@ -341,19 +354,13 @@ class Index:
     def refine(
         self, queries: str | Sequence[str] | Vectors, expand: QueryMethod, **options: Any
     ) -> Refined:
-        """Have a language model refine queries; ``search`` takes the resulting vectors.
-
-        ``options`` are those of ``strop.expand.methods.refine``: ``where``, ``budget`` and others.
-        """
+        """Have a language model refine queries (``expand.methods.refine``), for ``search``."""
         from strop.expand.methods import refine
 
         return refine(queries, expand, self.searcher, self._workspace.pipeline.embed, **options)
 
     def without_leaks(self, query_vectors: Vectors, gate: float) -> tuple[Index, dict[str, int]]:
-        """Return a view without generated queries close to a test query, and how many of each set.
-
-        Close: the cosine to one of ``query_vectors`` (n, dim) is ``gate`` or more.
-        """
+        """Return a view without generated queries at a cosine ``gate`` to test ones; how many."""
         view = self.searcher.without_leaks(query_vectors, gate, self._workspace.pipeline.embed)
         return Index(self._workspace, view[0]), view[1]
 
@@ -377,10 +384,7 @@ class Index:
         return problems
 
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> int:
-        """Free the space of vectors and texts that nothing uses; return how many bytes.
-
-        ``query_vectors``: see ``create``. Precision once lost does not come back.
-        """
+        """Free unused space; return how many bytes. ``query_vectors``: see ``create``."""
         with self._workspace.writing():
             before = sizes(self.catalog)["total"]
             self._workspace.compact(progress, query_vectors)

@@ -67,12 +67,16 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Changes:
-    """How many documents ``Index.add`` found new, changed and unchanged; ``empty`` have no text."""
+    """How many documents ``Index.add`` found new, changed and unchanged; ``empty`` have no text.
+
+    ``removed``: those whose files are gone (``Index.sync``).
+    """
 
     new: int
     changed: int
     unchanged: int
     empty: int
+    removed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,7 +284,7 @@ class Windowed(Bag):
 
     name, revision, dim = "windowed", "", 32
     options: Mapping[str, object] = {}
-    window = 20
+    window = 16
 
     def prompt(self, kind: str) -> str:
         return ""
@@ -298,19 +298,19 @@ class Windowed(Bag):
         return [len(text.split()) for text in texts]
 
 
-@pytest.mark.parametrize(("long", "chunking"), [(0, None), (1, None), (3, "15:3")])
+@pytest.mark.parametrize(("long", "chunking"), [(0, None), (1, None), (3, "12:2")])
 def test_documents_much_longer_than_the_window_are_cut(
     tmp_path: Path, recwarn: pytest.WarningsRecorder, long: int, chunking: str | None
 ) -> None:
     short = [{"id": str(n), "text": article(n, 2)} for n in range(40 - long)]
     with Index.create(tmp_path / "index", Windowed()) as index:
         assert index.info()["chunking"] == "auto"
-        index.add([*short, *({"id": f"l{n}", "text": article(n)} for n in range(long))])
+        index.add([*short, *({"id": f"l{n}", "text": article(n, 10)} for n in range(long))])
         assert index.info()["chunking"] == chunking
         said = [str(one.message) for one in recwarn if "--chunk none" in str(one.message)]
         assert len(said) == (chunking is not None)
         if chunking:
-            assert "3 of the first 40 documents are more than 2 times as long as the 20" in said[0]
+            assert "3 of the first 40 documents are more than 8 times as long as the 16" in said[0]
         index.add([{"id": "more", "text": article(99, 30)}])
         assert (len(index.chunks("more")) > 1) == (chunking is not None)
 

@@ -18,6 +18,7 @@ from strop.cli.options import (
     LABELLED,
     MEASURES,
     SCORING,
+    WRITTEN_INDEX,
     Answer,
     read_labelled,
     split_option,
@@ -107,7 +108,7 @@ def eval_(
 
 
 @verb(
-    INDEX,
+    WRITTEN_INDEX,
     click.option("--labels", metavar="DATASET", help="Choose by the labelled queries of DATASET."),
     LABELLED,
     click.option("--queries", default=1000, help="Stored queries to use per set."),

@@ -19,6 +19,7 @@ from strop.cli.options import (
     INDEX,
     MODEL,
     PROFILE,
+    WRITTEN_INDEX,
     Answer,
     given_price,
     load_model,
@@ -75,7 +76,7 @@ _PROMPT = together(
 
 
 @verb(
-    INDEX,
+    WRITTEN_INDEX,
     click.option("--style", help="contrastive, simple, negative; sentences; or a name for --file."),
     click.option("--file", help='Lines {"id": …, "queries": […]}; - for standard input.'),
     click.option("--n", type=COUNT, help="From a file or sentences: at most N for each document."),

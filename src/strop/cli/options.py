@@ -127,6 +127,24 @@ def split_option(flag: str, **more: Any) -> Callable[[F], F]:
 COUNT = click.IntRange(1)
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 INDEX = click.argument("path", metavar="INDEX", type=Path)
+WAIT = click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=0,
+    metavar="SECONDS",
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update(wait=value),
+    help="Wait so long for another process that writes to INDEX.",
+)
+WRITTEN_INDEX = together(INDEX, WAIT)
+
+
+def waiting_time() -> float:
+    """Return the seconds that ``--wait`` gave, 0 where the verb has no such option."""
+    context = click.get_current_context(silent=True)
+    return 0 if context is None else float(context.meta.get("wait", 0))
+
+
 DATASET = click.argument("dataset")
 
 CORPUS = together(

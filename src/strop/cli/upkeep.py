@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from strop.cli.common import open_index, set_aside, waiting_for_vectors
-from strop.cli.options import COUNT, INDEX, Answer, verb
+from strop.cli.options import COUNT, INDEX, WRITTEN_INDEX, Answer, verb
 from strop.cli.progress import progress_bars
 from strop.common.text import counted, human_bytes
 
@@ -28,7 +28,7 @@ def info(path: Path) -> Answer:
 
 
 @verb(
-    INDEX,
+    WRITTEN_INDEX,
     click.option("--repair", is_flag=True, help="Compute damaged vectors again from the catalog."),
     click.option("--recall", is_flag=True, help="Also compare fast searches with exact ones."),
     click.option(
@@ -82,7 +82,7 @@ def _checked(path: Path, result: dict[str, Any], unfinished: str) -> Iterator[st
 
 
 @verb(
-    INDEX,
+    WRITTEN_INDEX,
     click.option(
         "--query-vectors",
         type=click.Choice(["int8", "float32"]),
@@ -105,7 +105,7 @@ def compact(path: Path, query_vectors: str | None) -> Answer:
 
 
 @verb(
-    INDEX,
+    WRITTEN_INDEX,
     click.option("--drop", metavar="NAME", help="Drop this set, its queries and vectors."),
     click.option("--rename", nargs=2, metavar="OLD NEW", help="Give a set another name."),
 )

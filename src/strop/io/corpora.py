@@ -118,6 +118,11 @@ def read_corpus_with_places(
     return (Sourced(_document(record, where, *fields), where) for where, record in records)
 
 
+def is_folder_of_files(source: PathLike, format: str | None = None) -> bool:
+    """Tell whether a corpus is a folder of files, which ``Index.sync`` can follow."""
+    return _find_corpus(os.fspath(source), format)[0] == "text"
+
+
 def _find_corpus(path: str, format: str | None) -> tuple[str, str]:
     """Return the format of a corpus and the path of the file or folder to read."""
     if format is not None and format not in FORMATS:

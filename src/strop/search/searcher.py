@@ -8,7 +8,7 @@ is small, and where it is large the documents that the prefilter and the words p
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from strop.methods import (
     parse_method,
     sharp_with,
 )
+from strop.search.chunk_queries import Lists, lists_by_chunk
 from strop.search.contrast import contrast_rate
 from strop.search.explain import Explanation, explain
 from strop.search.filtered import Selected, Selections
@@ -389,6 +390,14 @@ class Searcher:
         )  # fmt: skip
 
     # -- documents ------------------------------------------------------------------------
+
+    def lists_by_row(
+        self, lists: Lists, style: str, embed: Callable[[list[str]], Vectors]
+    ) -> Lists:
+        """Return lists of queries by row: of documents that are cut, by chunk."""
+        if not self.catalog.documents.are_chunked():
+            return lists
+        return lists_by_chunk(self.catalog, self.views, lists, style, embed)
 
     def vector_of(self, id_: str) -> Vectors:
         """Return a document's own vector (dim,)."""

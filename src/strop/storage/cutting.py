@@ -19,8 +19,9 @@ from strop.storage.documents import AUTO
 from strop.types import Document
 
 SAMPLE = 1000
-LONG = 2
-"""Documents that are cut by themselves have more than so many windows of the embedder."""
+LONG = 8
+"""Windows of the embedder. A shorter document has at most a hundred sentences or so, which cover
+it: cut, it is ranked no better (docs/log.md). Those of a longer one are joined, not read whole."""
 LONG_SHARE = 0.05
 MOST_TOKENS = 400
 Placed = tuple[Document, str]
@@ -50,7 +51,7 @@ def decide(documents: Iterable[Placed], embedder: Embedder) -> tuple[str | None,
     both = chain(sample, remaining)
     if long <= LONG_SHARE * len(sample):
         return None, both
-    size = min(window * 25 // 32, MOST_TOKENS)  # the title needs room too
+    size = max(10, min(window * 25 // 32, MOST_TOKENS))  # the title needs room too
     chunking = Chunking(size, size // 5)
     warnings.warn(
         f"{long:,} of the first {len(sample):,} documents are more than {LONG} times as long as the"

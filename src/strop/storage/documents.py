@@ -69,6 +69,8 @@ class Documents:
                     outcomes[rows.put(document, metadata)[1]] += 1
                 else:
                     outcomes[self.chunks.put(rows, document, metadata, split, place)] += 1
+            # Their texts may not be those of files any more (manifest.py).
+            connection.execute("DELETE FROM manifest WHERE id IN (SELECT id FROM temp.seen)")
             connection.execute("DROP TABLE temp.seen")
             rows.finish()
         kinds = ("new", "changed", "unchanged", "empty")
@@ -88,6 +90,7 @@ class Documents:
                 self.chunks.remove(rows, ids)
             else:
                 rows.remove(sorted({self.number_of(id_) for id_ in ids}))
+            connection.executemany("DELETE FROM manifest WHERE id = ?", [(id_,) for id_ in ids])
             rows.finish()
 
     def keep_only(self, ids: Iterable[str]) -> int:

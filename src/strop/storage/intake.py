@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -63,6 +64,13 @@ def checked_record(index: Path, record: Any) -> dict[str, Any]:
         )
     checked: dict[str, Any] = record
     return checked
+
+
+def check_wait(wait: float) -> float:
+    """Refuse what is no number of seconds to wait for a lock."""
+    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait < math.inf:
+        raise BadInput(f"wait is a number of seconds of 0 or more, not {wait!r}")
+    return wait
 
 
 def check_style(style: str) -> None:

@@ -35,6 +35,12 @@ CREATE TABLE chunks (
     headings TEXT NOT NULL
 );
 CREATE INDEX chunks_of_wholes ON chunks (whole, start);
+CREATE TABLE manifest (
+    id       TEXT PRIMARY KEY,
+    folder   TEXT NOT NULL,
+    size     INTEGER NOT NULL,
+    modified INTEGER NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE fields (field INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE);
 CREATE TABLE facets (
     field  INTEGER NOT NULL,
