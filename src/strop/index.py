@@ -26,7 +26,7 @@ from strop.storage.references import Selected
 from strop.storage.sizes import SetSize, set_sizes, sizes
 from strop.storage.vectors import DEFAULT_STORED
 from strop.storage.workspace import Workspace
-from strop.types import HIT_FIELDS, Changes, Document, Hits, Progress, Vectors
+from strop.types import HIT_FIELDS, Changes, Chunk, Document, Hits, Progress, Vectors
 
 if TYPE_CHECKING:  # a search needs no language model
     from strop.engines.publish import Publication
@@ -60,20 +60,27 @@ class Index:
         embedder: EmbedderSpec = "wordllama",
         query_vectors: str = DEFAULT_STORED,
         language: str | None = None,
+        chunking: str | None = "auto",
         **options: Any,
     ) -> Index:
         """Make an empty index in a new folder; ``options`` are the embedder's.
 
         ``query_vectors``: how vectors of query sets are stored, ``int8`` or ``float32``.
         ``language``, such as ``german``, decides how words are stemmed; it is detected otherwise.
+        ``chunking``: ``"200:40"`` cuts documents into chunks of at most 200 tokens, 40 of them of
+        the one before; None keeps them whole; ``auto`` decides by the first ones, and says so.
         """
-        return cls(Workspace.create(Path(path), embedder, options, query_vectors, language))
+        form = query_vectors, language, chunking
+        return cls(Workspace.create(Path(path), embedder, options, *form))
 
     @classmethod
     def open(
         cls, path: str | os.PathLike[str], /, embedder: EmbedderSpec | None = None, **options: Any
     ) -> Index:
-        """Open an index. Its embedder is loaded when first needed, unless one is given."""
+        """Open an index. Its embedder is loaded when first needed, unless one is given.
+
+        ``wait``: so many seconds to wait for another writer. Other ``options``: the embedder's.
+        """
         return cls(Workspace.open(Path(path), embedder, options))
 
     def close(self) -> None:
@@ -103,11 +110,22 @@ class Index:
         """Add documents; one with a known id replaces the old one if it differs.
 
         All are stored or, on bad input, none. With a document may come its place in a file, for
-        error messages. Queries imported or generated for an older text are not used until they are
-        renewed, unless ``keep_queries`` is given.
+        messages. Queries given for an older text are not used, unless ``keep_queries``.
         """
         with self._workspace.writing():
-            changes = self.catalog.documents.add(placed(documents), keep_queries)
+            changes = self._workspace.add(placed(documents), keep_queries)
+            self._embed_new(progress)
+        return changes
+
+    def sync(self, folder: str | Path, *, remove: bool = True, **options: Any) -> Changes:
+        """Add the files of a folder that are new or changed, remove the documents of those gone.
+
+        Other documents stay. ``options``: ``include``, ``exclude`` (patterns such as ``*.md``),
+        ``keep_queries`` and ``progress`` as in ``add``, ``max_document_bytes``.
+        """
+        progress = options.pop("progress", None)
+        with self._workspace.writing():
+            changes = self._workspace.sync(Path(folder), remove, **options)
             self._embed_new(progress)
         return changes
 
@@ -125,9 +143,13 @@ class Index:
         return removed
 
     def get(self, id_: str) -> Document:
-        """Return a document."""
-        with self.catalog.reading():
-            return self.catalog.documents.get(self.catalog.documents.number_of(id_))
+        """Return a document, or a chunk of one."""
+        return self.catalog.documents.read(id_)
+
+    def chunks(self, id_: str) -> list[Chunk]:
+        """Return the chunks of a document, in order; none where documents are not cut."""
+        documents = self.catalog.documents
+        return documents.chunks.read(documents.numbers_of(id_))
 
     def ids(self) -> list[str]:
         """Return the ids of all documents, in the order they were added."""
@@ -139,7 +161,7 @@ class Index:
 
     def __len__(self) -> int:
         """The number of documents."""
-        return self.catalog.documents.count()
+        return self.catalog.documents.total()
 
     def finish(self, progress: Progress | None = None) -> None:
         """Continue work that was interrupted, and try again what the embedder refused."""
@@ -174,11 +196,12 @@ class Index:
     ) -> tuple[int, int, list[str]]:
         """Import queries written elsewhere as the set ``name``; a new list replaces the old one.
 
-        ``lists`` maps document ids to queries, or yields (place, id, queries). Returns the
-        numbers of lists and queries, and the unknown ids.
+        ``lists`` maps document ids to queries, or yields (place, id, queries); a query goes to the
+        nearest chunk. Returns the numbers of lists and queries, and the unknown ids.
         """
         with self._workspace.writing():
-            imported = self.catalog.sets.import_lists(name, lists, n)
+            by_row = self.searcher.lists_by_row(lists, name, self.embed_queries)
+            imported = self.catalog.sets.import_lists(name, by_row, n)
             self._embed_new(progress)
         return imported
 
@@ -217,8 +240,7 @@ class Index:
 
     def queries_of(self, id_: str) -> dict[str, list[str]]:
         """Return a document's stored queries by set, also those of an older text."""
-        with self.catalog.reading():
-            return self.catalog.sets.of_document(self.catalog.documents.number_of(id_))
+        return self.catalog.sets.of_rows(self.catalog.documents.numbers_of(id_))
 
     def query_lists(self, name: str) -> Iterator[tuple[str, list[str]]]:
         """Yield (document id, queries) of a set, in the order the documents were added."""
@@ -244,8 +266,8 @@ class Index:
     ) -> int:
         """Choose contrastive references where missing or out of date; return of how many documents.
 
-        Without ``settings`` those of the last time are used, at first the paper's. ``method``
-        finds neighbours: ``exact``, ``cells`` (approximate) or ``auto``, by size.
+        ``settings``: by default the last ones, at first the paper's. ``method`` finds neighbours:
+        ``exact``, ``cells`` (approximate) or ``auto``, by size.
         """
         from strop.references.updates import update_references  # compiled: slow to load
 
@@ -270,18 +292,18 @@ class Index:
         exact: bool = False,
         expand: QueryMethod | None = None,
         vectors: Vectors | None = None,
+        chunks: bool = False,
         **settings: Any,
     ) -> Hits:
         """Return the best k documents for each query, texts or vectors (n, dim).
 
         ``for hit in index.search("a question")[0]`` gives the hits of the first query, with those
-        ``fields`` that are named. ``where`` is a filter on metadata, such as
-        ``{"year": {"$gte": 2020}}`` (docs/python.md). ``method`` is a name of ``METHODS`` with
-        optional settings (``"sharp:alpha=2"``, or ``alpha=2`` as an argument); without one it is
-        ``sharp`` where the index has query sets, else ``trad``. Large indexes score candidates
-        only, unless ``exact``.
+        ``fields`` that are named. ``where`` is a filter such as ``{"year": {"$gte": 2020}}``.
+        ``method`` is a name of ``METHODS`` with optional settings (``"sharp:alpha=2"``, or
+        ``alpha=2`` as an argument). Large indexes score candidates only, unless ``exact``.
         ``expand``, such as ``HyDE("openai:…")``, has a language model refine the queries first.
-        ``vectors`` replace the embedding of texts; vectors alone have no words.
+        ``vectors`` replace the embedding of texts; vectors alone have no words. Documents that are
+        cut are as good as their best chunk; with ``chunks`` each hit is a chunk.
         """
         k, filter_ = check_count("k", k), None if where is None else read_filter(where)
         check_fields(fields)
@@ -296,7 +318,13 @@ class Index:
                 warnings.warn(refined.failure_message(), stacklevel=2)
             vectors = refined.vectors
         texts, rows = texts_and_vectors(queries, vectors, chosen, self.dim, self.embed_queries)
-        return self.searcher.search(rows, texts, k, chosen, exact, fields, filter_)
+        return self.searcher.search(rows, texts, k, chosen, exact, fields, filter_, not chunks)
+
+    async def asearch(self, *args: Any, **options: Any) -> Hits:
+        """Search (``search``) in a thread, for asyncio; a cancelled task does not wait for it."""
+        import asyncio  # slow to load
+
+        return await asyncio.to_thread(self.search, *args, **options)
 
     def explain(
         self,
@@ -329,19 +357,13 @@ class Index:
     def refine(
         self, queries: str | Sequence[str] | Vectors, expand: QueryMethod, **options: Any
     ) -> Refined:
-        """Have a language model refine queries; ``search`` takes the resulting vectors.
-
-        ``options`` are those of ``strop.expand.methods.refine``: ``where``, ``budget`` and others.
-        """
+        """Have a language model refine queries (``expand.methods.refine``), for ``search``."""
         from strop.expand.methods import refine
 
         return refine(queries, expand, self.searcher, self._workspace.pipeline.embed, **options)
 
     def without_leaks(self, query_vectors: Vectors, gate: float) -> tuple[Index, dict[str, int]]:
-        """Return a view without generated queries close to a test query, and how many of each set.
-
-        Close: the cosine to one of ``query_vectors`` (n, dim) is ``gate`` or more.
-        """
+        """Return a view without generated queries at a cosine ``gate`` to test ones; how many."""
         view = self.searcher.without_leaks(query_vectors, gate, self._workspace.pipeline.embed)
         return Index(self._workspace, view[0]), view[1]
 
@@ -365,10 +387,7 @@ class Index:
         return problems
 
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> int:
-        """Free the space of vectors and texts that nothing uses; return how many bytes.
-
-        ``query_vectors``: see ``create``. Precision once lost does not come back.
-        """
+        """Free unused space; return how many bytes. ``query_vectors``: see ``create``."""
         with self._workspace.writing():
             before = sizes(self.catalog)["total"]
             self._workspace.compact(progress, query_vectors)

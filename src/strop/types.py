@@ -22,7 +22,7 @@ Kind = Literal["document", "query"]
 Vectors: TypeAlias = "NDArray[np.float32]"
 """float32, one row per text. Rows have length one; the row of a text without words is zero."""
 
-HIT_FIELDS = ("id", "score", "title", "text", "metadata", "passage")
+HIT_FIELDS = ("id", "score", "title", "text", "metadata", "passage", "chunk")
 """What a hit has."""
 
 Progress = Callable[[str, int, int], None]
@@ -49,14 +49,39 @@ class Document:
         return f"{self.title} {self.content}".strip()
 
 
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of a document, searched by itself (docs/python.md).
+
+    ``start`` and ``end`` are its place in the document's text, ``headings`` those it stands under,
+    outermost first.
+    """
+
+    id: str
+    document: str
+    text: str
+    start: int
+    end: int
+    headings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        values = {name: getattr(self, name) for name in ("id", "document", "text", "start", "end")}
+        return {**values, "headings": list(self.headings)}
+
+
 @dataclass(frozen=True)
 class Changes:
-    """How many documents ``Index.add`` found new, changed and unchanged; ``empty`` have no text."""
+    """How many documents ``Index.add`` found new, changed and unchanged; ``empty`` have no text.
+
+    ``removed``: those whose files are gone (``Index.sync``).
+    """
 
     new: int
     changed: int
     unchanged: int
     empty: int
+    removed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +104,10 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A document that was found, as it was when it was scored."""
+    """A document, or a chunk of one, that was found, as it was when it was scored.
+
+    ``chunk`` is the part of the document that was found, None where documents are not cut.
+    """
 
     id: str
     score: float
@@ -87,13 +115,15 @@ class Hit:
     text: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     passage: Passage | None = None
+    chunk: Chunk | None = None
 
     def to_dict(self, fields: Sequence[str] = HIT_FIELDS) -> dict[str, Any]:
-        """Return it, or some of its fields, as JSON values."""
+        """Return it, or some of its fields, as JSON values; a chunk only if it has one."""
         values = {name: getattr(self, name) for name in HIT_FIELDS}
         values["metadata"] = dict(self.metadata)
         values["passage"] = self.passage and self.passage.to_dict()
-        return {name: values[name] for name in fields}
+        values["chunk"] = self.chunk and self.chunk.to_dict()
+        return {name: values[name] for name in fields if name != "chunk" or self.chunk}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from strop.common import cache
 from strop.common.cache import cache_file
 from strop.embed import CachedEmbedder, Embedder, load
-from strop.embed.base import checked_vectors
+from strop.embed.base import checked_vectors, token_counter
 from strop.errors import BadInput, StropError
 from strop.types import Kind
 
@@ -708,3 +708,29 @@ def test_nothing_is_logged(caplog: pytest.LogCaptureFixture, file: Path) -> None
     with caplog.at_level(logging.DEBUG, logger="strop"):
         CachedEmbedder(load("wordllama"), file).embed(TEXTS, "query")
     assert not caplog.records
+
+
+# -- tokens --------------------------------------------------------------------------------------
+
+
+def test_every_family_counts_tokens(make: Callable[..., Any]) -> None:
+    """Also behind what a model reads; more text has more of them."""
+    embedder = make()
+    counts = embedder.count_tokens(["", "word", "word two three", "word " * 1000])
+    assert counts[0] <= 1
+    assert counts[0] <= counts[1] < counts[2]
+    assert counts[3] >= 1000
+    assert embedder.count_tokens([]) == []
+    assert embedder.window is None or embedder.window > 0
+
+
+@given(st.text())
+def test_wordllama_counts_the_tokens_of_its_tokenizer(text: str) -> None:
+    text = text.encode("utf-8", "replace").decode()
+    encoded = WORDLLAMA.tokenizer.encode(text, add_special_tokens=False)
+    assert abs(WORDLLAMA.count_tokens([text])[0] - len(encoded.ids)) <= 1
+
+
+def test_an_embedder_that_cannot_count_is_helped() -> None:
+    cannot: Any = object()
+    assert token_counter(cannot)(["", "a b c", "abcdefgh", "äöü"]) == [0, 3, 2, 2]

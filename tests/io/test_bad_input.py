@@ -154,7 +154,7 @@ def test_a_folder_with_nothing_to_read(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.png").write_bytes(b"\x89PNG")
     ran = strop("build", tmp_path / "photos", "-o", tmp_path / "new")
-    failed(ran, tmp_path / "photos", "corpus.jsonl", ".txt or .md")
+    failed(ran, tmp_path / "photos", "corpus.jsonl", ".txt, .md")
 
 
 def test_a_field_that_is_not_there(index: Path, corpus: Path) -> None:
@@ -278,7 +278,7 @@ def test_the_index_of_a_newer_strop(index: Path, corpus: Path) -> None:
     with closing_database(index) as database:
         database.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
     for ran in (strop("info", index), strop("search", index, "x"), strop("add", index, corpus)):
-        failed(ran, index, "format 99", "reads format 4", "install the strop that made it")
+        failed(ran, index, "format 99", "reads format 5", "install the strop that made it")
 
 
 def _cut(file: Path) -> None:

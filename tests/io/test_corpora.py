@@ -200,8 +200,8 @@ def test_csv(tmp_path: Path) -> None:
     text = '\ufeff,id, text,title,lang\r\n0,a,"one, ""two""\nthree",T,en\r\n\r\n1,b,plain,,\r\n'
     path = put(tmp_path / "c.csv", text)
     (first, where), (second, second_where) = read_corpus_with_places(path)
-    assert first == Document("a", 'one, "two"\nthree', "T", {"column_1": "0", "lang": "en"})
-    assert second == Document("b", "plain", "", {"column_1": "1", "lang": ""})
+    assert first == Document("a", 'one, "two"\nthree', "T", {"column_1": 0, "lang": "en"})
+    assert second == Document("b", "plain", "", {"column_1": 1, "lang": ""})
     assert (where, second_where) == (f"{path} line 2", f"{path} line 5")
 
 
@@ -349,7 +349,8 @@ def test_folder_of_texts(tmp_path: Path) -> None:
         ("sub/z.md", ""),
         ("sub/deep/ä.txt", ""),
     ]
-    assert found[0] == (Document("a.txt", "# not a title\r\nline"), str(tmp_path / "a.txt"))
+    first, place = found[0]
+    assert (first.text, place) == ("# not a title\r\nline", str(tmp_path / "a.txt"))
     assert found[2].document.text == "packed"
 
 
@@ -407,7 +408,8 @@ def test_folder_for_a_file_and_file_for_a_folder(tmp_path: Path) -> None:
 def test_unknown_formats(tmp_path: Path) -> None:
     path = put(tmp_path / "c.dat", jsonl({"id": "a", "text": "x"}))
     message = complaint(read_corpus, path)
-    for part in ("c.dat", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", "BEIR", ".md", "--format"):
+    named = (".jsonl", ".csv", ".tsv", ".parquet", ".gz", "BEIR", "folders of files", "--format")
+    for part in ("c.dat", *named):
         assert part in message
     assert list(read_corpus(path, format="jsonl")) == [Document("a", "x")]
     message = complaint(read_corpus, path, format="xml")

@@ -116,8 +116,12 @@ class StropSearch:
         self.close()
         name = f"{task_metadata.name}-{hf_subset}-{hf_split}-{self._contents()}"
         path = self._folder / re.sub(r"[^\w.-]+", "-", name)
-        opened = Index.open if (path / "catalog.sqlite").exists() else Index.create
-        self._index = index = opened(path, self._embedder)
+        known = (path / "catalog.sqlite").exists()
+        self._index = index = (
+            Index.open(path, self._embedder)
+            if known
+            else Index.create(path, self._embedder, chunking=None)
+        )
         documents = [read_document(row) for row in corpus]
         index.add(documents)
         index.keep_only(document.id for document in documents)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strop.cli.messages import echo, say, warn
-from strop.cli.options import Answer
+from strop.cli.options import Answer, waiting_time
 from strop.common.text import counted, human_bytes
 
 if TYPE_CHECKING:  # the verbs load it themselves, so that --help is quick
@@ -22,7 +22,7 @@ def open_index(path: Path, **options: Any) -> Index:
     """Open an index; ``options`` are its embedder's."""
     from strop.index import Index
 
-    return Index.open(path, **options)
+    return Index.open(path, wait=waiting_time(), **options)
 
 
 def open_readable(target: Path | str) -> Index | Published:
@@ -45,13 +45,12 @@ def changed(path: Path, changes: dict[str, Any]) -> Answer:
     if empty := changes.get("empty"):
         warn(f"{counted(empty, 'document')} without text: stored, but no search can match them")
     sets = {name: of["queries"] for name, of in about["sets"].items() if of["source"] != "expanded"}
-    kinds = [
-        f"{changes[key]:,} {key}" for key in ("new", "changed", "unchanged") if changes.get(key)
-    ]
+    kinds = ("new", "changed", "unchanged", "removed")
+    found = [f"{changes[key]:,} {key}" for key in kinds if changes.get(key)]
     queries = ", ".join(f"{count:,} {name}" for name, count in sets.items())
     line = (
         counted(about["documents"], "document")
-        + (f" ({', '.join(kinds)})" if kinds else "")
+        + (f" ({', '.join(found)})" if found else "")
         + (f", sharpened by {queries}" if queries else "")
         + f", {human_bytes(about['sizes']['total'])} in {about['path']}"
     )

@@ -8,17 +8,30 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from strop.cli.common import changed, open_index, open_readable
 from strop.cli.messages import say
-from strop.cli.options import CORPUS, INDEX, INDEX_OR_URL, Answer, named_values, verb
+from strop.cli.options import (
+    CORPUS,
+    INDEX_OR_URL,
+    WAIT,
+    WRITTEN_INDEX,
+    Answer,
+    named_values,
+    verb,
+    waiting_time,
+)
 from strop.cli.progress import progress_bars
 from strop.common.text import counted
 from strop.errors import BadInput, IndexBusy, StropError
 from strop.io.files import filled_lines, shown_name
+
+if TYPE_CHECKING:  # --help must be quick
+    from strop.index import Index
+    from strop.types import Changes
 
 
 @verb(
@@ -43,6 +56,13 @@ from strop.io.files import filled_lines, shown_name
     click.option(
         "--language", help="Language of the words of a new index, such as german.  [detected]"
     ),
+    click.option(
+        "--chunk",
+        metavar="SIZE:OVERLAP",
+        help="Cut the documents of a new index into chunks of so many tokens, such as 200:40; none"
+        " keeps them whole.  [where they are much longer than what the embedder reads]",
+    ),
+    WAIT,
     CORPUS,
 )
 def build(
@@ -54,12 +74,14 @@ def build(
     queries: str,
     query_vectors: str | None,
     language: str | None,
+    chunk: str | None,
     **reading: Any,
 ) -> Answer:
     """Index CORPUS and sharpen it.
 
-    CORPUS is a BEIR folder, a JSONL, CSV, TSV or Parquet file, a folder of .txt and .md files, or -
-    for JSON lines on standard input. In a folder of texts the ids are the file names.
+    CORPUS is a BEIR folder, a JSONL, CSV, TSV or Parquet file, a folder of files, or - for JSON
+    lines on standard input. Files are .txt, .md, .rst and .ipynb, and with strop[files] .html, .pdf
+    and .docx; ids are their paths in the folder.
 
     Run it again to continue after an interruption and to add what is new or changed; it removes
     nothing.
@@ -85,16 +107,21 @@ def build(
             )
         if language is not None:
             raise click.UsageError(f"{path} exists and keeps the language of its words")
-        index = Index.open(path, embedder, **settings)
+        index = Index.open(path, embedder, wait=waiting_time(), **settings)
+        if chunk is not None and chunk != (has := index.info()["chunking"] or "none"):
+            index.close()
+            raise click.UsageError(
+                f"{path} exists and keeps its chunks ({has}); for others build another index"
+            )
     else:
-        form = query_vectors or "int8"
-        index = Index.create(path, embedder or "wordllama", form, language, **settings)
+        form = query_vectors or "int8", language, None if chunk == "none" else chunk or "auto"
+        index = Index.create(path, embedder or "wordllama", *form, **settings)
     with index:
         try:
             with progress_bars() as progress:
                 if queries == "sentences" and not exists:
                     index.sharpen("sentences", progress=progress)
-                changes = index.add(_documents(corpus, reading), progress)
+                changes = _add(index, corpus, reading, progress)
                 # Adding has finished whatever an interrupted run left, so the sets are known now.
                 if queries == "sentences" and exists and "sentences" not in index.info()["sets"]:
                     index.sharpen("sentences", progress=progress)
@@ -120,6 +147,26 @@ def _empty(folder: Path) -> None:
             entry.unlink()
 
 
+def _add(
+    index: Index,
+    corpus: str,
+    reading: dict[str, Any],
+    progress: Any,
+    keep_queries: bool = False,
+    sync: bool = False,
+) -> Changes:
+    """Add a corpus; of a folder of files, those that changed since the last time."""
+    from strop.io.corpora import is_folder_of_files
+
+    if is_folder_of_files(corpus, reading["format"]):
+        which = {name: reading[name] for name in ("include", "exclude", "max_document_bytes")}
+        given = {"remove": sync, "keep_queries": keep_queries, "progress": progress}
+        return index.sync(corpus, **given, **which)
+    if sync:
+        raise click.UsageError(f"--sync follows a folder of files, and {corpus} is none")
+    return index.add(_documents(corpus, reading), progress, keep_queries=keep_queries)
+
+
 def _documents(corpus: str, options: dict[str, Any]) -> Iterator[Any]:
     """Yield a corpus's documents with their places; an empty corpus is an error."""
     from strop.io.corpora import read_corpus_with_places
@@ -133,28 +180,36 @@ def _documents(corpus: str, options: dict[str, Any]) -> Iterator[Any]:
 
 
 @verb(
-    INDEX,
+    WRITTEN_INDEX,
     click.argument("corpus"),
     click.option(
         "--keep-queries",
         is_flag=True,
         help="Queries imported or generated for an older text of a document count for the new one.",
     ),
+    click.option(
+        "--sync",
+        is_flag=True,
+        help="CORPUS is a folder of files: also remove documents whose files are gone.",
+    ),
     CORPUS,
 )
-def add(path: Path, corpus: str, keep_queries: bool, **reading: Any) -> Answer:
+def add(path: Path, corpus: str, keep_queries: bool, sync: bool, **reading: Any) -> Answer:
     """Add the documents of CORPUS to INDEX; a known id with another text is updated.
+
+    Of a folder of files, only those that changed since the last time are read. With --sync the
+    documents that came from it become what it has now; all others stay.
 
     Imported and generated queries of a text that changed count no more in searches, until they are
     imported or generated again: `strop info` says how many. --keep-queries keeps them.
     """
     with open_index(path) as index, progress_bars() as progress:
-        changes = index.add(_documents(corpus, reading), progress, keep_queries=keep_queries)
+        changes = _add(index, corpus, reading, progress, keep_queries, sync)
     return changed(path, asdict(changes))
 
 
 @verb(
-    INDEX,
+    WRITTEN_INDEX,
     click.argument("ids", nargs=-1),
     click.option("--file", help="A file with one id per line; - for standard input."),
 )
@@ -172,7 +227,7 @@ def remove(path: Path, ids: tuple[str, ...], file: str | None) -> Answer:
 
 
 @verb(
-    INDEX,
+    WRITTEN_INDEX,
     named_values(
         "--option",
         "options",
@@ -197,14 +252,17 @@ def show(path: Path | str, id_: str) -> Answer:
 
     with open_readable(path) as index:
         document, queries = index.get(id_), index.queries_of(id_)
-        references = index.references_of(id_) if isinstance(index, Index) else None
+        folder = index if isinstance(index, Index) else None
+        chunks = folder.chunks(id_) if folder else []
+        references = folder.references_of(id_) if folder and len(chunks) < 2 else None
     chosen = asdict(references) if references else None
     value = {**asdict(document), "queries": queries, "references": chosen}
-    return Answer(value, partial(print_document, document, queries, references))
+    value |= {"chunks": [one.to_dict() for one in chunks]} if chunks else {}
+    return Answer(value, partial(print_document, document, queries, references, chunks))
 
 
 @verb(
-    INDEX,
+    WRITTEN_INDEX,
     click.option("--neighbors", default=100, help="Nearest documents to cluster."),
     click.option("--k", "sizes", default="3:10", help="Numbers of clusters to try."),
     click.option("--seed", default=0, help="Seed of KMeans."),

@@ -14,11 +14,11 @@ from strop.cli.messages import warn
 from strop.cli.options import (
     COUNT,
     DATASET,
-    INDEX,
     INDEX_OR_URL,
     LABELLED,
     MEASURES,
     SCORING,
+    WRITTEN_INDEX,
     Answer,
     read_labelled,
     split_option,
@@ -109,7 +109,7 @@ def eval_(
 
 
 @verb(
-    INDEX,
+    WRITTEN_INDEX,
     click.option("--labels", metavar="DATASET", help="Choose by the labelled queries of DATASET."),
     LABELLED,
     click.option("--queries", default=1000, help="Stored queries to use per set."),

@@ -19,6 +19,7 @@ from strop.cli.options import (
     INDEX,
     MODEL,
     PROFILE,
+    WRITTEN_INDEX,
     Answer,
     given_price,
     load_model,
@@ -71,7 +72,7 @@ PROMPT = together(
 
 
 @verb(
-    INDEX,
+    WRITTEN_INDEX,
     click.option("--style", help="Kind of queries: contrastive, simple, negative; sentences."),
     click.option("--file", help='Lines {"id": …, "queries": […]}; - for standard input.'),
     click.option("--n", type=COUNT, help="From a file or sentences: at most N for each document."),

@@ -146,6 +146,24 @@ class _Folder(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 INDEX = click.argument("path", metavar="INDEX", type=_Folder())
 INDEX_OR_URL = click.argument("path", metavar="INDEX", type=_Folder(urls=True))
+WAIT = click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=0,
+    metavar="SECONDS",
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update(wait=value),
+    help="Wait so long for another process that writes to INDEX.",
+)
+WRITTEN_INDEX = together(INDEX, WAIT)
+
+
+def waiting_time() -> float:
+    """Return the seconds that ``--wait`` gave, 0 where the verb has no such option."""
+    context = click.get_current_context(silent=True)
+    return 0 if context is None else float(context.meta.get("wait", 0))
+
+
 DATASET = click.argument("dataset")
 
 CORPUS = together(
@@ -162,6 +180,18 @@ CORPUS = together(
         callback=_delimiter,
         metavar="CHARACTER",
         help="Column separator of a CSV file, such as ';' or tab.  [guessed from the header]",
+    ),
+    click.option(
+        "--include",
+        multiple=True,
+        metavar="PATTERN",
+        help="Of a folder only files such as '*.md' or 'docs/*' (repeatable).",
+    ),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="Of a folder no files or folders such as drafts or '*.pdf' (repeatable).",
     ),
     click.option(
         "--max-document-bytes",

@@ -26,6 +26,7 @@ from strop.types import HIT_FIELDS
     SCORING,
     click.option("--explain", is_flag=True, help="Show which stored queries moved each document."),
     click.option("--exact", is_flag=True, help="Score every document, also in a large index."),
+    click.option("--chunks", is_flag=True, help="Hits are chunks, not the documents they are of."),
     click.option(
         "--where",
         "conditions",
@@ -53,6 +54,7 @@ def search(
     n: int | None,
     explain: bool,
     exact: bool,
+    chunks: bool,
     conditions: tuple[str, ...],
     fields: tuple[str, ...],
     **expansion: Any,
@@ -86,7 +88,8 @@ def search(
                 about = {"expand": name, "expansion": refined.to_json()}
         if step is not None:
             report_expansion(name, refined)
-        hits = index.search(text, k, chosen, vectors=query_vectors, exact=exact, where=where)[0]
+        options = {"vectors": query_vectors, "exact": exact, "where": where, "chunks": chunks}
+        hits = index.search(text, k, chosen, **options)[0]
         rows: list[dict[str, Any]] = []
         for rank, hit in enumerate(hits, 1):
             row = {"rank": rank, **hit.to_dict()}

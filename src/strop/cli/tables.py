@@ -15,7 +15,7 @@ from rich.text import Text
 from strop.cli.common import set_aside, waiting_for_vectors, worth_compacting
 from strop.common.text import counted, escape_controls, human_bytes, shorten
 from strop.methods import Method, method_spec, sharp_with
-from strop.types import Document
+from strop.types import Chunk, Document
 
 if TYPE_CHECKING:
     from strop.evaluation.grid import Grid
@@ -68,6 +68,9 @@ def print_hits(rows: Sequence[dict[str, Any]]) -> None:
 def _snippet(row: dict[str, Any]) -> Text:
     """Return a hit's title, and its passage in bold with the text around it."""
     text, passage = row["text"], row["passage"] or {"text": "", "start": None}
+    if passage["start"] is not None and row.get("chunk", {}).get("id") == row["id"]:
+        begin = row["chunk"]["start"]  # the text is the chunk's, places are the document's
+        passage = {**passage, "start": passage["start"] - begin, "end": passage["end"] - begin}
     snippet = plain(shorten(row["title"], SNIPPET) + "\n" * bool(row["title"]))
     if passage["start"] is None:
         snippet.append(plain(shorten(text, SNIPPET)))
@@ -86,14 +89,23 @@ def _snippet(row: dict[str, Any]) -> Text:
 
 
 def print_document(
-    document: Document, queries: Mapping[str, Sequence[str]], references: Selected | None
+    document: Document,
+    queries: Mapping[str, Sequence[str]],
+    references: Selected | None,
+    chunks: Sequence[Chunk] = (),
 ) -> None:
-    """Print one document, its stored queries and its references."""
+    """Print one document, its chunks, its stored queries and its references."""
     out = standard_output()
     out.print(plain(document.id, "bold"), plain(document.title), sep="  ")
     out.print(plain(document.text))
     for key, value in document.metadata.items():
         out.print(plain(f"{key}:", "dim"), plain(str(value)))
+    if chunks:
+        out.print()
+        out.print(plain("chunks", "bold"), f"({len(chunks)})")
+    for one in chunks:
+        headings = " > ".join(one.headings)
+        out.print(plain(f"  {one.id}  {one.start:,} to {one.end:,}  {headings}".rstrip()))
     for name, texts in queries.items():
         out.print()
         out.print(plain(name, "bold"), f"({len(texts)})")
@@ -261,6 +273,8 @@ def _contents(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "index", f"{about['path']} (format {about['format']})"
     yield "embedder", f"{embedder['name']}, {embedder['dim']} dimensions"
     yield "documents", f"{about['documents']:,}{_aside(empty=about['empty'])}"
+    if about["chunks"] is not None:
+        yield "chunks", f"{about['chunks']:,} of at most {about['chunking']} tokens"
     for name, of in about["sets"].items():
         lists = f"{counted(of['queries'], 'text')} for {counted(of['documents'], 'document')}"
         yield f"set {name}", f"{lists}, {of['vectors']}"

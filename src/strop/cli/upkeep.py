@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from strop.cli.common import open_index, open_readable, set_aside, waiting_for_vectors
-from strop.cli.options import COUNT, INDEX, INDEX_OR_URL, Answer, verb
+from strop.cli.options import COUNT, INDEX_OR_URL, WAIT, WRITTEN_INDEX, Answer, verb
 from strop.cli.progress import progress_bars
 from strop.common.text import counted, human_bytes
 from strop.engines import open_copy
@@ -30,6 +30,7 @@ def info(path: Path | str) -> Answer:
 
 @verb(
     INDEX_OR_URL,
+    WAIT,
     click.option("--repair", is_flag=True, help="Compute damaged vectors again from the catalog."),
     click.option("--recall", is_flag=True, help="Also compare fast searches with exact ones."),
     click.option(
@@ -96,7 +97,7 @@ def _checked(path: Path, result: dict[str, Any], unfinished: str) -> Iterator[st
 
 
 @verb(
-    INDEX,
+    WRITTEN_INDEX,
     click.option(
         "--query-vectors",
         type=click.Choice(["int8", "float32"]),
@@ -119,7 +120,7 @@ def compact(path: Path, query_vectors: str | None) -> Answer:
 
 
 @verb(
-    INDEX,
+    WRITTEN_INDEX,
     click.option("--drop", metavar="NAME", help="Drop this set, its queries and vectors."),
     click.option("--rename", nargs=2, metavar="OLD NEW", help="Give a set another name."),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, get_args
 
 import numpy as np
@@ -57,6 +57,9 @@ class BaseEmbedder(ABC):
     unkeyed_options: frozenset[str] = frozenset()
     """Options that do not change vectors beyond what revision and prompt already say."""
 
+    window: int | None = None
+    """The most tokens of a text that the model reads, None if it reads all or nobody knows."""
+
     _dim: int | None = None
 
     @property
@@ -92,9 +95,24 @@ class BaseEmbedder(ABC):
         out[filled] = rows
         return out
 
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return how many tokens each text has; an estimate where the tokenizer is not at hand."""
+        return [_estimated_tokens(text) for text in texts]
+
     def __repr__(self) -> str:
         given = "".join(f", {key}={value!r}" for key, value in self.options.items())
         return f"<embedder {self.name}{given}>"
+
+
+def token_counter(embedder: Embedder) -> Callable[[Sequence[str]], list[int]]:
+    """Return what counts tokens for an embedder; a class of one's own may not be able to."""
+    counter: Callable[[Sequence[str]], list[int]] | None = getattr(embedder, "count_tokens", None)
+    return counter or (lambda texts: [_estimated_tokens(text) for text in texts])
+
+
+def _estimated_tokens(text: str) -> int:
+    """Four bytes a token, as common vocabularies have for English, and at least one a word."""
+    return max(len(text.split()), -(-len(text.encode("utf-8", "replace")) // 4))
 
 
 def checked_texts(texts: Sequence[str], kind: Kind) -> list[str]:

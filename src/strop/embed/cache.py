@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from strop.common.cache import Cache
-from strop.embed.base import Embedder, checked_texts
+from strop.embed.base import Embedder, checked_texts, token_counter
 from strop.types import Kind, Vectors
 
 FILE = "embeddings.sqlite"
@@ -42,6 +42,16 @@ class CachedEmbedder:
     def dim(self) -> int:
         """The length of a vector."""
         return self.embedder.dim
+
+    @property
+    def window(self) -> int | None:
+        """The most tokens of a text that the embedder reads, None if it reads all."""
+        window: int | None = getattr(self.embedder, "window", None)
+        return window
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return how many tokens each text has."""
+        return token_counter(self.embedder)(texts)
 
     def prompt(self, kind: Kind) -> str:
         """The text that the embedder puts before an input of this kind."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class MiniLM(BaseEmbedder):
 
     name = "minilm"
     revision = _MODEL[2]
+    window = WINDOW
     _dim = 384
 
     def __init__(self) -> None:
@@ -58,6 +60,11 @@ class MiniLM(BaseEmbedder):
             rows, order = order[:count], order[count:]
             means[rows] = self._means([tokens[row] for row in rows])
         return means
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return how many tokens each text has, also behind those that the model reads."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [len(one.ids) + sum(len(more.ids) for more in one.overflowing) for one in encodings]
 
     def _means(self, tokens: list[list[int]]) -> NDArray[np.float32]:
         """Return the mean token vector of each text; the first one is the longest."""

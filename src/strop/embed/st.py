@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
@@ -76,6 +76,7 @@ class SentenceTransformerEmbedder(BaseEmbedder):
         # Tokenizers change their truncation and padding for each call: one at a time.
         self._lock = threading.Lock()
         self._dim = int(_dimension(model))
+        self.window = model.max_seq_length
         self.revision = _revision(source, revision)
 
     def prompt(self, kind: Kind) -> str:
@@ -95,6 +96,16 @@ class SentenceTransformerEmbedder(BaseEmbedder):
                 convert_to_tensor=True,
             )
         return tensor.float().cpu().numpy()
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return how many tokens each text has, also behind those that the model reads."""
+        if not texts:
+            return []
+        with self._lock:
+            tokens = self._model.tokenizer(
+                list(texts), add_special_tokens=False, truncation=False, verbose=False
+            )
+        return [len(ids) for ids in tokens["input_ids"]]
 
     def _max_length(self, model: Any, max_length: int | None) -> None:
         if max_length is None:

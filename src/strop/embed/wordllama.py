@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -90,6 +90,11 @@ class WordLlama(BaseEmbedder):
         )
         sums: NDArray[np.float32] = matrix @ self._vectors_of_tokens
         return sums
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return how many tokens each text has."""
+        size = np.dtype(np.int32).itemsize
+        return [sum(map(len, self.token_ids(split_words(text)))) // size for text in texts]
 
     def token_ids(self, words: list[str]) -> list[bytes]:
         """The token ids of each word, as the bytes of int32: those are joined fastest."""

@@ -1,4 +1,4 @@
-"""Reads corpora: BEIR folders, JSONL, CSV, TSV, Parquet, folders of text.
+"""Reads corpora: BEIR folders, JSONL, CSV, TSV, Parquet, folders of files.
 
 Files are read line by line (Parquet by small batches of rows), so memory does not grow with the
 corpus. Lines and documents have a limit, so it does not grow with one of them either.
@@ -7,10 +7,10 @@ corpus. Lines and documents have a limit, so it does not grow with one of them e
 from __future__ import annotations
 
 import csv
-import math
 import os
+import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from strop.io.files import (
     field_names,
     is_gzip,
     json_records,
+    jsonable,
     number_as_string,
     numbered_lines,
     one_line,
@@ -36,7 +37,7 @@ from strop.io.files import (
     suffix,
     too_long,
 )
-from strop.io.markdown import first_heading, split_front_matter
+from strop.io.folders import files_in, read_file
 from strop.types import Document
 
 FORMATS = ("beir", "jsonl", "csv", "tsv", "parquet", "text")
@@ -46,6 +47,8 @@ _FORMAT_OF = {
 }  # fmt: skip
 _ID_FIELDS = ("_id", "id")
 _DELIMITERS = (",", ";", "\t", "|")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,2})?")
+"""As JSON writes them: 007 is a code, and so are more digits than a number of 64 bits keeps."""
 _csv_limit = threading.Lock()
 
 
@@ -70,21 +73,23 @@ def read_corpus_with_places(
     format: str | None = None,
     delimiter: str | None = None,
     max_document_bytes: int = MAX_BYTES,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
 ) -> Iterator[Sourced]:
     """Yield documents in the order of a corpus, and their places, with few of them in memory.
 
     ``source`` is a BEIR folder (with ``corpus.jsonl``), a JSONL, CSV, TSV or Parquet file, a
-    folder of ``.txt`` and ``.md`` files, or ``-`` for JSON lines on standard input. All but
-    Parquet may be gzipped. ``format`` (one of ``FORMATS``) overrides the suffix. ``delimiter``
+    folder of files (folders.py), or ``-`` for JSON lines on standard input. Plain text may be
+    gzipped. ``format`` (one of ``FORMATS``) overrides the suffix. ``delimiter``
     separates the columns of a CSV file; without it the header decides.
 
     The fields are ``_id`` or ``id``, ``text`` and optionally ``title``; a field named by the
     caller must be in every record. Other fields become metadata. An object in the field
     ``metadata`` is merged into it; where both have a name, the field outside wins. In a folder
-    of texts the ids are relative paths; YAML front matter of an .md file becomes metadata, and
-    the title is the one named there, else the first heading. Files come before subfolders, each
-    sorted by name; hidden names are skipped and links to folders are not followed. Ids may
-    repeat: the index refuses that, not this function.
+    of files the ids are relative paths, which ``include`` and ``exclude`` choose; YAML front matter
+    of an .md file becomes metadata, and the title is the one named there, else the first heading.
+    A column of a CSV file whose values are all numbers becomes numbers. Ids may repeat: the index
+    refuses that, not this function.
     """
     format, path = _find_corpus(os.fspath(source), format)
     if delimiter is not None and (format not in ("csv", "tsv") or len(delimiter) != 1):
@@ -92,7 +97,10 @@ def read_corpus_with_places(
         raise BadInput(f"delimiter {short(delimiter)}: it {what}")
     fields = (id_field, text_field, title_field)
     if format == "text":
-        return _text_files(path, max_document_bytes)
+        files = files_in(path, include, exclude)
+        return (Sourced(read_file(file, max_document_bytes), file.path) for file in files)
+    if include or exclude:
+        raise BadInput(f"{path}: --include and --exclude are for folders of files")
     if format == "parquet":
         records = _parquet_records(path, max_document_bytes)
     elif format in ("csv", "tsv"):
@@ -100,9 +108,19 @@ def read_corpus_with_places(
             delimiter = "\t"
         expected = {name for name in (*fields, *_ID_FIELDS, "text") if name}
         records = _csv_records(path, delimiter, expected, max_document_bytes)
+        if path != "-":  # standard input can be read once only
+            texts = {name for name in fields if name} | {*_ID_FIELDS, "text", "title"}
+            numbers = _number_columns(record for _, record in records)
+            again = _csv_records(path, delimiter, expected, max_document_bytes)
+            records = _with_numbers(again, numbers - texts)
     else:
         records = json_records(path, max_document_bytes)
     return (Sourced(_document(record, where, *fields), where) for where, record in records)
+
+
+def is_folder_of_files(source: PathLike, format: str | None = None) -> bool:
+    """Tell whether a corpus is a folder of files, which ``Index.sync`` can follow."""
+    return _find_corpus(os.fspath(source), format)[0] == "text"
 
 
 def _find_corpus(path: str, format: str | None) -> tuple[str, str]:
@@ -137,47 +155,10 @@ def _find_corpus(path: str, format: str | None) -> tuple[str, str]:
     if format is None:
         raise BadInput(
             f"{path}: the format is not clear from the extension; known are .jsonl, .ndjson, .json,"
-            " .csv, .tsv (each also .gz), .parquet, BEIR folders and folders of .txt or .md files;"
+            " .csv, .tsv (each also .gz), .parquet, BEIR folders and folders of files;"
             f" or give --format {' | '.join(FORMATS)}"
         )
     return format, path
-
-
-def _text_files(folder: str, max_bytes: int) -> Iterator[Sourced]:
-    def fail(error: OSError) -> None:  # os.walk skips a folder it cannot read without a word
-        raise cannot_read(str(error.filename), error) from error
-
-    empty = True
-    for parent, subfolders, names in os.walk(folder, onerror=fail):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        for name in sorted(names):
-            if name.startswith(".") or suffix(name) not in (".txt", ".md"):
-                continue
-            empty = False
-            path = os.path.join(parent, name)
-            id = Path(path[:-3] if is_gzip(path) else path).relative_to(folder).as_posix()
-            text = _whole_text(path, max_bytes)
-            metadata: dict[str, Any] = {}
-            title = ""
-            if suffix(name) == ".md":
-                front, text = split_front_matter(text, path)
-                metadata = _jsonable(front, path)
-                title = metadata.pop("title", None) or first_heading(text)
-            yield Sourced(Document(checked_id(id, path), text, str(title), metadata), path)
-    if empty:
-        raise BadInput(
-            f"{folder}: nothing to read; it needs corpus.jsonl (BEIR), .txt or .md files"
-        )
-
-
-def _whole_text(path: str, max_bytes: int) -> str:
-    lines, size = [], 0
-    for _, line in numbered_lines(path, max_bytes):
-        size += len(line.encode("utf-8"))
-        if size > max_bytes:
-            raise too_long(path, "the file", max_bytes)
-        lines.append(line)
-    return "".join(lines)
 
 
 def _parquet_records(path: str, max_bytes: int) -> Iterator[tuple[str, Record]]:
@@ -232,6 +213,32 @@ def _csv_records(
                 " another --delimiter"
             )
         yield where, dict(zip(columns, row, strict=False))
+
+
+def _number_columns(rows: Iterable[Record]) -> set[str]:
+    """Return the columns whose values are all numbers, or empty; most files end this soon."""
+    possible: set[str] | None = None
+    seen: set[str] = set()
+    for row in rows:
+        possible = set(row) if possible is None else possible
+        filled = {name for name in possible if row.get(name)}
+        seen |= filled
+        possible -= {name for name in filled if not _NUMBER.fullmatch(row[name])}
+        if not possible:
+            break
+    return (possible or set()) & seen
+
+
+def _with_numbers(
+    records: Iterable[tuple[str, Record]], columns: set[str]
+) -> Iterator[tuple[str, Record]]:
+    """Yield records with numbers in some columns, None where a cell is empty."""
+    for where, record in records:
+        for name in columns & record.keys():
+            text = record[name]
+            whole = text.lstrip("-").isdigit()
+            record[name] = None if not text else int(text) if whole else float(text)
+        yield where, record
 
 
 def _guess_delimiter(header: str, expected: set[str]) -> str:
@@ -305,7 +312,7 @@ def _document(
         del rest["metadata"]
         rest = nested | rest
     try:
-        metadata = _jsonable(rest, where)
+        metadata = jsonable(rest, where)
     except RecursionError:
         raise BadInput(f"{where}: values nested too deeply to be stored; flatten them") from None
     return Document(
@@ -318,18 +325,3 @@ def _document(
         else checked_string(title, title_key, where, "--title-field names another"),
         metadata,
     )
-
-
-def _jsonable(value: object, where: str) -> Any:
-    """Return a JSON value: NaN becomes null; dates, decimals and bytes become strings."""
-    if isinstance(value, dict):
-        return {_jsonable(str(key), where): _jsonable(item, where) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_jsonable(item, where) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    if value is None or isinstance(value, bool | int):
-        return value
-    return checked_string(str(value), "metadata", where, "")

@@ -231,3 +231,18 @@ def checked_string(value: object, what: str, where: str, remedy: str) -> str:
         near = repr(value[max(0, error.start - 20) : error.start + 20])
         raise BadInput(f"{where}: a lone surrogate, not UTF-8, in {near}; remove it") from None
     return value
+
+
+def jsonable(value: object, where: str) -> Any:
+    """Return a JSON value: NaN becomes null; dates, decimals and bytes become strings."""
+    if isinstance(value, dict):
+        return {jsonable(str(key), where): jsonable(item, where) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item, where) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if value is None or isinstance(value, bool | int):
+        return value
+    return checked_string(str(value), "metadata", where, "")

@@ -35,17 +35,9 @@ MOST = 100
 
 def split_sentences(text: str) -> list[str]:
     """Return the sentences of a text, in order, white space reduced to single spaces."""
-    pieces: list[str] = []
-    begin = 0
-    for mark in _END.finditer(text):
-        if mark.group().startswith(".") and _is_abbreviation(text[begin : mark.start()]):
-            continue
-        pieces.append(text[begin : mark.end()])
-        begin = mark.end()
-    pieces.append(text[begin:])
     sentences: list[str] = []
-    for piece in pieces:
-        folded = " ".join(piece.split())
+    for begin, end in pairwise([0, *sentence_ends(text), len(text)]):
+        folded = " ".join(text[begin:end].split())
         short = folded.isascii() and _words(folded) < _TOO_SHORT
         if short and sentences and len(sentences[-1]) + len(folded) < _LONGEST:
             sentences[-1] = f"{sentences[-1]} {folded}".strip()
@@ -53,6 +45,18 @@ def split_sentences(text: str) -> list[str]:
             longest = _UNMARKED_LENGTH if _UNMARKED.search(folded) else _LONGEST
             sentences += _cut_at_spaces(folded, longest)
     return sentences
+
+
+def sentence_ends(text: str) -> list[int]:
+    """Return where sentences of a text end, in order."""
+    ends: list[int] = []
+    begin = 0
+    for mark in _END.finditer(text):
+        if mark.group().startswith(".") and _is_abbreviation(text[begin : mark.start()]):
+            continue
+        begin = mark.end()
+        ends.append(begin)
+    return ends
 
 
 def title_and_sentences(title: str, text: str, most: int = MOST) -> list[str]:

@@ -235,7 +235,7 @@ class _Runner:
         if (path / "catalog.sqlite").exists():
             index = Index.open(path)
         else:
-            index = Index.create(path, plan.embedder, **plan.options)
+            index = Index.create(path, plan.embedder, chunking=None, **plan.options)
         self._open = (path, index)
         if len(index):  # a corpus comes in whole or not at all
             index.finish(self._progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from strop.io.sentences import title_and_sentences
 from strop.methods import Method
 from strop.search.views import View, Views
 from strop.storage.catalog import Catalog
-from strop.types import Document, Hit, Hits, Passage, Vectors
+from strop.types import Chunk, Document, Hit, Hits, Passage, Vectors
 from strop.words.tokenizer import Tokenizer
 
 Find = Callable[[int, int, Document], Passage | None]
@@ -29,17 +30,23 @@ def read_hits(
     query_texts: Sequence[str],
     ranked: tuple[Floats, Ints],
     fields: Sequence[str],
+    by_document: bool = False,
 ) -> Hits:
     """Return the hits of a ranking, scores and places (queries, k), with some of their fields.
 
-    ``moved`` are the query vectors as they were compared (``Layout.moved``).
+    ``moved`` are the query vectors as they were compared (``Layout.moved``). With ``by_document``
+    the places are of chunks, and the hits of their documents.
     """
     scores, places = ranked
     numbers = view.snapshot.numbers[places]
     wanted = np.unique(numbers).tolist()
     documents = catalog.documents.several(wanted) if {*fields} - {"id", "score"} else {}
-    ids = {number: one.id for number, one in documents.items()}
-    ids = ids or catalog.documents.ids_of(wanted)
+    chunks = _Chunks(catalog, wanted, by_document, "text" in fields)
+    if by_document:
+        ids = chunks.document_ids
+    else:
+        ids = {number: one.id for number, one in documents.items()}
+        ids = ids or catalog.documents.ids_of(wanted)
     if missing := len(wanted) - len(ids):
         raise IndexDamaged(
             f"{catalog.folder}: {missing:,} documents have vectors and no text. To mend that:"
@@ -59,8 +66,39 @@ def read_hits(
         ):
             one = documents[number]
             passage = find(query, place, one) if find else None
-            rows[-1].append(Hit(one.id, score, one.title, one.text, one.metadata, passage))
+            found = Hit(one.id, score, one.title, one.text, one.metadata, passage)
+            rows[-1].append(chunks.completed(found, number))
     return Hits(flat.reshape(scores.shape), scores, rows)
+
+
+class _Chunks:
+    """What hits say about chunks; nothing where documents are not cut."""
+
+    def __init__(
+        self, catalog: Catalog, numbers: Sequence[int], by_document: bool, whole_texts: bool
+    ) -> None:
+        chunks = catalog.documents.chunks
+        self._rows = chunks.rows(numbers) if catalog.documents.are_chunked() else {}
+        wholes = {row.whole for row in self._rows.values()}
+        self.document_ids = catalog.documents.document_ids_of(numbers) if wholes else {}
+        self._by_document = by_document
+        self._wholes = chunks.documents(wholes) if by_document and whole_texts else {}
+
+    def completed(self, hit: Hit, number: int) -> Hit:
+        """Return the hit of a chunk's row with its chunk, or that of its document."""
+        row = self._rows.get(number)
+        if row is None:
+            return hit
+        document = self.document_ids[number]
+        chunk = Chunk(hit.id, document, hit.text, row.start, row.end, row.headings)
+        passage = hit.passage
+        if passage is not None and passage.start is not None and passage.end is not None:
+            place = row.start + passage.start, row.start + passage.end
+            passage = Passage(passage.text, *place, passage.source)
+        if self._by_document:
+            whole = self._wholes.get(row.whole) or Document(document, "")
+            hit = replace(hit, id=whole.id, title=whole.title, text=whole.text)
+        return replace(hit, passage=passage, chunk=chunk)
 
 
 def _finder(

@@ -30,7 +30,7 @@ def sample_queries(
         places = np.searchsorted(ends, drawn, "right")
         which = drawn - (ends - spans.count)[places]
         numbers = snapshot.numbers[places].tolist()
-        ids = searcher.catalog.documents.ids_of(numbers)
+        ids = searcher.catalog.documents.document_ids_of(numbers)
         texts = [
             searcher.views.texts_of(set_, number)[at]
             for number, at in zip(numbers, which.tolist(), strict=True)

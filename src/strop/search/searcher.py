@@ -8,8 +8,9 @@ is small, and where it is large the documents that the prefilter and the words p
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,9 +27,11 @@ from strop.methods import (
     parse_method,
     sharp_with,
 )
+from strop.search.chunk_queries import Lists, lists_by_chunk
 from strop.search.contrast import contrast_rate
 from strop.search.explain import Explanation, explain
 from strop.search.filtered import Selected, Selections
+from strop.search.grouping import Groups, best_documents
 from strop.search.hits import read_hits
 from strop.search.layout import Layout
 from strop.search.leaks import Embed, drop_leaks
@@ -116,7 +119,7 @@ class Searcher:
     def __init__(self, catalog: Catalog, fixed: tuple[Snapshot, Removed] | None = None) -> None:
         self.catalog = catalog
         self.views = Views(catalog, fixed)
-        self._selections = Selections(catalog)
+        self._selections, self._groups = Selections(catalog), Groups(catalog)
         self._codes: Any = None
 
     def close(self) -> None:
@@ -255,27 +258,38 @@ class Searcher:
         exact: bool = False,
         fields: Sequence[str] = (),
         where: Filter | None = None,
+        by_document: bool = False,
     ) -> Hits:
         """Return the best k documents that match ``where`` for each query, with some fields.
 
-        ``query_texts`` may be empty; words do not count then.
+        ``query_texts`` may be empty; words do not count then. Where documents are cut, hits are
+        chunks unless ``by_document``.
         """
         if not query_texts:
             method = replace(method, words=0.0)
         with self.catalog.reading():  # scores and documents must be of the same moment
             view = self.views.of(method)
             selected = None if where is None else self._selections.of(view.snapshot, where)
-            folder = self._folder(view, method, k, exact, selected)
+            by_document = by_document and self.catalog.documents.are_chunked()
+            layout = view.layout if selected is None else selected.layout(view.layout)
+            moved = layout.moved(query_vectors, method)
+
+            def best(n: int) -> tuple[Floats, Ints]:
+                folder = self._folder(view, method, n, exact, selected)
+                scores, places = folder.best(moved, query_texts, n, method)
+                return scores, places if selected is None else selected.places[places]
+
             with np.errstate(over="ignore", invalid="ignore"):  # of damaged rows: verified below
-                moved = folder.layout.moved(query_vectors, method)
-                scores, places = folder.best(moved, query_texts, k, method)
-            if selected is not None:
-                places = selected.places[places]
+                scores, places = (
+                    best_documents(best, partial(self._groups.of, view.snapshot), k, layout.size)
+                    if by_document
+                    else best(k)
+                )
             if method.bm25 != "only" and not self.views.fixed:
                 self._verify(view, method, np.unique(places))
             return read_hits(
                 self.catalog, self.views, view, method, moved, query_texts,
-                (scores, places), fields,
+                (scores, places), fields, by_document,
             )  # fmt: skip
 
     def _verify(self, view: View, method: Method, places: Ints) -> None:
@@ -351,30 +365,45 @@ class Searcher:
     def explain(
         self, query_vector: Vectors, query_text: str, id_: str, method: Method
     ) -> Explanation:
-        """Say how much each stored query of a document moved its score for a query."""
+        """Say how much each stored query of a document, or of its best chunk, moved its score."""
         if method.weighting == "none":
             raise BadInput(f"{method.name} uses no stored queries: there is nothing to explain")
         if method.bm25 != "no":
             raise BadInput(f"{method.name} fuses ranks, which no stored query moves: explain sharp")
         with self.catalog.reading():
             view = self.views.of(method)
-            place = self._place(view, id_)
-            number = int(view.snapshot.numbers[place])
-            texts = [
-                (name, text)
-                for name in view.names
-                for text in self.views.texts_of(self.require(name), number)[: method.n]
-            ]
-            added = 0.0
-            if method.words and query_text:
-                share = self.views.words(method).of(query_text).at(np.array([place]))
-                added = method.words * float(share[0])
-            return explain(
-                id_, view.layout.moved(query_vector[None], method)[0], view.layout.document(place),
-                view.layout.queries(place), texts, method, added,
-            )  # fmt: skip
+            ids = self.catalog.documents.ids_of(self.catalog.documents.numbers_of(id_)).values()
+            parts = [self._explain(view, query_vector, query_text, one, method) for one in ids]
+        return max(parts, key=lambda part: part.score)
+
+    def _explain(
+        self, view: View, query_vector: Vectors, query_text: str, id_: str, method: Method
+    ) -> Explanation:
+        place = self._place(view, id_)
+        number = int(view.snapshot.numbers[place])
+        texts = [
+            (name, text)
+            for name in view.names
+            for text in self.views.texts_of(self.require(name), number)[: method.n]
+        ]
+        added = 0.0
+        if method.words and query_text:
+            share = self.views.words(method).of(query_text).at(np.array([place]))
+            added = method.words * float(share[0])
+        return explain(
+            id_, view.layout.moved(query_vector[None], method)[0], view.layout.document(place),
+            view.layout.queries(place), texts, method, added,
+        )  # fmt: skip
 
     # -- documents ------------------------------------------------------------------------
+
+    def lists_by_row(
+        self, lists: Lists, style: str, embed: Callable[[list[str]], Vectors]
+    ) -> Lists:
+        """Return lists of queries by row: of documents that are cut, by chunk."""
+        if not self.catalog.documents.are_chunked():
+            return lists
+        return lists_by_chunk(self.catalog, self.views, lists, style, embed)
 
     def vector_of(self, id_: str) -> Vectors:
         """Return a document's own vector (dim,)."""

@@ -23,6 +23,7 @@ from strop.storage.documents import Documents
 from strop.storage.facets import Facets
 from strop.storage.intake import CATALOG, checked_record
 from strop.storage.ledger import VectorFile, VectorLedger
+from strop.storage.manifest import Manifest
 from strop.storage.query_sets import QuerySets
 from strop.storage.references import References
 from strop.storage.replies import Replies
@@ -52,6 +53,7 @@ class Catalog:
         self.documents = Documents(*parts, self.sets)
         self.words = WordIndex(self.database, self.settings)
         self.facets = Facets(self.database)
+        self.manifest = Manifest(self.database)
         self.references = References(self.database, self.settings, self.documents)
         self.replies = Replies(self.database)
         self.batches = SentBatches(self.database, self.settings)

@@ -23,7 +23,7 @@ from strop.types import Progress
 
 _JSON_COLUMNS = (
     ("documents", "metadata", "object"), ("sets", "settings", "object"),
-    ("queries", "texts", "array"), ("meta", "value", None),
+    ("queries", "texts", "array"), ("meta", "value", None), ("chunks", "headings", "array"),
 )  # fmt: skip
 """Texts that must be JSON: table, column and type, None for any."""
 
@@ -42,7 +42,7 @@ class Check:
         self._sidecars: set[str] = set()  # kinds of sidecars to drop
         sections: tuple[Callable[[sqlite3.Connection], None], ...] = (
             self._integrity, self._seals, self._vectors, self._waiting, self._values, self._counts,
-            self._words, self._facets, self._cached,
+            self._words, self._facets, self._chunks, self._cached,
         )  # fmt: skip
         with catalog.reading() as connection:
             for section in sections:
@@ -200,6 +200,11 @@ class Check:
         if problem := self._catalog.facets.problem():
             self.problems.append(f"catalog.sqlite: {problem}")
             self._refacet = True
+
+    def _chunks(self, connection: sqlite3.Connection) -> None:
+        documents = self._catalog.documents
+        problems = documents.chunks.problems(documents.are_chunked())
+        self.problems += [f"catalog.sqlite: {problem}" for problem in problems]
 
     def _cached(self, connection: sqlite3.Connection) -> None:
         if not cache_is_true(self._catalog):

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from strop.errors import BadInput
 from strop.io.files import checked_string
+from strop.storage.chunks import Chunks, Split
 from strop.storage.database import Database, sensible
-from strop.storage.ledger import DOCUMENTS, VectorLedger
-from strop.storage.query_sets import QuerySet, QuerySets
+from strop.storage.ledger import VectorLedger
+from strop.storage.query_sets import QuerySets
+from strop.storage.rows import RowWriter
 from strop.storage.settings import Settings
-from strop.storage.texts import (
-    digest_of,
-    find_document,
-    remove_documents,
-    remove_queries,
-    write_document,
-)
+from strop.storage.texts import find_document
 from strop.storage.waiting import WaitingList
 from strop.types import Changes, Document
 
+AUTO = "auto"
+"""The setting ``chunking`` until the first documents decide."""
+
 
 class Documents:
-    """The documents of a catalog."""
+    """The documents of a catalog.
+
+    A row is what is embedded and searched: a document, or a chunk of one (chunks.py). It has a
+    number. Ids name documents, and chunks where there are any.
+    """
 
     def __init__(
         self,
@@ -36,17 +40,22 @@ class Documents:
     ) -> None:
         self._database, self._settings = database, settings
         self._vectors, self._waiting, self._sets = vectors, waiting, sets
+        self.chunks = Chunks(database)
 
-    def add(self, documents: Iterable[tuple[Document, str]], keep_queries: bool = False) -> Changes:
+    def add(
+        self,
+        documents: Iterable[tuple[Document, str]],
+        keep_queries: bool = False,
+        split: Split | None = None,
+    ) -> Changes:
         """Store documents with the places they came from, all or none.
 
         With ``keep_queries``, queries that were given for an older text count for this one too.
+        ``split`` cuts documents into chunks.
         """
-        new = changed = same = empty = 0
-        moved: list[int] = []  # documents that readers know by another text or other queries
+        outcomes: Counter[str] = Counter()
         with self._database.writing() as connection:
-            sets = list(self._sets.all().values())
-            derived = [set_.set_id for set_ in sets if set_.derived]
+            rows = self._rows(connection, keep_queries)
             # On disk, so that telling duplicates costs no memory.
             connection.execute("DROP TABLE IF EXISTS temp.seen")
             connection.execute(
@@ -55,72 +64,34 @@ class Documents:
             for document, place in documents:
                 metadata = _checked_metadata(document, place)
                 _refuse_second(connection, document.id, place)
-                digest, known = digest_of(document), find_document(connection, document.id)
-                empty += not document.content
-                if known is not None and known[1:] == (digest, metadata):
-                    number = known[0]
-                    same += 1
+                outcomes["empty"] += not document.content
+                if split is None:
+                    outcomes[rows.put(document, metadata)[1]] += 1
                 else:
-                    old = None if known is None else known[2]
-                    number = write_document(connection, document, metadata, digest, old)
-                    changed += known is not None
-                    if known is not None:
-                        moved.append(number)
-                    if known is None:
-                        new += 1
-                        for set_id in (DOCUMENTS, *derived):
-                            self._waiting.add(connection, set_id, [number])
-                    elif known[1] != digest:
-                        self._waiting.text_changed(connection, number, digest, derived)
-                if keep_queries and known is not None:
-                    moved += self._keep_queries(connection, number, digest, sets)
-            self._vectors.log(connection, moved)
+                    outcomes[self.chunks.put(rows, document, metadata, split, place)] += 1
+            # Their texts may not be those of files any more (manifest.py).
+            connection.execute("DELETE FROM manifest WHERE id IN (SELECT id FROM temp.seen)")
             connection.execute("DROP TABLE temp.seen")
-            self._count_documents(connection, new)
-        return Changes(new, changed, same, empty)
+            rows.finish()
+        kinds = ("new", "changed", "unchanged", "empty")
+        return Changes(*(outcomes[kind] for kind in kinds))
 
-    def _keep_queries(
-        self, connection: sqlite3.Connection, number: int, digest: bytes, sets: list[QuerySet]
-    ) -> list[int]:
-        """Take a document's given queries, also those that wait, as written for its present text.
-
-        Returns its number if some count again; its text augmented with them then waits again.
-        """
-        renewed = 0
-        for set_ in sets:
-            if not set_.derived:
-                renewed += connection.execute(
-                    "UPDATE spans SET older = 0, digest = ?"
-                    " WHERE set_id = ? AND number = ? AND older",
-                    (digest, set_.set_id, number),
-                ).rowcount
-                connection.execute(
-                    "UPDATE waiting SET digest = ? WHERE set_id = ? AND number = ?",
-                    (digest, set_.set_id, number),
-                )
-        for set_ in sets:
-            if renewed and set_.augmented:
-                self._waiting.embed_again(connection, set_.set_id, [number])
-        return [number] if renewed else []
-
-    @staticmethod
-    def _count_documents(connection: sqlite3.Connection, more: int) -> None:
-        connection.execute(
-            "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE key = 'documents'", (more,)
-        )
+    def _rows(self, connection: sqlite3.Connection, keep_queries: bool = False) -> RowWriter:
+        sets = list(self._sets.all().values())
+        return RowWriter(connection, self._vectors, self._waiting, sets, keep_queries)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove documents with all that belongs to them; an unknown id removes nothing at all."""
         if isinstance(ids, str):
             raise BadInput(f"remove takes a list of ids, not {ids!r}: write [{ids!r}]")
         with self._database.writing() as connection:
-            numbers = sorted({self.number_of(id_) for id_ in ids})
-            for set_id in (DOCUMENTS, *(set_.set_id for set_ in self._sets.all().values())):
-                self._vectors.unplace(connection, set_id, numbers)
-                self._waiting.remove(connection, set_id, numbers)
-                remove_queries(connection, set_id, numbers)
-            remove_documents(connection, numbers)
-            self._count_documents(connection, -len(numbers))
+            rows = self._rows(connection)
+            if self.are_chunked():
+                self.chunks.remove(rows, ids)
+            else:
+                rows.remove(sorted({self.number_of(id_) for id_ in ids}))
+            connection.executemany("DELETE FROM manifest WHERE id = ?", [(id_,) for id_ in ids])
+            rows.finish()
 
     def keep_only(self, ids: Iterable[str]) -> int:
         """Remove every document whose id is not among ``ids``; return how many."""
@@ -133,12 +104,44 @@ class Documents:
         return len(others)
 
     def number_of(self, id_: str) -> int:
-        """Return a document's number in this index."""
+        """Return the number of a document's row, or of a chunk's."""
+        numbers = self.numbers_of(id_)
+        if len(numbers) != 1:
+            raise BadInput(
+                f"{id_!r} is cut into {len(numbers):,} chunks: name one of them, such as"
+                f" {self.get(numbers[0]).id!r} (see index.chunks({id_!r}))"
+            )
+        return numbers[0]
+
+    def numbers_of(self, id_: str) -> list[int]:
+        """Return the numbers of the rows of a document: one, or its chunks; or that of a chunk."""
         with self._database.reading() as connection:
-            row = find_document(connection, id_)
-        if row is None:
+            numbers = self.chunks.numbers_of(id_)
+            row = find_document(connection, id_) if numbers is None else None
+        if numbers is None and row is None:
             raise BadInput(f"{self._database.path.parent} has no document {id_!r}")
-        return row[0]
+        return [row[0]] if row is not None else numbers or []
+
+    def are_chunked(self) -> bool:
+        """Tell whether documents are cut into chunks here: then each row is one."""
+        return bool(self._settings.once_per_version("chunking", self._chunking))
+
+    def _chunking(self) -> str | None:
+        stored = self._settings.get("chunking")
+        return None if stored in (None, AUTO) else str(stored)
+
+    def read(self, id_: str) -> Document:
+        """Return a document, or a chunk, by id."""
+        with self._database.reading():
+            numbers = self.chunks.numbers_of(id_)
+            if numbers:
+                whole = self.chunks.rows(numbers[:1])[numbers[0]].whole
+                return self.chunks.documents([whole])[whole]
+            return self.get(self.number_of(id_))
+
+    def total(self) -> int:
+        """Return the number of documents, whole ones where they are cut."""
+        return self.chunks.count() if self.are_chunked() else self.count()
 
     def all(self, at_a_time: int = 1) -> Iterator[tuple[int, Document, bytes]]:
         """Yield (number, document, digest) in order, read when wanted, so many at a time."""
@@ -155,14 +158,19 @@ class Documents:
                 yield number, Document(id_, text, title), digest
 
     def ids(self) -> list[str]:
-        """Return the id of every document, in order of number."""
+        """Return the id of every document, in the order they were added."""
+        if self.are_chunked():
+            return self.chunks.all_ids()
         rows = self._database.rows("SELECT id FROM documents ORDER BY number")
         return [id_ for (id_,) in rows]
 
     def unknown(self, ids: Iterable[str]) -> set[str]:
         """Return those of ``ids`` that are not in the catalog."""
         with self._database.reading() as connection:
-            return {id_ for id_ in ids if find_document(connection, id_) is None}
+            missing = {id_ for id_ in ids if find_document(connection, id_) is None}
+            if self.are_chunked():
+                missing = {id_ for id_ in missing if self.chunks.numbers_of(id_) is None}
+            return missing
 
     def get(self, number: int) -> Document:
         """Return one document by number."""
@@ -195,8 +203,16 @@ class Documents:
             )
         )
 
+    def document_ids_of(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Return by number the ids of the documents that rows, or chunks, belong to."""
+        if not self.are_chunked():
+            return self.ids_of(numbers)
+        rows = self.chunks.rows(numbers)
+        ids = self.chunks.ids({row.whole for row in rows.values()})
+        return {number: ids[row.whole] for number, row in rows.items() if row.whole in ids}
+
     def count(self) -> int:
-        """Return the number of documents."""
+        """Return the number of rows: documents, or their chunks."""
         return self._settings.number("documents")
 
 

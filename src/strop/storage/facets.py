@@ -74,7 +74,11 @@ class Facets:
         rows: list[tuple[Any, ...]] = []
         for id_ in set(ids):
             with suppress(UnicodeEncodeError):  # a lone surrogate; no stored id has one
-                rows += self._database.rows("SELECT number FROM documents WHERE id = ?", (id_,))
+                rows += self._database.rows(
+                    "SELECT number FROM documents WHERE id = ?1 UNION ALL"
+                    " SELECT number FROM chunks JOIN wholes USING (whole) WHERE id = ?1",
+                    (id_,),
+                )
         return _numbers(rows)
 
     def passing(self, test: Test) -> Ints:

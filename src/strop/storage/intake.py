@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -103,6 +104,13 @@ def given_embedder(
     if isinstance(embedder, str) and embedder != name:
         raise other_embedder(place, stored, embedder)  # before loading it for nothing
     return check_embedder(place, stored, load_embedder(embedder or name, options))
+
+
+def check_wait(wait: float) -> float:
+    """Refuse what is no number of seconds to wait for a lock."""
+    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait < math.inf:
+        raise BadInput(f"wait is a number of seconds of 0 or more, not {wait!r}")
+    return wait
 
 
 def check_set_name(name: str) -> None:

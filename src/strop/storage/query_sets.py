@@ -353,14 +353,18 @@ class QuerySets:
             if texts := self.queries(set_, number, outdated=True):
                 yield id_, texts
 
-    def of_document(self, number: int) -> dict[str, list[str]]:
-        """Return a document's queries by set."""
+    def of_rows(self, numbers: Sequence[int]) -> dict[str, list[str]]:
+        """Return the queries of a document, or of its chunks, by set."""
         with self._database.reading():
-            return {
-                name: self.queries(set_, number, outdated=True)
+            lists = {
+                name: self.queries_of(set_, numbers, outdated=True)
                 for name, set_ in self.all().items()
                 if not set_.augmented
             }
+        return {
+            name: [text for number in numbers for text in of.get(number, [])]
+            for name, of in lists.items()
+        }
 
     def forget(self, set_id: int, numbers: Sequence[int]) -> None:
         """Let documents' vectors of a set wait to be made again: those there are no good."""

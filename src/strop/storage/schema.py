@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strop.storage.words import WORD_TABLES
 
-FORMAT = 4
+FORMAT = 5
 """A catalog of another format is refused: there is nothing to upgrade from."""
 
 SCHEMA = (
@@ -20,6 +20,27 @@ CREATE TABLE documents (
     metadata TEXT NOT NULL
 );
 CREATE INDEX empty_documents ON documents (number) WHERE empty;
+CREATE TABLE wholes (
+    whole  INTEGER PRIMARY KEY AUTOINCREMENT,
+    id     TEXT NOT NULL UNIQUE,
+    title  TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    named  INTEGER NOT NULL
+);
+CREATE TABLE chunks (
+    number   INTEGER PRIMARY KEY,
+    whole    INTEGER NOT NULL,
+    start    INTEGER NOT NULL,
+    behind   INTEGER NOT NULL,
+    headings TEXT NOT NULL
+);
+CREATE INDEX chunks_of_wholes ON chunks (whole, start);
+CREATE TABLE manifest (
+    id       TEXT PRIMARY KEY,
+    folder   TEXT NOT NULL,
+    size     INTEGER NOT NULL,
+    modified INTEGER NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE fields (field INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE);
 CREATE TABLE facets (
     field  INTEGER NOT NULL,

@@ -35,7 +35,9 @@ def counts(catalog: Catalog) -> dict[str, Any]:
         }
         return {
             "references": catalog.references.counts(),
-            "documents": catalog.documents.count(),
+            "documents": catalog.documents.total(),
+            "chunking": catalog.settings.get("chunking"),
+            "chunks": catalog.documents.count() if catalog.documents.are_chunked() else None,
             "empty": number("SELECT count(*) FROM documents WHERE empty"),
             "waiting": catalog.waiting.count(refused=False),
             "refused": catalog.waiting.refused(),

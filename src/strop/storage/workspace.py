@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,14 +16,19 @@ from filelock import FileLock, Timeout
 
 from strop.embed import Embedder
 from strop.errors import BadIndex, BadInput, IndexBusy, IndexDamaged, StropError, UnfinishedIndex
+from strop.io.files import MAX_BYTES
+from strop.io.folders import files_in, read_file
 from strop.storage.catalog import Catalog
 from strop.storage.check import Check
 from strop.storage.compaction import compact
+from strop.storage.cutting import checked_chunking, decide, splitter
 from strop.storage.database import Database
+from strop.storage.documents import AUTO
 from strop.storage.intake import (
     CATALOG,
     EmbedderSpec,
     about_embedder,
+    check_wait,
     given_embedder,
     is_left_over,
     load_embedder,
@@ -35,7 +41,7 @@ from strop.storage.snapshot import keep_cache
 from strop.storage.trust import consent, needs_consent
 from strop.storage.vectors import VECTOR_FILE, cannot_write, check_stored
 from strop.storage.word_index import word_settings
-from strop.types import Progress
+from strop.types import Changes, Document, Progress
 from strop.words.languages import given_language
 
 
@@ -45,14 +51,14 @@ class Workspace:
     ``Index`` uses it. What changes the folder is done within ``writing()``.
     """
 
-    def __init__(self, path: Path, embedder: Embedder | None = None) -> None:
+    def __init__(self, path: Path, embedder: Embedder | None = None, wait: float = 0) -> None:
         """Use ``create`` or ``open`` instead."""
         self.path, self.catalog = path, Catalog(path)
         self.dim = self.catalog.dim
         self._embedder = embedder
         self.pipeline = Pipeline(self.catalog, lambda: self.embedder)
         self._warned = False
-        self._writer = FileLock(path / "writer.lock", timeout=0)
+        self._writer = FileLock(path / "writer.lock", timeout=wait)
 
     # -- opening --------------------------------------------------------------------------
 
@@ -64,10 +70,14 @@ class Workspace:
         options: Mapping[str, Any],
         query_vectors: str,
         language: str | None = None,
+        chunking: str | None = AUTO,
     ) -> Workspace:
         """Make an empty index in a new folder (``Index.create``)."""
         check_stored(query_vectors)
-        given = {"words": word_settings(given_language(language), None)} if language else {}
+        chunking = checked_chunking(chunking)
+        given: dict[str, Any] = (
+            {"words": word_settings(given_language(language), None)} if language else {}
+        )
         if (folder / CATALOG).exists():
             raise BadIndex(f"{folder} is an index already: open it, or choose another folder")
         if folder.exists() and not is_left_over(folder):
@@ -80,6 +90,7 @@ class Workspace:
                 if (folder / CATALOG).exists():  # made by another process meanwhile
                     raise BadIndex(f"{folder} is an index already: open it, or choose another")
                 index_id = uuid4().hex
+                given |= {"chunking": chunking} if chunking else {}
                 settings = {"embedder": about, "query_vectors": query_vectors, **given}
                 Database.create(folder / CATALOG, {**settings, "index_id": index_id})
         except Timeout:
@@ -103,7 +114,8 @@ class Workspace:
                     "backup, or build the index again in another folder"
                 )
             raise BadIndex(f"{folder} is not an index: name the folder that strop build made")
-        workspace = cls(folder)
+        options = dict(options)
+        workspace = cls(folder, wait=check_wait(options.pop("wait", 0)))
         if embedder is not None or options:
             try:
                 workspace._embedder = workspace._load(embedder, options)
@@ -135,11 +147,45 @@ class Workspace:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Be the only writer; waits for nobody."""
+        """Be the only writer; waits for another no longer than ``open`` was told."""
         with _lock(self.path, self._writer):
             self._sweep()
             yield
             keep_cache(self.catalog)
+
+    def add(self, documents: Iterable[tuple[Document, str]], keep_queries: bool) -> Changes:
+        """Within ``writing``: store documents, cut into chunks if the index has any."""
+        with self.catalog.writing():
+            chunking = self.catalog.settings.get("chunking")
+            if chunking == AUTO:
+                chunking, documents = decide(documents, self.embedder)
+                self.catalog.settings.put(chunking=chunking)
+            split = None if chunking is None else splitter(chunking, self.embedder)
+            return self.catalog.documents.add(documents, keep_queries, split)
+
+    def sync(
+        self,
+        folder: Path,
+        remove: bool,
+        keep_queries: bool = False,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        max_document_bytes: int = MAX_BYTES,
+    ) -> Changes:
+        """Within ``writing``: read the files of a folder that changed (``Index.sync``)."""
+        files, manifest = files_in(str(folder), include, exclude), self.catalog.manifest
+        name = str(folder.resolve())
+        with self.catalog.writing() as connection:
+            manifest.adopt(connection, name, files)
+            read = manifest.changed(name, files)
+            gone = manifest.gone(name, files) if remove else []
+            documents = ((read_file(file, max_document_bytes), file.path) for file in read)
+            changes = self.add(documents, keep_queries)
+            if gone:
+                self.catalog.documents.remove(gone)
+            manifest.put(connection, name, read)
+        unchanged = changes.unchanged + len(files) - len(read)
+        return replace(changes, unchanged=unchanged, removed=len(gone))
 
     def augment(self, style: str, progress: Progress | None = None) -> None:
         """Embed each document's text with its queries of the set ``style`` appended."""
@@ -277,7 +323,8 @@ def _lock(folder: Path, lock: FileLock) -> Iterator[None]:
             ) from None
         raise IndexBusy(
             f"another process is writing to {folder}. Reading it is fine meanwhile; "
-            "write again when that one has finished"
+            "write again when that one has finished, or wait for it: --wait 60 (Index.open(…,"
+            " wait=60))"
         ) from None
     except RuntimeError as error:  # a lock that was made before a fork
         raise BadIndex(

@@ -1,0 +1,224 @@
+"""Cuts long texts into chunks at their structure: headings, paragraphs, sentences, lines, words.
+
+The chunks of a text cover all of it, so the text can be put together from them again. A chunk ends
+at the best place that is near its full size, and no chunk goes on behind a heading unless all that
+stands under that heading fits too. So a change of a text moves the ends of few chunks.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from strop.errors import BadInput
+from strop.io.sentences import sentence_ends
+
+CountTokens = Callable[[Sequence[str]], Sequence[int]]
+"""Returns the number of tokens of each text."""
+
+_HEADING, _PARAGRAPH, _SENTENCE, _LINE, _WORD, _ANYWHERE = range(6)
+"""Kinds of places to cut at, best first."""
+_FENCE = re.compile(r" {0,3}(```|~~~)")
+_HASHES = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#*)?[ \t]*$")
+_UNDERLINE = re.compile(r"([=\-~^\"'*+#])\1{2,}$")
+_CAPITALS = re.compile(r"[A-Z0-9][A-Z0-9 ,&/()'-]{1,59}$")
+_SPACE = re.compile(r"\s*")
+_CUTS = {
+    _PARAGRAPH: re.compile(r"\n[ \t\r]*\n\s*"),
+    _LINE: re.compile(r"\n\s*"),
+    _WORD: re.compile(r"\s+"),
+    _ANYWHERE: re.compile(r".{1,20}", re.DOTALL),  # text without spaces
+}
+
+
+@dataclass(frozen=True)
+class Chunking:
+    """Sizes in tokens: at most ``size`` in a chunk, of which ``overlap`` are of the one before."""
+
+    size: int
+    overlap: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.size}:{self.overlap}"
+
+
+def parse_chunking(text: str) -> Chunking:
+    """Read ``200:40`` (size and overlap in tokens) or ``200``."""
+    size, _, overlap = text.partition(":")
+    if not (size.isdecimal() and (overlap or "0").isdecimal()):
+        raise BadInput(f"chunks are given as SIZE:OVERLAP in tokens, such as 200:40, not {text!r}")
+    chunking = Chunking(int(size), int(overlap or 0))
+    if chunking.size < 10 or chunking.overlap > chunking.size // 2:
+        raise BadInput(
+            f"chunks of {text}: the size must be 10 tokens or more, and the overlap at most half"
+        )
+    return chunking
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A chunk of a text: its place there, and the headings it stands under, outermost first."""
+
+    start: int
+    end: int
+    headings: tuple[str, ...] = ()
+
+
+def split_text(text: str, chunking: Chunking, count: CountTokens) -> list[Piece]:
+    """Cut a text into chunks; an empty text is one chunk."""
+    sections = _sections(text)
+    atoms = _Atoms(text, sections, chunking.size, count)
+    pieces: list[Piece] = []
+    first = 0
+    while first < len(sections):
+        last = first
+        begin = atoms.place(sections[first].start)
+        while (
+            last + 1 < len(sections)
+            and atoms.tokens(begin, atoms.place(sections[last + 1].end)) <= chunking.size
+        ):
+            last += 1
+        headings = _common([one.headings for one in sections[first : last + 1]])
+        ends = atoms.place(sections[last].end)
+        pieces += [Piece(start, end, headings) for start, end in atoms.pack(begin, ends, chunking)]
+        first = last + 1
+    return pieces
+
+
+def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    shared = paths[0]
+    for path in paths[1:]:
+        while path[: len(shared)] != shared:
+            shared = shared[:-1]
+    return shared
+
+
+# -- headings ---------------------------------------------------------------------------------
+
+
+def _sections(text: str) -> list[Piece]:
+    """Return the parts of a text that begin with a heading, and what stands before the first."""
+    sections: list[Piece] = []
+    path: list[tuple[int, str]] = []
+    styles: list[str] = []  # characters of underlines; which of them is above which, by first use
+    begin = body = 0
+    for place, end, level, style, heading in _headings(text):
+        if text[body:place].strip():  # else a heading stands right above this one
+            sections.append(Piece(begin, place, tuple(name for _, name in path)))
+            begin = place
+        body = end
+        if style and style not in styles:
+            styles.append(style)
+        level = level or 1 + styles.index(style)
+        path = [(above, name) for above, name in path if above < level] + [(level, heading)]
+    sections.append(Piece(begin, len(text), tuple(name for _, name in path)))
+    return sections
+
+
+def _headings(text: str) -> list[tuple[int, int, int, str, str]]:
+    """Return (start, end, level, underline, text) of headings; level 0 if the underline says it."""
+    lines = text.splitlines(keepends=True)
+    places = [0, *accumulate(map(len, lines))]
+    bare = [line.rstrip() for line in lines] + ["", ""]
+    found: list[tuple[int, int, int, str, str]] = []
+    fenced = False
+    for at, line in enumerate(bare[:-2]):
+        after_gap = at == 0 or not bare[at - 1]
+        if (fence := _FENCE.match(line)) and (fenced or after_gap or fence[1] == "```"):
+            fenced = not fenced  # a comment in a code block looks like a heading
+        if fenced or not line:
+            continue
+        below = bare[at + 1]
+        if (hashes := _HASHES.match(line)) and hashes[2]:
+            found.append((places[at], places[at + 1], len(hashes[1]), "", hashes[2]))
+        elif not after_gap or line[0].isspace() or not any(map(str.isalnum, line)):
+            continue
+        elif _UNDERLINE.match(below) and len(below) >= len(line) and len(line) <= 120:
+            found.append((places[at], places[at + 2], 0, below[0], line))
+        # As in manual pages: capitals at the margin, the text below indented.
+        elif _CAPITALS.match(line) and below[:1].isspace() and below.strip():
+            found.append((places[at], places[at + 1], 1, "", line))
+    return found
+
+
+# -- packing ----------------------------------------------------------------------------------
+
+
+class _Atoms:
+    """A text as a row of small parts: where each ends, what ends there, and its tokens."""
+
+    def __init__(self, text: str, sections: list[Piece], size: int, count: CountTokens) -> None:
+        parts = [(one.start, one.end, _HEADING) for one in sections]
+        for kind in (_PARAGRAPH, _SENTENCE):  # overlaps are made of sentences
+            parts = [piece for part in parts for piece in _cut(text, *part, kind)]
+        done: list[tuple[int, int, int, int]] = []
+        for finer in (_LINE, _WORD, _ANYWHERE, None):
+            counts = count([text[start:end] for start, end, _ in parts])
+            counted = list(zip(parts, counts, strict=True))
+            done += [(*part, n) for part, n in counted if n <= size or finer is None]
+            parts = [
+                piece
+                for part, n in counted
+                if n > size and finer is not None
+                for piece in _cut(text, *part, finer)
+            ]
+        done.sort()
+        self._starts = [start for start, _, _, _ in done] + [len(text)]
+        self._kinds = [kind for _, _, kind, _ in done]  # what ends where the part ends
+        self._before = [0, *accumulate(tokens for _, _, _, tokens in done)]
+
+    def place(self, offset: int) -> int:
+        """Return the number of the part that begins at an offset."""
+        return bisect_left(self._starts, offset)
+
+    def tokens(self, first: int, behind: int) -> int:
+        """Return the tokens of some parts."""
+        return self._before[behind] - self._before[first]
+
+    def pack(self, first: int, behind: int, chunking: Chunking) -> list[tuple[int, int]]:
+        """Return the places of the chunks of some parts."""
+        chunks: list[tuple[int, int]] = []
+        begin = done = first
+        while True:
+            end = max(begin + 1, self._reach(begin, chunking.size))
+            if end >= behind:
+                chunks.append((self._starts[begin], self._starts[behind]))
+                return chunks
+            done = self._best_end(begin, done + 1, end, chunking.size)
+            chunks.append((self._starts[begin], self._starts[done]))
+            begin = self._overlapping(begin, done, chunking)
+
+    def _reach(self, begin: int, size: int) -> int:
+        """Return behind which part so many tokens end."""
+        return bisect_left(self._before, self._before[begin] + size + 1) - 1
+
+    def _best_end(self, begin: int, least: int, end: int, size: int) -> int:
+        """Return the best place to cut in the second half of a chunk, the last of its kind."""
+        half = [at for at in range(least, end + 1) if 2 * self.tokens(begin, at) >= size]
+        return min(half or [end], key=lambda at: (self._kinds[at - 1], -at))
+
+    def _overlapping(self, begin: int, end: int, chunking: Chunking) -> int:
+        """Return where the chunk after the one that ends at ``end`` begins; it must get further."""
+        at = end
+        while (
+            at - 1 > begin
+            and self.tokens(at - 1, end) <= chunking.overlap
+            and self.tokens(at - 1, end + 1) <= chunking.size
+        ):
+            at -= 1
+        return at
+
+
+def _cut(text: str, start: int, end: int, kind: int, to: int) -> list[tuple[int, int, int]]:
+    """Cut a part at places of the kind ``to``; its own end stays of the kind it was."""
+    part = text[start:end]
+    if to == _SENTENCE:
+        ends = [_SPACE.match(part, at).end() for at in sentence_ends(part)]  # type: ignore[union-attr]
+    else:
+        ends = [match.end() for match in _CUTS[to].finditer(part)]
+    places = [0, *dict.fromkeys(at for at in ends if 0 < at < len(part)), len(part)]
+    cut = [(start + first, start + last, to) for first, last in pairwise(places)]
+    return [*cut[:-1], (*cut[-1][:2], kind)]

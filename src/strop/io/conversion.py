@@ -1,0 +1,113 @@
+"""Texts of files that are not plain text: HTML, PDF, DOCX and notebooks, as Markdown.
+
+Headings become Markdown headings, so that chunks know them. The libraries come with the extra
+``files``; a notebook is JSON and needs none.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from typing import NamedTuple
+
+from strop.errors import BadInput, MissingExtra
+from strop.io.files import one_line, too_long
+from strop.io.markdown import first_heading
+
+
+class Converted(NamedTuple):
+    """The text of a file and the title it gives itself, "" if none."""
+
+    text: str
+    title: str
+
+
+def can_convert(suffix: str) -> bool:
+    """Tell whether what reads files of this kind is installed."""
+    return all(importlib.util.find_spec(name) is not None for name in _NEEDS[suffix])
+
+
+def convert(data: bytes, suffix: str, path: str, max_bytes: int) -> Converted:
+    """Return the text of a file; refuse one that cannot be read, with its name and a remedy."""
+    if not can_convert(suffix):
+        raise MissingExtra(f"Reading {path}", "files")
+    try:
+        converted = _READERS[suffix](data, path, max_bytes)
+    except BadInput:
+        raise
+    except Exception as error:  # whatever a damaged file makes these libraries raise
+        raise BadInput(
+            f"{path}: cannot be read as {suffix[1:].upper()} ({type(error).__name__}:"
+            f" {one_line(error)}); open it to see whether it is damaged, or leave it out with"
+            " --exclude"
+        ) from error
+    if len(converted.text) > max_bytes:
+        raise too_long(path, "its text", max_bytes)
+    return converted
+
+
+def _html(data: bytes, path: str, max_bytes: int) -> Converted:
+    from bs4 import BeautifulSoup
+    from markdownify import MarkdownConverter
+
+    soup = BeautifulSoup(data, "html.parser")
+    title = soup.title.get_text(" ", strip=True) if soup.title else ""
+    for part in soup(["head", "script", "style", "template", "noscript", "svg"]):
+        part.decompose()
+    converter = MarkdownConverter(
+        heading_style="ATX", strip=["img", "a"], escape_asterisks=False, escape_underscores=False
+    )
+    text = converter.convert_soup(soup).strip() + "\n"
+    return Converted(text, title or first_heading(text))
+
+
+def _docx(data: bytes, path: str, max_bytes: int) -> Converted:
+    import mammoth
+
+    # A few kilobytes can unpack to gigabytes.
+    if sum(part.file_size for part in zipfile.ZipFile(io.BytesIO(data)).infolist()) > 4 * max_bytes:
+        raise too_long(path, "what it unpacks to", 4 * max_bytes)
+    no_images = mammoth.images.img_element(lambda _: {"src": ""})
+    html = mammoth.convert_to_html(io.BytesIO(data), convert_image=no_images).value
+    return _html(html.encode("utf-8", "replace"), path, max_bytes)
+
+
+def _pdf(data: bytes, path: str, max_bytes: int) -> Converted:
+    from pypdf import PdfReader
+
+    reader = PdfReader(io.BytesIO(data))
+    pages, size = [], 0
+    for page in reader.pages:
+        pages.append(page.extract_text().strip())
+        size += len(pages[-1])
+        if size > max_bytes:
+            raise too_long(path, "its text", max_bytes)
+    title = reader.metadata.title if reader.metadata else None
+    return Converted("\n\n".join(pages), str(title or "").strip())
+
+
+def _notebook(data: bytes, path: str, max_bytes: int) -> Converted:
+    cells = json.loads(data)["cells"]
+    parts = []
+    for cell in cells:
+        source = cell["source"]
+        text = (source if isinstance(source, str) else "".join(source)).strip("\n")
+        if text:
+            parts.append(f"```\n{text}\n```" if cell["cell_type"] == "code" else text)
+    text = "\n\n".join(parts) + "\n"
+    return Converted(text, first_heading(text))
+
+
+_Reader = Callable[[bytes, str, int], Converted]
+_READERS: dict[str, _Reader] = {
+    ".html": _html, ".htm": _html, ".docx": _docx, ".pdf": _pdf, ".ipynb": _notebook,
+}  # fmt: skip
+_NEEDS: dict[str, tuple[str, ...]] = {
+    ".html": ("bs4", "markdownify"), ".htm": ("bs4", "markdownify"),
+    ".docx": ("mammoth", "bs4", "markdownify"), ".pdf": ("pypdf",), ".ipynb": (),
+}  # fmt: skip
+CONVERTED = tuple(_READERS)
+"""The kinds of files, by the end of their names."""

@@ -1,0 +1,64 @@
+"""Queries that were written for a whole document: each goes to the chunk that is nearest to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from strop.methods import METHODS
+from strop.search.views import View, Views
+from strop.storage.catalog import Catalog
+from strop.types import Vectors
+
+Lists = Mapping[str, Sequence[str]] | Iterable[tuple[str, str, Sequence[str]]]
+"""Queries by document id, or (place, id, queries)."""
+
+
+def lists_by_chunk(
+    catalog: Catalog, views: Views, lists: Lists, style: str, embed: Callable[[list[str]], Vectors]
+) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Yield lists with the ids of chunks for those of documents that are cut, others as they are.
+
+    Chunks that have a list of the set ``style`` and get no query now get an empty one.
+    """
+    if isinstance(lists, Mapping):
+        lists = [("the given lists", id_, texts) for id_, texts in lists.items()]
+    with catalog.reading():  # now: the lists may be read within a transaction that writes
+        view, set_ = views.of(METHODS["trad"]), catalog.sets.all().get(style)
+
+    def earlier(numbers: list[int]) -> Mapping[int, list[str]]:
+        return catalog.sets.queries_of(set_, numbers, outdated=True) if set_ else {}
+
+    return (part for one in lists for part in _by_chunk(catalog, view, earlier, embed, *one))
+
+
+def _by_chunk(
+    catalog: Catalog,
+    view: View,
+    earlier: Callable[[list[int]], Mapping[int, list[str]]],
+    embed: Callable[[list[str]], Vectors],
+    place: str,
+    id_: str,
+    texts: Sequence[str],
+) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Yield the parts of one list by chunk."""
+    numbers = catalog.documents.chunks.numbers_of(id_) or []
+    rows = np.searchsorted(view.snapshot.numbers, sorted(numbers))
+    rows = rows[rows < view.layout.size]
+    rows = rows[np.isin(view.snapshot.numbers[rows], numbers)]  # those that have a vector
+    if not len(rows) or not _are_texts(texts):  # the import says what is wrong
+        yield place, id_, texts
+        return
+    chunks = np.stack([view.layout.document(row) for row in rows.tolist()])
+    nearest = np.argmax(embed(list(texts)) @ chunks.T, axis=1)
+    found = view.snapshot.numbers[rows].tolist()
+    ids, replaced = catalog.documents.ids_of(found), earlier(found)
+    for at, number in enumerate(found):
+        own = [text for text, best in zip(texts, nearest.tolist(), strict=True) if best == at]
+        if own or number in replaced:
+            yield place, ids[number], own
+
+
+def _are_texts(texts: Sequence[str]) -> bool:
+    return not isinstance(texts, str) and all(isinstance(one, str) for one in texts) and bool(texts)

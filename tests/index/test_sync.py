@@ -1,0 +1,156 @@
+"""Following a folder: what changed on disk is read, and only that."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from helpers.commands import strop
+from helpers.documents import docx, html, notebook, pdf
+from helpers.fakes import Bag
+
+from strop import Index
+from strop.errors import BadInput
+from strop.io.folders import File, read_file
+from strop.types import Changes, Document
+
+
+def write(path: Path, content: bytes | str, age: float = 100.0) -> None:
+    """Write a file that was last modified some seconds ago."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    then = time.time() - age
+    os.utime(path, (then, then))
+
+
+def mixed(folder: Path, n: int) -> None:
+    """Files of all kinds, some in subfolders."""
+    makers = (
+        lambda text: f"---\nlang: en\n---\n# {text}\n\nBody of {text}.\n",
+        lambda text: f"{text}. Second sentence.",
+        lambda text: html(text, "Heading", f"About {text}."),
+        lambda text: notebook(text, f"x = '{text}'"),
+        lambda text: docx(text, f"A letter about {text}."),
+        lambda text: pdf(text, f"A paper about {text}."),
+    )
+    ends = ("md", "txt", "html", "ipynb", "docx", "pdf")
+    for at in range(n):
+        kind = at % len(makers)
+        write(folder / f"part{at % 7}" / f"f{at}.{ends[kind]}", makers[kind](f"topic {at}"))
+
+
+def test_of_500_files_three_that_changed_are_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, bag = tmp_path / "files", Bag()
+    mixed(folder, 500)
+    with Index.create(tmp_path / "index", bag) as index:
+        index.sharpen()
+        index.add([{"id": "other", "text": "from elsewhere"}])
+        assert index.sync(folder) == Changes(500, 0, 0, 0)
+        assert len(index) == 501
+        version, done = index.catalog.settings.number("version"), bag.count
+        assert index.sync(folder) == Changes(0, 0, 500, 0)
+        assert bag.count == done
+        write(folder / "part0" / "f0.md", "# Another topic\n\nAnother body.\n", 50)
+        (folder / "part1" / "f1.txt").unlink()
+        write(folder / "new" / "file.txt", "Wholly new.", 50)
+        read: list[str] = []
+
+        def noting(file: File, most: int) -> Document:
+            read.append(file.id)
+            return read_file(file, most)
+
+        monkeypatch.setattr("strop.storage.workspace.read_file", noting)
+        assert index.sync(folder) == Changes(1, 1, 498, 0, removed=1)
+        assert sorted(read) == ["new/file.txt", "part0/f0.md"]
+        touched = index.catalog.vectors.changes(version)
+        assert touched is not None
+        assert sum(last - first + 1 for first, last in touched.tolist()) <= 2 * 3
+        assert bag.count - done < 10
+        assert index.unknown(["part1/f1.txt", "new/file.txt", "other"]) == {"part1/f1.txt"}
+        assert index.search("wholly new", k=1).ids.tolist() == [["new/file.txt"]]
+        assert index.check() == []
+
+
+def test_a_file_that_was_just_written_is_read_again(tmp_path: Path) -> None:
+    write(tmp_path / "files" / "a.txt", "aaaa", age=0)
+    with Index.create(tmp_path / "index", Bag()) as index:
+        index.sync(tmp_path / "files")
+        about = (tmp_path / "files" / "a.txt").stat()
+        (tmp_path / "files" / "a.txt").write_text("bbbb")  # of the same size, in the same tick
+        os.utime(tmp_path / "files" / "a.txt", ns=(about.st_atime_ns, about.st_mtime_ns))
+        assert index.sync(tmp_path / "files").changed == 1
+        assert index.get("a.txt").text == "bbbb"
+
+
+def test_documents_changed_in_the_index_become_their_files_again(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    for name in "abc":
+        write(folder / f"{name}.txt", f"text {name}")
+    with Index.create(tmp_path / "index", Bag()) as index:
+        index.sync(folder)
+        index.remove(["a.txt"])
+        index.add([{"id": "b.txt", "text": "other text"}])
+        assert index.sync(folder) == Changes(1, 1, 1, 0)
+        assert index.get("b.txt").text == "text b"
+        index.remove(["a.txt", "b.txt"])
+        (folder / "a.txt").unlink()
+        assert index.sync(folder, remove=False) == Changes(1, 0, 1, 0)
+
+
+def test_two_folders_and_one_that_moved(tmp_path: Path) -> None:
+    write(tmp_path / "one" / "a.txt", "text a")
+    write(tmp_path / "two" / "b.txt", "text b")
+    with Index.create(tmp_path / "index", Bag()) as index:
+        index.sync(tmp_path / "one")
+        index.sync(tmp_path / "two")
+        assert index.ids() == ["a.txt", "b.txt"]
+        write(tmp_path / "two" / "a.txt", "another a")
+        with pytest.raises(BadInput, match=r"document 'a\.txt' came from .*one, which has"):
+            index.sync(tmp_path / "two")
+        (tmp_path / "two" / "a.txt").unlink()
+        (tmp_path / "one").rename(tmp_path / "moved")
+        assert index.sync(tmp_path / "moved") == Changes(0, 0, 1, 0)
+        (tmp_path / "moved" / "a.txt").rename(tmp_path / "moved" / "c.txt")
+        assert index.sync(tmp_path / "moved") == Changes(1, 0, 0, 0, removed=1)
+        assert index.ids() == ["b.txt", "c.txt"]
+
+
+def test_a_bad_file_changes_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "files" / "a.txt", "text a")
+    write(tmp_path / "files" / "b.txt", "text b")
+    with Index.create(tmp_path / "index", Bag()) as index:
+        index.sync(tmp_path / "files")
+        (tmp_path / "files" / "a.txt").unlink()
+        write(tmp_path / "files" / "c.txt", b"\xff")
+        with pytest.raises(BadInput, match=r"c\.txt line 1"):
+            index.sync(tmp_path / "files")
+        assert index.ids() == ["a.txt", "b.txt"]
+        write(tmp_path / "files" / "c.txt", "text c")
+        assert index.sync(tmp_path / "files") == Changes(1, 0, 1, 0, removed=1)
+
+
+def test_the_command_follows_a_folder(tmp_path: Path) -> None:
+    folder, index = tmp_path / "files", tmp_path / "index"
+    for name in ("a.md", "b.txt", "drafts/c.txt"):
+        write(folder / name, f"Text of {name}.")
+    built = strop("build", folder, "-o", index, "--chunk", "50:10", "--exclude", "drafts", "--json")
+    assert built.json["new"] == 2
+    (folder / "a.md").unlink()
+    assert strop("add", index, folder, "--exclude", "drafts", "--json").json["removed"] == 0
+    ran = strop("add", index, folder, "--exclude", "drafts", "--sync", "--wait", "5")
+    assert "1 document (1 unchanged, 1 removed)" in ran.stdout
+    assert strop("add", index, index / "catalog.sqlite", "--format", "jsonl", "--sync").code == 2
+    shown = strop("show", index, "b.txt")
+    assert "chunks (1)" in shown.stdout
+    assert "b.txt#0  0 to" in shown.stdout
+    assert "chunks" in strop("info", index).stdout
+    hits = strop("search", index, "text", "--chunks", "--json").json["hits"]
+    assert [hit["id"] for hit in hits] == ["b.txt#0"]
+    assert hits[0]["chunk"]["document"] == "b.txt"
+    ran = strop("build", folder, "-o", index, "--chunk", "60:10")
+    assert ran.code == 2
+    assert "keeps its chunks (50:10)" in ran.stderr
