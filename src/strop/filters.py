@@ -313,7 +313,7 @@ def read_condition(text: str) -> dict[str, Any]:
     if text.lstrip().startswith("{"):
         try:
             where: dict[str, Any] = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadInput(f"filter {text!r:.120} is not JSON: {error}") from None
         return where
     match = _SHORT.fullmatch(text)
@@ -325,6 +325,6 @@ def read_condition(text: str) -> dict[str, Any]:
     field, op, written = match.groups()
     try:
         value = json.loads(written)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = written
     return {field: {_OPS[op]: written if isinstance(value, (list, dict)) else value}}

@@ -22,6 +22,7 @@ from strop.common.retries import CallFailed
 from strop.embed.api import ApiEmbedder
 from strop.errors import StropError
 from strop.expand.prompts import TASKS, read_passage, read_verdict
+from strop.filters import matches, read_condition, read_filter
 from strop.generate.filters import apply_filters
 from strop.generate.parsing import parse_reply
 from strop.generate.prompts import PromptSettings
@@ -135,6 +136,11 @@ def method(data: bytes) -> None:
     parse_method(_text(data))
 
 
+def condition(data: bytes) -> None:
+    """A filter of the command line: what is read can be applied."""
+    matches(read_filter(read_condition(_text(data))), "a", {"year": 2020, "tags": ["a", None]})
+
+
 # -- services -----------------------------------------------------------------------------------
 
 
@@ -209,6 +215,7 @@ TARGETS: dict[str, Target] = {
     "reply": reply,
     "passage": passage,
     "method": method,
+    "condition": condition,
     "http_stream": http_stream,
     "embedding_body": embedding_body,
     "openai_body": openai_body,
@@ -252,6 +259,13 @@ SEEDS: dict[str, list[bytes]] = {
         b"hybrid:of=sharp",
         b"trad:words=1",
         b"sharp:whiten=0.5",
+    ],
+    "condition": [
+        b"year>=2020",
+        b'lang!="en"',
+        b'{"year": {"$gte": 2020, "$ne": 2021.5}, "tags": {"$in": ["a", null]}}',
+        b'{"$or": [{"day": {"$lt": "2020-01-31T10:00:00.5+02:00"}}, {"$not": {"$id": "a"}}]}',
+        b'{"a.b": {"$exists": true}, "$and": [{"c": {"$nin": [true, 1e400]}}]}',
     ],
     "http_stream": [
         b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_OPENAI), _OPENAI),

@@ -24,3 +24,9 @@ def test_only_strops_own_errors_come_out(name: str) -> None:
             accepts(TARGETS[name], data)
         except Exception as error:
             pytest.fail(f"{name} fails on {data!r}: {type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize("start", ['{"a":', "a=["])
+def test_a_condition_nested_too_deeply_ends_in_no_traceback(start: str) -> None:
+    repeated = start if start.startswith("{") else "["
+    accepts(TARGETS["condition"], (start + 100_000 * repeated).encode())
