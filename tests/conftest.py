@@ -25,6 +25,10 @@ settings.register_profile(
 )
 settings.load_profile("strop")
 
+# Read when a framework is imported: none of them reports its use, or its results as warnings.
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = os.environ["LANGSMITH_TRACING"] = "false"
+os.environ["PT_TEST_TRANSFORMER_REPORTS"] = "0"
+
 
 @pytest.fixture(scope="session", autouse=True)
 def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -32,6 +36,12 @@ def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Tests with the mark ``anyio`` run on asyncio."""
+    return "asyncio"
 
 
 @pytest.fixture(scope="session")

@@ -1,1 +1,0 @@
-"""Each adapter, by its framework's own suite where there is one."""
