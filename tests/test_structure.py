@@ -20,7 +20,7 @@ SOURCE = ROOT / "src" / "strop"
 # A package, or a module beside them, imports only what stands above it.
 ORDER = """
     errors types filters methods common io words embed lm storage references generate search expand
-    engines index
+    engines index opening
     distributed evaluation research adapters server cli __main__
 """.split()
 

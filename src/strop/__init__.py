@@ -17,8 +17,9 @@ from strop.types import Dataset, Document, Hit, Hits
 if TYPE_CHECKING:
     from strop.evaluation.scoring import Report, evaluate
     from strop.expand.methods import HyDE, LameR, Query2Doc, ReDERF
-    from strop.index import Index, connect
+    from strop.index import Index
     from strop.methods import METHODS, Method
+    from strop.opening import connect
     from strop.references.selection import select_references
     from strop.references.settings import ReferenceSettings
     from strop.search.explain import Explanation
@@ -35,7 +36,7 @@ _HOME = {
     "Index": "index", "LameR": "expand.methods", "METHODS": "methods", "Method": "methods",
     "Query2Doc": "expand.methods", "ReDERF": "expand.methods",
     "ReferenceSettings": "references.settings", "Report": "evaluation.scoring",
-    "connect": "index", "evaluate": "evaluation.scoring",
+    "connect": "opening", "evaluate": "evaluation.scoring",
     "select_references": "references.selection",
 }  # fmt: skip
 

@@ -19,7 +19,6 @@ from strop.methods import Method, check_count
 from strop.references.settings import ReferenceSettings
 from strop.search.explain import Explanation
 from strop.search.queries import as_queries, check_fields, text_and_vector, texts_and_vectors
-from strop.search.sampling import recall
 from strop.search.searcher import Searcher
 from strop.storage.intake import EmbedderSpec, placed
 from strop.storage.references import Selected
@@ -30,7 +29,6 @@ from strop.types import HIT_FIELDS, Changes, Chunk, Document, Hits, Progress, Ve
 
 if TYPE_CHECKING:  # a search needs no language model
     from strop.engines.publish import Publication
-    from strop.engines.published import Published
     from strop.expand.methods import QueryMethod
     from strop.expand.refining import Refined
     from strop.generate import Generation, GenerationSettings
@@ -148,8 +146,7 @@ class Index:
 
     def chunks(self, id_: str) -> list[Chunk]:
         """Return the chunks of a document, in order; none where documents are not cut."""
-        documents = self.catalog.documents
-        return documents.chunks.read(documents.numbers_of(id_))
+        return self.catalog.documents.chunks_of(id_)
 
     def ids(self) -> list[str]:
         """Return the ids of all documents, in the order they were added."""
@@ -367,10 +364,6 @@ class Index:
         view = self.searcher.without_leaks(query_vectors, gate, self._workspace.pipeline.embed)
         return Index(self._workspace, view[0]), view[1]
 
-    def recall(self, n: int = 100, k: int = 10) -> dict[str, Any]:
-        """Compare the best k of searches with the exact ones (``sampling.recall``)."""
-        return recall(self.searcher, n, k)
-
     # -- maintenance ----------------------------------------------------------------------
 
     def info(self) -> dict[str, Any]:
@@ -396,10 +389,7 @@ class Index:
         return int(before - sizes(self.catalog)["total"])
 
     def publish(self, url: str, **options: Any) -> Publication:
-        """Bring this index's copy in a database up to date, for ``connect``; docs/engines.md.
-
-        ``options``: ``dry_run=True`` only says what would be written, ``progress``.
-        """
+        """Bring the copy in a database up to date; ``options``: ``dry_run``, ``progress``."""
         from strop.engines.publish import publish
 
         return publish(self.searcher, url, **options)
@@ -407,13 +397,3 @@ class Index:
     def trust(self) -> list[str]:
         """Accept the embedder that somebody else's index names; return what that covers."""
         return self._workspace.trust()
-
-
-def connect(
-    target: str | os.PathLike[str], /, embedder: EmbedderSpec | None = None, **options: Any
-) -> Index | Published:
-    """Open what can be searched: an index folder, or a published copy by its URL."""
-    from strop.engines import is_url, open_copy
-
-    opened = open_copy if is_url(target) else Index.open
-    return opened(target, embedder, **options)

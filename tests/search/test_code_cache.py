@@ -24,6 +24,7 @@ from strop.search.prefilter import prefilter, table
 from strop.search.prefilter.cache import CodeCache
 from strop.search.prefilter.prefilter import Prefilter
 from strop.search.prefilter.table import CodeTable
+from strop.search.sampling import measure_recall
 from strop.storage.database import Database
 from strop.storage.intake import CATALOG
 from strop.storage.settings import Settings
@@ -95,7 +96,7 @@ def test_it_finds_what_the_scan_finds(index: Index) -> None:
         known = dict(zip(right.tolist(), best.tolist(), strict=True))
         for id_, score in zip(ids.tolist(), scores.tolist(), strict=True):
             assert id_ not in known or abs(known[id_] - score) < 1e-5
-    assert index.recall(40)["overlap"] > 0.9
+    assert measure_recall(index.searcher, 40)["overlap"] > 0.9
 
 
 def test_it_looks_at_candidates_only(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +159,7 @@ def test_it_follows_when_much_is_new(index: Index) -> None:
     assert two is not None
     assert not len(two.without_row)
     assert len(two.place_of) == 400
-    assert index.recall(40)["overlap"] > 0.9
+    assert measure_recall(index.searcher, 40)["overlap"] > 0.9
 
 
 def test_another_reader_uses_it_and_another_set_makes_it_anew(index: Index) -> None:

@@ -27,7 +27,7 @@ def open_index(path: Path, **options: Any) -> Index:
 
 def open_readable(target: Path | str) -> Index | Published:
     """Open an index, or a published copy by its URL."""
-    from strop.index import connect
+    from strop.opening import connect
 
     return connect(target)
 

@@ -48,9 +48,13 @@ def check(path: Path | str, repair: bool, recall: bool, sample: int) -> Answer:
     """
     if isinstance(path, str):
         return _check_copy(path, repair or recall)
+    from strop.search.sampling import measure_recall
+
     with open_index(path) as index, progress_bars() as progress:
         problems = index.check(repair, progress)
-        measured = index.recall(sample) if recall and (repair or not problems) else None
+        measured = None
+        if recall and (repair or not problems):
+            measured = measure_recall(index.searcher, sample)
         about = index.info()
     result = {
         "problems": problems,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from strop.common.arrays import ranges, unit_rows
+from strop.common.arrays import unit_rows
 from strop.methods import check_count
 from strop.search.layout import Layout
 from strop.search.rows import as_floats
@@ -39,25 +39,7 @@ def sample_queries(
     return [ids[number] for number in numbers], texts, rows
 
 
-def sample_lists(searcher: Searcher, style: str, most: int) -> tuple[list[list[str]], Vectors]:
-    """Return the stored queries of documents drawn at random, at most ``most`` in all.
-
-    Texts by document, and the vectors (n, dim) of all of them in the same order.
-    """
-    set_ = searcher.require(style)
-    with searcher.catalog.reading():
-        snapshot = searcher.views.snapshot()
-        spans = snapshot.sets[style]
-        drawn = np.random.default_rng(0).permutation(len(spans.count))
-        drawn = np.sort(drawn[np.cumsum(spans.count[drawn]) <= most])
-        drawn = drawn[spans.count[drawn] > 0]
-        numbers = snapshot.numbers[drawn].tolist()
-        lists = [searcher.views.texts_of(set_, number) for number in numbers]
-        rows = ranges(spans.start[drawn], spans.count[drawn])
-        return lists, as_floats(np.array(spans.vectors[rows]))
-
-
-def recall(searcher: Searcher, n: int, k: int) -> dict[str, Any]:
+def measure_recall(searcher: Searcher, n: int, k: int = 10) -> dict[str, Any]:
     """Compare the best k of searches with the exact ones, for n queries of two kinds.
 
     Half are stored queries. The others are like no stored one: each is the sum of a stored

@@ -12,9 +12,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-import strop
-from strop.errors import BadInput
-from strop.index import Index
+from strop.opening import connect
 from strop.server.guard import log_to_stderr
 from strop.server.metrics import SHARED
 from strop.server.settings import Settings, read_keys
@@ -68,13 +66,7 @@ def create() -> Starlette:
 
 def open_collection(place: str) -> Collection:
     """Open an index folder, or connect to a published copy."""
-    if "://" not in place:
-        return Index.open(place)
-    connect = getattr(strop, "connect", None)
-    if connect is None:
-        raise BadInput(f"{place}: this version serves index folders only")
-    collection: Collection = connect(place)
-    return collection
+    return connect(place)
 
 
 class PatientProtocol(HttpToolsProtocol):

@@ -17,7 +17,7 @@ from strop.storage.rows import RowWriter
 from strop.storage.settings import Settings
 from strop.storage.texts import find_document
 from strop.storage.waiting import WaitingList
-from strop.types import Changes, Document
+from strop.types import Changes, Chunk, Document
 
 AUTO = "auto"
 """The setting ``chunking`` until the first documents decide."""
@@ -112,6 +112,10 @@ class Documents:
                 f" {self.get(numbers[0]).id!r} (see index.chunks({id_!r}))"
             )
         return numbers[0]
+
+    def chunks_of(self, id_: str) -> list[Chunk]:
+        """Return the chunks of a document, in order; none where documents are not cut."""
+        return self.chunks.read(self.numbers_of(id_))
 
     def numbers_of(self, id_: str) -> list[int]:
         """Return the numbers of the rows of a document: one, or its chunks; or that of a chunk."""

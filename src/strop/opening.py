@@ -1,0 +1,21 @@
+"""Opens what can be searched: an index folder, or a published copy of one by its URL."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from strop.engines import is_url, open_copy
+from strop.index import Index
+from strop.storage.intake import EmbedderSpec
+
+if TYPE_CHECKING:
+    from strop.engines.published import Published
+
+
+def connect(
+    target: str | os.PathLike[str], /, embedder: EmbedderSpec | None = None, **options: Any
+) -> Index | Published:
+    """Open an index folder, or a published copy by its URL (docs/engines.md)."""
+    opened = open_copy if is_url(target) else Index.open
+    return opened(target, embedder, **options)
