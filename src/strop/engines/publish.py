@@ -20,7 +20,7 @@ import numpy as np
 from strop.common.arrays import Ints, ranges
 from strop.engines import open_engine
 from strop.engines.base import META, Engine, Record, pack
-from strop.errors import BadIndex, StropError
+from strop.errors import BadIndex, BadInput, StropError
 from strop.search.rows import as_floats
 from strop.search.searcher import Searcher
 from strop.storage.catalog import Catalog
@@ -64,6 +64,11 @@ def publish(
 ) -> Publication:
     """Bring the copy at a URL up to date; with ``dry_run`` only say what would be done."""
     catalog = searcher.catalog
+    if catalog.documents.are_chunked():
+        raise BadInput(
+            f"{catalog.folder} is cut into chunks, which cannot be published yet: build an index of"
+            " whole documents (strop build CORPUS -o INDEX --chunk none) and publish that"
+        )
     with closing(open_engine(url)) as engine:
         if dry_run:
             with catalog.reading():
