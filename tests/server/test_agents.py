@@ -101,6 +101,7 @@ def test_mistakes_reach_the_agent_as_messages(connect: Connect, served: Path) ->
     anyio.run(talk)
 
 
+@pytest.mark.slow
 def test_over_http_an_agent_needs_a_key_where_others_do(index: Path) -> None:
     import httpx2
 

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from helpers.strop_server import WRITE_KEY, RunningServer, serving
 from pydantic import TypeAdapter
@@ -76,10 +75,9 @@ def test_concurrent_searches_get_their_own_answers(running: RunningServer, opene
 
     def ask(at: int) -> list[str]:
         body = {"query": queries[at], "k": 3, "fields": ["id"]}
-        with running.client() as client:
-            return [hit["id"] for hit in client.post("/search", json=body).json()["hits"]]
+        return [hit["id"] for hit in client.post("/search", json=body).json()["hits"]]
 
-    with ThreadPoolExecutor(16) as threads:
+    with running.client() as client, ThreadPoolExecutor(16) as threads:
         assert list(threads.map(ask, range(len(queries)))) == expected
 
 
@@ -224,10 +222,11 @@ def test_unknown_paths_and_methods_have_the_same_form(running: RunningServer) ->
             models.ErrorReply.model_validate(reply.json())
 
 
+@pytest.mark.slow
 def test_several_processes_serve_one_folder_and_see_commits(index: Path) -> None:
     with serving(index, "--workers", "2", keys=f"write:{WRITE_KEY}") as server:
         for at in range(8):
-            with httpx.Client(base_url=server.url, timeout=60) as client:  # may be either process
+            with server.client() as client:  # a new connection: may be either process
                 made = client.put(
                     f"/documents/zebra-{at}", json={"text": f"A zebra numbered {at}."},
                     headers={"x-api-key": WRITE_KEY},

@@ -19,7 +19,7 @@ from schemathesis import GenerationMode
 from strop.server import models
 from strop.server.app import OPERATIONS
 
-SHORT = 5
+SHORT = 80
 LONG = int(os.environ.get("STROP_REQUESTS", "20000"))
 LONGEST = 60
 """Seconds. A request that takes longer hangs."""
@@ -31,12 +31,14 @@ def writable(index: Path) -> Iterator[RunningServer]:
         yield server
 
 
-def _ask_generated(server: RunningServer, per_kind: int) -> int:
-    """Send ``per_kind`` requests to every operation, of each kind; return how many in all."""
+def _ask_generated(server: RunningServer, total: int) -> int:
+    """Send about so many requests, to every operation, of each kind; return how many."""
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     sent = 0
     operations: list[Any] = [cast(Any, found).ok() for found in schema.get_all_operations()]
     assert len(operations) == len(OPERATIONS)
+    with_input = [one for one in operations if one.body or one.path_parameters]
+    per_kind = total // (2 * len(with_input)) + 1
     for operation in operations:
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
             if mode is GenerationMode.NEGATIVE and not (
@@ -66,14 +68,13 @@ def _ask_generated(server: RunningServer, per_kind: int) -> int:
 
 
 def test_generated_requests_are_answered(writable: RunningServer) -> None:
-    assert _ask_generated(writable, SHORT) > 10 * SHORT
+    assert _ask_generated(writable, SHORT) >= SHORT
     assert _failures(writable) == []
 
 
 @pytest.mark.slow
 def test_many_generated_requests_are_answered(writable: RunningServer) -> None:
-    kinds = 2 * len(OPERATIONS) - 5
-    assert _ask_generated(writable, LONG // kinds + 1) >= LONG * 0.9
+    assert _ask_generated(writable, LONG) >= LONG
     assert _failures(writable) == []
 
 

@@ -236,6 +236,7 @@ def test_an_evaluation_lists_gains_and_leads_to_the_search(open_page: Open) -> N
     page.wait_for_selector("h2:has-text('trad against bm25')")
 
 
+@pytest.mark.slow
 def test_generation_shows_replies_costs_and_failures(open_page: Open, index: Path) -> None:
     model = max(known_prices(), key=lambda name: known_prices()[name].input)
     usage = Usage(1_000_000, 1_000_000)
@@ -268,6 +269,7 @@ def test_the_api_page_lists_every_operation_and_tries_one(open_page: Open) -> No
     expect(first.locator(".out")).to_contain_text("hits")
 
 
+@pytest.mark.slow
 def test_a_key_is_asked_for_and_kept_for_the_tab(open_page: Open, index: Path) -> None:
     with serving(index, keys=KEYS) as server:
         page = open_page("/", server.url)
