@@ -52,6 +52,7 @@ class Copy:
         }
         self.mixed = [name for name, of in self.sets.items() if of["mixed"]]
         self.methods = {name: _method(of) for name, of in about["methods"].items()}
+        self.default = self.methods[""]
         if about["tokenizer"] != VERSION:
             raise BadIndex(
                 f"{engine.address.shown} has words that another version of strop counted:"
