@@ -239,8 +239,9 @@ class Published:
         numbers = part.numbers[places]
         wanted = np.unique(numbers)
         if not {*fields} - {"id", "score"}:
-            ids = self._engine.ids(wanted)
-            return Hits(_objects(ids, numbers), scores)
+            unread = [number for number in wanted.tolist() if number not in part.ids]
+            more = self._engine.ids(np.array(unread, np.int64)) if unread else {}
+            return Hits(_objects({**part.ids, **more}, numbers), scores)
         stored = self._engine.documents(wanted)
         ids = {number: one.document.id for number, one in stored.items()}
         found = _objects(ids, numbers)
@@ -326,10 +327,10 @@ class Published:
         copy, problems = self._now(), []
         for at in range(0, len(copy.numbers), 1000):
             numbers = copy.numbers[at : at + 1000]
-            packed, stored = self._engine.packed(numbers), self._engine.documents(numbers)
+            found, stored = self._engine.found(numbers), self._engine.documents(numbers)
             for number in numbers.tolist():
                 try:
-                    rows = unpack(packed[number], self.dim)
+                    rows = unpack(found[number].packed, self.dim)
                     texts = sum(map(len, stored[number].queries.values()))
                     if texts != sum(map(len, rows.values())) - 1:
                         raise BadIndex("queries without vectors, or vectors without queries")
