@@ -241,6 +241,8 @@ def test_what_is_no_copy_is_refused(index: Index, url: str, tmp_path: Path) -> N
         ({"format": 99}, "another version of strop"),
         ({"embedder": {"name": 1}}, "which embedder"),
         ({"tokenizer": 99}, "another version of strop"),
+        ({"sets": 5}, "publish again"),
+        ({"methods": {"sharp": {}}}, "publish again"),
     ):
         with engine.publishing(DIM):
             engine.write({META: json.dumps({**about, **change}).encode()})

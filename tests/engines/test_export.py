@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,16 @@ def test_the_verbs(tmp_path: Path) -> None:
     assert "published copy" in refused.stderr
     done = strop("export", folder, "-o", tmp_path / "v.npy", "--json")
     assert done.json["vectors"] == 3
+
+
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "docs/engines.md", "exec"), {})
 
 
 def test_bytes_compare_as_numbers_do() -> None:

@@ -134,6 +134,13 @@ class Stored(NamedTuple):
     queries: dict[str, list[str]]
 
 
+class Found(NamedTuple):
+    """What scoring needs of a record: its vectors, packed; and its id."""
+
+    id: str
+    packed: bytes
+
+
 class Engine(Protocol):
     """A database with a copy. Documents are known by number; several threads may read."""
 
@@ -146,14 +153,14 @@ class Engine(Protocol):
 
     def nearest(
         self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
-    ) -> list[Ints]:
-        """Return for each query the documents of about so many nearest rows.
+    ) -> list[dict[int, Found]]:
+        """Return for each query the documents of about so many nearest rows, by number.
 
         ``own``: only of the documents' own vectors. ``among``: only of these documents.
         """
 
-    def packed(self, numbers: Ints) -> dict[int, bytes]:
-        """Return the vectors of documents, of those that are there."""
+    def found(self, numbers: Ints) -> dict[int, Found]:
+        """Return the ids and vectors of documents, of those that are there."""
 
     def documents(self, numbers: Ints) -> dict[int, Stored]:
         """Return documents, of those that are there."""

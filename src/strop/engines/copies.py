@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from strop.common.arrays import Floats, Ints
-from strop.engines.base import Engine, Rows, unpack
+from strop.engines.base import Engine, Found, Rows, unpack
 from strop.errors import BadIndex
 from strop.filters import Filter, select
 from strop.methods import METHODS, Method, check_method
@@ -52,6 +52,7 @@ class Copy:
         }
         self.mixed = [name for name, of in self.sets.items() if of["mixed"]]
         self.methods = {name: _method(of) for name, of in about["methods"].items()}
+        self.default = self.methods[""]
         if about["tokenizer"] != VERSION:
             raise BadIndex(
                 f"{engine.address.shown} has words that another version of strop counted:"
@@ -102,6 +103,8 @@ class Part:
         self.dim, self.tokenizer = copy.dim, copy.tokenizer
         self.numbers = copy.numbers if selected is None else copy.numbers[selected]
         self._vectors: dict[int, dict[int, Rows]] = {}
+        self.ids: dict[int, str] = {}
+        """Of the documents that were fetched."""
         self._shares: dict[str, QueryShares] = {}
 
     def names(self, method: Method) -> list[str]:
@@ -145,13 +148,13 @@ class Part:
         among = None if self._selected is None else self.numbers
         most = int(self._copy.about["rows"])
         found = []
-        for at, numbers in enumerate(self._copy.engine.nearest(query_vectors, rows, own, among)):
+        for at, near in enumerate(self._copy.engine.nearest(query_vectors, rows, own, among)):
             wanted = rows
-            while len(numbers) < k and wanted < most:  # many rows of few documents
+            while len(near) < k and wanted < most:  # many rows of few documents
                 wanted *= 4
-                (numbers,) = self._copy.engine.nearest(
-                    query_vectors[at : at + 1], wanted, own, among
-                )
+                (near,) = self._copy.engine.nearest(query_vectors[at : at + 1], wanted, own, among)
+            self._keep(near)
+            numbers = np.array(sorted(near), np.int64)
             places = np.searchsorted(self.numbers, numbers)
             places = places[places < len(self.numbers)]
             places = np.unique(places[np.isin(self.numbers[places], numbers)])
@@ -185,9 +188,14 @@ class Part:
         if len(self._vectors) + len(wanted) > _REMEMBERED:
             self._vectors, wanted = {}, numbers.tolist()
         if wanted:
-            packed = self._copy.engine.packed(np.array(wanted, np.int64))
-            self._vectors |= {number: unpack(packed[number], self.dim) for number in wanted}
+            self._keep(self._copy.engine.found(np.array(wanted, np.int64)))
         return self._vectors
+
+    def _keep(self, found: dict[int, Found]) -> None:
+        for number, one in found.items():
+            if number not in self._vectors:
+                self._vectors[number] = unpack(one.packed, self.dim)
+                self.ids[number] = one.id
 
     # -- everything -----------------------------------------------------------------------
 

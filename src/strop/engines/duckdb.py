@@ -19,7 +19,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from strop.common.arrays import Ints
-from strop.engines.base import Address, EngineError, Record, Stored, tested
+from strop.engines.base import Address, EngineError, Found, Record, Stored, tested
 from strop.errors import IndexBusy, MissingExtra
 from strop.filters import Test
 from strop.types import Document, Vectors
@@ -157,20 +157,21 @@ class DuckDB:
 
     def nearest(
         self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
-    ) -> list[Ints]:
+    ) -> list[dict[int, Found]]:
         """Return for each query the documents of its nearest rows."""
         where = "" if among is None else "WHERE number IN (SELECT unnest(?::BIGINT[]))"
         sql = (
-            f"SELECT DISTINCT number FROM (SELECT number FROM {'own' if own else 'rows'} {where}"
+            "SELECT number, id, packed FROM documents WHERE number IN"
+            f" (SELECT number FROM {'own' if own else 'rows'} {where}"
             f" ORDER BY array_inner_product(vector, ?::FLOAT[{query_vectors.shape[1]}]) DESC"
             " LIMIT ?)"
         )
         given = [] if among is None else [among]
-        return [_numbers(self._rows(sql, *given, vector, rows)) for vector in query_vectors]
+        return [_found(self._rows(sql, *given, vector, rows)) for vector in query_vectors]
 
-    def packed(self, numbers: Ints) -> dict[int, bytes]:
-        """Return the vectors of documents."""
-        return dict(self._of("number, packed", numbers))
+    def found(self, numbers: Ints) -> dict[int, Found]:
+        """Return the ids and vectors of documents."""
+        return _found(self._of("number, id, packed", numbers))
 
     def documents(self, numbers: Ints) -> dict[int, Stored]:
         """Return documents with the texts of their queries."""
@@ -300,6 +301,10 @@ def _row(record: Record) -> list[Any]:
     one = record.document
     texts = json.dumps(dict(one.metadata)), json.dumps(record.queries)
     return [record.number, one.id, record.stamp, one.title, one.text, *texts, record.packed]
+
+
+def _found(rows: list[tuple[Any, ...]]) -> dict[int, Found]:
+    return {number: Found(id_, packed) for number, id_, packed in rows}
 
 
 def _numbers(rows: list[tuple[Any, ...]]) -> Ints:

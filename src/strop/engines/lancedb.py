@@ -18,7 +18,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from strop.common.arrays import Ints
-from strop.engines.base import Address, EngineError, Record, Stored, tested
+from strop.engines.base import Address, EngineError, Found, Record, Stored, tested
 from strop.errors import IndexBusy, MissingExtra
 from strop.filters import Test
 from strop.types import Document, Vectors
@@ -122,11 +122,11 @@ class LanceDB:
 
     def nearest(
         self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
-    ) -> list[Ints]:
+    ) -> list[dict[int, Found]]:
         """Return for each query the documents of its nearest rows."""
         table = self._table("rows")
         if table is None or not table.count_rows():
-            return [np.empty(0, np.int64)] * len(query_vectors)
+            return [{} for _ in query_vectors]
         conditions = ["own"] if own else []
         if among is not None:
             conditions.append(_within("number", among))
@@ -139,12 +139,13 @@ class LanceDB:
                 if conditions:
                     query = query.where(" AND ".join(conditions), prefilter=True)
                 numbers = query.to_arrow()["number"].to_numpy()
-                found.append(np.unique(numbers.astype(np.int64)))
+                found.append(self.found(np.unique(numbers.astype(np.int64))))
         return found
 
-    def packed(self, numbers: Ints) -> dict[int, bytes]:
-        """Return the vectors of documents."""
-        return {row["number"]: row["packed"] for row in self._of(numbers, "packed")}
+    def found(self, numbers: Ints) -> dict[int, Found]:
+        """Return the ids and vectors of documents."""
+        rows = self._of(numbers, "id", "packed")
+        return {row["number"]: Found(row["id"], row["packed"]) for row in rows}
 
     def documents(self, numbers: Ints) -> dict[int, Stored]:
         """Return documents with the texts of their queries."""

@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 
 from strop.common.arrays import Ints
-from strop.engines.base import Address, EngineError, Record, Stored, tested
+from strop.engines.base import Address, EngineError, Found, Record, Stored, tested
 from strop.engines.postgres_sql import FUNCTION, TABLES
 from strop.errors import BadInput, IndexBusy, MissingExtra
 from strop.filters import Test
@@ -159,22 +159,24 @@ class Postgres:
 
     def nearest(
         self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
-    ) -> list[Ints]:
-        """Return for each query the documents of its nearest rows."""
+    ) -> list[dict[int, Found]]:
+        """Return for each query the documents of its nearest rows, in one round trip."""
         conditions = ["own"] if own else []
         if among is not None:
             conditions.append("number = ANY(%s)")
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         sql = (
-            "SELECT DISTINCT number FROM (SELECT number FROM {rows} "
-            f"{where} ORDER BY vector <#> %s::text::halfvec LIMIT %s) nearest"
+            "SELECT number, id, packed FROM (SELECT DISTINCT number FROM (SELECT number"
+            " FROM {rows} "
+            f"{where} ORDER BY vector <#> %s::text::halfvec LIMIT %s) AS nearest) AS proposed"
+            " JOIN {documents} USING (number)"
         )
         given = [] if among is None else [among.tolist()]
-        return [_numbers(self._rows(sql, *given, _text(one), rows)) for one in query_vectors]
+        return [_found(self._rows(sql, *given, _text(one), rows)) for one in query_vectors]
 
-    def packed(self, numbers: Ints) -> dict[int, bytes]:
-        """Return the vectors of documents."""
-        return dict(self._of("number, packed", numbers))
+    def found(self, numbers: Ints) -> dict[int, Found]:
+        """Return the ids and vectors of documents."""
+        return _found(self._of("number, id, packed", numbers))
 
     def documents(self, numbers: Ints) -> dict[int, Stored]:
         """Return documents with the texts of their queries."""
@@ -320,6 +322,10 @@ def _storable(text: str) -> bool:
 
 def _text(vector: Vectors) -> str:
     return "[" + ",".join(map(repr, vector.tolist())) + "]"
+
+
+def _found(rows: list[tuple[Any, ...]]) -> dict[int, Found]:
+    return {number: Found(id_, packed) for number, id_, packed in rows}
 
 
 def _numbers(rows: list[tuple[Any, ...]]) -> Ints:

@@ -26,6 +26,7 @@ from strop.search.hits import nearest_passage, passage_by_words
 from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
 from strop.search.scoring import search
 from strop.search.words import DEPTH, fuse
+from strop.storage.database import NONSENSE
 from strop.storage.intake import EmbedderSpec, checked_record, given_embedder
 from strop.storage.trust import consent, needs_consent
 from strop.types import HIT_FIELDS, Document, Hit, Hits, Passage, Vectors
@@ -98,7 +99,7 @@ class Published:
             try:
                 words = json.loads(self._engine.read([WORDS])[WORDS])
                 return Copy(self._engine, found[META], about, words, before)
-            except (LookupError, ValueError, TypeError) as error:  # a publisher is at work
+            except NONSENSE as error:  # or a publisher is at work
                 if not left:
                     raise BadIndex(
                         f"{self.path} is not what strop publishes ({error!r:.200}): publish again"
@@ -117,7 +118,7 @@ class Published:
                 )
             checked_record(self.path, about["embedder"])
             return about
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (*NONSENSE, RecursionError) as error:
             raise BadIndex(
                 f"{self.path} does not say what it is ({error!r:.200}): publish it again"
             ) from error
@@ -127,7 +128,7 @@ class Published:
         for left in reversed(range(_TIMES)):
             try:
                 return read(self._now())
-            except LookupError as error:  # words or documents that went meanwhile
+            except NONSENSE as error:  # or words and documents went meanwhile
                 if not left:
                     raise BadIndex(
                         f"{self.path} is damaged ({error!r:.200}): publish it again"
@@ -176,7 +177,7 @@ class Published:
             chosen = check_method(method)
         else:
             known = METHODS | {name: one for name, one in copy.methods.items() if name}
-            chosen = parse_method(method or copy.methods[""].name, settings, known)
+            chosen = parse_method(method or copy.default.name, settings, known)
         for name in chosen.sets or ():
             if name not in copy.sets:
                 have = ", ".join(copy.sets) or "none"
@@ -238,8 +239,9 @@ class Published:
         numbers = part.numbers[places]
         wanted = np.unique(numbers)
         if not {*fields} - {"id", "score"}:
-            ids = self._engine.ids(wanted)
-            return Hits(_objects(ids, numbers), scores)
+            unread = [number for number in wanted.tolist() if number not in part.ids]
+            more = self._engine.ids(np.array(unread, np.int64)) if unread else {}
+            return Hits(_objects({**part.ids, **more}, numbers), scores)
         stored = self._engine.documents(wanted)
         ids = {number: one.document.id for number, one in stored.items()}
         found = _objects(ids, numbers)
@@ -316,7 +318,7 @@ class Published:
             "engine": self._engine.address.scheme,
             **about,
             "documents": len(copy.numbers),
-            "method": asdict(copy.methods[""]),
+            "method": asdict(copy.default),
             "bytes": self._engine.size(),
         }
 
@@ -325,10 +327,10 @@ class Published:
         copy, problems = self._now(), []
         for at in range(0, len(copy.numbers), 1000):
             numbers = copy.numbers[at : at + 1000]
-            packed, stored = self._engine.packed(numbers), self._engine.documents(numbers)
+            found, stored = self._engine.found(numbers), self._engine.documents(numbers)
             for number in numbers.tolist():
                 try:
-                    rows = unpack(packed[number], self.dim)
+                    rows = unpack(found[number].packed, self.dim)
                     texts = sum(map(len, stored[number].queries.values()))
                     if texts != sum(map(len, rows.values())) - 1:
                         raise BadIndex("queries without vectors, or vectors without queries")

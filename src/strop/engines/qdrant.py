@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from strop.common.arrays import Ints
-from strop.engines.base import Address, EngineError, Record, Stored, tested
+from strop.engines.base import Address, EngineError, Found, Record, Stored, tested
 from strop.errors import BadInput, IndexBusy, MissingExtra
 from strop.filters import Test
 from strop.types import Document, Vectors
@@ -152,8 +152,8 @@ class Qdrant:
 
     def nearest(
         self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
-    ) -> list[Ints]:
-        """Return for each query the documents whose best row is nearest."""
+    ) -> list[dict[int, Found]]:
+        """Return for each query the documents whose best row is nearest, in one round trip."""
         from qdrant_client import models
 
         only = None
@@ -169,17 +169,16 @@ class Qdrant:
                         self._name, query=vector.tolist() if own else [vector.tolist()],
                         using="own" if own else "rows", limit=limit, query_filter=only,
                         search_params=None if self._local else params,
-                        with_payload=False,
+                        with_payload=["id", "packed"],
                     )  # fmt: skip
-                found.append(np.unique(np.array([one.id for one in answer.points], np.int64)))
+                found.append(_found(answer.points))
             except _NothingThere:
-                found.append(np.empty(0, np.int64))
+                found.append({})
         return found
 
-    def packed(self, numbers: Ints) -> dict[int, bytes]:
-        """Return the vectors of documents."""
-        found = self._points(self._name, numbers.tolist(), ["packed"])
-        return {one.id: _decoded(one.payload["packed"]) for one in found}
+    def found(self, numbers: Ints) -> dict[int, Found]:
+        """Return the ids and vectors of documents."""
+        return _found(self._points(self._name, numbers.tolist(), ["id", "packed"]))
 
     def documents(self, numbers: Ints) -> dict[int, Stored]:
         """Return documents with the texts of their queries."""
@@ -413,6 +412,10 @@ def _encoded(content: bytes) -> str:
 
 def _decoded(content: str) -> bytes:
     return base64.b64decode(content)
+
+
+def _found(points: Sequence[Any]) -> dict[int, Found]:
+    return {one.id: Found(one.payload["id"], _decoded(one.payload["packed"])) for one in points}
 
 
 def _numbers(points: Any) -> Ints:
