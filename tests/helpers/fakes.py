@@ -75,8 +75,11 @@ def vectors_of(texts: Iterable[str], kind: str) -> Doubles:
     return np.array([vector_of(text, kind) for text in texts]).reshape(-1, DIM)
 
 
-def create(path: Path, bag: Bag | None = None, language: str | None = None) -> Index:
-    return Index.create(path, bag or Bag(), "float32", language=language, name="bag", dim=DIM)
+def create(
+    path: Path, bag: Bag | None = None, language: str | None = None, chunking: str | None = None
+) -> Index:
+    form = {"language": language, "chunking": chunking}
+    return Index.create(path, bag or Bag(), "float32", **form, name="bag", dim=DIM)
 
 
 def reopen(path: Path, bag: Bag | None = None) -> Index:

@@ -25,9 +25,9 @@ from strop import Index
 from strop.errors import StropError
 from strop.generate import GenerationSettings, PromptSettings
 
-MUTATIONS = int(os.environ.get("STROP_MUTATIONS", "150"))
-PARTS = 4
-"""Tests that the mutations are divided among, so that they can run at the same time."""
+MUTATIONS = int(os.environ.get("STROP_MUTATIONS", "80"))
+PARTS = 2
+"""Tests of each kind of index that the mutations are divided among, to run at the same time."""
 JUNK = [None, -1, 0, 1, 2**62, 1.5, "", "junk", "[]", "{}", "null", b"", b"\xff\x00\xff", "../x"]
 
 
@@ -37,15 +37,16 @@ def folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture(scope="module")
-def whole(folder: Path) -> Path:
+@pytest.fixture(scope="module", params=[None, "10:3"], ids=["whole", "chunks"])
+def whole(folder: Path, request: pytest.FixtureRequest) -> Path:
     """An index with something in every table that outlives a finished run."""
+    path = folder / ("chunked" if request.param else "plain")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("strop.storage.snapshot.LOG_LEAST", 3)
         patch.setattr("strop.storage.snapshot.LOG_SHARE", 0.0)
-        with create(folder / "whole") as index:
+        with create(path, chunking=request.param) as index:
             index.add(
-                {"id": str(at), "text": f"Word{at} grows. More text {at % 3}.", "seen": at}
+                {"id": str(at), "text": f"Word{at} grows. More text {at % 3}." * 2, "seen": at}
                 for at in range(20)
             )
             index.sharpen()
@@ -56,7 +57,10 @@ def whole(folder: Path) -> Path:
             ).run()
             index.select_references()
             index.remove(["19"])
-    return folder / "whole"
+            (folder / "files").mkdir(exist_ok=True)
+            (folder / "files" / "a.txt").write_text("Text of a file.")
+            index.sync(folder / "files")
+    return path
 
 
 # -- mutations -------------------------------------------------------------------------------
@@ -141,13 +145,19 @@ def about(index: Index) -> object:
     return {key: value for key, value in index.info().items() if key not in sizes}
 
 
+def first_rows(index: Index) -> list[str]:
+    """Return the ids of documents, or of their first chunks."""
+    return [index.chunks(str(at))[0].id if index.chunks(str(at)) else str(at) for at in range(19)]
+
+
 READS: dict[str, Callable[[Index], object]] = {
     "plain": lambda index: ranking(index, "trad"),
     "sharp": lambda index: ranking(index, "sharp"),
     "words": lambda index: ranking(index, "sharp:words=1"),
     "get": lambda index: [index.get(str(at)) for at in range(19)],
     "queries": lambda index: [index.queries_of(str(at)) for at in range(19)],
-    "references": lambda index: [index.references_of(str(at)) for at in range(19)],
+    "references": lambda index: [index.references_of(id_) for id_ in first_rows(index)],
+    "chunks": lambda index: [index.chunks(str(at)) for at in range(19)],
     "info": about,
 }
 WRITES: list[Callable[[Index], object]] = [
@@ -177,7 +187,7 @@ def test_a_mutated_index_is_refused_or_reported_or_gives_the_same_results(
     expected = {name: outcome(whole, read) for name, read in READS.items()}
     assert REPORTED not in expected.values()
     assert outcome(whole, Index.check) == []
-    beside = folder / f"beside-{part}"
+    beside = folder / f"beside-{whole.name}-{part}"
     beside.mkdir()
     (beside / "precious").write_bytes(b"precious")
     path, verdicts, failures = beside / "index", Counter[str](), []

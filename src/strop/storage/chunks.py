@@ -192,7 +192,16 @@ class Chunks:
         """Return the rows of a document's chunks in order, None if no document has this id."""
         with self._database.reading() as connection:
             whole = self._whole(connection, id_)
-            return None if whole is None else self._numbers(connection, whole[0])
+            if whole is None:
+                return None
+            numbers = self._numbers(connection, whole[0])
+        if not numbers:
+            folder = self._database.path.parent
+            raise IndexDamaged(
+                f"{folder}: document {id_!r:.80} has no chunks. To see what is wrong: strop check"
+                f" {folder}"
+            )
+        return numbers
 
     def rows(self, numbers: Iterable[int]) -> dict[int, ChunkRow]:
         """Return chunks by the number of their row, of those rows that are chunks."""

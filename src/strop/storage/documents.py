@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from strop.storage.texts import find_document
 from strop.storage.waiting import WaitingList
 from strop.types import Changes, Chunk, Document
 
+SIZES = re.compile(r"[1-9][0-9]{1,8}:[0-9]{1,9}")
 AUTO = "auto"
 """The setting ``chunking`` until the first documents decide."""
 
@@ -128,11 +130,15 @@ class Documents:
 
     def are_chunked(self) -> bool:
         """Tell whether documents are cut into chunks here: then each row is one."""
-        return bool(self._settings.once_per_version("chunking", self._chunking))
+        return self._settings.once_per_version("chunking", self.chunking) not in (None, AUTO)
 
-    def _chunking(self) -> str | None:
-        stored = self._settings.get("chunking")
-        return None if stored in (None, AUTO) else str(stored)
+    def chunking(self) -> str | None:
+        """Return the stored setting: None, ``auto`` or sizes such as ``200:40``."""
+        stored: str | None = self._settings.get("chunking")
+        with sensible(self._database.path, "sizes of chunks"):
+            if stored not in (None, AUTO) and not SIZES.fullmatch(stored):
+                raise ValueError(f"{stored!r:.80}")
+        return stored
 
     def read(self, id_: str) -> Document:
         """Return a document, or a chunk, by id."""

@@ -36,7 +36,7 @@ def counts(catalog: Catalog) -> dict[str, Any]:
         return {
             "references": catalog.references.counts(),
             "documents": catalog.documents.total(),
-            "chunking": catalog.settings.get("chunking"),
+            "chunking": catalog.documents.chunking(),
             "chunks": catalog.documents.count() if catalog.documents.are_chunked() else None,
             "empty": number("SELECT count(*) FROM documents WHERE empty"),
             "waiting": catalog.waiting.count(refused=False),

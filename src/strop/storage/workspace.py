@@ -156,7 +156,7 @@ class Workspace:
     def add(self, documents: Iterable[tuple[Document, str]], keep_queries: bool) -> Changes:
         """Within ``writing``: store documents, cut into chunks if the index has any."""
         with self.catalog.writing():
-            chunking = self.catalog.settings.get("chunking")
+            chunking = self.catalog.documents.chunking()
             if chunking == AUTO:
                 chunking, documents = decide(documents, self.embedder)
                 self.catalog.settings.put(chunking=chunking)
