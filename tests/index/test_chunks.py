@@ -232,7 +232,7 @@ def test_queries_of_a_document_go_to_its_nearest_chunks(tmp_path: Path) -> None:
     with made(tmp_path, 8) as index:
         chunks = index.chunks("d5")
         queries = {"d5": [chunk.text for chunk in chunks], "d0#0": ["w1 w2"], "zzz": ["w1"]}
-        lists, count, unknown = index.import_queries(queries, style="simple")
+        lists, count, unknown = index.import_queries(queries, "simple")
         assert (lists, count, unknown) == (
             len(chunks) + 1,
             len(chunks) + 1,
@@ -241,10 +241,10 @@ def test_queries_of_a_document_go_to_its_nearest_chunks(tmp_path: Path) -> None:
         for chunk in chunks:
             assert index.queries_of(chunk.id)["simple"] == [chunk.text]
         assert index.queries_of("d5")["simple"] == [chunk.text for chunk in chunks]
-        index.import_queries({"d5": [chunks[0].text]}, style="simple")
+        index.import_queries({"d5": [chunks[0].text]}, "simple")
         assert index.queries_of("d5")["simple"] == [chunks[0].text]
         with pytest.raises(BadInput, match=r"query 1 of 'd5#\d' is blank"):
-            index.import_queries({"d5": [" "]}, style="simple")
+            index.import_queries({"d5": [" "]}, "simple")
         assert index.check() == []
 
 
