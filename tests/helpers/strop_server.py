@@ -33,9 +33,13 @@ class RunningServer:
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.port = int(self._wait_for(r"running on http://\S+?:(\d+) ").group(1))
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._until_ready()
+        try:
+            self.port = int(self._wait_for(r"running on http://\S+?:(\d+) ").group(1))
+            self.url = f"http://127.0.0.1:{self.port}"
+            self._until_ready()
+        except BaseException:
+            self.stop()
+            raise
 
     def _read(self) -> None:
         assert self.process.stderr is not None

@@ -120,7 +120,7 @@ class Hit(Reply):
 
 
 class SearchReply(Reply):
-    """Hits, best first: one list for ``query``, a list of lists for ``queries``."""
+    """Hits, best first: one list for "query", a list of lists for "queries"."""
 
     method: str
     hits: list[Hit] | list[list[Hit]]
@@ -156,7 +156,7 @@ class DeleteRequest(Request):
 
 
 class Changes(Reply):
-    """How many documents were new, changed and unchanged; ``empty`` of them have no text."""
+    """How many documents were new, changed and unchanged; "empty" of them have no text."""
 
     new: int
     changed: int
@@ -206,7 +206,7 @@ class Status(Reply):
 
 
 class EvalRequest(Request):
-    """Labelled queries: ``qrels[query id][document id] = grade``."""
+    """Labelled queries: "qrels[query id][document id] = grade"."""
 
     queries: dict[Id, Query] = Field(min_length=1, max_length=500)
     qrels: dict[Id, dict[Id, Grade]]
