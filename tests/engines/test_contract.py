@@ -29,7 +29,7 @@ from strop.errors import BadIndex, BadInput, IndexBusy
 _NAMES = itertools.count()
 EXTRAS = {"duckdb": "duckdb", "lancedb": "lancedb", "qdrant": "qdrant_client"}
 ENGINES = ["postgresql", *EXTRAS]
-KILLS = int(os.environ.get("STROP_KILLS", "3"))
+KILLS = int(os.environ.get("STROP_KILLS", "1"))
 QUERIES = ["where grows alder3", "birch4 and cedar1", "which elm2 grows", "fir1 trees"]
 METHODS = [
     "sharp", "trad", "sharp:words=1", "bm25", "hybrid:of=sharp", "maxsim", "sharp:T=1",

@@ -23,7 +23,7 @@ from strop.errors import IndexBusy, MissingExtra
 from strop.filters import Test
 from strop.types import Document, Vectors
 
-EF = 200
+EF = 400
 _GRAPH_FROM = 5000
 """Rows from which a graph is made; fewer are read in milliseconds."""
 _OPS = {"in": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
