@@ -44,6 +44,13 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture
+def without_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words do not count by default: for tests of what vectors alone give."""
+    monkeypatch.setattr("strop.methods.WORDS", {})
+    monkeypatch.setattr("strop.methods.WORDS_OTHERS", 0.0)
+
+
 @pytest.fixture(scope="session")
 def documents() -> list[Document]:
     """Sixty docstrings of the standard library, many alike."""

@@ -23,7 +23,7 @@ class Method:
 
     ``weighting`` says how a document's queries are mixed into its vector: not at all, by a softmax
     of ``temperature``, all equally, or by adding the largest similarity to the score.
-    ``sets`` None means all query sets of the index; ``n`` uses only the first n queries of each
+    ``sets`` None means all query sets of the index; ``n`` mixes only the first n queries of each
     list. ``expanded`` names the set whose queries are appended to a document's text instead.
     ``whiten`` evens out the space first (whitening.py): 0 not at all, 1 fully. ``feedback`` adds
     that much of the two best documents to the query and searches again.

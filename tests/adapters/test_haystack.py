@@ -143,6 +143,7 @@ def store() -> StropDocumentStore:
     return made
 
 
+@pytest.mark.usefixtures("without_words")  # a vector has none
 def test_retrievers_rank_as_search_does(store: StropDocumentStore) -> None:
     (hits,) = store.index.search("a sailing ship", 2)
     expected = [

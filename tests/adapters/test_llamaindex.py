@@ -206,6 +206,6 @@ def test_a_model_of_llamaindex_embeds(tmp_path: Path) -> None:
     store = StropVectorStore(tmp_path / "index", MockEmbedding(embed_dim=8))
     store.add([TextNode(id_="1", text="foo")])
     assert store.client.dim == 8
-    scores = store.query(VectorStoreQuery(query_str="foo")).similarities
+    scores = store.query(VectorStoreQuery(query_str="foo"), words=0).similarities
     assert scores == pytest.approx([1])
     assert embedder_of(MockEmbedding(embed_dim=8)).name.startswith("callable:MockEmbedding")

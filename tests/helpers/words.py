@@ -19,7 +19,7 @@ def counted_anew(index: Index) -> Counted:
     catalog, terms = index.catalog, index.catalog.words.tokenizer().document
     words: Counted = {TEXT: {}}
     for number, document, _ in catalog.documents.all():
-        words[TEXT][number] = Counter(terms(document.content))
+        words[TEXT][number] = Counter(terms(document.counted))
         for set_ in catalog.sets.all().values():
             texts = [] if set_.derived else catalog.sets.queries(set_, number)
             if texts:

@@ -32,6 +32,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from strop import Document
 from strop.errors import BadInput, UnfinishedIndex
 
+pytestmark = pytest.mark.usefixtures("without_words")
+
 # -- against a model -------------------------------------------------------------------------
 
 WORDS = "amber birch cedar delta ember fjord grove heath islet jetty".split()

@@ -26,6 +26,8 @@ from helpers.fakes import (
 from strop import METHODS, Document, Index, Method
 from strop.errors import BadInput
 
+pytestmark = pytest.mark.usefixtures("without_words")
+
 # -- searching -------------------------------------------------------------------------------
 
 

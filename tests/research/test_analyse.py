@@ -17,6 +17,8 @@ from strop.io.datasets import read_dataset
 from strop.research.analyse import ALPHAS, boost_against_perplexity, sweep
 from strop.research.perplexity import PerplexitySettings, perplexities
 
+pytestmark = pytest.mark.usefixtures("without_words")
+
 
 def test_a_sweep_is_what_evaluate_says(index: Path, dataset: Path) -> None:
     with Index.open(index) as opened:

@@ -30,6 +30,8 @@ from strop.storage.intake import CATALOG
 from strop.storage.settings import Settings
 from strop.storage.sidecar import read_arrays, write_arrays
 
+pytestmark = pytest.mark.usefixtures("without_words")
+
 ASKED = ["word7 text of", "more text 3", "some word31 word32"]
 
 

@@ -31,7 +31,10 @@ METHODS = [
     "simsharp:alpha=-1", "indexsharp", "doc2query", "docexp", "bm25", "bm25:sets=simple",
     "sharp:whiten=0.5:words=2",
 ]  # fmt: skip
-pytestmark = pytest.mark.filterwarnings("ignore:filter. no document has")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:filter. no document has"),
+    pytest.mark.usefixtures("without_words"),
+]
 
 
 def document(at: int, metadata: dict[str, Any]) -> Document:

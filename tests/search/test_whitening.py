@@ -15,6 +15,8 @@ from strop.errors import BadInput
 from strop.search.whitening import Whitening
 from strop.types import Vectors
 
+pytestmark = pytest.mark.usefixtures("without_words")
+
 
 def skewed(n: int, seed: int = 0) -> Vectors:
     """Unit vectors that share a mean and use some directions much more than others."""

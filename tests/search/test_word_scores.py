@@ -30,13 +30,13 @@ def stored(*sources: dict[int, list[str]]) -> tuple[sqlite3.Connection, WordScor
 
 
 def reference(texts: dict[int, list[str]], query: list[str]) -> dict[int, float]:
-    """The share of each document by the definition of BM25."""
+    """The score of each document: BM25 over the length of the query's vector of weights."""
     mean = sum(map(len, texts.values())) / max(len(texts), 1)
     weights = {}
     for term in query:
         holding = sum(term in terms for terms in texts.values())
         weights[term] = math.log(1 + (len(texts) - holding + 0.5) / (holding + 0.5))
-    most = sum(weights[term] for term in query)
+    length = math.sqrt(sum((weights[term] * n) ** 2 for term, n in Counter(query).items()))
     shares = {}
     for number, terms in texts.items():
         total = 0.0
@@ -44,7 +44,7 @@ def reference(texts: dict[int, list[str]], query: list[str]) -> dict[int, float]
             count = Counter(terms)[term]
             norm = 1.5 * (0.25 + 0.75 * len(terms) / (mean or 1))
             total += weights[term] * count / (count + norm)
-        shares[number] = total / (most or 1)
+        shares[number] = total / (length or 1)
     return shares
 
 

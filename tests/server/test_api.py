@@ -118,7 +118,8 @@ def test_documents_in_bulk_are_stored_all_or_none(running: RunningServer, opened
         assert "bulk-0" in twice.json()["error"]["message"]
         assert len(opened) == before
         stored = client.post("/documents", json={"documents": new})
-        assert stored.json() == {"new": 5, "changed": 0, "unchanged": 0, "empty": 0}
+        counts = {"new": 5, "changed": 0, "unchanged": 0, "empty": 0, "removed": 0}
+        assert stored.json() == counts
         ids = [one["id"] for one in new]
         assert client.post("/documents/delete", json={"ids": [*ids, "nobody"]}).status_code == 404
         assert len(opened) == before + 5

@@ -28,7 +28,8 @@ from strop.cli.progress import progress_bars
 from strop.common.text import counted
 
 _PASSED_ON = (
-    "measures", "ignore_same_id", "baseline", "alpha", "temperature", "sets", "n", "leak_gate"
+    "measures", "ignore_same_id", "baseline", "leak_gate", "alpha", "temperature", "sets", "n",
+    "words"
 )  # fmt: skip
 """Options that ``evaluate`` has under the same names."""
 

@@ -214,6 +214,11 @@ SCORING = together(
     ),
     SETS,
     click.option("--n", type=int, help="Use the first N queries per document and set."),
+    click.option(
+        "--words",
+        type=float,
+        help="Weight of the query's words in sharp, 0 for none.  [wordllama 0.8, others 0.35]",
+    ),
 )
 
 LABELLED = together(

@@ -52,6 +52,7 @@ def search(
     temperature: float | None,
     sets: list[str],
     n: int | None,
+    words: float | None,
     explain: bool,
     exact: bool,
     chunks: bool,
@@ -74,7 +75,8 @@ def search(
     from strop.index import Index
 
     with open_readable(path) as index:
-        chosen = index.method(method, alpha=alpha, temperature=temperature, sets=sets, n=n)
+        settings = {"alpha": alpha, "temperature": temperature, "sets": sets, "n": n}
+        chosen = index.method(method, words=words, **settings)
         with progress_bars() as progress:
             if chosen.expanded is not None and isinstance(index, Index):
                 index.augment(chosen.expanded, progress)
@@ -88,7 +90,11 @@ def search(
                 about = {"expand": name, "expansion": refined.to_json()}
         if step is not None:
             report_expansion(name, refined)
-        options = {"vectors": query_vectors, "exact": exact, "where": where, "chunks": chunks}
+        options: dict[str, Any] = {"vectors": query_vectors, "exact": exact, "where": where}
+        if chunks:
+            if not isinstance(index, Index):
+                raise BadInput("--chunks needs the folder of an index: copies have no chunks")
+            options["chunks"] = True
         hits = index.search(text, k, chosen, **options)[0]
         rows: list[dict[str, Any]] = []
         for rank, hit in enumerate(hits, 1):

@@ -15,7 +15,6 @@ from strop.cli.common import open_index, open_readable, set_aside, waiting_for_v
 from strop.cli.options import COUNT, INDEX_OR_URL, WAIT, WRITTEN_INDEX, Answer, verb
 from strop.cli.progress import progress_bars
 from strop.common.text import counted, human_bytes
-from strop.engines import open_copy
 
 
 @verb(INDEX_OR_URL)
@@ -71,6 +70,8 @@ def _check_copy(url: str, more: bool) -> Answer:
     """Check a published copy."""
     if more:
         raise click.UsageError("--repair and --recall need the folder of an index")
+    from strop.engines import open_copy
+
     with open_copy(url) as copy:
         problems = copy.check()
     message = "\n".join(problems) or "No damage found"

@@ -87,21 +87,18 @@ def evaluate(
     ignore_same_id: bool = False,
     query_vectors: Vectors | None = None,
     baseline: str | None = None,
-    alpha: float | None = None,
-    temperature: float | None = None,
-    sets: Sequence[str] | None = None,
-    n: int | None = None,
     leak_gate: float | None = None,
     progress: Progress | None = None,
+    **settings: Any,
 ) -> Report:
     """Score methods on a dataset (or its folder); the first is the baseline unless one is named.
 
     ``exclude`` drops queries by id, ``limit`` keeps the first of the others. ``ignore_same_id``
     leaves out a document whose id equals the query's, as in ArguAna, where each query is itself a
-    document. ``query_vectors`` (n, dim) replace the queries' own vectors. ``alpha`` and the others
-    are for methods whose spec does not set them. With a ``leak_gate`` everything is scored again
-    without the generated queries whose cosine to any test query is at least that. A published copy
-    is searched as its users search it; an index folder exactly.
+    document. ``query_vectors`` (n, dim) replace the queries' own vectors. ``settings`` such as
+    ``alpha`` are for methods whose spec does not set them. With a ``leak_gate`` everything is
+    scored again without the generated queries whose cosine to any test query is at least that. A
+    published copy is searched as its users search it; an index folder exactly.
     """
     if leak_gate is not None and not 0 < leak_gate <= 1:
         raise BadInput(f"the leak gate is a cosine above 0 and up to 1, not {leak_gate}")
@@ -109,7 +106,6 @@ def evaluate(
         dataset = read_dataset(dataset)
     dataset = select_queries(dataset, exclude, limit)
     parsed = _parsed(measures)
-    settings = {"alpha": alpha, "temperature": temperature, "sets": sets, "n": n}
     chosen = _settled(index, methods, settings)
     baseline = baseline or next(iter(chosen))
     if baseline not in chosen:

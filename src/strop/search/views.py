@@ -138,23 +138,22 @@ class Views:
         """Return the words of the documents, of the newest version.
 
         The generated queries that a method mixes count as the document's own words. A method that
-        mixes none counts those of the sets that it names, such as ``bm25:sets=simple``.
+        mixes none counts those of the sets that it names, such as ``bm25:sets=simple``. ``n``
+        limits the vectors only.
         """
         snapshot = self.snapshot()
         known = self._catalog.sets.all()
         names = self.mixed(method) or method.sets or ()
         sets = [known[name] for name in names if not known[name].derived]
-        n = method.n if sets else None
         last = self._words
         if last is None or last[0] != snapshot.version:
             sources = {} if last is None else last[2]
             last = self._words = snapshot.version, {}, dict(sources)
-        key = (*(set_.name for set_ in sets), n)
+        key = tuple(set_.name for set_ in sets)
         if key not in last[1]:
-            counted = self.fixed or n is not None
             last[1][key] = (
-                self._count_words(snapshot, sets, n)
-                if counted
+                self._count_words(snapshot, sets)
+                if self.fixed
                 else self._stored_words(snapshot, [TEXT, *(set_.set_id for set_ in sets)], last[2])
             )
         return last[1][key]
@@ -173,16 +172,16 @@ class Views:
             scores = WordScores(loaded)
         return Words(index.tokenizer(), scores, lambda _: index.reading(), snapshot.numbers)
 
-    def _count_words(self, snapshot: Snapshot, sets: Sequence[QuerySet], n: int | None) -> Words:
+    def _count_words(self, snapshot: Snapshot, sets: Sequence[QuerySet]) -> Words:
         """Count the words of a view that the catalog does not keep."""
-        texts = (self._text_with(sets, number, n) for number in snapshot.numbers.tolist())
+        texts = (self._text_with(sets, number) for number in snapshot.numbers.tolist())
         return count_words(texts, self._catalog.words.tokenizer())
 
-    def _text_with(self, sets: Sequence[QuerySet], number: int, n: int | None) -> str:
+    def _text_with(self, sets: Sequence[QuerySet], number: int) -> str:
         """Return a document's text and its queries of some sets, as one."""
         texts = [self._catalog.documents.get(number).counted]
         for set_ in sets:
-            texts += self.texts_of(set_, number)[:n]
+            texts += self.texts_of(set_, number)
         return "\n".join(texts)
 
     def texts_of(self, set_: QuerySet, number: int) -> list[str]:
