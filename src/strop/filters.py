@@ -23,11 +23,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
-from functools import reduce
-from typing import Any, Literal, Protocol, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal
 
 from strop.errors import BadInput
 
@@ -36,7 +32,6 @@ Value = bool | int | float | str | None
 Fact = tuple[str, Kind, Value]
 """A field, the kind of a value that it holds, and the value."""
 
-Ints: TypeAlias = NDArray[np.int64]
 
 ID = "$id"
 _DEEPEST = 50
@@ -261,36 +256,6 @@ def _matches(node: Filter, id_: str, found: set[Fact]) -> bool:
         for field, kind, value in found
         if field == node.field and kind == node.kind
     )
-
-
-class Values(Protocol):
-    """Where a store has the values of metadata: which documents pass a test, by number."""
-
-    def every(self) -> Ints:
-        """Return the numbers of all documents, ascending."""
-
-    def with_ids(self, ids: Sequence[str]) -> Ints:
-        """Return the numbers of the documents with these ids, ascending."""
-
-    def passing(self, test: Test) -> Ints:
-        """Return the numbers of the documents that pass, ascending."""
-
-
-def select(filter_: Filter, values: Values) -> Ints:
-    """Return the numbers of the documents that match, ascending."""
-    if isinstance(filter_, Test):
-        return values.passing(filter_)
-    if isinstance(filter_, Ids):
-        return values.with_ids(filter_.ids)
-    parts = [select(part, values) for part in filter_.parts]
-    if filter_.op == "and":
-        return reduce(_both, parts) if parts else values.every()
-    either: Ints = reduce(np.union1d, parts, np.empty(0, np.int64))
-    return either if filter_.op == "or" else np.setdiff1d(values.every(), either, True)
-
-
-def _both(left: Ints, right: Ints) -> Ints:
-    return np.intersect1d(left, right, assume_unique=True)
 
 
 def fields_of(filter_: Filter) -> set[str]:

@@ -187,11 +187,12 @@ def spelled(document: int) -> str:
     return str(document).translate(INTO_SIGNS)
 
 
-@pytest.mark.parametrize(("shift", "wanted"), [(0, 0.7), (1, 0.0)])
+@pytest.mark.parametrize(("shift", "default", "wanted"), [(0, 0.35, 0.7), (1, 5.0, 0.0)])
 def test_crossed_sets_take_words_only_where_these_lead_to_the_document(
-    shift: int, wanted: float, tmp_path: Path
+    shift: int, default: float, wanted: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Queries name their own document, or another one in each set."""
+    monkeypatch.setattr("strop.methods.WORDS_OTHERS", default)
     with Index.create(tmp_path / "index", embed, name="blurred", dim=DIM) as index:
         index.add(
             {"id": f"d{at}", "text": f"0.85 {spelled(at)} 0 {named(at)}"} for at in range(SIZE)
@@ -211,7 +212,7 @@ def test_crossed_sets_take_words_only_where_these_lead_to_the_document(
 def test_sentences_alone_change_nothing(tmp_path: Path) -> None:
     with Index.create(tmp_path / "index", embed, name="blurred", dim=DIM) as index:
         index.sharpen("sentences")
-        index.add({"id": f"d{at}", "text": f"0.7 {at} 1. 0.7 {at} 2."} for at in range(SIZE))
+        index.add({"id": f"d{at}", "text": f"0.7 {at} 1"} for at in range(SIZE))
         choice = tune(index)
         assert (choice.taken, choice.gain, choice.queries) == (False, None, 0)
         assert index.method("sharp") == default_sharp(index)

@@ -186,7 +186,7 @@ def assert_whole(index: Index, size: int, before: State, after: State) -> None:
         chosen = index.references_of(id_)
         assert chosen is None or {one.id for one in chosen.references} <= now.documents.keys()
     q = vector_of(ASKED, "query")
-    plain, sharp = all_scores(index, ASKED, method="trad"), all_scores(index, ASKED)
+    plain, sharp = all_scores(index, ASKED, method="trad"), all_scores(index, ASKED, words=0)
     unused = outdated(index)
     assert plain.keys() == sharp.keys()
     assert before.documents.keys() & now.documents.keys() <= plain.keys() <= now.documents.keys()

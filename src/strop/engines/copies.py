@@ -12,12 +12,13 @@ import numpy as np
 from strop.common.arrays import Floats, Ints
 from strop.engines.base import Engine, Found, Rows, unpack
 from strop.errors import BadIndex
-from strop.filters import Filter, select
+from strop.filters import Filter
 from strop.methods import METHODS, Method, check_method
 from strop.search.rows import as_floats
 from strop.search.scoring import Fetched, best_of, score
 from strop.search.word_scores import WordScores
 from strop.search.words import QueryShares, Words, first_depth
+from strop.storage.selecting import select
 from strop.storage.word_copies import WordCopy
 from strop.storage.words import TEXT
 from strop.types import Vectors

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from strop.common.arrays import Ints
-from strop.filters import Filter, Kind, Test, Value, facts, fields_of, select
+from strop.filters import Filter, Kind, Test, Value, facts, fields_of
 from strop.storage.database import NONSENSE, Database
+from strop.storage.selecting import select
 
 _KINDS: dict[Kind, int] = {
     "exists": 0, "null": 1, "bool": 2, "number": 3, "string": 4, "instant": 5,
