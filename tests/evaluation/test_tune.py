@@ -300,9 +300,8 @@ def test_the_command_shows_what_is_in_use(tmp_path: Path, blurred: Index) -> Non
     assert "tuned" in strop("info", tmp_path / "index").stdout
 
 
-def test_the_command_measures_words_by_sentences(tmp_path: Path, corpus: Path) -> None:
+def test_the_command_says_why_nothing_is_chosen(tmp_path: Path, corpus: Path) -> None:
     path = tmp_path / "sentences.index"
     assert strop("build", corpus, "-o", path).code == 0
     output = strop("tune", path, "--ignore-same-id").stdout
-    assert "held out" in output
-    assert "95%" in output
+    assert "sentences alone cannot judge" in " ".join(output.split())

@@ -202,7 +202,7 @@ def test_hyde_holds_for_any_passages(words: list[str], samples: int) -> None:
         np.testing.assert_allclose(refined.vectors[0], unit(np.mean(parts, axis=0)), atol=1e-6)
 
 
-@pytest.mark.parametrize("method", "trad simsharp consharp indexsharp sharp maxsim".split())
+@pytest.mark.parametrize("method", "trad simsharp consharp indexsharp sharp:words=0 maxsim".split())
 def test_every_scoring_method_uses_the_refined_vector(index: Index, method: str) -> None:
     step = HyDE(writer(), samples=2)
     vectors = index.refine(QUERIES, step).vectors

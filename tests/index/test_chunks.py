@@ -161,8 +161,9 @@ def test_an_edit_embeds_the_chunks_that_changed(tmp_path: Path) -> None:
         assert index.check() == []
 
 
+@pytest.mark.filterwarnings("ignore:filter. no document has")
 @given(st.data())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_an_index_that_changed_is_like_a_new_one(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -84,7 +84,7 @@ def references_of(index: Index) -> dict[str, Selected | None]:
 
 def scores_of(index: Index) -> dict[str, dict[str, float]]:
     found = {}
-    for method in ("trad", "sharp", "doc2query"):
+    for method in ("trad", "sharp", "sharp:words=0", "doc2query"):
         try:
             found[method] = all_scores(index, crashes.ASKED, method=method)
         except BadInput:  # no set yet, or not every document is augmented
@@ -458,7 +458,8 @@ def test_a_second_writer_is_refused_at_once(
             with pytest.raises(IndexBusy, match="another process is writing"):
                 write()
         for method, scores in scores_of(index).items():  # reading is fine
-            assert_close(scores, small[op + 1].scores[method], 1e-6)
+            if method != "sharp":  # words are rarer or not with those of documents that wait
+                assert_close(scores, small[op + 1].scores[method], 1e-6)
         assert index.get("d1") == crashes.page(1)
         gate.touch()
         assert forks.wait(holder) == 0

@@ -264,6 +264,8 @@ class Cluster:
             done += 1
             if self._progress is not None:
                 self._progress(stage, done, total)
+        for left_over in (self.folder / stage).rglob(".*.tmp"):  # of workers that died
+            left_over.unlink(missing_ok=True)
         for what in ("refused", "open"):
             lines = (manifest.lines[task.name]["counts"] for task in tasks)
             self.unfinished[f"{stage}:{what}"] = sum(one.get(what, 0) for one in lines)
