@@ -148,6 +148,17 @@ def parse_method(
     return check_method(replace(method, **values))
 
 
+def chosen_method(
+    method: str | Method, settings: Mapping[str, Any], known: Mapping[str, Method]
+) -> Method:
+    """Return a method that is given by its spec, with ``settings``, or as a ``Method``."""
+    if not isinstance(method, Method):
+        return parse_method(method, settings, known)
+    if given_settings(settings):
+        raise BadInput("a Method has its own settings: use dataclasses.replace on it")
+    return check_method(method)
+
+
 def given_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that have a value; refuse unknown ones."""
     for name in settings:

@@ -13,7 +13,7 @@ from strop.common.arrays import Floats, Ints
 from strop.engines.base import Engine, Found, Rows, unpack
 from strop.errors import BadIndex
 from strop.filters import Filter
-from strop.methods import METHODS, Method, check_method
+from strop.methods import Method, check_method, sharp_with
 from strop.search.rows import as_floats
 from strop.search.scoring import Fetched, best_of, score
 from strop.search.word_scores import WordScores
@@ -90,9 +90,7 @@ class Copy:
 
 
 def _method(stored: dict[str, Any]) -> Method:
-    sets = stored["sets"]
-    given = {**stored, "sets": None if sets is None else tuple(sets)}
-    return check_method(replace(METHODS["sharp"], **given))
+    return check_method(sharp_with(stored))
 
 
 class Part:

@@ -20,7 +20,7 @@ from strop.engines.copies import Copy, Part
 from strop.engines.publish import FORMAT, WORDS
 from strop.errors import BadIndex, BadInput
 from strop.filters import Filter, Test, fields_of, read_filter
-from strop.methods import METHODS, Method, check_count, check_method, given_settings, parse_method
+from strop.methods import METHODS, Method, check_count, chosen_method
 from strop.search.explain import Explanation, explain
 from strop.search.hits import nearest_passage, passage_by_words
 from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
@@ -171,13 +171,8 @@ class Published:
     def method(self, method: str | Method | None = None, **settings: Any) -> Method:
         """Return a method for this copy, as tuned for its index; ``settings`` override it."""
         copy = self._now()
-        if isinstance(method, Method):
-            if given_settings(settings):
-                raise BadInput("a Method has its own settings: use dataclasses.replace on it")
-            chosen = check_method(method)
-        else:
-            known = METHODS | {name: one for name, one in copy.methods.items() if name}
-            chosen = parse_method(method or copy.default.name, settings, known)
+        known = METHODS | {name: one for name, one in copy.methods.items() if name}
+        chosen = chosen_method(method or copy.default.name, settings, known)
         for name in chosen.sets or ():
             if name not in copy.sets:
                 have = ", ".join(copy.sets) or "none"

@@ -22,9 +22,8 @@ from strop.methods import (
     METHODS,
     Method,
     check_method,
+    chosen_method,
     default_methods,
-    given_settings,
-    parse_method,
     sharp_with,
 )
 from strop.search.chunk_queries import Lists, lists_by_chunk
@@ -198,14 +197,9 @@ class Searcher:
             return self._method(method, settings)
 
     def _method(self, method: str | Method | None, settings: Mapping[str, Any]) -> Method:
-        if isinstance(method, Method):
-            if given_settings(settings):
-                raise BadInput("a Method has its own settings: use dataclasses.replace on it")
-            chosen = check_method(method)
-        else:
-            if method is None:
-                method = "sharp" if self.views.query_sets() else "trad"
-            chosen = parse_method(method, settings, self.methods())
+        if method is None:
+            method = "sharp" if self.views.query_sets() else "trad"
+        chosen = chosen_method(method, settings, self.methods())
         for name in chosen.sets or ():
             self.require(name)
         if chosen.sets is None and not self.views.query_sets():

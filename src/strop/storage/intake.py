@@ -102,7 +102,7 @@ def given_embedder(
     if embedder is None:  # what the user gives counts more than what is stored
         options = {**trusted_options(place, index_id, name, stored["options"], options), **options}
     if isinstance(embedder, str) and embedder != name:
-        raise other_embedder(place, stored, embedder)  # before loading it for nothing
+        raise other_embedder(place, stored, embedder)  # before the slow loading
     return check_embedder(place, stored, load_embedder(embedder or name, options))
 
 
