@@ -196,9 +196,10 @@ def _print_demo(
         f" {report.queries} questions, which were written by hand.\n"
     )
     print_report(report)
+    seconds, size = value["indexing_seconds"], human_bytes(value["bytes"])
     out.print(
-        f"\nIndexed in {value['indexing_seconds']:.0f} s, {human_bytes(value['bytes'])}. The language"
-        f" model is paid once, for writing: about {_TOKENS}."
+        f"\nIndexed in {seconds:.0f} s, {size}. The language model is paid once, for writing: about"
+        f" {_TOKENS}."
     )
     out.print("\nTwo questions that gained, and the one that lost most:")
     for change in changes:
