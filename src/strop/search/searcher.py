@@ -82,8 +82,8 @@ class Folder:
         fetched = self.layout.fetch(places)
         if self.words is None:
             return fetched
-        shares = np.array([self.words.of(text).at(places) for text in query_texts])
-        return replace(fetched, shares=shares)
+        word_scores = np.array([self.words.of(text).at(places) for text in query_texts])
+        return replace(fetched, word_scores=word_scores)
 
     def best(
         self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
@@ -382,8 +382,8 @@ class Searcher:
         ]
         added = 0.0
         if method.words and query_text:
-            share = self.views.words(method).of(query_text).at(np.array([place]))
-            added = method.words * float(share[0])
+            scores = self.views.words(method).of(query_text).at(np.array([place]))
+            added = method.words * float(scores[0])
         return explain(
             id_, view.layout.moved(query_vector[None], method)[0], view.layout.document(place),
             view.layout.queries(place), texts, method, added,

@@ -11,7 +11,7 @@ from strop.common.compiled import compiled
 
 @compiled()
 def add_term(
-    shares: Floats,
+    scores: Floats,
     norms: Floats,
     places: NDArray[np.uint16],
     counts: NDArray[np.uint8],
@@ -20,7 +20,7 @@ def add_term(
     """Add what a term gives to the documents of one block that have it."""
     for at in range(len(places)):
         place, often = places[at], np.float32(counts[at])
-        shares[place] += np.float32(weight) * often / (often + norms[place])
+        scores[place] += np.float32(weight) * often / (often + norms[place])
 
 
 @compiled()

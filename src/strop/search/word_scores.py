@@ -25,7 +25,7 @@ K1, B = 1.5, 0.75
 _COMPILED_FROM = 50_000
 
 
-class WordScores:
+class WordScorer:
     """Scores documents by the words of some sources at one moment."""
 
     def __init__(self, sources: Mapping[int, SourceWords]) -> None:
@@ -41,25 +41,10 @@ class WordScores:
         mean = sum(one.words for one in sources.values()) / max(self.documents, 1)
         self._norms = np.float32(K1 * B / (mean or 1)) * lengths + np.float32(K1 * (1 - B))
 
-    def shares(self, connection: sqlite3.Connection, terms: Sequence[str], numbers: Ints) -> Floats:
-        """Return how much of the query's terms these documents have, from 0 to 1."""
-        found = np.zeros(len(numbers), np.float32)
-        known = numbers < len(self._norms)
-        found[known] = self.all(connection, terms)[numbers[known]]
-        return found
-
-    def best(
-        self, connection: sqlite3.Connection, terms: Sequence[str], k: int
-    ) -> tuple[Floats, Ints]:
-        """Return the k largest shares above 0 and the numbers of their documents."""
-        shares = self.all(connection, terms)
-        numbers = best_shares(shares, k)
-        return shares[numbers], numbers
-
     def all(self, connection: sqlite3.Connection, terms: Sequence[str]) -> Floats:
-        """Return the share of each document number, up to the last that has words."""
-        shares = np.zeros(len(self._norms), np.float32)
-        (keep, add), square = _kernels(len(shares)), 0.0
+        """Return the score of each document number, up to the last that has words."""
+        scores = np.zeros(len(self._norms), np.float32)
+        (keep, add), square = _kernels(len(scores)), 0.0
         for term, times in Counter(terms).items():
             found = [keep(one) for one in pooled_postings(connection, self._sources, term)]
             holding = sum(len(one.places) for one in found)
@@ -67,15 +52,15 @@ class WordScores:
             square += weight * weight
             for block, places, counts, _ in found:
                 here = slice(block * BLOCK, (block + 1) * BLOCK)
-                add(shares[here], self._norms[here], places, counts, weight)
-        shares /= np.float32(math.sqrt(square) or 1)
-        return shares
+                add(scores[here], self._norms[here], places, counts, weight)
+        scores /= np.float32(math.sqrt(square) or 1)
+        return scores
 
 
-def best_shares(shares: Floats, k: int, least: float = 0.0) -> Ints:
-    """Return the places of the k largest shares above 0 that reach ``least``, best first."""
-    places = np.flatnonzero(shares >= max(_bound(shares, k), np.float32(least)))
-    best: Ints = places[largest(shares[places], min(k, len(places)))]
+def largest_scores(scores: Floats, k: int, least: float = 0.0) -> Ints:
+    """Return the places of the k largest scores above 0 that reach ``least``, best first."""
+    places = np.flatnonzero(scores >= max(_bound(scores, k), np.float32(least)))
+    best: Ints = places[largest(scores[places], min(k, len(places)))]
     return best
 
 
@@ -106,7 +91,7 @@ def _keep_living(postings: Postings) -> Postings:
 
 
 def _add_term(
-    shares: Floats,
+    scores: Floats,
     norms: Floats,
     places: NDArray[np.uint16],
     counts: NDArray[np.uint8],
@@ -114,14 +99,14 @@ def _add_term(
 ) -> None:
     """Add what a term gives to the documents of one block that have it."""
     often = counts.astype(np.float32)
-    shares[places] += np.float32(weight) * often / (often + norms[places])
+    scores[places] += np.float32(weight) * often / (often + norms[places])
 
 
-def _bound(shares: Floats, k: int) -> np.float32:
-    """Return a value above 0 that at least k shares reach, or all above 0 do.
+def _bound(scores: Floats, k: int) -> np.float32:
+    """Return a value above 0 that at least k scores reach, or all above 0 do.
 
     The k-th of the first block: it spares sorting almost all of the others.
     """
-    first = shares[:BLOCK]
+    first = scores[:BLOCK]
     least = np.partition(first, len(first) - k)[len(first) - k] if k < len(first) else 0.0
     return max(np.float32(least), np.nextafter(np.float32(0), np.float32(1)))
