@@ -14,12 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from strop.common.arrays import Floats, Ints
 from strop.search.scoring import largest
-from strop.storage.word_reader import Postings, SourceWords, pooled_postings
-from strop.storage.words import BLOCK, TEXT
+from strop.storage.word_reader import SourceWords, postings_of
+from strop.storage.words import BLOCK, MOST, TEXT, Counts, Flags
 
 K1, B = 1.5, 0.75
 _COMPILED_FROM = 50_000
@@ -43,16 +42,20 @@ class WordScorer:
 
     def all(self, connection: sqlite3.Connection, terms: Sequence[str]) -> Floats:
         """Return the score of each document number, up to the last that has words."""
-        scores = np.zeros(len(self._norms), np.float32)
-        (keep, add), square = _kernels(len(scores)), 0.0
+        size = len(self._norms)
+        scores, totals = np.zeros(size, np.float32), np.zeros(size, np.uint8)
+        count_term, add_term = _kernels(size)
+        square = 0.0
         for term, times in Counter(terms).items():
-            found = [keep(one) for one in pooled_postings(connection, self._sources, term)]
-            holding = sum(len(one.places) for one in found)
+            found = list(postings_of(connection, self._sources, term))
+            holding = sum(
+                count_term(totals[first:], places, counts, living)
+                for first, places, counts, living in found
+            )
             weight = math.log1p((self.documents - holding + 0.5) / (holding + 0.5)) * times
             square += weight * weight
-            for block, places, counts, _ in found:
-                here = slice(block * BLOCK, (block + 1) * BLOCK)
-                add(scores[here], self._norms[here], places, counts, weight)
+            for first, places, _, _ in found:
+                add_term(scores[first:], self._norms[first:], totals[first:], places, weight)
         scores /= np.float32(math.sqrt(square) or 1)
         return scores
 
@@ -64,42 +67,33 @@ def largest_scores(scores: Floats, k: int, least: float = 0.0) -> Ints:
     return best
 
 
-def _kernels(size: int) -> tuple[Callable[[Postings], Postings], Callable[..., None]]:
-    """Return what drops postings that do not count, and what adds up a term's postings.
+def _kernels(size: int) -> tuple[Callable[..., int], Callable[..., None]]:
+    """Return what counts a term's postings, and what adds them up.
 
     It is compiled code only where it pays to load it.
     """
     if size < _COMPILED_FROM:
-        return _keep_living, _add_term
-    from strop.search.word_kernels import add_term, keep_living
+        return _count_term, _add_term
+    from strop.search.word_kernels import add_term, count_term
 
-    def keep(postings: Postings) -> Postings:
-        block, places, counts, living = postings
-        if living is None:
-            return postings
-        return Postings(block, *keep_living(places, counts, living), None)
-
-    return keep, add_term
+    return count_term, add_term
 
 
-def _keep_living(postings: Postings) -> Postings:
-    block, places, counts, living = postings
-    if living is None:
-        return postings
-    which = living[places]
-    return Postings(block, places[which], counts[which], None)
+def _count_term(totals: Counts, places: Ints, counts: Counts, living: Flags | None) -> int:
+    """Add to how often documents have a term; return how many did not have it before."""
+    if living is not None:
+        which = living[places]
+        places, counts = places[which], counts[which]
+    before = totals[places]
+    totals[places] = np.minimum(before.astype(np.uint16) + counts, MOST)
+    return int((before == 0).sum())
 
 
-def _add_term(
-    scores: Floats,
-    norms: Floats,
-    places: NDArray[np.uint16],
-    counts: NDArray[np.uint8],
-    weight: float,
-) -> None:
-    """Add what a term gives to the documents of one block that have it."""
-    often = counts.astype(np.float32)
+def _add_term(scores: Floats, norms: Floats, totals: Counts, places: Ints, weight: float) -> None:
+    """Add what a term gives to the documents that have it, and set their totals to 0."""
+    often = totals[places].astype(np.float32)
     scores[places] += np.float32(weight) * often / (often + norms[places])
+    totals[places] = 0
 
 
 def _bound(scores: Floats, k: int) -> np.float32:
