@@ -344,7 +344,7 @@ class Index:
         """Store other defaults for ``sharp`` (``Choice.to_json``); None restores the usual."""
         tuned = None if choice is None else {**choice, "for_sets": self.query_sets()}
         with self._workspace.writing():
-            self.catalog.settings.put(tuned=tuned)
+            self.catalog.settings.put(searchable=True, tuned=tuned)
 
     def embed_queries(self, queries: str | Sequence[str]) -> Vectors:
         """Embed texts as queries (n, dim), for ``search``."""

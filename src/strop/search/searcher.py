@@ -228,6 +228,9 @@ class Searcher:
 
     def methods(self) -> dict[str, Method]:
         """Return all methods by name, with the defaults of this index."""
+        return self.catalog.settings.once_per_version("methods", self._methods)
+
+    def _methods(self) -> dict[str, Method]:
         usual, tuned = default_methods(self.catalog.embedder["name"]), self.tuned()
         return usual | {"sharp": tuned} if tuned else usual
 
