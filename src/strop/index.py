@@ -164,12 +164,12 @@ class Index:
         """Continue work that was interrupted, and try again what the embedder refused."""
         with self._workspace.writing():
             self.catalog.waiting.retry_refused()
-            self._embed_new(progress)
+            self._embed_new(progress, verify=True)
 
-    def _embed_new(self, progress: Progress | None) -> None:
+    def _embed_new(self, progress: Progress | None, verify: bool = False) -> None:
         """Embed what has no vector yet, and update the prefilter."""
         self._workspace.pipeline.run(progress)
-        self.searcher.update_codes()
+        self.searcher.update_codes(verify=verify)
 
     # -- query sets -----------------------------------------------------------------------
 
@@ -344,7 +344,7 @@ class Index:
         """Store other defaults for ``sharp`` (``Choice.to_json``); None restores the usual."""
         tuned = None if choice is None else {**choice, "for_sets": self.query_sets()}
         with self._workspace.writing():
-            self.catalog.settings.put(tuned=tuned)
+            self.catalog.settings.put(searchable=True, tuned=tuned)
 
     def embed_queries(self, queries: str | Sequence[str]) -> Vectors:
         """Embed texts as queries (n, dim), for ``search``."""
@@ -376,7 +376,7 @@ class Index:
             return self._workspace.check(progress)
         with self._workspace.writing():
             problems = self._workspace.repair(progress)
-            self.searcher.update_codes()
+            self.searcher.update_codes(verify=True)
         return problems
 
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> int:
@@ -384,7 +384,7 @@ class Index:
         with self._workspace.writing():
             before = sizes(self.catalog)["total"]
             self._workspace.compact(progress, query_vectors)
-            self.searcher.update_codes()
+            self.searcher.update_codes(verify=True)
             self._workspace.shrink()
         return int(before - sizes(self.catalog)["total"])
 

@@ -16,8 +16,8 @@ from strop.filters import Filter
 from strop.methods import Method, check_method, sharp_with
 from strop.search.rows import as_floats
 from strop.search.scoring import Fetched, best_of, score
-from strop.search.word_scores import WordScores
-from strop.search.words import QueryShares, Words, first_depth
+from strop.search.word_scores import WordScorer
+from strop.search.words import QueryWordScores, Words, first_depth
 from strop.storage.selecting import select
 from strop.storage.word_copies import WordCopy
 from strop.storage.words import TEXT
@@ -73,8 +73,8 @@ class Copy:
         key = tuple(name for name in names if self.sets[name]["words"])
         if key not in self._words:
             ids = [TEXT, *(int(self.sets[name]["id"]) for name in key)]
-            scores = WordScores(self._copied.sources(ids))
-            self._words[key] = Words(self.tokenizer, scores, self._copied.reading, self.numbers)
+            scorer = WordScorer(self._copied.sources(ids))
+            self._words[key] = Words(self.tokenizer, scorer, self._copied.reading, self.numbers)
         return self._words[key]
 
     def part(self, filter_: Filter | None = None, exact: bool = False) -> Part:
@@ -104,7 +104,7 @@ class Part:
         self._vectors: dict[int, dict[int, Rows]] = {}
         self.ids: dict[int, str] = {}
         """Of the documents that were fetched."""
-        self._shares: dict[str, QueryShares] = {}
+        self._word_scores: dict[str, QueryWordScores] = {}
 
     def names(self, method: Method) -> list[str]:
         """Return the names of the sets that a method mixes into documents."""
@@ -117,10 +117,10 @@ class Part:
         words = self._copy.words(self.names(method) or method.sets or ())
         return words if self._selected is None else words.only(self._selected)
 
-    def _share(self, text: str, method: Method) -> QueryShares:
-        if text not in self._shares:
-            self._shares[text] = self.words(method).of(text)
-        return self._shares[text]
+    def _scores_of(self, text: str, method: Method) -> QueryWordScores:
+        if text not in self._word_scores:
+            self._word_scores[text] = self.words(method).of(text)
+        return self._word_scores[text]
 
     # -- propose, fetch -------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Part:
         if not method.words or not query_texts:
             return found
         return [
-            np.union1d(places, self._share(query_texts[at], method).best(2 * first_depth(k)))
+            np.union1d(places, self._scores_of(query_texts[at], method).best(2 * first_depth(k)))
             for at, places in enumerate(found)
         ]
 
@@ -178,8 +178,8 @@ class Part:
         fetched = Fetched(own, queries, counts)
         if not query_texts or not method.words:
             return fetched
-        shares = np.array([self._share(text, method).at(places) for text in query_texts])
-        return replace(fetched, shares=shares)
+        word_scores = np.array([self._scores_of(text, method).at(places) for text in query_texts])
+        return replace(fetched, word_scores=word_scores)
 
     def _parts(self, numbers: Ints) -> dict[int, dict[int, Rows]]:
         """Return the vectors of documents by set; those of the last searches are remembered."""

@@ -273,7 +273,8 @@ class Published:
             number, stored = self._stored(id_)
             places = np.searchsorted(part.numbers, [number])
             fetched = part.fetch(places, [text] if text else [], chosen)
-            words = 0.0 if fetched.shares is None else chosen.words * float(fetched.shares[0, 0])
+            scores = fetched.word_scores
+            words = 0.0 if scores is None else chosen.words * float(scores[0, 0])
             (moved,) = _moved(part, q[None], chosen)
             pairs = _texts(part, chosen, stored)
             return explain(id_, moved, fetched.documents[0], fetched.queries, pairs, chosen, words)

@@ -52,7 +52,7 @@ KERNELS = {
     "scoring.score": "(1) to (6) with (4g), in numpy, all documents of a group",
     "explain.explain": "(1) to (7), one document, and each stored query's part",
     "words.best_with_words": "(7), best k",
-    "word_kernels.add_term": "the share of (7), one term",
+    "word_kernels.add_term": "the word score of (7), one term",
     "prefilter.codes.sign_products": "estimate of (5) with d + mean of q_i for d",
     "prefilter.codes.products_of_signs": "estimate of (1) from sign codes",
     "prefilter.codes.estimated_scores": "estimate of (2) and (4g)",

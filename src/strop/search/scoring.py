@@ -28,14 +28,14 @@ _THREADS_FROM = 8
 @dataclass(frozen=True)
 class Fetched:
     """What scoring n documents needs: ``documents`` (n, dim), their ``queries`` (rows, dim) one
-    document after the other, ``counts`` (n,) of these, and where words count the ``shares``
+    document after the other, ``counts`` (n,) of these, and where words count the ``word_scores``
     (texts, n) of each query text's words that each document has.
     """
 
     documents: Vectors
     queries: Vectors
     counts: Ints
-    shares: Floats | None = None
+    word_scores: Floats | None = None
 
     @cached_property
     def has(self) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
@@ -98,8 +98,8 @@ def score(query_vectors: Vectors, fetched: Fetched, method: Method) -> Floats:
             for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)
         ]
     scores = np.concatenate([np.empty((0, len(fetched.documents)), np.float32), *parts])
-    if method.words and fetched.shares is not None:
-        scores += np.float32(method.words) * fetched.shares
+    if method.words and fetched.word_scores is not None:
+        scores += np.float32(method.words) * fetched.word_scores
     return scores
 
 

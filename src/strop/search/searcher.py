@@ -82,8 +82,8 @@ class Folder:
         fetched = self.layout.fetch(places)
         if self.words is None:
             return fetched
-        shares = np.array([self.words.of(text).at(places) for text in query_texts])
-        return replace(fetched, shares=shares)
+        word_scores = np.array([self.words.of(text).at(places) for text in query_texts])
+        return replace(fetched, word_scores=word_scores)
 
     def best(
         self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
@@ -154,17 +154,34 @@ class Searcher:
         }
         return Searcher(self.catalog, (snapshot, removed)), left_out
 
-    def update_codes(self) -> None:
-        """Compute the prefilter's codes where the index is large; for the one writer."""
+    def update_codes(self, *, verify: bool = False) -> None:
+        """Compute the prefilter's codes where the index is large; for the one writer.
+
+        With ``verify`` they are looked at even if few documents changed.
+        """
         names, size = self.views.query_sets(), self.catalog.documents.count()
         if not names or size < PREFILTER_FROM // 2:  # not at each step to and fro
             self._drop_codes()
-        if not names or size < PREFILTER_FROM:
+        if not names or size < PREFILTER_FROM or (not verify and self._codes_serve(names)):
             return
         with self.catalog.reading():
             view = self.views.of(METHODS["sharp"])
         if view.layout.size >= PREFILTER_FROM:  # not all of them may have vectors yet
             self.codes.update(view)
+
+    def _codes_serve(self, names: list[str]) -> bool:
+        """Tell from the log alone whether too few documents changed to compute codes.
+
+        Looking at all documents would make a small change of a large index slow.
+        """
+        settings = self.catalog.settings
+        file, stored = settings.sidecar("candidates"), settings.get("codes")
+        if file is None or stored is None or stored["file"] != file or stored["sets"] != names:
+            return False
+        changes = self.catalog.vectors.changes(stored["version"])
+        if changes is None:
+            return False
+        return int((1 + changes[:, 1] - changes[:, 0]).sum()) <= int(stored["spare"])
 
     def _drop_codes(self) -> None:
         if self.catalog.settings.sidecar("candidates") is not None:
@@ -211,6 +228,9 @@ class Searcher:
 
     def methods(self) -> dict[str, Method]:
         """Return all methods by name, with the defaults of this index."""
+        return self.catalog.settings.once_per_version("methods", self._methods)
+
+    def _methods(self) -> dict[str, Method]:
         usual, tuned = default_methods(self.catalog.embedder["name"]), self.tuned()
         return usual | {"sharp": tuned} if tuned else usual
 
@@ -382,8 +402,8 @@ class Searcher:
         ]
         added = 0.0
         if method.words and query_text:
-            share = self.views.words(method).of(query_text).at(np.array([place]))
-            added = method.words * float(share[0])
+            scores = self.views.words(method).of(query_text).at(np.array([place]))
+            added = method.words * float(scores[0])
         return explain(
             id_, view.layout.moved(query_vector[None], method)[0], view.layout.document(place),
             view.layout.queries(place), texts, method, added,

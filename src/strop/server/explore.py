@@ -133,6 +133,7 @@ def _candidates(index: Index, asked: CandidatesRequest) -> dict[str, Any]:
         fetched = Folder(view.layout, None, words).fetch(places, [asked.query], sharp)
     q = index.embed_queries(asked.query)[0]
     own, along, grams = fetched.gram
+    assert fetched.word_scores is not None
     rows, used, begin = [], 0, 0
     for at, count in enumerate(fetched.counts.tolist()):
         used += count * count
@@ -145,7 +146,7 @@ def _candidates(index: Index, asked: CandidatesRequest) -> dict[str, Any]:
                 "id": documents[at].id, "title": documents[at].title,
                 "text": documents[at].text[:_SNIPPET], "metadata": dict(documents[at].metadata),
                 "t": float(fetched.documents[at] @ q), "dd": float(own[at]),
-                "share": float(fetched.shares[0, at]) if fetched.shares is not None else 0.0,
+                "words": float(fetched.word_scores[0, at]),
                 "s": _packed(sims), "u": _packed(along[at, :count]),
                 "g": _packed(grams[at, :count, :count]),
             }
