@@ -352,28 +352,52 @@ def test_without_a_connection(tmp_path: Path) -> None:
         connect("mysql://host/x")
 
 
+def assert_in_sql(copy: Published, run: Any, digits: float) -> None:
+    """One query in SQL gives what the search of the copy gives: (id, score, text)."""
+    for vector in copy.embed_queries(QUERIES):
+        for alpha, temperature in ((1.0, 0.1), (2.0, 1.0), (0.0, 0.1)):
+            want = copy.search(
+                vector[None], 44, alpha=alpha, temperature=temperature, sets=copy.query_sets()
+            )[0]
+            rows = run(vector, alpha, temperature)
+            known = {hit.id: hit for hit in want if hit.score > -1}
+            assert {id_ for id_, _, _ in rows} == known.keys()
+            for id_, score, text in rows:
+                assert score == pytest.approx(known[id_].score, abs=digits)
+                assert text.replace("\0", "") == known[id_].text.replace("\0", "")
+            scores = [score for _, score, _ in rows]
+            assert scores == sorted(scores, reverse=True)
+
+
 def test_the_function_of_postgresql_computes_the_score(index: Index, postgres: str) -> None:
-    """One query in SQL, against the search of the copy; rows there have half precision."""
+    """Rows there have half precision."""
     import psycopg
 
     url = f"{postgres}&table=inside"
     index.publish(url)
+    sql = "SELECT id, score, text FROM public.inside_search(%s::text::halfvec, 44, %s, %s, 999)"
     with open_copy(url) as copy, psycopg.connect(postgres) as connection:
-        for vector in copy.embed_queries(QUERIES):
-            for alpha, temperature in ((1.0, 0.1), (2.0, 1.0), (0.0, 0.1)):
-                want = copy.search(
-                    vector[None], 44, alpha=alpha, temperature=temperature, sets=copy.query_sets()
-                )[0]
-                rows = connection.execute(
-                    "SELECT id, score, text"
-                    " FROM public.inside_search(%s::text::halfvec, 44, %s, %s, 999)",
-                    (str(vector.tolist()), alpha, temperature),
-                ).fetchall()
-                known = {hit.id: hit for hit in want if hit.score > -1}
-                assert {id_ for id_, _, _ in rows} == known.keys()
-                for id_, score, text in rows:
-                    assert score == pytest.approx(known[id_].score, abs=3e-3)
-                    assert text == known[id_].text.replace("\0", "")
-                assert [score for _, score, _ in rows] == sorted(
-                    (score for _, score, _ in rows), reverse=True
-                )
+
+        def run(vector: Any, alpha: float, temperature: float) -> Any:
+            given = str(vector.tolist()), alpha, temperature
+            return connection.execute(sql, given).fetchall()
+
+        assert_in_sql(copy, run, 3e-3)
+
+
+def test_the_macro_of_duckdb_computes_the_score(index: Index, tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
+    path = tmp_path / "inside.duckdb"
+    index.publish(f"duckdb://{path}")
+    sql = """SELECT id, score, "text" FROM sharp(?, k := 44, alpha := ?, temperature := ?,
+        nearest := 999)"""
+    with (
+        open_copy(f"duckdb://{path}") as copy,
+        duckdb.connect(path, read_only=True) as connection,
+    ):
+
+        def run(vector: Any, alpha: float, temperature: float) -> Any:
+            given = [vector, alpha, temperature]
+            return connection.execute(sql, given).fetchall()
+
+        assert_in_sql(copy, run, 1e-5)

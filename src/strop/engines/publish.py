@@ -29,7 +29,7 @@ from strop.storage.word_copies import State, new_pieces, no_words, old_pieces, w
 from strop.types import Document, Progress, Vectors
 from strop.words.tokenizer import VERSION
 
-FORMAT = 1
+FORMAT = 2
 """Of what a copy holds. A copy of another format is refused."""
 BATCH = 500
 """Documents written at a time."""
