@@ -104,7 +104,7 @@ def assert_same(index: Index, copy: Published, k: int = 10, **how: Any) -> None:
         hits = {hit.id: hit for hit in theirs}
         for hit in ours:
             if hit.id in hits:
-                fields = ["id", "title", "text", "metadata", "passage"]
+                fields = ["id", "title", "text", "metadata", "passage", "chunk"]
                 assert hits[hit.id].to_dict(fields) == hit.to_dict(fields)
 
 
@@ -161,6 +161,59 @@ FILTERS: list[dict[str, Any]] = [
     {"by.year": {"$lte": 1.5}},
     {"$not": {"seen": {"$lte": 1000}}},
 ]
+
+
+def test_documents_that_are_cut(url: str, tmp_path: Path) -> None:
+    def long(i: int, words: str = "") -> Document:
+        parts = (f"Alder{i} birch{part} grow here. Elm{i * part} too." for part in range(6))
+        return Document(f"d#{i}", f"# One\n{words}" + "\n\n".join(parts), f"T{i}", {"seen": i})
+
+    def assert_cut(index: Index, copy: Published) -> None:
+        assert len(copy) == len(index)
+        assert copy.check() == []
+        for id_ in index.ids():
+            assert copy.get(id_) == index.get(id_)
+            assert copy.queries_of(id_) == index.queries_of(id_)
+            chunks = index.chunks(id_)
+            assert copy.chunks(id_) == chunks
+            assert copy.get(chunks[0].id) == index.get(chunks[0].id)
+        for how in ({}, {"chunks": True}, {"where": {"$id": {"$in": ["d#1", "d#3"]}}}):
+            assert_same(index, copy, k=5, method="sharp:words=1", **how)
+            ids = index.search(QUERIES, 5, fields=(), **how).ids
+            assert (copy.search(QUERIES, 5, fields=(), **how).ids == ids).mean() > 0.9
+        here, there = (it.explain(QUERIES[0], "d#3") for it in (index, copy))
+        assert there.score == pytest.approx(here.score, abs=1e-6)
+
+    with create(tmp_path / "index", chunking="12:0") as index:
+        index.sharpen()
+        index.add([long(i) for i in range(8)])
+        assert len(index.chunks("d#1")) > 2
+        index.publish(url)
+        with open_copy(url) as copy:
+            assert_cut(index, copy)
+            index.add([long(1, "Oaks stand first. "), long(20), Document("d#2", "Short.", "T2")])
+            index.remove(["d#5"])
+            done = index.publish(url)
+            assert done.compared == "log"
+            assert_cut(index, copy)
+            assert copy.unknown(["d#5", "d#1", "x", "d#1#0"]) == {"d#5", "x"}
+            with pytest.raises(BadInput, match="no document 'd#5'"):
+                copy.get("d#5")
+            assert index.publish(url).changed == 0
+
+
+def test_a_whitened_default(index: Index, url: str) -> None:
+    index.keep_tuned({"method": {"sets": None, "whiten": 0.5, "feedback": 0.3}})
+    index.publish(url)
+    with open_copy(url) as copy:
+        assert copy.method().whiten == 0.5
+        assert_same(index, copy)
+        assert_same(index, copy, exact=True)
+        assert_same(index, copy, method="sharp:whiten=0")
+        one, other = (it.explain(QUERIES[0], "d3") for it in (index, copy))
+        assert other.score == pytest.approx(one.score, abs=1e-5)
+        with pytest.raises(BadInput, match="whitening of the index's default"):
+            copy.search("x", method="sharp:whiten=1")
 
 
 def test_filters_select_the_same(index: Index, url: str) -> None:

@@ -253,7 +253,7 @@ def show(path: Path | str, id_: str) -> Answer:
     with open_readable(path) as index:
         document, queries = index.get(id_), index.queries_of(id_)
         folder = index if isinstance(index, Index) else None
-        chunks = folder.chunks(id_) if folder else []
+        chunks = index.chunks(id_)
         references = folder.references_of(id_) if folder and len(chunks) < 2 else None
     chosen = asdict(references) if references else None
     value = {**asdict(document), "queries": queries, "references": chosen}

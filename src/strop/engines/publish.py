@@ -20,9 +20,12 @@ import numpy as np
 from strop.common.arrays import Ints, ranges
 from strop.engines import open_engine
 from strop.engines.base import META, Engine, Record, pack
-from strop.errors import BadIndex, BadInput, StropError
+from strop.engines.wholes import document_id, piece_name, whole_pieces
+from strop.errors import BadIndex, StropError
+from strop.methods import Method
 from strop.search.rows import as_floats
 from strop.search.searcher import Searcher
+from strop.search.whitening import Whitening
 from strop.storage.catalog import Catalog
 from strop.storage.snapshot import Snapshot
 from strop.storage.word_copies import State, new_pieces, no_words, old_pieces, word_state
@@ -35,7 +38,7 @@ BATCH = 500
 """Documents written at a time."""
 PIECES = 5000
 """Pieces of words written at a time."""
-WORDS = "words"
+WORDS, WHITENING = "words", "whitening"
 _BEGUN = "begun"
 """The pieces that have the state of the words, and that of a publisher which is at work."""
 
@@ -64,11 +67,6 @@ def publish(
 ) -> Publication:
     """Bring the copy at a URL up to date; with ``dry_run`` only say what would be done."""
     catalog = searcher.catalog
-    if catalog.documents.are_chunked():
-        raise BadInput(
-            f"{catalog.folder} is cut into chunks, which cannot be published yet: build an index of"
-            " whole documents (strop build CORPUS -o INDEX --chunk none) and publish that"
-        )
     with closing(open_engine(url)) as engine:
         if dry_run:
             with catalog.reading():
@@ -82,7 +80,7 @@ class _Publisher:
 
     def __init__(self, searcher: Searcher, engine: Engine) -> None:
         self._searcher, self._catalog, self._engine = searcher, searcher.catalog, engine
-        self._snapshot = searcher.views.snapshot()
+        self._snapshot, self._documents = searcher.views.snapshot(), searcher.catalog.documents
         self._sets = self._catalog.sets.all()
         self._known = self._read(META)
         about = self._known
@@ -111,6 +109,8 @@ class _Publisher:
                 counts["new" if old is None else "unchanged" if same else "changed"] += 1
                 if not same:
                     records.append(record)
+            if not dry_run:
+                self._write_wholes(set(self._documents.document_ids_of(numbers.tolist()).values()))
             if records and not dry_run:
                 self._engine.put(records)
             done += len(numbers)
@@ -119,7 +119,7 @@ class _Publisher:
         written = counts["new"] + counts["changed"]
         if not dry_run:
             if len(gone):
-                self._engine.remove(gone)
+                self._remove(gone)
             if written or len(gone) or self._known is None:
                 self._engine.prepare()
             self._finish(progress)
@@ -127,6 +127,23 @@ class _Publisher:
             url=self._engine.address.shown, version=self._snapshot.version, removed=len(gone),
             documents=len(self._snapshot.numbers), compared=compared, **counts,
         )  # fmt: skip
+
+    def _write_wholes(self, ids: set[str]) -> None:
+        """Write documents that are cut, where they differ: before the records of their chunks."""
+        if not self._documents.are_chunked():
+            return
+        pieces = dict(whole_pieces(self._catalog, ids - self._documents.unknown(ids)))
+        there = self._engine.read(list(pieces))
+        changed = {name: new for name, new in pieces.items() if there.get(name) != new}
+        if changed:
+            self._engine.write(changed)
+
+    def _remove(self, gone: Ints) -> None:
+        ids = {document_id(id_) for id_ in self._engine.ids(gone).values()}
+        self._write_wholes(ids)
+        self._engine.remove(gone)
+        if self._documents.are_chunked():
+            self._engine.forget([], [piece_name(id_) for id_ in self._documents.unknown(ids)])
 
     def _differing(self) -> tuple[Ints, Ints, str]:
         """Return the documents that may differ from the copy, those to remove, and how it knows."""
@@ -157,7 +174,8 @@ class _Publisher:
         unchanged = {key: about[key] for key in about if key != "published"}
         before = {key: value for key, value in (self._known or {}).items() if key != "published"}
         if state != known or unchanged != before:
-            self._engine.write({WORDS: _json(state), META: _json(about)})
+            whitening = self._whitening(about["whitening"])
+            self._engine.write({**whitening, WORDS: _json(state), META: _json(about)})
         for old in (known, left):
             prefixes, names = old_pieces(state, old)
             if prefixes or names:
@@ -167,7 +185,7 @@ class _Publisher:
         """Return what a copy must know to be searched without the folder."""
         catalog, searcher = self._catalog, self._searcher
         files = catalog.vectors.files()
-        mixed = searcher.views.query_sets()
+        mixed, cut = searcher.views.query_sets(), self._documents.are_chunked()
         names = [name for name, set_ in self._sets.items() if not set_.augmented]
         defaults = {"": searcher.method(None)}
         if mixed:
@@ -178,7 +196,8 @@ class _Publisher:
             "version": self._snapshot.version,
             "published": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "embedder": catalog.embedder,
-            "documents": len(self._snapshot.numbers),
+            "documents": self._documents.total() if cut else len(self._snapshot.numbers),
+            "chunks": len(self._snapshot.numbers) if cut else None,
             "rows": sum(files[set_id].live for set_id in files if set_id in (0, *self._ids())),
             "sets": {
                 name: {
@@ -191,12 +210,27 @@ class _Publisher:
                 for name in names
             },
             "methods": {name: asdict(method) for name, method in defaults.items()},
+            "whitening": whitened(defaults[""], mixed),
             "languages": catalog.words.tokenizer().languages,
             "tokenizer": VERSION,
         }
 
+    def _whitening(self, about: dict[str, Any] | None) -> dict[str, bytes]:
+        """Return the piece of the map that the default method needs, if it needs one."""
+        if about is None:
+            return {}
+        rows = [self._snapshot.sets[name].vectors for name in about["sets"]]
+        return {WHITENING: Whitening(rows, about["power"]).to_bytes()}
+
     def _ids(self) -> list[int]:
         return [set_.set_id for set_ in self._sets.values() if not set_.augmented]
+
+
+def whitened(method: Method, mixed: list[str]) -> dict[str, Any] | None:
+    """Return which map of whitening.py a method needs, as JSON values."""
+    if not method.whiten:
+        return None
+    return {"power": method.whiten, "sets": list(mixed if method.sets is None else method.sets)}
 
 
 def records_of(catalog: Catalog, snapshot: Snapshot, numbers: Ints) -> Iterator[Record]:
