@@ -28,7 +28,7 @@ from strop.errors import BadIndex, BadInput, IndexBusy
 
 _NAMES = itertools.count()
 EXTRAS = {"duckdb": "duckdb", "lancedb": "lancedb", "qdrant": "qdrant_client"}
-ENGINES = ["postgresql", *EXTRAS]
+ENGINES = ["postgresql", *EXTRAS, "edge"]
 KILLS = int(os.environ.get("STROP_KILLS", "1"))
 QUERIES = ["where grows alder3", "birch4 and cedar1", "which elm2 grows", "fir1 trees"]
 METHODS = [
@@ -43,12 +43,24 @@ def postgres() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture
+def embedded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of Qdrant are opened by its own engine."""
+    from helpers.edge import EdgeClient
+
+    monkeypatch.setattr("qdrant_client.QdrantClient", EdgeClient)
+
+
 @pytest.fixture(params=ENGINES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a copy that is not there yet."""
     name = f"copy{next(_NAMES)}"
     if request.param == "postgresql":
         return f"{request.getfixturevalue('postgres')}&table={name}"
+    if request.param == "edge":
+        pytest.importorskip("qdrant_edge", reason="pip install qdrant-edge-py")
+        request.getfixturevalue("embedded")
+        return f"qdrant://{tmp_path}/edge/{name}"
     pytest.importorskip(EXTRAS[request.param], reason=f"pip install 'strop[{request.param}]'")
     return f"{request.param}://{tmp_path}/{name}"
 
@@ -353,6 +365,8 @@ def test_readers_while_publishing(index: Index, url: str) -> None:
 CHILD = """
 import sys
 sys.path.insert(0, sys.argv[3])
+if "/edge/" in sys.argv[2]:
+    __import__("helpers.edge").edge.install()
 from helpers.fakes import reopen
 import strop.engines.publish as publish
 publish.BATCH, publish.PIECES = 3, 20
