@@ -23,6 +23,7 @@ from helpers.postgres import postgres_server
 from strop import Document, Index, connect
 from strop.engines import copies, open_engine, published
 from strop.engines.base import META
+from strop.engines.postgres_source import sync_source
 from strop.engines.published import Published
 from strop.errors import BadIndex, BadInput, IndexBusy
 
@@ -468,3 +469,51 @@ def test_the_macro_of_duckdb_computes_the_score(index: Index, tmp_path: Path) ->
             return connection.execute(sql, given).fetchall()
 
         assert_in_sql(copy, run, 1e-5)
+
+
+SOURCE = "SELECT id, name AS title, body, price, '100%' AS share FROM shop WHERE price > 0;"
+
+
+def test_texts_stay_in_the_users_table(postgres: str, tmp_path: Path) -> None:
+    import psycopg
+
+    url = f"{postgres}&table=shop_copy"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE SEQUENCE s")
+        connection.execute(
+            "CREATE TABLE shop (id int PRIMARY KEY, name text, body text, price int4)"
+        )
+        connection.execute(
+            "INSERT INTO shop SELECT i, 'Tree ' || i, 'Alder' || i || ' grows. Birch too.', i"
+            " FROM generate_series(0, 30) AS i"
+        )
+        with create(tmp_path / "index") as index:
+            index.sharpen()
+            assert sync_source(index, url, SOURCE).new == 30
+            assert index.publish(url, source=SOURCE).new == 30
+            with open_copy(url) as copy:
+                assert_whole(index, copy)
+                assert copy.get("7").metadata == {"price": 7, "share": "100%"}
+                assert_same(index, copy, where={"price": {"$lt": 5}})
+                assert copy.info()["source"] == SOURCE
+            rows = connection.execute("SELECT DISTINCT title, text FROM shop_copy_documents")
+            assert rows.fetchall() == [("", "")]
+            connection.execute("UPDATE shop SET body = 'Cedar4 stands.' WHERE id = 4")
+            connection.execute("DELETE FROM shop WHERE id = 5")
+            connection.execute("INSERT INTO shop VALUES (99, 'New', 'Elm2 grows.', 1)")
+            with open_copy(url) as copy:  # before it is published
+                assert copy.get("5").text == ""
+            sync_source(index, url, SOURCE)
+            done = index.publish(url)  # the copy knows its source
+            assert (done.new, done.changed, done.removed, done.compared) == (1, 1, 1, "log")
+            with open_copy(url) as copy:
+                assert_whole(index, copy)
+            for wrong in ("DROP TABLE shop", "SELECT 1; DROP TABLE shop"):
+                with pytest.raises(BadInput, match="one SELECT"):
+                    index.publish(url, source=wrong)
+            with pytest.raises(BadInput, match="columns id and text"):
+                sync_source(index, url, "SELECT 1 AS id, 2 AS other")
+            with pytest.raises(BadIndex, match="read-only"):
+                sync_source(index, url, "WITH x AS (SELECT nextval('s')) SELECT * FROM x")
+            with pytest.raises(BadInput, match="needs PostgreSQL"):
+                index.publish(f"lancedb://{tmp_path}/no", source=SOURCE)

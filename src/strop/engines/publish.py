@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
@@ -21,7 +21,7 @@ from strop.common.arrays import Ints, ranges
 from strop.engines import open_engine
 from strop.engines.base import META, Engine, Record, pack
 from strop.engines.wholes import document_id, piece_name, whole_pieces
-from strop.errors import BadIndex, StropError
+from strop.errors import BadIndex, BadInput, StropError
 from strop.methods import Method
 from strop.search.rows import as_floats
 from strop.search.searcher import Searcher
@@ -63,22 +63,30 @@ class Publication:
 
 
 def publish(
-    searcher: Searcher, url: str, *, dry_run: bool = False, progress: Progress | None = None
+    searcher: Searcher,
+    url: str,
+    *,
+    source: str | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
 ) -> Publication:
-    """Bring the copy at a URL up to date; with ``dry_run`` only say what would be done."""
+    """Bring the copy at a URL up to date; with ``dry_run`` only say what would be done.
+
+    ``source`` is a query for the texts (``postgres_source``), which are not copied then.
+    """
     catalog = searcher.catalog
     with closing(open_engine(url)) as engine:
         if dry_run:
             with catalog.reading():
-                return _Publisher(searcher, engine).run(True, progress)
+                return _Publisher(searcher, engine, source).run(True, progress)
         with engine.publishing(catalog.dim), catalog.reading():
-            return _Publisher(searcher, engine).run(False, progress)
+            return _Publisher(searcher, engine, source).run(False, progress)
 
 
 class _Publisher:
     """Publishes one state of a catalog, within a read transaction."""
 
-    def __init__(self, searcher: Searcher, engine: Engine) -> None:
+    def __init__(self, searcher: Searcher, engine: Engine, source: str | None) -> None:
         self._searcher, self._catalog, self._engine = searcher, searcher.catalog, engine
         self._snapshot, self._documents = searcher.views.snapshot(), searcher.catalog.documents
         self._sets = self._catalog.sets.all()
@@ -90,6 +98,16 @@ class _Publisher:
                 " (?table=NAME, another collection or path), or delete that one first"
             )
 
+        known = None if about is None else about.get("source")
+        self._source: str | None = source or known
+        if self._source and not hasattr(engine, "use_source"):
+            raise BadInput(f"--source needs PostgreSQL, not {engine.address.shown}")
+        if self._source and self._documents.are_chunked():
+            raise BadInput(
+                f"{self._catalog.folder} is cut into chunks, whose texts are in no table: build an"
+                " index of whole documents (strop build --chunk none) for --source"
+            )
+
     def _read(self, name: str) -> Any:
         found = self._engine.read([name])
         return json.loads(found[name]) if name in found else None
@@ -97,6 +115,8 @@ class _Publisher:
     def run(self, dry_run: bool, progress: Progress | None) -> Publication:
         """Write what differs; return what that was."""
         candidates, gone, compared = self._differing()
+        if self._source and not dry_run:
+            self._engine.use_source(self._source)  # type: ignore[attr-defined]
         counts = {"new": 0, "changed": 0, "unchanged": 0}
         done = 0
         for at in range(0, len(candidates), BATCH):
@@ -104,6 +124,7 @@ class _Publisher:
             stamps = self._engine.stamps(numbers)
             records = []
             for record in records_of(self._catalog, self._snapshot, numbers):
+                record = replace(record, elsewhere=bool(self._source))
                 old = stamps.get(record.number)
                 same = old == record.stamp
                 counts["new" if old is None else "unchanged" if same else "changed"] += 1
@@ -149,7 +170,12 @@ class _Publisher:
         """Return the documents that may differ from the copy, those to remove, and how it knows."""
         here, about = self._snapshot.numbers, self._known
         since = None if about is None else self._catalog.vectors.changes(about["version"])
-        if since is None or about is None or about["format"] != FORMAT:
+        if (
+            since is None
+            or about is None
+            or about["format"] != FORMAT
+            or (about.get("source") != self._source)
+        ):
             there = self._engine.every()
             return here, np.setdiff1d(there, here, assume_unique=True), "all"
         touched = np.unique(ranges(since[:, 0], since[:, 1] - since[:, 0] + 1))
@@ -196,6 +222,7 @@ class _Publisher:
             "version": self._snapshot.version,
             "published": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "embedder": catalog.embedder,
+            "source": self._source,
             "documents": self._documents.total() if cut else len(self._snapshot.numbers),
             "chunks": len(self._snapshot.numbers) if cut else None,
             "rows": sum(files[set_id].live for set_id in files if set_id in (0, *self._ids())),
