@@ -8,10 +8,11 @@ DATASET is a BEIR folder; its documents are sharpened by their sentences (WordLl
 ``overlap10`` is the share of the folder's exact best ten that the copy finds, for ``sharp`` without
 words and as it is by default, with words; ``ndcg10`` compares both on labelled queries. A search
 returns ids and scores and is compared with the engine's own query for the ten nearest documents;
-they take turns, query by query, and the least of a query's three times counts. ``--scale`` makes so
-many documents of two sentences each of all DATASETs; it publishes them, then 1,000 that changed,
-1,000 new ones and 1,000 removals, and searches 1% of them by a filter. Without a URL, PostgreSQL
-and Qdrant (its own engine, embedded) are run by the helpers of the tests. The last line is JSON.
+they take turns, query by query, and the least of a query's three times counts. ``sql`` is the
+formula inside the engine. ``--scale`` makes so many documents of two sentences each of all
+DATASETs; it publishes them, then 1,000 that changed, 1,000 new ones and 1,000 removals, and
+searches 1% of them by a filter. Without a URL, PostgreSQL and Qdrant (its own engine, embedded) are
+run by the helpers of the tests. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import islice, pairwise
 from pathlib import Path
@@ -81,7 +82,35 @@ def measure(index: Index, url: str, data: Any, texts: list[str]) -> dict[str, fl
             row[f"ndcg10{name}_{where}"] = 100 * report.results[method]["nDCG@10"]
     copy.close()
     engine.close()
+    if run := in_sql(url):
+        spent_in_sql, found = [], []
+        for one in vectors:
+            began = time.perf_counter()
+            found.append(run(one))
+            spent_in_sql.append(time.perf_counter() - began)
+        exact = index.search(texts, K, METHODS[""], vectors=vectors, exact=True, fields=()).ids
+        row["sql_p50_ms"] = 1e3 * float(np.median(spent_in_sql))
+        row["sql_overlap10"] = overlap(np.array(found), exact)
     return {key: round(float(value), 4) for key, value in row.items()}
+
+
+def in_sql(url: str) -> Callable[[Any], list[str]] | None:
+    """Return what searches in one query of the engine, where that can compute the formula."""
+    if url.startswith("duckdb"):
+        import duckdb
+
+        reader = duckdb.connect(url.removeprefix("duckdb://"), read_only=True)
+        sql = "SELECT id FROM sharp(?)"
+        return lambda one: [id_ for (id_,) in reader.execute(sql, [one]).fetchall()]
+    if url.startswith("postgres"):
+        import psycopg
+
+        server = psycopg.connect(url, autocommit=True)
+        server.execute("SELECT NULL::halfvec")
+        server.execute("SET hnsw.ef_search = 400")
+        sql = "SELECT id FROM strop_search(%s::text::halfvec)"
+        return lambda one: [id_ for (id_,) in server.execute(sql, [str(one.tolist())])]
+    return None
 
 
 def pairs(datasets: list[str], count: int) -> Iterator[Document]:

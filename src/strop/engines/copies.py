@@ -16,7 +16,6 @@ from strop.engines.wholes import Wholes
 from strop.errors import BadIndex
 from strop.filters import Filter
 from strop.methods import Method, check_method, sharp_with
-from strop.search.rows import as_floats
 from strop.search.scoring import Fetched, best_of, score, search
 from strop.search.whitening import Whitening
 from strop.search.word_scores import WordScores
@@ -287,7 +286,15 @@ def _none(dim: int) -> Vectors:
 
 
 def _floats(rows: list[Rows], dim: int) -> Vectors:
-    """Return stored rows as floats, in order."""
-    if len({part.dtype for part in rows}) < 2:
-        return as_floats(np.concatenate(rows)) if rows else _none(dim)
-    return np.concatenate([as_floats(part) for part in rows])
+    """Return stored rows as floats of length one, in order; of int8, in single precision."""
+    if len({part.dtype for part in rows}) > 1:
+        return np.concatenate([_floats([part], dim) for part in rows])
+    if not rows:
+        return _none(dim)
+    joined = np.concatenate(rows)
+    if joined.dtype == np.float32:
+        return joined
+    floats = joined.astype(np.float32)
+    lengths = np.sqrt(np.einsum("ij,ij->i", floats, floats))
+    floats /= np.where(lengths > 0, lengths, 1)[:, None]
+    return floats

@@ -85,6 +85,7 @@ class DuckDB:
         self._reader: Any = None
         self._writer: Any = None
         self._opened: object = None
+        self._counted: tuple[object, int] = None, 0
         self._changed = False
 
     def close(self) -> None:
@@ -206,8 +207,7 @@ class DuckDB:
                 f"WHERE rowid IN (SELECT rowid FROM rows ORDER BY {_differing(codes.shape[1])}"
                 " LIMIT ?)"
             )
-            total = self._rows("SELECT count(*) FROM rows")
-            most = max(_LEAST, 4 * rows, total[0][0] // _SHARE) if total else 0
+            most = max(_LEAST, 4 * rows, self._total() // _SHARE)
             given = [[*one, most] for one in codes.tolist()]
         sql = (
             "SELECT number, id, packed FROM documents WHERE number IN"
@@ -220,6 +220,15 @@ class DuckDB:
             _found(self._rows(sql, *before, vector, rows))
             for before, vector in zip(given, query_vectors, strict=True)
         ]
+
+    def _total(self) -> int:
+        """Return the number of rows, counted once for each file."""
+        with self._lock:
+            self._current()
+            if self._counted[0] != self._opened:
+                found = self._rows("SELECT count(*) FROM rows")
+                self._counted = self._opened, found[0][0] if found else 0
+            return self._counted[1]
 
     def found(self, numbers: Ints) -> dict[int, Found]:
         """Return the ids and vectors of documents."""

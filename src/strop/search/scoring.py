@@ -134,8 +134,11 @@ def _sharpened(q: Vectors, fetched: Fetched, method: Method) -> Floats:
     # Scaled so that neither alpha nor its square can overflow.
     keep = np.float32(1.0 / max(1.0, abs(method.alpha)))
     add = np.float32(method.alpha / max(1.0, abs(method.alpha)))
-    mixed = np.add.reduceat(fetched.queries * weights[:, None], begin)
-    built = keep * fetched.documents[queried] + add * mixed
+    built = keep * fetched.documents[queried]
+    with one_blas_thread():
+        spans = zip(begin.tolist(), (begin + counts).tolist(), strict=True)
+        for at, (first, last) in enumerate(spans):
+            built[at] += add * (weights[first:last] @ fetched.queries[first:last])
     under = np.einsum("nd,nd->n", built, built)
     scores = plain
     scores[~queried & ~fetched.documents.any(axis=1)] = LOWEST
