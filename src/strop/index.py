@@ -389,7 +389,7 @@ class Index:
         return int(before - sizes(self.catalog)["total"])
 
     def publish(self, url: str, **options: Any) -> Publication:
-        """Bring the copy in a database up to date; ``options``: ``dry_run``, ``progress``."""
+        """Bring the copy in a database up to date; ``options`` are those of ``engines.publish``."""
         from strop.engines.publish import publish
 
         return publish(self.searcher, url, **options)

@@ -143,6 +143,8 @@ def test_some_documents_are_scored_by_the_formula(kinds: list[str]) -> None:
                     with scanned(64, in_numpy):
                         got = layout.rescore(q, places, method)
                     np.testing.assert_allclose(got, want, atol=1e-5)
+                (got,) = scoring.score(q[None], layout.fetch(places), method, once=True)
+                np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 def stored_as(case: Case, kinds: list[str]) -> Layout:

@@ -49,7 +49,7 @@ KERNELS = {
     "kernels.maxsim_block": "(6), best k",
     "kernels.plain_block": "(5), best k",
     "kernels.offer": "the best k of any line",
-    "scoring.score": "(1) to (6) with (4g), in numpy, all documents of a group",
+    "scoring.score": "(1) to (6) with (4g), in numpy, all documents of a group; (4) for one query",
     "explain.explain": "(1) to (7), one document, and each stored query's part",
     "words.best_with_words": "(7), best k",
     "word_kernels.add_term": "the word score of (7), one term",
