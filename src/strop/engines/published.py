@@ -8,11 +8,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
-from strop.common.arrays import Floats, Ints, unit_rows
+from strop.common.arrays import Floats, Ints
 from strop.embed import Embedder
 from strop.embed.base import checked_vectors
 from strop.engines.base import META, Engine, Stored, unpack
@@ -22,6 +23,7 @@ from strop.errors import BadIndex, BadInput
 from strop.filters import Filter, Test, fields_of, read_filter
 from strop.methods import METHODS, Method, check_count, chosen_method
 from strop.search.explain import Explanation, explain
+from strop.search.feedback import ranked_first, with_feedback
 from strop.search.hits import nearest_passage, passage_by_words
 from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
 from strop.search.scoring import search
@@ -34,7 +36,6 @@ from strop.types import HIT_FIELDS, Document, Hit, Hits, Passage, Vectors
 FRESH = 1.0
 """Seconds for which a copy is taken to be as it was when it was looked at last."""
 _TIMES = 5
-_FEEDBACK_FROM = 2
 T = TypeVar("T")
 
 
@@ -209,8 +210,8 @@ class Published:
 
         def read(copy: Copy) -> Hits:
             part = copy.part(filter_, exact)
-            scores, places, moved = _best(part, rows, texts, k, chosen)
-            return self._hits(part, chosen, moved, texts, scores, places, fields)
+            scores, places = _best(part, rows, texts, k, chosen)
+            return self._hits(part, chosen, rows, texts, scores, places, fields)
 
         return self._steady(read)
 
@@ -224,7 +225,7 @@ class Published:
         self,
         part: Part,
         method: Method,
-        moved: Vectors,
+        query_vectors: Vectors,
         texts: Sequence[str],
         scores: Floats,
         places: Ints,
@@ -249,7 +250,9 @@ class Published:
                 passage = None
                 if "passage" in fields:
                     text = texts[query] if texts else ""
-                    passage = _passage(part, method, moved[query], text, number, stored[number])
+                    passage = _passage(
+                        part, method, query_vectors[query], text, number, stored[number]
+                    )
                 rows[-1].append(Hit(one.id, score, one.title, one.text, one.metadata, passage))
         return Hits(found, scores, rows)
 
@@ -274,9 +277,8 @@ class Published:
             places = np.searchsorted(part.numbers, [number])
             fetched = part.fetch(places, [text] if text else [], chosen)
             words = 0.0 if fetched.shares is None else chosen.words * float(fetched.shares[0, 0])
-            (moved,) = _moved(part, q[None], chosen)
             pairs = _texts(part, chosen, stored)
-            return explain(id_, moved, fetched.documents[0], fetched.queries, pairs, chosen, words)
+            return explain(id_, q, fetched.documents[0], fetched.queries, pairs, chosen, words)
 
         return self._steady(read)
 
@@ -341,18 +343,19 @@ class Published:
 
 def _best(
     part: Part, query_vectors: Vectors, texts: Sequence[str], k: int, method: Method
-) -> tuple[Floats, Ints, Vectors]:
-    """Return the best k: scores and places (queries, k), and the vectors that were compared."""
+) -> tuple[Floats, Ints]:
+    """Return the best k: scores and places (queries, k)."""
     k = min(k, len(part.numbers))
     if method.bm25 == "only":
-        return *part.words(method).rank(texts, k), query_vectors
-    moved = _moved(part, query_vectors, method)
+        return part.words(method).rank(texts, k)
     if method.bm25 == "no":
-        return *_ranked(part, moved, texts, k, method), moved
+        first = ranked_first(k, method, len(part.numbers))
+        ranked = _ranked(part, query_vectors, texts, first, method)
+        return with_feedback(ranked, partial(_documents, part, method), method, k)
     depth = min(max(k, DEPTH), len(part.numbers))
     by_words = part.words(method).rank(texts, depth)
-    dense = _ranked(part, moved, (), depth, method)
-    return *fuse(dense, by_words, len(part.numbers), k), moved
+    dense = _ranked(part, query_vectors, (), depth, method)
+    return fuse(dense, by_words, len(part.numbers), k)
 
 
 def _ranked(
@@ -367,14 +370,8 @@ def _ranked(
     return scores.astype(np.float32).reshape(shape), places.astype(np.int64).reshape(shape)
 
 
-def _moved(part: Part, query_vectors: Vectors, method: Method) -> Vectors:
-    """Return query vectors after feedback (``Layout.moved``)."""
-    k = min(_FEEDBACK_FROM, len(part.numbers))
-    if not method.feedback or not k:
-        return query_vectors
-    _, places = _ranked(part, query_vectors, (), k, method)
-    first = [part.fetch(row, (), method).documents.mean(axis=0) for row in places]
-    return unit_rows(query_vectors + np.float32(method.feedback) * np.array(first))
+def _documents(part: Part, method: Method, places: Ints) -> Vectors:
+    return part.fetch(places, (), method).documents
 
 
 def _objects(ids: Mapping[int, str], numbers: Ints) -> Any:
