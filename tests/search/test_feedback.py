@@ -35,8 +35,8 @@ def expected(index: Index, k: int, weight: float) -> dict[str, float]:
     apart /= np.linalg.norm(apart, axis=1)[:, None]
     spread = scores.std()
     weights = np.exp((scores[:10] - scores[0]) / (0.5 * spread))
-    like = [sum(w * (one @ best) for w, best in zip(weights, apart[:10])) for one in apart]
-    total = scores + weight * spread * np.array(like) / weights.sum()
+    likeness = apart @ apart[:10].T @ weights / weights.sum()
+    total = scores + weight * spread * likeness
     order = np.argsort(-total)[:k]
     return {hits.ids[0][at]: total[at] for at in order}
 
