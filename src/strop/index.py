@@ -19,6 +19,7 @@ from strop.methods import Method, check_count
 from strop.references.settings import ReferenceSettings
 from strop.search.explain import Explanation
 from strop.search.queries import as_queries, check_fields, text_and_vector, texts_and_vectors
+from strop.search.reranking import RERANKED, Reranker, load_reranker, reranked
 from strop.search.searcher import Searcher
 from strop.storage.intake import EmbedderSpec, placed
 from strop.storage.references import Selected
@@ -290,6 +291,7 @@ class Index:
         expand: QueryMethod | None = None,
         vectors: Vectors | None = None,
         chunks: bool = False,
+        rerank: str | Reranker | None = None,
         **settings: Any,
     ) -> Hits:
         """Return the best k documents for each query, texts or vectors (n, dim).
@@ -300,8 +302,22 @@ class Index:
         ``alpha=2`` as an argument). Large indexes score candidates only, unless ``exact``.
         ``expand``, such as ``HyDE("openai:…")``, has a language model refine the queries first.
         ``vectors`` replace the embedding of texts; vectors alone have no words. Documents that are
-        cut are as good as their best chunk; with ``chunks`` each hit is a chunk.
+        cut are as good as their best chunk; with ``chunks`` each hit is a chunk. ``rerank`` ranks
+        the best 50 again: the name or folder of a CrossEncoder of sentence-transformers, or a
+        function that takes pairs of a query and a text and returns a score for each.
         """
+        if rerank is not None:
+            model = load_reranker(rerank) if isinstance(rerank, str) else rerank
+            asked = as_queries(queries)
+            if not all(isinstance(query, str) for query in asked):
+                raise BadInput(
+                    "rerank reads the text of the queries: give texts, not vectors alone"
+                )
+            found = self.search(
+                asked, max(check_count("k", k), RERANKED), method, where=where, exact=exact,
+                expand=expand, vectors=vectors, chunks=chunks, **settings,
+            )  # fmt: skip
+            return reranked(found, [str(query) for query in asked], model, k)
         k, filter_ = check_count("k", k), None if where is None else read_filter(where)
         check_fields(fields)
         queries = as_queries(queries)
