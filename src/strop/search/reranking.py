@@ -46,11 +46,16 @@ def load_reranker(model: str) -> Reranker:
     return partial(loaded.predict, show_progress_bar=False)
 
 
-def reranked(hits: Hits, queries: Sequence[str], reranker: Reranker, k: int) -> Hits:
+def reranked(hits: Hits, queries: Sequence[str], model: str | Reranker, k: int) -> Hits:
     """Return the best k by a model among the first 50 hits of each query; the others behind them.
 
     The scores are the model's. Hits behind the 50 have the score of the last one.
     """
+    if not queries and len(hits):
+        raise BadInput("rerank reads the text of the queries: give texts, not vectors alone")
+    if hits.rows is None:
+        raise BadInput(f"rerank reads the documents' texts: search with fields={FIELDS}")
+    reranker = load_reranker(model) if isinstance(model, str) else model
     rows: list[list[Hit]] = []
     for query, row in zip(queries, hits, strict=True):
         first = row[:RERANKED]
