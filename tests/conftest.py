@@ -46,7 +46,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def without_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Words do not count by default: for tests of what vectors alone give."""
+    """Neither words nor feedback count by default: for tests of what vectors alone give."""
+    monkeypatch.setattr("strop.methods.FEEDBACK", 0.0)
     monkeypatch.setattr("strop.methods.WORDS", {})
     monkeypatch.setattr("strop.methods.WORDS_OTHERS", 0.0)
 

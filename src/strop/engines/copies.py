@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from strop.common.arrays import Floats, Ints, unit_rows
+from strop.common.arrays import Floats, Ints
 from strop.engines.base import Engine, Found, Rows, unpack
 from strop.engines.publish import WHITENING
 from strop.engines.wholes import Wholes
 from strop.errors import BadIndex
 from strop.filters import Filter
 from strop.methods import Method, check_method, sharp_with
+from strop.search.feedback import ranked_first, with_feedback
 from strop.search.scoring import Fetched, best_of, score, search
 from strop.search.whitening import Whitening
 from strop.search.word_scores import WordScorer
@@ -32,7 +34,6 @@ ROWS_PER_HIT = 15
 SCANNED = 500
 """Up to so many documents are all scored: fetching them is as fast as asking which."""
 AT_ONCE = 1000
-_FEEDBACK_FROM = 2
 _WHITENED = 4
 """So many times more rows where whitening changes their order."""
 _FILTERS = 8
@@ -250,7 +251,9 @@ def rank(
     if method.bm25 == "only":
         return part.words(method).rank(texts, k)
     if method.bm25 == "no":
-        return _ranked(part, moved, texts, k, method)
+        first = ranked_first(k, method, len(part.numbers))
+        ranked = _ranked(part, moved, texts, first, method)
+        return with_feedback(ranked, partial(_documents, part, method), method, k)
     depth = min(max(k, DEPTH), len(part.numbers))
     by_words = part.words(method).rank(texts, depth)
     dense = _ranked(part, moved, (), depth, method)
@@ -269,16 +272,13 @@ def _ranked(
     return scores.astype(np.float32).reshape(shape), places.astype(np.int64).reshape(shape)
 
 
-def move(copy: Copy, part: Part, query_vectors: Vectors, method: Method) -> Vectors:
+def _documents(part: Part, method: Method, places: Ints) -> Vectors:
+    return part.fetch(places, (), method).documents
+
+
+def move(copy: Copy, query_vectors: Vectors, method: Method) -> Vectors:
     """Return query vectors as they are compared (``Layout.moved``)."""
-    if method.whiten:
-        query_vectors = copy.whitening().apply(query_vectors)
-    k = min(_FEEDBACK_FROM, len(part.numbers))
-    if not method.feedback or not k:
-        return query_vectors
-    _, places = _ranked(part, query_vectors, (), k, method)
-    first = [part.fetch(row, (), method).documents.mean(axis=0) for row in places]
-    return unit_rows(query_vectors + np.float32(method.feedback) * np.array(first))
+    return copy.whitening().apply(query_vectors) if method.whiten else query_vectors
 
 
 def _none(dim: int) -> Vectors:

@@ -217,7 +217,7 @@ class Published:
 
         def read(copy: Copy) -> Hits:
             part, by_document = copy.part(filter_, exact), copy.chunked and not chunks
-            moved = move(copy, part, rows, chosen)
+            moved = move(copy, rows, chosen)
 
             def best(n: int) -> tuple[Floats, Ints]:
                 return rank(part, moved, texts, n, chosen)
@@ -304,7 +304,7 @@ class Published:
         words = (
             0.0 if fetched.word_scores is None else method.words * float(fetched.word_scores[0, 0])
         )
-        (moved,) = move(copy, part, q[None], method)
+        (moved,) = move(copy, q[None], method)
         pairs, own = _texts(part, method, stored), fetched.documents[0]
         return explain(stored.document.id, moved, own, fetched.queries, pairs, method, words)
 

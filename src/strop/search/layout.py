@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.arrays import Floats, Ints, ranges, unit_rows
+from strop.common.arrays import Floats, Ints, ranges
 from strop.common.threads import in_parts, on_each_thread, one_blas_thread, pool
 from strop.methods import Method
 from strop.search.formula import LOWEST, reference
@@ -34,7 +34,6 @@ NUMPY_UP_TO = 8_000_000
 BLOCK_ROWS = 4096
 """Vectors scored at a time: their products with a batch of queries stay near the core."""
 _BUILT_AT_ONCE = 512
-_FEEDBACK_FROM = 2
 
 
 @dataclass(frozen=True)
@@ -233,20 +232,14 @@ class Layout:
                 room[which][mine_at[first] : mine_at[last]] = part
         self._fixed = room
 
-    def moved(self, query_vectors: Vectors, method: Method) -> Vectors:
-        """Return query vectors (n, dim) as they are compared: whitened, and after feedback.
+    def moved(self, query_vectors: Vectors) -> Vectors:
+        """Return query vectors (n, dim) as they are compared: whitened."""
+        return query_vectors if self._whitening is None else self._whitening.apply(query_vectors)
 
-        Feedback moves a query towards the mean of the documents that rank first for it.
-        """
-        if self._whitening is not None:
-            query_vectors = self._whitening.apply(query_vectors)
-        if method.feedback and self.size:
-            _, places = self.scan(query_vectors, method, _FEEDBACK_FROM)
-            file = self._files[0]
-            first = as_floats(file.vectors[file.start[places.ravel()]]).reshape(*places.shape, -1)
-            first = first.mean(axis=1)
-            query_vectors = unit_rows(query_vectors + np.float32(method.feedback) * first)
-        return query_vectors
+    def documents(self, places: Ints) -> Vectors:
+        """Return the vectors of the documents at some places (n, dim)."""
+        file = self._files[0]
+        return as_floats(file.vectors[file.start[places]])
 
     def scan(self, query_vectors: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each query vector: scores and places, (n, k).

@@ -29,6 +29,7 @@ from strop.methods import (
 from strop.search.chunk_queries import Lists, lists_by_chunk
 from strop.search.contrast import contrast_rate
 from strop.search.explain import Explanation, explain
+from strop.search.feedback import ranked_first, with_feedback
 from strop.search.filtered import Selected, Selections
 from strop.search.grouping import Groups, best_documents
 from strop.search.hits import read_hits
@@ -93,13 +94,9 @@ class Folder:
         ``query_vectors`` are as they are compared (``Layout.moved``).
         """
         layout, k = self.layout, min(k, self.layout.size)
-        approximate = None if self.prefilter is None else self.prefilter.search
         if method.bm25 == "no":
-            if self.words is None:
-                return (approximate or layout.scan)(query_vectors, method, k)
-            return best_with_words(
-                layout, self.words, query_texts, query_vectors, method, k, approximate
-            )
+            ranked = self._ranked(query_vectors, query_texts, k, method)
+            return with_feedback(ranked, layout.documents, method, k)
         assert self.words is not None
         depth = max(k, DEPTH)
         by_words = self.words.rank(query_texts, depth)
@@ -107,6 +104,19 @@ class Folder:
             return by_words[0][:, :k], by_words[1][:, :k]
         dense = layout.scan(query_vectors, method, depth)
         return fuse(dense, by_words, layout.size, k)
+
+    def _ranked(
+        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
+    ) -> tuple[Floats, Ints]:
+        """Return the best k, or as many as feedback ranks again."""
+        layout, first = self.layout, ranked_first(k, method, self.layout.size)
+        approximate = None if self.prefilter is None else self.prefilter.search
+        if self.words is None:
+            return (approximate or layout.scan)(query_vectors, method, first)
+        return best_with_words(
+            layout, self.words, query_texts, query_vectors, method, first, approximate,
+            k if approximate else first,
+        )  # fmt: skip
 
 
 class Searcher:
@@ -286,7 +296,7 @@ class Searcher:
             selected = None if where is None else self._selections.of(view.snapshot, where)
             by_document = by_document and self.catalog.documents.are_chunked()
             layout = view.layout if selected is None else selected.layout(view.layout)
-            moved = layout.moved(query_vectors, method)
+            moved = layout.moved(query_vectors)
 
             def best(n: int) -> tuple[Floats, Ints]:
                 folder = self._folder(view, method, n, exact, selected)
@@ -405,7 +415,7 @@ class Searcher:
             scores = self.views.words(method).of(query_text).at(np.array([place]))
             added = method.words * float(scores[0])
         return explain(
-            id_, view.layout.moved(query_vector[None], method)[0], view.layout.document(place),
+            id_, view.layout.moved(query_vector[None])[0], view.layout.document(place),
             view.layout.queries(place), texts, method, added,
         )  # fmt: skip
 

@@ -164,6 +164,7 @@ def best_with_words(
     method: Method,
     k: int,
     approximate: Ranked | None = None,
+    sure: int | None = None,
 ) -> tuple[Floats, Ints]:
     """Return the best k documents by line (7): dense score + ``method.words`` * word score.
 
@@ -173,8 +174,10 @@ def best_with_words(
     among the best k are scored. Where these are too many, the exact ranking is followed further.
     ``approximate`` is a search that takes the place of the exact one. It is not followed further: a
     document missed then would need nearly the last dense score and nearly the largest word score.
+    Only the best ``sure`` are looked for in this way, the others are the best of those scored.
     """
     size, k = layout.size, min(k, layout.size)
+    sure = min(sure or k, k)
     best = np.zeros((len(queries), k), np.float32)
     places = np.zeros((len(queries), k), np.int64)
     if layout.small:  # all are scored
@@ -183,14 +186,14 @@ def best_with_words(
             places[at] = largest(total, k)
             best[at] = total[places[at]]
         return best, places
-    left, depth = np.arange(len(queries) if k else 0), min(size, first_depth(k))
+    left, depth = np.arange(len(queries) if k else 0), min(size, max(k, first_depth(sure)))
     while len(left):
         scores, ranked = (approximate or layout.scan)(query_vectors[left], method, depth)
         undecided = []
         for row, at in enumerate(left.tolist()):
             dense, word_scores = (scores[row], ranked[row]), words.of(queries[at])
             best[at], places[at], missed = _unite(
-                layout, query_vectors[at], dense, word_scores, method, k, _SCORED * depth
+                layout, query_vectors[at], dense, word_scores, method, (sure, k), _SCORED * depth
             )
             if missed and approximate is None and depth < size:
                 undecided.append(at)
@@ -204,13 +207,15 @@ def _unite(
     dense: tuple[Floats, Ints],
     word_scores: QueryWordScores,
     method: Method,
-    k: int,
+    wanted: tuple[int, int],
     most: int,
 ) -> tuple[Floats, Ints, bool]:
-    """Return the best k with words, of the documents of a dense ranking and others.
+    """Return the best with words, of the documents of a dense ranking and others.
 
-    Of the others, at most about ``most`` are scored; tells whether more could be among the best.
+    ``wanted`` is how many must be right, and how many to return. Of the others, at most about
+    ``most`` are scored; tells whether more could be among those that must be right.
     """
+    sure, k = wanted
     exact = method if method.sharpens else replace(method, alpha=0.0, weighting="softmax")
     weight, (known, found) = np.float32(method.words), dense
     total = known + weight * word_scores.at(found)
@@ -223,8 +228,8 @@ def _unite(
         total, found = np.concatenate([total, scores]), np.concatenate([found, others])
 
     def least() -> float:
-        """Return the word score that a document behind the ranking needs to be among the best k."""
-        best = float(best_of(total, found, k)[0][-1])
+        """Return the word score that a document behind the ranking needs to be among the best."""
+        best = float(best_of(total, found, sure)[0][-1])
         return (best - last) / float(weight)
 
     add(word_scores.best(len(known)))

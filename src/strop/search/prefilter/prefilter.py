@@ -52,7 +52,6 @@ def suits(method: Method, documents: int, k: int) -> bool:
         and method.alpha > 0
         and method.n is None
         and not method.whiten
-        and not method.feedback
     )
 
 
