@@ -21,7 +21,7 @@ from strop.engines.publish import FORMAT, WORDS
 from strop.errors import BadIndex, BadInput
 from strop.filters import Filter, Test, fields_of, read_filter
 from strop.methods import METHODS, Method, check_count, chosen_method
-from strop.search.explain import Explanation, explain
+from strop.search.explain import Explanation, Terms, explain
 from strop.search.hits import nearest_passage, passage_by_words
 from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
 from strop.search.scoring import search
@@ -267,18 +267,32 @@ class Published:
         if chosen.weighting == "none" or chosen.bm25 != "no":
             raise BadInput(f"{chosen.name} has no score that stored queries move: explain sharp")
         text, q = text_and_vector(query, vectors, self.dim, self.embed_queries)
+        text = text if chosen.words else ""
 
         def read(copy: Copy) -> Explanation:
             part = copy.part()
-            number, stored = self._stored(id_)
-            places = np.searchsorted(part.numbers, [number])
-            fetched = part.fetch(places, [text] if text else [], chosen)
-            words = 0.0 if fetched.shares is None else chosen.words * float(fetched.shares[0, 0])
             (moved,) = _moved(part, q[None], chosen)
-            pairs = _texts(part, chosen, stored)
-            return explain(id_, moved, fetched.documents[0], fetched.queries, pairs, chosen, words)
+            return explain(id_, moved, self._terms(part, [id_], text, chosen)[0], chosen)
 
         return self._steady(read)
+
+    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
+        """Return what the scores of documents for a query are made of: vectors, texts, words."""
+        return self._steady(lambda copy: self._terms(copy.part(), ids, query, method))
+
+    def _terms(self, part: Part, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
+        numbers = self._engine.with_ids(ids)
+        stored = self._engine.documents(numbers)
+        by_id = {one.document.id: (number, one) for number, one in stored.items()}
+        if unknown := [id_ for id_ in ids if id_ not in by_id]:
+            raise BadInput(f"{self.path} has no document {unknown[0]!r}")
+        places = np.searchsorted(part.numbers, [by_id[id_][0] for id_ in ids])
+        fetched = part.fetch(places, (), method)
+        shares = part.words(method).of(query).at(places) if query else np.zeros(len(ids))
+        rows = np.split(fetched.queries, np.cumsum(fetched.counts)[:-1])
+        texts = [_texts(part, method, by_id[id_][1]) for id_ in ids]
+        each = zip(fetched.documents, rows, texts, shares.tolist(), strict=True)
+        return [Terms(*of) for of in each]
 
     # -- documents ------------------------------------------------------------------------
 
