@@ -194,7 +194,8 @@ def test_a_document_shows_what_matched_it(open_page: Open, opened: Index) -> Non
     assert selected is not None
     assert page.locator(".references li").count() == len(selected.references)
     page.locator(".references .link").first.click()
-    expect(page.locator(".drawer .id")).to_have_text(selected.references[0].id)
+    first = opened.get(selected.references[0].id)
+    expect(page.locator(".drawer h2")).to_have_text(first.title or first.id)
 
 
 def test_the_map_shows_the_neighbourhood(open_page: Open) -> None:
@@ -282,7 +283,7 @@ def test_generation_follows_a_run(open_page: Open, topics: Path, server: Scripte
         with subprocess.Popen(started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
             expect(page.locator("tbody").first).to_contain_text("11 of 12")
             run.wait(60)  # what a model refused is not asked again
-        cell = page.locator("tbody tr").first.locator("td").nth(6).inner_text()
+        cell = page.locator("tbody tr").first.locator("td").nth(2).inner_text()
         with Index.open(topics) as index:
             (row,) = index.catalog.replies.overview(1)["models"]
         dollars = known_prices()[model].cost(row["input_tokens"], row["output_tokens"])

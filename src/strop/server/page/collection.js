@@ -22,7 +22,7 @@ function content(about, found) {
     h("dl.facts", {},
       fact("Documents", documents.toLocaleString("en")),
       fact("Embedder", `${about.embedder?.name ?? "–"}, ${about.dim} dimensions`),
-      fact("Default method", about.default_method.replaceAll(":", ": ")),
+      fact("Default method", about.default_method.replaceAll(":", ", ").replaceAll("=", " ")),
       fact("On disk", about.sizes ? bytes(about.sizes.total) : "–"),
       fact("Waiting for vectors", (about.waiting ?? 0).toLocaleString("en"))),
     h("h2", {}, "Query sets"),

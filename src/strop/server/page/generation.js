@@ -48,11 +48,11 @@ function content(about, { models, failures, newest, waiting }, perMinute) {
     h("p", { role: "status" }, perMinute ? `A run is under way: ${number(perMinute)} replies a minute.` : "No run is under way.",
       waiting ? ` ${count(waiting, "text")} wait to be embedded.` : ""),
     h("h2", {}, "Replies"),
-    table(["Model", "Documents", "Progress", "Replies", "Tokens in", "Tokens out", "Cost", "Newest"], models.map((row) => [
-      row.model || row.lm, `${number(row.documents)} of ${number(about.documents)}`,
-      h("span.cell", {}, meter(share(row), "share of documents with replies"), percent(share(row))),
-      number(row.replies), number(row.input_tokens), number(row.output_tokens),
-      row.dollars === null ? "price unknown" : `$${row.dollars.toFixed(row.dollars < 1 ? 4 : 2)}`, time(row.last)])),
+    table(["Model", "Documents", "Cost", "Replies", "Tokens in", "Tokens out", "Newest"], models.map((row) => [
+      row.model || row.lm,
+      h("span.cell", {}, meter(share(row), percent(share(row))), `${number(row.documents)} of ${number(about.documents)}`),
+      row.dollars === null ? "price unknown" : `$${row.dollars.toFixed(row.dollars < 1 ? 4 : 2)}`,
+      number(row.replies), number(row.input_tokens), number(row.output_tokens), time(row.last)])),
     h("h2", {}, "Failures"),
     failures.length ? table(["Message", "Times", "Newest"], failures.map((row) => [row.error, number(row.count), time(row.last)]))
       : h("p.muted", {}, "None."),
