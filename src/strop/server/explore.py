@@ -196,7 +196,8 @@ def _references(service: Service, id_: str) -> list[dict[str, Any]]:
         title = service.collection.get(reference.id).title or reference.id
         found.append(
             {
-                "id": reference.id, "title": title, "similarity": reference.similarity, "cluster_size": reference.cluster_size,
+                "id": reference.id, "title": title, "similarity": reference.similarity,
+                "cluster_size": reference.cluster_size,
                 "query": None if best is None else own.texts[best][1],
                 "margin": None if best is None else float(apart[best]),
             }
