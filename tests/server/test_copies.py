@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from helpers.strop_server import WRITE_KEY, RunningServer, serving
+from helpers.strop_server import WRITE_KEY, RunningServer
 
-from strop import Index
 from strop.server import explore, models
 
-pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
 QUERY = "copy a folder with all files"
-
-
-@pytest.fixture(scope="module")
-def url(served: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The URL of a copy of what the other tests serve."""
-    copy = f"duckdb://{tmp_path_factory.mktemp('copy')}/docs.duckdb"
-    with Index.open(served) as index:
-        index.publish(copy)
-    return copy
-
-
-@pytest.fixture(scope="module")
-def copy(url: str) -> Iterator[RunningServer]:
-    with serving(url, keys=f"write:{WRITE_KEY}") as server:
-        yield server
 
 
 def test_a_copy_answers_as_its_folder(copy: RunningServer, running: RunningServer) -> None:
@@ -54,7 +34,7 @@ def test_a_copy_answers_as_its_folder(copy: RunningServer, running: RunningServe
             assert _rounded(reply["data"]) == _rounded(expected["data"])
 
 
-def test_a_copy_says_what_it_is_and_not_where(copy: RunningServer, url: str) -> None:
+def test_a_copy_says_what_it_is_and_not_where(copy: RunningServer, copy_url: str) -> None:
     with copy.client() as client:
         about = client.get("/info").json()
         models.Info.model_validate(about)
@@ -68,7 +48,7 @@ def test_a_copy_says_what_it_is_and_not_where(copy: RunningServer, url: str) -> 
         refused = client.post("/search", json={"query": "x", "method": "sharp:sets=nobody"})
     assert (missing.status_code, refused.status_code) == (404, 400)
     for text in (str(about), missing.text, refused.text):
-        assert url.removeprefix("duckdb://") not in text
+        assert copy_url.removeprefix("duckdb://") not in text
 
 
 def test_the_terms_of_a_copy_are_those_of_its_folder(

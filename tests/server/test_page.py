@@ -291,27 +291,22 @@ def test_generation_follows_a_run(open_page: Open, topics: Path, server: Scripte
         page.goto("about:blank")
 
 
-def test_a_published_copy_has_the_page_too(open_page: Open, served: Path, tmp_path: Path) -> None:
-    pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
-    url = f"duckdb://{tmp_path}/copy.duckdb"
-    with Index.open(served) as index:
-        index.publish(url)
-        hits = index.search(QUERY, 12)[0]
-    with serving(url) as server:
-        page = open_page("/", server.url)
-        _search(page)
-        shown = _ranking(page, "right")
-        assert [score for _, score in shown] == pytest.approx([h.score for h in hits], abs=1e-3)
-        page.locator(".right .hit").first.click()
-        page.wait_for_selector(".parts li")
-        page.keyboard.press("Escape")
-        page.click(".map summary")
-        page.wait_for_selector(".points")
-        page.goto(f"{server.url}/#/collection")
-        expect(page.locator("main")).to_contain_text("A published copy does not hold them")
-        page.goto(f"{server.url}/#/generation")
-        expect(page.locator("[role=alert]")).to_contain_text("published copy")
-        page.goto("about:blank")
+def test_a_published_copy_has_the_page_too(
+    open_page: Open, opened: Index, copy: RunningServer
+) -> None:
+    page = open_page("/", copy.url)
+    _search(page)
+    shown, hits = _ranking(page, "right"), opened.search(QUERY, 12)[0]
+    assert [score for _, score in shown] == pytest.approx([h.score for h in hits], abs=1e-3)
+    page.locator(".right .hit").first.click()
+    page.wait_for_selector(".parts li")
+    page.keyboard.press("Escape")
+    page.click(".map summary")
+    page.wait_for_selector(".points")
+    page.goto(f"{copy.url}/#/collection")
+    expect(page.locator("main")).to_contain_text("A published copy does not hold them")
+    page.goto(f"{copy.url}/#/generation")
+    expect(page.locator("[role=alert]")).to_contain_text("published copy")
 
 
 def test_the_api_page_lists_every_operation_and_tries_one(open_page: Open) -> None:
