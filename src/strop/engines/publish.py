@@ -231,6 +231,7 @@ class _Publisher:
                     "id": self._sets[name].set_id,
                     "source": self._sets[name].settings["source"],
                     "queries": files[self._sets[name].set_id].live,
+                    "documents": int(np.count_nonzero(self._snapshot.sets[name].count)),
                     "mixed": name in mixed,
                     "words": not self._sets[name].derived,
                 }

@@ -22,7 +22,7 @@ from strop.engines.wholes import Whole, completed, document_id, group
 from strop.errors import BadIndex, BadInput
 from strop.filters import Filter, Test, fields_of, read_filter
 from strop.methods import METHODS, Method, check_count, chosen_method
-from strop.search.explain import Explanation, explain
+from strop.search.explain import Explanation, Terms, explain
 from strop.search.grouping import best_documents
 from strop.search.hits import nearest_passage, passage_by_words
 from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
@@ -286,27 +286,37 @@ class Published:
         if chosen.weighting == "none" or chosen.bm25 != "no":
             raise BadInput(f"{chosen.name} has no score that stored queries move: explain sharp")
         text, q = text_and_vector(query, vectors, self.dim, self.embed_queries)
+        text = text if chosen.words else ""
 
         def read(copy: Copy) -> Explanation:
-            part, numbers = copy.part(), self._numbers(copy, id_)
-            parts = [self._explain(copy, part, number, text, q, chosen) for number in numbers]
+            numbers, (moved,) = self._numbers(copy, id_), move(copy, q[None], chosen)
+            terms = self._terms(copy.part(), numbers, text, chosen)
+            parts = [explain(one, moved, of, chosen) for one, of in terms.items()]
             return max(parts, key=lambda one: one.score)
 
         return self._steady(read)
 
-    def _explain(
-        self, copy: Copy, part: Part, number: int, text: str, q: Vectors, method: Method
-    ) -> Explanation:
-        stored = self._engine.documents(np.array([number]))[number]
-        fetched = part.fetch(
-            np.searchsorted(part.numbers, [number]), [text] if text else [], method
-        )
-        words = (
-            0.0 if fetched.word_scores is None else method.words * float(fetched.word_scores[0, 0])
-        )
-        (moved,) = move(copy, q[None], method)
-        pairs, own = _texts(part, method, stored), fetched.documents[0]
-        return explain(stored.document.id, moved, own, fetched.queries, pairs, method, words)
+    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
+        """Return what the scores of documents for a query are made of: vectors, texts, words."""
+
+        def read(copy: Copy) -> list[Terms]:
+            numbers = [self._numbers(copy, id_)[0] for id_ in ids]
+            return list(self._terms(copy.part(), numbers, query, method).values())
+
+        return self._steady(read)
+
+    def _terms(
+        self, part: Part, numbers: Sequence[int], query: str, method: Method
+    ) -> dict[str, Terms]:
+        stored = self._engine.documents(np.unique(numbers))
+        places = np.searchsorted(part.numbers, numbers)
+        fetched = part.fetch(places, (), method)
+        scores = part.words(method).of(query).at(places) if query else np.zeros(len(numbers))
+        rows = np.split(fetched.queries, np.cumsum(fetched.counts)[:-1])
+        of = [stored[number] for number in numbers]
+        texts = [_texts(part, method, one) for one in of]
+        each = zip(fetched.documents, rows, texts, scores.tolist(), strict=True)
+        return {one.document.id: Terms(*terms) for one, terms in zip(of, each, strict=True)}
 
     # -- documents ------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from strop.methods import (
 )
 from strop.search.chunk_queries import Lists, lists_by_chunk
 from strop.search.contrast import contrast_rate
-from strop.search.explain import Explanation, explain
+from strop.search.explain import Explanation, Terms, explain
 from strop.search.feedback import ranked_first, with_feedback
 from strop.search.filtered import Selected, Selections
 from strop.search.grouping import Groups, best_documents
@@ -396,28 +396,31 @@ class Searcher:
             raise BadInput(f"{method.name} fuses ranks, which no stored query moves: explain sharp")
         with self.catalog.reading():
             view = self.views.of(method)
-            ids = self.catalog.documents.ids_of(self.catalog.documents.numbers_of(id_)).values()
-            parts = [self._explain(view, query_vector, query_text, one, method) for one in ids]
-        return max(parts, key=lambda part: part.score)
+            moved = view.layout.moved(query_vector[None])[0]
+            ids = [*self.catalog.documents.ids_of(self.catalog.documents.numbers_of(id_)).values()]
+            terms = self.terms(ids, query_text if method.words else "", method)
+        found = [explain(one, moved, of, method) for one, of in zip(ids, terms, strict=True)]
+        return max(found, key=lambda part: part.score)
 
-    def _explain(
-        self, view: View, query_vector: Vectors, query_text: str, id_: str, method: Method
-    ) -> Explanation:
-        place = self._place(view, id_)
-        number = int(view.snapshot.numbers[place])
+    def terms(self, ids: Sequence[str], query_text: str, method: Method) -> list[Terms]:
+        """Return what the scores of documents, or of chunks, are made of."""
+        with self.catalog.reading():
+            view = self.views.of(method)
+            places = np.array([self._place(view, id_) for id_ in ids], np.int64)
+            numbers = view.snapshot.numbers[places].tolist()
+            sets = [self.views.texts_of_all(self.require(name), numbers) for name in view.names]
+            scores: Floats = np.zeros(len(ids), np.float32)
+            if query_text:
+                scores = self.views.words(method).of(query_text).at(places)
+            fetched = view.layout.fetch(places)
+        rows = np.split(fetched.queries, np.cumsum(fetched.counts)[:-1])
         texts = [
-            (name, text)
-            for name in view.names
-            for text in self.views.texts_of(self.require(name), number)[: method.n]
-        ]
-        added = 0.0
-        if method.words and query_text:
-            scores = self.views.words(method).of(query_text).at(np.array([place]))
-            added = method.words * float(scores[0])
-        return explain(
-            id_, view.layout.moved(query_vector[None])[0], view.layout.document(place),
-            view.layout.queries(place), texts, method, added,
-        )  # fmt: skip
+            [(name, text) for name, of in zip(view.names, sets, strict=True)
+             for text in of.get(number, [])[: method.n]]
+            for number in numbers
+        ]  # fmt: skip
+        each = zip(fetched.documents, rows, texts, scores.tolist(), strict=True)
+        return [Terms(*of) for of in each]
 
     # -- documents ------------------------------------------------------------------------
 

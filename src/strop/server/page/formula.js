@@ -33,9 +33,11 @@ function dense({ t, dd, s, u, g }, alpha, temperature) {
   return under > 1e-9 ? over / Math.sqrt(under) : LOWEST;
 }
 
-/** Return candidates with their scores, best first; of equal ones the first stays first. */
+/** Return candidates with their scores, best first; of the chunks of a document the best one. */
 export function rank(candidates, settings) {
+  const seen = new Set();
   return candidates
     .map((candidate) => ({ candidate, score: score(candidate, settings) }))
-    .sort((one, other) => other.score - one.score);
+    .sort((one, other) => other.score - one.score)
+    .filter(({ candidate }) => !seen.has(candidate.document) && seen.add(candidate.document));
 }
