@@ -58,7 +58,7 @@ def money(index: Index, model: str) -> dict[str, Any]:
     os.environ.setdefault("OPENAI_API_KEY", "none")  # nothing is sent
     costs: dict[str, Any] = {}
     for style in ("simple", "contrastive"):
-        settings = GenerationSettings(PromptSettings(style=style))  # type: ignore[arg-type]
+        settings = GenerationSettings(PromptSettings(style=style))
         estimate = index.generation(f"openai:{model}", settings).estimate()
         costs[f"{style}_usd"] = estimate.cost and round(estimate.cost, 2)
         if estimate.packed is not None and estimate.packed.cost is not None:
