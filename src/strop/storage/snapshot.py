@@ -55,6 +55,25 @@ class Spans:
 
 
 @dataclass(frozen=True)
+class Followed:
+    """Which documents of a snapshot before have not changed: ``runs`` of places (r, 3).
+
+    A run is the first place before, the first place now, and how many. ``numbers`` are those of the
+    snapshot before: the array itself tells which one that was.
+    """
+
+    numbers: Ints
+    runs: Ints
+
+    def places(self) -> Ints:
+        """Return for each place before the place now, -1 if the document changed; then -1."""
+        now = np.full(len(self.numbers) + 1, -1, np.int64)
+        for before, after, count in self.runs.tolist():
+            now[before : before + count] = np.arange(after, after + count)
+        return now
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """What a reader sees: the documents that have vectors, in order, and their query lists."""
 
@@ -62,6 +81,8 @@ class Snapshot:
     numbers: Ints
     documents: Spans
     sets: Mapping[str, Spans]
+    followed: Followed | None = None
+    """How it came from the snapshot before, None if it was read from the catalog or a cache."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +95,7 @@ class _Table:
     version: int
     numbers: Ints
     columns: Mapping[int, Ints]
+    followed: Followed | None = None
 
 
 def load_snapshot(catalog: Catalog, before: Snapshot | None = None) -> Snapshot:
@@ -123,7 +145,7 @@ def _load(
                 f"cannot be. To repair that: strop check {catalog.folder} --repair"
             )
     sets = {name: spans[set_id] for set_id, name in names.items()}
-    return Snapshot(version, table.numbers, spans[DOCUMENTS], sets)
+    return Snapshot(version, table.numbers, spans[DOCUMENTS], sets, table.followed)
 
 
 def in_bounds(table: _Table, set_id: int, rows: int) -> bool:
@@ -164,21 +186,40 @@ def _followed(
         empty = np.zeros((3, len(table.numbers)), np.int64)
         columns = {set_id: table.columns.get(set_id, empty) for set_id in (DOCUMENTS, *set_ids)}
         return _Table(version, table.numbers, columns)
-    first, behind = np.searchsorted(table.numbers, [changes[:, 0], changes[:, 1] + 1])
-    covered = np.zeros(len(table.numbers) + 1, np.int64)
-    np.add.at(covered, first, 1)
-    np.add.at(covered, behind, -1)
-    keep = np.cumsum(covered[:-1]) == 0
+    first, last = _joined(changes)
     own = catalog.vectors.changed_spans(DOCUMENTS, table.version)
-    numbers = np.concatenate([table.numbers[keep], own[:, 0]])
-    order = None if (np.diff(numbers) > 0).all() else np.argsort(numbers, kind="stable")
+    # Between what is kept stands what was read anew: nothing has to be sorted.
+    old_ends = np.searchsorted(table.numbers, first).tolist()
+    old_starts = [0, *np.searchsorted(table.numbers, last + 1).tolist()]
+    new_edges = np.searchsorted(own[:, 0], [first, last + 1]).T.tolist()
+    old_ends.append(len(table.numbers))
+    new_edges.append([0, 0])
+
+    def joined(old: Ints, new: Ints) -> Ints:
+        parts = []
+        for start, end, (begin, behind) in zip(old_starts, old_ends, new_edges, strict=True):
+            parts += [old[..., start:end], new[..., begin:behind]]
+        return np.concatenate(parts, axis=-1)
+
     columns = {}
     for set_id in (DOCUMENTS, *set_ids):
         new = own if set_id == DOCUMENTS else catalog.vectors.changed_spans(set_id, table.version)
         old = table.columns.get(set_id, np.zeros((3, len(table.numbers)), np.int64))
-        joined = np.concatenate([old.compress(keep, axis=1), _aligned(own[:, 0], new)], axis=1)
-        columns[set_id] = joined if order is None else joined.take(order, axis=1)
-    return _Table(version, numbers if order is None else numbers[order], columns)
+        columns[set_id] = joined(old, _aligned(own[:, 0], new))
+    kept = np.subtract(old_ends, old_starts)
+    read = np.array(new_edges)[:, 1] - np.array(new_edges)[:, 0]
+    now = np.cumsum(kept + read) - kept - read
+    runs = np.stack([old_starts, now, kept], axis=1)
+    followed = Followed(table.numbers, runs)
+    return _Table(version, joined(table.numbers, own[:, 0]), columns, followed)
+
+
+def _joined(changes: NDArray[np.int64]) -> tuple[Ints, Ints]:
+    """Return ranges (first, last) of numbers as ranges apart from each other, ascending."""
+    changes = changes[np.argsort(changes[:, 0])]
+    last = np.maximum.accumulate(changes[:, 1])
+    begins = np.concatenate([[True], changes[1:, 0] > last[:-1]])
+    return changes[begins, 0], last[np.append(begins[1:], True)]
 
 
 def _aligned(numbers: Ints, spans: NDArray[np.int64]) -> Ints:
