@@ -186,12 +186,14 @@ class Searcher:
         """
         settings = self.catalog.settings
         file, stored = settings.sidecar("candidates"), settings.get("codes")
-        if file is None or stored is None or stored["file"] != file or stored["sets"] != names:
+        if file is None or stored is None:
             return False
-        changes = self.catalog.vectors.changes(stored["version"])
-        if changes is None:
-            return False
-        return int((1 + changes[:, 1] - changes[:, 0]).sum()) <= int(stored["spare"])
+        with sensible(self.catalog.path, "settings of search codes"):
+            version, spare = int(stored["version"]), int(stored["spare"])
+            if stored["file"] != file or stored["sets"] != names:
+                return False
+        changes = self.catalog.vectors.changes(version)
+        return changes is not None and int((1 + changes[:, 1] - changes[:, 0]).sum()) <= spare
 
     def _drop_codes(self) -> None:
         if self.catalog.settings.sidecar("candidates") is not None:
