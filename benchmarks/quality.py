@@ -12,8 +12,8 @@ vectors of slow embedders are cached (STROP_CACHE).
 score; ``+sets`` gives them the words of the same generated queries that ``sharp`` has. p-values are
 of two-sided paired t-tests (Holm): against plain search, against the paper's formula (alpha 1,
 T 1), and against the best peer of the column. ``tuned`` is ``sharp`` with what ``strop tune`` chose
-without labels, ``sharp, dense`` the default without words and feedback. Cranfield is scored without the five
-queries the generator saw, and again behind a leak gate of 0.9.
+without labels, ``sharp, dense`` the default without words and feedback. Cranfield is scored
+without the five queries the generator saw, and again behind a leak gate of 0.9.
 
 ``--protocol`` leaves one collection out at a time instead (protocol.py): alpha, temperature, the
 weights of words and feedback are chosen on the others.
