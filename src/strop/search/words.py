@@ -186,7 +186,7 @@ def best_with_words(
             places[at] = largest(total, k)
             best[at] = total[places[at]]
         return best, places
-    left, depth = np.arange(len(queries) if k else 0), min(size, max(k, first_depth(sure)))
+    left, depth = np.arange(len(queries) if k else 0), min(size, first_depth(k))
     while len(left):
         scores, ranked = (approximate or layout.scan)(query_vectors[left], method, depth)
         undecided = []
