@@ -55,10 +55,10 @@ def without_words(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def documents() -> list[Document]:
     """Sixty docstrings of the standard library, many alike."""
-    from strop.io.stdlib_docs import read_stdlib
+    from strop.io.stdlib_docs import EVERYDAY, read_stdlib
 
     alike = ("os.path.", "shutil.", "str.")
-    return [document for document in read_stdlib() if document.id.startswith(alike)][:60]
+    return [document for document in read_stdlib(EVERYDAY) if document.id.startswith(alike)][:60]
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from strop.filters import read_filter
 from strop.io.sentences import MOST
 from strop.methods import Method, check_count
 from strop.references.settings import ReferenceSettings
-from strop.search.explain import Explanation
+from strop.search.explain import Explanation, Terms
 from strop.search.queries import as_queries, check_fields, text_and_vector, texts_and_vectors
 from strop.search.reranking import RERANKED, Reranker, reranked
 from strop.search.searcher import Searcher
@@ -164,12 +164,12 @@ class Index:
         """Continue work that was interrupted, and try again what the embedder refused."""
         with self._workspace.writing():
             self.catalog.waiting.retry_refused()
-            self._embed_new(progress)
+            self._embed_new(progress, verify=True)
 
-    def _embed_new(self, progress: Progress | None) -> None:
+    def _embed_new(self, progress: Progress | None, verify: bool = False) -> None:
         """Embed what has no vector yet, and update the prefilter."""
         self._workspace.pipeline.run(progress)
-        self.searcher.update_codes()
+        self.searcher.update_codes(verify=verify)
 
     def sharpen(
         self, source: str = "sentences", *, n: int = MOST, progress: Progress | None = None
@@ -336,6 +336,10 @@ class Index:
         text, query_vector = text_and_vector(query, vectors, self.dim, self.embed_queries)
         return self.searcher.explain(query_vector, text, id_, self.method(method, **settings))
 
+    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
+        """Return what the scores of documents for a query are made of: vectors, texts, words."""
+        return self.searcher.terms(ids, query, method)
+
     def method(self, method: str | Method | None = None, **settings: Any) -> Method:
         """Return a method for this index, as tuned; ``settings`` override its defaults."""
         return self.searcher.method(method, **settings)
@@ -344,7 +348,7 @@ class Index:
         """Store other defaults for ``sharp`` (``Choice.to_json``); None restores the usual."""
         tuned = None if choice is None else {**choice, "for_sets": self.query_sets()}
         with self._workspace.writing():
-            self.catalog.settings.put(tuned=tuned)
+            self.catalog.settings.put(searchable=True, tuned=tuned)
 
     def embed_queries(self, queries: str | Sequence[str]) -> Vectors:
         """Embed texts as queries (n, dim), for ``search``."""
@@ -374,7 +378,7 @@ class Index:
             return self._workspace.check(progress)
         with self._workspace.writing():
             problems = self._workspace.repair(progress)
-            self.searcher.update_codes()
+            self.searcher.update_codes(verify=True)
         return problems
 
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> int:
@@ -382,12 +386,12 @@ class Index:
         with self._workspace.writing():
             before = sizes(self.catalog)["total"]
             self._workspace.compact(progress, query_vectors)
-            self.searcher.update_codes()
+            self.searcher.update_codes(verify=True)
             self._workspace.shrink()
         return int(before - sizes(self.catalog)["total"])
 
     def publish(self, url: str, **options: Any) -> Publication:
-        """Bring the copy in a database up to date; ``options``: ``dry_run``, ``progress``."""
+        """Bring the copy in a database up to date; ``options`` are those of ``engines.publish``."""
         from strop.engines.publish import publish
 
         return publish(self.searcher, url, **options)

@@ -14,7 +14,8 @@ from helpers.commands import strop
 from strop import METHODS, Index
 from strop.common.arrays import unit_rows
 from strop.errors import BadInput
-from strop.evaluation.tune import bootstrap_interval, decide, default_sharp, settings_grid, tune
+from strop.evaluation.conclusion import bootstrap_interval
+from strop.evaluation.tune import decide, default_sharp, settings_grid, tune
 from strop.methods import FEEDBACK
 from strop.search.sampling import sample_queries
 from strop.types import Dataset, Vectors

@@ -18,7 +18,7 @@ from strop import Index
 from strop.cli.main import main
 from strop.methods import Method
 from strop.search import layout as layouts
-from strop.search import searcher
+from strop.search import searcher, views
 from strop.search.layout import Layout
 from strop.search.prefilter import prefilter, table
 from strop.search.prefilter.cache import CodeCache
@@ -137,6 +137,25 @@ def test_new_changed_and_removed_documents(index: Index) -> None:
     assert "7" not in hits.ids[2]
     for row in hits.ids:
         assert len(set(row.tolist())) == 5
+
+
+def test_a_small_change_looks_at_no_other_documents(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("all documents were looked at")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CodeCache, "update", never)
+        patched.setattr(views, "load_snapshot", never)
+        index.remove(["7"])
+        index.add([{"id": "new", "title": "quagga", "text": "a quagga stands here."}])
+        with pytest.raises(AssertionError):
+            index.add(documents(300, 340))
+    index.finish()
+    two = two_stage(index)
+    assert two is not None
+    assert not len(two.without_row)
 
 
 def test_beside_a_set_without_vectors(index: Index) -> None:

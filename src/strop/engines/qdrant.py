@@ -12,6 +12,7 @@ import os
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -160,7 +161,7 @@ class Qdrant:
         if among is not None:
             only = models.Filter(must=[models.HasIdCondition(has_id=among.tolist())])
         limit = rows if own else max(50, int(_DOCUMENTS_PER_ROW * rows))
-        params = models.SearchParams(hnsw_ef=max(EF, limit))  # the local mode compares all
+        params = models.SearchParams(hnsw_ef=max(EF, limit))
         found = []
         for vector in query_vectors:
             try:
@@ -168,7 +169,7 @@ class Qdrant:
                     answer = self._client.query_points(
                         self._name, query=vector.tolist() if own else [vector.tolist()],
                         using="own" if own else "rows", limit=limit, query_filter=only,
-                        search_params=None if self._local else params,
+                        search_params=params,
                         with_payload=["id", "packed"],
                     )  # fmt: skip
                 found.append(_found(answer.points))
@@ -309,7 +310,8 @@ class Qdrant:
                 size=dim, distance=models.Distance.DOT, datatype=models.Datatype.FLOAT16
             )
             self._client.create_collection(self._name, {"own": own, "rows": rows})
-            if not self._local:  # which has no indexes
+            with warnings.catch_warnings():  # the local mode has no indexes, and says so
+                warnings.simplefilter("ignore", UserWarning)
                 for key in ("id", "facts", "kinds"):
                     self._client.create_payload_index(
                         self._name, key, models.PayloadSchemaType.KEYWORD

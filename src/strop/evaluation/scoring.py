@@ -143,13 +143,9 @@ def evaluate(
             if progress is not None:
                 progress(f"scoring methods{note}", at, len(chosen))
         per_query = {name: _values(parsed, dataset, run) for name, run in runs.items()}
-        results = {
-            name: {measure: float(np.mean(list(of.values()))) for measure, of in values.items()}
-            for name, values in per_query.items()
-        }
         return Report(
-            dataset.name, len(dataset.queries), tuple(parsed), baseline, results, per_query,
-            significance(per_query, baseline), runs, seconds, chosen, missing,
+            dataset.name, len(dataset.queries), tuple(parsed), baseline, mean_values(per_query),
+            per_query, significance(per_query, baseline), runs, seconds, chosen, missing,
         )  # fmt: skip
 
     report = score(index, "")
@@ -158,6 +154,16 @@ def evaluate(
     view, left_out = index.without_leaks(vectors, leak_gate)
     gated = score(view, " without leaks")
     return replace(report, leak_gate=leak_gate, left_out=left_out, gated=gated)
+
+
+def mean_values(
+    per_query: Mapping[str, Mapping[str, Mapping[str, float]]],
+) -> dict[str, dict[str, float]]:
+    """Return {method: {measure: mean over the queries}}."""
+    return {
+        name: {measure: float(np.mean(list(of.values()))) for measure, of in values.items()}
+        for name, values in per_query.items()
+    }
 
 
 def _settled(

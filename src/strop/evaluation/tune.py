@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.errors import BadInput
+from strop.evaluation.conclusion import bootstrap_interval
 from strop.evaluation.scoring import Report, evaluate
 from strop.index import Index
 from strop.methods import Method, default_methods
@@ -41,7 +42,6 @@ LENGTHS = (3, 5)
 """First queries of each list, tried against all of them."""
 _FOLDS = 5
 _FEWEST = 20
-_DRAWS = 2000
 _REMEDY = (
     "To choose strength and temperature, import a second set written apart from the first, or give "
     "some labelled queries with --labels"
@@ -280,10 +280,3 @@ def decide(values: Doubles, usual: Doubles, tried: Sequence[Method], measured: s
     if low <= 0:
         why += "; none of them surely gains, so the defaults stay"
     return Choice(method, low > 0, why, len(usual), gain, low, high)
-
-
-def bootstrap_interval(gains: Doubles) -> tuple[float, float]:
-    """Return the 95% bootstrap interval of the mean, in percent."""
-    draws = np.random.default_rng(0).integers(0, len(gains), (_DRAWS, len(gains)))
-    low, high = np.percentile(100 * gains[draws].mean(axis=1), [2.5, 97.5])
-    return float(low), float(high)

@@ -133,10 +133,10 @@ class Layout:
             else:
                 yield file.vectors[ranges(file.start[first:last], file.count[first:last])]
 
-    @property
+    @cached_property
     def small(self) -> bool:
         """Whether numpy scores it as fast as compiled code."""
-        most = int(self._counts.sum(axis=0).max(initial=0))
+        most = int(np.diff(self.offsets).max(initial=0))
         return bool(self.size * (1 + most) * self.dim <= NUMPY_UP_TO)
 
     @cached_property

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic_core import to_json
@@ -69,8 +68,8 @@ def make_app(service: Service, settings: Settings, keys: Keys) -> Starlette:
         routes=[
             *routes(OPERATIONS, service),
             Route("/openapi.json", openapi),
-            Route("/", _file("index.html")),
-            Route("/docs", _file("docs.html")),
+            Route("/", _page),
+            Route("/docs", _page),
             Mount("/page", StaticFiles(directory=PAGE)),
             *mounted.routes,
         ],
@@ -80,11 +79,8 @@ def make_app(service: Service, settings: Settings, keys: Keys) -> Starlette:
     )
 
 
-def _file(name: str) -> Any:
-    async def send(_: Request) -> Response:
-        return FileResponse(PAGE / name, headers={"cache-control": "no-cache"})
-
-    return send
+async def _page(_: Request) -> Response:
+    return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
 
 
 def _raise(warming: asyncio.Future[None]) -> None:

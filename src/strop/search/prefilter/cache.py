@@ -43,7 +43,8 @@ class CodeCache:
             with suppress(IndexDamaged):  # then all are computed anew
                 prefilter = Prefilter.of(CodeTable.open(self._path(older)), layout, sources)
                 if prefilter.table.sets == names and not prefilter.outdated:
-                    if not prefilter.behind:
+                    if prefilter.spare >= 0:
+                        self._put(older, view, prefilter.spare)
                         return
                     new = prefilter.without_row
                     table = prefilter.table.extended(layout.only(new), sources[new])
@@ -52,7 +53,9 @@ class CodeCache:
         name = f"candidates-{uuid.uuid4().hex}"
         try:
             table.write(self._path(name))
-            self._replace(older, name)
+            self._put(name, view, Prefilter.of(table, layout, sources).spare)
+            if older is not None:
+                self._delete(older)
         except (OSError, BadIndex) as error:  # a full disk: the older ones still serve
             self._delete(name)
             warnings.warn(
@@ -65,12 +68,17 @@ class CodeCache:
         """Delete the codes of an index that is small now."""
         older = self._catalog.settings.sidecar("candidates")
         if older is not None:
-            self._replace(older, None)
-
-    def _replace(self, older: str | None, name: str | None) -> None:
-        self._catalog.settings.put_sidecar("candidates", name)
-        if older is not None:
+            with self._catalog.writing(searchable=False):
+                self._catalog.settings.put_sidecar("candidates", None)
+                self._catalog.settings.put(codes=None)
             self._delete(older)
+
+    def _put(self, name: str, view: View, spare: int) -> None:
+        """Let a file count, and note how many documents may change until it must be looked at."""
+        with self._catalog.writing(searchable=False):
+            self._catalog.settings.put_sidecar("candidates", name)
+            known = {"file": name, "sets": view.names, "version": view.snapshot.version}
+            self._catalog.settings.put(codes={**known, "spare": spare})
 
     def _path(self, name: str) -> Path:
         return self._index / CACHE / name

@@ -8,6 +8,7 @@ is answered from few rows, and a query that is far from all of them from many.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 
@@ -92,14 +93,16 @@ class Prefilter:
         return np.flatnonzero(self.place_of < 0)
 
     @property
+    def spare(self) -> int:
+        """So many documents may change before codes must be computed; below 0: now."""
+        lacking = _EXTEND_FROM * self.layout.size - len(self.without_row)
+        useless = _REPLACE_FROM * len(self.place_of) - len(self._useless)
+        return math.floor(min(lacking, useless))
+
+    @property
     def usable(self) -> int:
         """How many rows are of documents of the layout."""
         return len(self._useful)
-
-    @property
-    def behind(self) -> bool:
-        """Whether enough documents have no row to compute theirs."""
-        return len(self.without_row) > _EXTEND_FROM * self.layout.size
 
     @property
     def outdated(self) -> bool:
