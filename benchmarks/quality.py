@@ -12,8 +12,8 @@ vectors of slow embedders are cached (STROP_CACHE).
 score; ``+sets`` gives them the words of the same generated queries that ``sharp`` has. p-values are
 of two-sided paired t-tests (Holm): against plain search, against the paper's formula (alpha 1,
 T 1), and against the best peer of the column. ``tuned`` is ``sharp`` with what ``strop tune`` chose
-without labels, ``sharp, dense`` the default without words. Cranfield is scored without the five
-queries the generator saw, and again behind a leak gate of 0.9.
+without labels, ``sharp, dense`` the default without words and feedback. Cranfield is scored
+without the five queries the generator saw, and again behind a leak gate of 0.9.
 
 ``--protocol`` leaves one collection out at a time instead (protocol.py): alpha, temperature, the
 weights of words and feedback are chosen on the others.
@@ -56,13 +56,16 @@ RESULTS = Path(__file__).parent / "results" / "quality.json"
 CHOICES = {
     "temperature 0.1, alpha 1": ("scifact", "nfcorpus", "cranfield"),
     "words in the score": ("scifact", "nfcorpus", "cranfield", "python", "xquad-hi", "xquad-th"),
-    "words over the length of the query, titles twice, weight 0.8 with WordLlama": (
+    "words over the length of the query, titles twice": (
         "scifact", "nfcorpus", "cranfield", "nq-utd", "medline", "time", "lisa",
     ),
-    "weight 0.35 with MiniLM": ("nq-utd", "medline", "time"),
+    "feedback 3 among 50, with WordLlama; words 1.1 with WordLlama": (
+        "scifact", "nfcorpus", "cranfield", "nq-utd", "medline", "time", "lisa", "python", "man",
+    ),
+    "words 0.35 with all others": ("nq-utd", "medline", "time"),
     "capitals in lower case": ("time", "lisa", "scifact", "medline"),
-    "whiten=0.5, feedback=0.2": ("scifact", "nfcorpus", "cranfield"),
-    "neither by default": ("python", "xquad-hi", "xquad-th"),
+    "whiten=0.5": ("scifact", "nfcorpus", "cranfield"),
+    "not by default": ("python", "xquad-hi", "xquad-th"),
     "where a sentence ends, int8 vectors": ("scifact", "nfcorpus", "cranfield"),
 }  # fmt: skip
 """Which collections' test queries had a part in which choice; docs/log.md has the trials."""
@@ -89,7 +92,7 @@ def methods(index: Index, tuned: Method) -> list[Method]:
     sets = GENERATED if generated else ("sentences",)
     sharp = replace(default_sharp(index), sets=sets)
     every = replace(default_sharp(index), name="sharp")  # as installed: all sets
-    without = replace(sharp, name="sharp, dense", words=0.0)
+    without = replace(sharp, name="sharp, dense", words=0.0, feedback=0.0)
     compared = [
         METHODS["trad"],
         METHODS["bm25"],
@@ -99,7 +102,8 @@ def methods(index: Index, tuned: Method) -> list[Method]:
         replace(without, name="paper", temperature=1.0),
         without,
         every,
-        replace(sharp, name="hybrid:of=sharp", words=0.0, bm25="fused"),
+        replace(every, name="sharp, no feedback", feedback=0.0),
+        replace(without, name="hybrid:of=sharp", bm25="fused"),
         replace(tuned, name="tuned"),
     ]
     if generated:

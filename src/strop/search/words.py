@@ -189,8 +189,8 @@ def best_with_words(
             places[at] = largest(total, k)
             best[at] = total[places[at]]
         return best, places
-    depth = first_depth(sure) if approximate is None else max(_APPROXIMATE_DEPTH, 2 * sure)
-    left, depth = np.arange(len(queries) if k else 0), min(size, max(k, depth))
+    depth = first_depth(k) if approximate is None else max(_APPROXIMATE_DEPTH, 2 * k)
+    left, depth = np.arange(len(queries) if k else 0), min(size, depth)
     while len(left):
         scores, ranked = (approximate or layout.scan)(query_vectors[left], method, depth)
         undecided, most = [], max(_SCORED[0] * depth, _SCORED[1])
