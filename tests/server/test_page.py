@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from playwright.sync_api import Browser, Page, expect
 from strop import Index
 from strop.lm.prices import known_prices
 from strop.server.app import OPERATIONS
+
+from .conftest import SCRIPT
 
 QUERY = "copy a folder with all files"
 VIEWS = ["#/", f"#/?q={QUERY.replace(' ', '+')}", "#/collection", "#/evaluation", "#/generation"]
@@ -354,8 +357,15 @@ def test_nothing_in_a_document_becomes_markup(open_page: Open) -> None:
     page.keyboard.press("Escape")
     page.click(".map summary")
     page.wait_for_selector(".points")
-    for view in VIEWS:
-        page.goto(page.url.split("#")[0] + view)
+    page.goto(page.url.split("#")[0] + "#/evaluation")
+    page.fill("#labelled", json.dumps({"query": SCRIPT, "relevant": [SCRIPT, f"not {SCRIPT}"]}))
+    page.click("form.form button")
+    page.click(".changes summary")
+    expect(page.locator(".pair section").first).to_contain_text("Not among the first")
+    assert "onerror" in page.locator(".changes").inner_text()
+    for view in ("", *VIEWS):  # first the evaluation as it is
+        if view:
+            page.goto(page.url.split("#")[0] + view)
         page.wait_for_load_state("networkidle")
         assert (
             page.evaluate("document.querySelectorAll('main img, main script, aside img').length")
