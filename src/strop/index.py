@@ -17,7 +17,7 @@ from strop.filters import read_filter
 from strop.io.sentences import MOST
 from strop.methods import Method, check_count
 from strop.references.settings import ReferenceSettings
-from strop.search.explain import Explanation, Terms
+from strop.search.explain import Explanation
 from strop.search.queries import as_queries, check_fields, text_and_vector, texts_and_vectors
 from strop.search.searcher import Searcher
 from strop.storage.intake import EmbedderSpec, placed
@@ -49,6 +49,7 @@ class Index:
         self._workspace, self.catalog = workspace, workspace.catalog
         self.path, self.dim = workspace.path, workspace.dim
         self.searcher = searcher or Searcher(self.catalog)
+        self.terms = self.searcher.terms
 
     @classmethod
     def create(
@@ -68,8 +69,9 @@ class Index:
         ``chunking``: ``"200:40"`` cuts documents into chunks of at most 200 tokens, 40 of them of
         the one before; None keeps them whole; ``auto`` decides by the first ones, and says so.
         """
-        form = query_vectors, language, chunking
-        return cls(Workspace.create(Path(path), embedder, options, *form))
+        return cls(
+            Workspace.create(Path(path), embedder, options, query_vectors, language, chunking)
+        )
 
     @classmethod
     def open(
@@ -335,10 +337,6 @@ class Index:
         """Say how much each stored query of a document changed its score (``search``)."""
         text, query_vector = text_and_vector(query, vectors, self.dim, self.embed_queries)
         return self.searcher.explain(query_vector, text, id_, self.method(method, **settings))
-
-    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
-        """Return what the scores of documents for a query are made of: vectors, texts, words."""
-        return self.searcher.terms(ids, query, method)
 
     def method(self, method: str | Method | None = None, **settings: Any) -> Method:
         """Return a method for this index, as tuned; ``settings`` override its defaults."""
