@@ -39,9 +39,8 @@ if TYPE_CHECKING:  # a search needs no language model
 class Index:
     """Documents with vectors, sharpened by query sets, in one folder.
 
-    ``Index.create(path)`` makes one, ``Index.open(path)`` opens one. Any number of processes
-    may read while one writes; a second writer gets ``IndexBusy``. Searches see each change as soon
-    as it is committed. ``index.catalog`` is for reading; only methods of ``Index`` change it.
+    ``Index.create(path)`` makes one, ``Index.open(path)`` opens one. Many processes may read while
+    one writes, a second gets ``IndexBusy``. Searches see commits at once. ``catalog`` is read only.
     """
 
     def __init__(self, workspace: Workspace, searcher: Searcher | None = None) -> None:
@@ -69,9 +68,8 @@ class Index:
         ``chunking``: ``"200:40"`` cuts documents into chunks of at most 200 tokens, 40 of them of
         the one before; None keeps them whole; ``auto`` decides by the first ones, and says so.
         """
-        return cls(
-            Workspace.create(Path(path), embedder, options, query_vectors, language, chunking)
-        )
+        form = query_vectors, language, chunking
+        return cls(Workspace.create(Path(path), embedder, options, *form))
 
     @classmethod
     def open(
