@@ -1,6 +1,7 @@
 # make demo   set up and run the demonstration (no key, no model hub, no GPU)
 # make test   set up and run every check and test
 # make audit  list versions and licences of all dependencies, fail on one that is not permissive
+# make docs   build the documentation as a site in site/, links checked
 # make fuzz   run the readers of files and replies on 100,000 hostile inputs each
 PYTHON ?= python3
 VENV ?= .venv
@@ -32,8 +33,10 @@ audit: $(VENV)/.dev
 	-$(PIP) install pip-audit
 	$(BIN)/python tests/audit.py
 
+# Read it at http://127.0.0.1:8000: .venv/bin/python -m http.server -d site
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate_cli.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -58,4 +61,4 @@ $(VENV)/.dev: $(VENV)/.core pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo.index .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo.index site .mypy_cache .pytest_cache .ruff_cache .hypothesis

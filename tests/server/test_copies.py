@@ -65,7 +65,7 @@ def test_the_terms_of_a_copy_are_those_of_its_folder(
         one["id"] for one in expected["candidates"]
     ]
     for one, other in zip(reply["candidates"], expected["candidates"], strict=True):
-        for key in ("t", "dd", "share"):
+        for key in ("t", "dd", "words"):
             assert one[key] == pytest.approx(other[key], abs=1e-5)
         assert len(one["s"]) == len(other["s"])
 

@@ -10,10 +10,9 @@ import click
 
 from strop.cli.common import open_index, open_readable
 from strop.cli.expand import chosen_steps, expansion_options, limits, report_expansion
-from strop.cli.messages import warn
+from strop.cli.messages import echo, warn
 from strop.cli.options import (
     COUNT,
-    DATASET,
     INDEX_OR_URL,
     LABELLED,
     MEASURES,
@@ -32,18 +31,19 @@ _PASSED_ON = (
     "words"
 )  # fmt: skip
 """Options that ``evaluate`` has under the same names."""
+_LABELS_ONLY = ("run_out", "expand", "exclude_queries", "ignore_same_id", "leak_gate", "baseline")
 
 
 @verb(
     INDEX_OR_URL,
-    DATASET,
+    click.argument("dataset", required=False),
     split_option(
         "--methods",
-        default="trad,sharp",
         help="Any of trad, sharp, simsharp, consharp, indexsharp, maxsim, doc2query, docexp, bm25,"
         " hybrid. Each may have settings: sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5"
         " (T is short for temperature). sharp:words=1 adds keyword matching to the score;"
-        " hybrid:of=sharp fuses BM25 with sharp instead of trad.",
+        " hybrid:of=sharp fuses BM25 with sharp instead of trad.  [trad,sharp; without DATASET"
+        " trad,bm25,hybrid,sharp]",
     ),
     MEASURES,
     LABELLED,
@@ -67,25 +67,31 @@ _PASSED_ON = (
 )
 def eval_(
     path: Path | str,
-    dataset: str,
+    dataset: str | None,
     methods: list[str],
     run_out: Path | None,
     per_query: bool,
     **given: Any,
 ) -> Answer:
-    """Compare methods on the labelled queries of DATASET.
+    """Compare methods on the labelled queries of DATASET, or without labels.
 
     DATASET is a BEIR folder with queries.jsonl and qrels. trad is plain search, sharp mixes all
     query sets at temperature 0.1; docs/architecture.md explains the others. doc2query and docexp
     first embed the augmented documents and keep these vectors in the index. With --expand the
     table has a row for each query method and scoring method. INDEX may be the URL of a published
     copy, which is searched as its users do; that of a folder is exact.
+
+    Without DATASET the stored queries stand in for users': those of each generated set search an
+    index sharpened by the other sets, and each should find the document it was written for. That
+    tells which method is better, not how good it is (docs/tuning.md).
     """
     from strop.cli import tables
     from strop.evaluation.grid import evaluate_grid
     from strop.io.datasets import write_run
 
-    steps = chosen_steps(given)
+    if dataset is None:
+        return _without_labels(path, methods, per_query, given | {"run_out": run_out})
+    methods, steps = methods or ["trad", "sharp"], chosen_steps(given)
     how = {name: given[name] for name in _PASSED_ON}
     with open_readable(path) as index, progress_bars() as progress:
         if run_out is not None:  # now: an error after the work would waste it
@@ -107,6 +113,43 @@ def eval_(
     if grid.refined:
         return Answer(grid.to_json(per_query), partial(tables.print_grid, grid))
     return Answer(report.to_json(per_query), partial(tables.print_report, report))
+
+
+def _without_labels(
+    path: Path | str, methods: list[str], per_query: bool, given: dict[str, Any]
+) -> Answer:
+    """Compare methods by stored queries."""
+    from strop.cli.tables import print_report
+    from strop.evaluation.conclusion import conclusion, gain
+    from strop.evaluation.estimate import METHODS, estimate
+
+    for key in _LABELS_ONLY:
+        if given[key]:
+            raise click.UsageError(f"--{key.replace('_', '-')} needs DATASET")
+    settings = {name: given[name] for name in ("alpha", "temperature", "sets", "n", "words")}
+    if not isinstance(path, Path):
+        raise click.UsageError("without DATASET an index folder is needed, not a published copy")
+    with open_index(path) as index, progress_bars() as progress:
+        report = estimate(
+            index,
+            methods or METHODS,
+            measures=given["measures"],
+            queries=given["limit_queries"] or 1000,
+            progress=progress,
+            **settings,
+        )
+    others = [name for name in report.results if name != report.baseline]
+    last = others[-1] if others else report.baseline
+
+    def show() -> None:
+        print_report(report)
+        echo(f"\nBy stored queries, without labels: {conclusion(report, last)}")
+        echo("Trust the order of the methods more than the values (docs/tuning.md).")
+
+    gains = {
+        name: dict(zip(("mean", "low", "high"), gain(report, name), strict=True)) for name in others
+    }
+    return Answer({**report.to_json(per_query), "labels": False, "gains": gains}, show)
 
 
 @verb(

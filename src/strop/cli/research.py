@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from strop.cli.progress import progress_bars
 from strop.common.text import counted
 
 if TYPE_CHECKING:
-    from strop.research.paper import Table
+    from strop.research.paper import Row, Table
     from strop.research.reproduce import Outcome
 
 
@@ -134,22 +134,28 @@ def _print_outcomes(tables: Sequence[Table], outcomes: Sequence[Outcome], only_l
     from strop.cli.tables import plain, standard_output
 
     out = standard_output()
+    differs = sorted({why for one in outcomes for why in one.differs})
+    notes = {why: str(number) for number, why in enumerate(differs, 1)}
     for table in tables:
         here = [outcome for outcome in outcomes if outcome.table == table.name]
         if here:
             title = plain(f"{table.title} ({table.measure})")
             out.print(plain(f"\n{table.name}", "bold"), title, sep="  ")
-            (_print_list if only_list else _print_measured)(table, here)
-    _print_missing(outcomes)
+            if only_list:
+                _print_list(table, here, notes)
+            else:
+                _print_measured(table, here)
+    _print_missing(outcomes, notes)
 
 
-def _print_list(table: Table, outcomes: Sequence[Outcome]) -> None:
-    """Print a table as the paper has it: what is expected, and what can be measured here."""
+def _print_list(table: Table, outcomes: Sequence[Outcome], notes: Mapping[str, str]) -> None:
+    """Print the paper's figures; then what each row needs and whether a run could be compared."""
     from strop.cli.tables import plain, plain_table, standard_output
 
     out = standard_output()
     datasets = list(dict.fromkeys(one.dataset for one in outcomes if one.dataset != "average"))
-    shown = plain_table("", "embedder", "method", "texts by", *datasets, "average")
+    expected = plain_table("", *(name.removeprefix(f"{table.name}-") for name in datasets), "mean")
+    needed = plain_table("", "method", "needs", "ready", "a run is comparable")
     for row in table.rows:
         mine = {one.dataset: one for one in outcomes if one.row == row}
         if not mine:
@@ -159,18 +165,27 @@ def _print_list(table: Table, outcomes: Sequence[Outcome]) -> None:
             one = mine.get(name)
             mark = "" if one is None or one.verdict == "not run" else " ✓" if one.measured else " ○"
             cells.append(plain(f"{one.expected:.2f}{mark}" if one else ""))
-        how = row.spec() + (f" + {row.query_side}" if row.query_side else "")
         mean = "" if row.average is None else f"{row.average:.2f}"
-        label = f"{row.label} (quoted there)" if row.quoted else row.label
-        shown.add_row(
-            plain(label), plain(row.embedder), plain(how), plain(row.generator), *cells, mean
-        )
+        label = plain(f"{row.label} (quoted there)" if row.quoted else row.label)
+        expected.add_row(label, *cells, mean)
+        ready = sum(one.verdict != "not run" for one in mine.values())
+        needed.add_row(
+            label, plain(row.spec()), plain(", ".join(row.needs())), f"{ready} of {len(mine)}",
+            plain(_comparable(row, [why for one in mine.values() for why in one.differs], notes)),
+        )  # fmt: skip
     counts = Counter("measured" if one.measured is not None else one.verdict for one in outcomes)
-    shown.caption = (
+    expected.caption = (
         f"{counted(len(outcomes), 'figure')}: {counts['measured']} measured ✓,"
         f" {counts['ready']} can be ○, {counts['not run']} lack something"
     )
-    out.print(shown)
+    out.print(expected)
+    out.print(needed)
+
+
+def _comparable(row: Row, differs: Sequence[str], notes: Mapping[str, str]) -> str:
+    if differs:
+        return "no: note " + ", ".join(sorted({notes[why] for why in differs}, key=int))
+    return f"if by {row.generator}" if row.generator else "yes"
 
 
 def _print_measured(table: Table, outcomes: Sequence[Outcome]) -> None:
@@ -193,22 +208,21 @@ def _print_measured(table: Table, outcomes: Sequence[Outcome]) -> None:
     out.print(f"{len(done)} of {len(outcomes)} figures were measured")
 
 
-def _print_missing(outcomes: Sequence[Outcome]) -> None:
+def _print_missing(outcomes: Sequence[Outcome], notes: Mapping[str, str]) -> None:
     """Print why figures were not measured, or cannot be compared, each reason once."""
     from strop.cli.tables import plain, standard_output
 
     out = standard_output()
-    reasons = {
-        "Not run, because of what is missing:":
-            Counter(why for one in outcomes if one.verdict == "not run" for why in one.why),
-        "Not comparable with the paper:":
-            Counter(why for one in outcomes for why in one.differs),
-    }  # fmt: skip
-    for heading, counts in reasons.items():
-        if counts:
-            out.print(f"\n{heading}")
-            for why, count in sorted(counts.items()):
-                out.print(plain(f"  {why}  ({counted(count, 'figure')})"))
+    missing = Counter(why for one in outcomes if one.verdict == "not run" for why in one.why)
+    differs = Counter(why for one in outcomes for why in one.differs)
+    if missing:
+        out.print("\nNot run, because of what is missing:")
+        for why, count in sorted(missing.items()):
+            out.print(plain(f"  {why}  ({counted(count, 'figure')})"))
+    if differs:
+        out.print("\nNot comparable with the paper:")
+        for why, number in notes.items():
+            out.print(plain(f"  {number}. {why}  ({counted(differs[why], 'figure')})"))
 
 
 @verb(

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.errors import BadInput
+from strop.evaluation.conclusion import bootstrap_interval
 from strop.evaluation.scoring import Report, evaluate
 from strop.index import Index
 from strop.methods import Method, default_methods
@@ -35,14 +36,12 @@ Doubles = NDArray[np.float64]
 ALPHAS = (0.5, 1.0, 2.0, 4.0, 8.0)
 TEMPERATURES = (0.05, 0.1, 0.2, 1.0)
 WHITENINGS = (0.0, 0.5)
-FEEDBACK = 0.2
 WORDS = (0.0, 0.5, 1.0, 2.0)
 """Weights of words that are tried, as factors of the default one."""
 LENGTHS = (3, 5)
 """First queries of each list, tried against all of them."""
 _FOLDS = 5
 _FEWEST = 20
-_DRAWS = 2000
 _REMEDY = (
     "To choose strength and temperature, import a second set written apart from the first, or give "
     "some labelled queries with --labels"
@@ -157,7 +156,7 @@ def _labelled_grid(
     """
     mixes = dict.fromkeys([every, written, *((name,) for name in every)])
     tried = [method for mix in mixes if mix for method in settings_grid(default, mix)]
-    tried += [replace(method, feedback=FEEDBACK) for method in tried if method.whiten]
+    tried += [replace(method, feedback=0.0) for method in tried if not method.whiten]
     whole = [method for method in tried if method.sets in (every, written)]
     tried += [replace(one, words=f * default.words) for one in whole for f in WORDS if f]
     return [replace(method, name=str(at)) for at, method in enumerate(tried)]
@@ -281,10 +280,3 @@ def decide(values: Doubles, usual: Doubles, tried: Sequence[Method], measured: s
     if low <= 0:
         why += "; none of them surely gains, so the defaults stay"
     return Choice(method, low > 0, why, len(usual), gain, low, high)
-
-
-def bootstrap_interval(gains: Doubles) -> tuple[float, float]:
-    """Return the 95% bootstrap interval of the mean, in percent."""
-    draws = np.random.default_rng(0).integers(0, len(gains), (_DRAWS, len(gains)))
-    low, high = np.percentile(100 * gains[draws].mean(axis=1), [2.5, 97.5])
-    return float(low), float(high)

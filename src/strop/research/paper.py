@@ -40,6 +40,11 @@ class Row:
         method = METHODS[self.method]
         return method.expanded or (method.sets[0] if method.sets else "")
 
+    def needs(self) -> list[str]:
+        """Return what a run needs beside the collections."""
+        texts = [f"{self.style} queries"] if self.style else []
+        return [self.embedder, *texts, *([self.query_side] if self.query_side else [])]
+
     def spec(self, sets: str = "") -> str:
         """Return the method with its settings, as ``strop eval`` takes it."""
         softmax = METHODS[self.method].weighting == "softmax"

@@ -58,7 +58,7 @@ class Outcome:
             "embedder": row.embedder, "method": row.spec(), "query_side": row.query_side,
             "generator": row.generator, "measure": self.measure, "expected": self.expected,
             "measured": self.measured, "verdict": self.verdict, "why": list(self.why),
-            "differs": list(self.differs),
+            "needs": row.needs(), "differs": list(self.differs),
         }  # fmt: skip
 
 

@@ -37,20 +37,20 @@ class Explanation:
 @dataclass(frozen=True)
 class Terms:
     """What a document's score is made of: its ``vector`` (dim,), the vectors (n, dim) of its
-    stored ``queries``, set and text of each, and the ``share`` of the query's words it has.
+    stored ``queries``, set and text of each, and the ``word_score`` of the query's words.
     """
 
     vector: Vectors
     queries: Vectors
     texts: Sequence[tuple[str, str]]
-    share: float = 0.0
+    word_score: float = 0.0
 
 
 def explain(id_: str, query_vector: Vectors, terms: Terms, method: Method) -> Explanation:
     """Explain one document's score for a query (dim,), lines (1) to (7)."""
     arrays = (query_vector, terms.vector, terms.queries)
     q, own, rows = (array.astype(np.float64) for array in arrays)
-    words = method.words * terms.share
+    words = method.words * terms.word_score
     plain, similarities = float(q @ own), rows @ q
     if not own.any():
         plain = LOWEST

@@ -142,7 +142,8 @@ def _candidates(service: Service, asked: CandidatesRequest) -> dict[str, Any]:
             {
                 "id": hit.id, "document": hit.chunk.document if hit.chunk else hit.id,
                 "title": hit.title, "text": hit.text[:_SNIPPET], "metadata": dict(hit.metadata),
-                "t": float(of.vector @ q), "dd": float(of.vector @ of.vector), "share": of.share,
+                "t": float(of.vector @ q), "dd": float(of.vector @ of.vector),
+                "words": of.word_score,
                 "s": _packed(of.queries @ q), "u": _packed(of.queries @ of.vector),
                 "g": _packed(of.queries @ of.queries.T),
             }

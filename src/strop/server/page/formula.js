@@ -1,6 +1,6 @@
 // The score, as in search/formula.py, lines (1) to (7), for one candidate of the server.
 //
-//   score = (t + alpha Σ w_i s_i) / sqrt(dd + 2 alpha Σ w_i u_i + alpha² w'Gw) + words * share
+//   score = (t + alpha Σ w_i s_i) / sqrt(dd + 2 alpha Σ w_i u_i + alpha² w'Gw) + words * word score
 //
 // t = q·d, dd = d·d, s_i = q·q_i, u_i = d·q_i, g_ij = q_i·q_j, w = softmax(s / temperature).
 
@@ -16,7 +16,7 @@ export function weights(s, temperature) {
 }
 
 export function score(candidate, { alpha, temperature, words }) {
-  return dense(candidate, alpha, temperature) + words * candidate.share;
+  return dense(candidate, alpha, temperature) + words * candidate.words;
 }
 
 function dense({ t, dd, s, u, g }, alpha, temperature) {
