@@ -404,16 +404,14 @@ class Searcher:
         found = [explain(one, moved, of, method) for one, of in zip(ids, terms, strict=True)]
         return max(found, key=lambda part: part.score)
 
-    def terms(self, ids: Sequence[str], query_text: str, method: Method) -> list[Terms]:
-        """Return what the scores of documents, or of chunks, are made of."""
+    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
+        """Return what the scores of documents, or of chunks, are made of: vectors, texts, words."""
         with self.catalog.reading():
             view = self.views.of(method)
             places = np.array([self._place(view, id_) for id_ in ids], np.int64)
             numbers = view.snapshot.numbers[places].tolist()
             sets = [self.views.texts_of_all(self.require(name), numbers) for name in view.names]
-            scores: Floats = np.zeros(len(ids), np.float32)
-            if query_text:
-                scores = self.views.words(method).of(query_text).at(places)
+            words = self.views.words(method).of(query).at(places) if query else np.zeros(len(ids))
             fetched = view.layout.fetch(places)
         rows = np.split(fetched.queries, np.cumsum(fetched.counts)[:-1])
         texts = [
@@ -421,7 +419,7 @@ class Searcher:
              for text in of.get(number, [])[: method.n]]
             for number in numbers
         ]  # fmt: skip
-        each = zip(fetched.documents, rows, texts, scores.tolist(), strict=True)
+        each = zip(fetched.documents, rows, texts, words.tolist(), strict=True)
         return [Terms(*of) for of in each]
 
     # -- documents ------------------------------------------------------------------------
