@@ -40,9 +40,8 @@ if TYPE_CHECKING:  # a search needs no language model
 class Index:
     """Documents with vectors, sharpened by query sets, in one folder.
 
-    ``Index.create(path)`` makes one, ``Index.open(path)`` opens one. Any number of processes
-    may read while one writes; a second writer gets ``IndexBusy``. Searches see each change as soon
-    as it is committed. ``index.catalog`` is for reading; only methods of ``Index`` change it.
+    ``Index.create(path)`` makes one, ``Index.open(path)`` opens one. Many processes may read while
+    one writes. Searches see what is committed. Only methods of ``Index`` change ``index.catalog``.
     """
 
     def __init__(self, workspace: Workspace, searcher: Searcher | None = None) -> None:
@@ -299,9 +298,9 @@ class Index:
         with ``chunks`` hits are chunks. ``rerank``, a CrossEncoder's name or a function, ranks the
         best 50 again.
         """
-        k, filter_ = check_count("k", k), None if where is None else read_filter(where)
         check_fields(fields)
-        queries = as_queries(queries)
+        k, queries = check_count("k", k), as_queries(queries)
+        filter_ = None if where is None else read_filter(where)
         with self.catalog.reading():
             self._workspace.warn_if_unfinished()
             chosen = self.method(method, **settings)
