@@ -46,7 +46,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def without_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Words do not count by default: for tests of what vectors alone give."""
+    """Neither words nor feedback count by default: for tests of what vectors alone give."""
+    monkeypatch.setattr("strop.methods.FEEDBACK", 0.0)
     monkeypatch.setattr("strop.methods.WORDS", {})
     monkeypatch.setattr("strop.methods.WORDS_OTHERS", 0.0)
 
@@ -54,10 +55,10 @@ def without_words(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def documents() -> list[Document]:
     """Sixty docstrings of the standard library, many alike."""
-    from strop.io.stdlib_docs import read_stdlib
+    from strop.io.stdlib_docs import EVERYDAY, read_stdlib
 
     alike = ("os.path.", "shutil.", "str.")
-    return [document for document in read_stdlib() if document.id.startswith(alike)][:60]
+    return [document for document in read_stdlib(EVERYDAY) if document.id.startswith(alike)][:60]
 
 
 @pytest.fixture(scope="session")

@@ -25,8 +25,8 @@ class Method:
     of ``temperature``, all equally, or by adding the largest similarity to the score.
     ``sets`` None means all query sets of the index; ``n`` mixes only the first n queries of each
     list. ``expanded`` names the set whose queries are appended to a document's text instead.
-    ``whiten`` evens out the space first (whitening.py): 0 not at all, 1 fully. ``feedback`` adds
-    that much of the two best documents to the query and searches again.
+    ``whiten`` evens out the space first (whitening.py): 0 not at all, 1 fully. ``feedback`` ranks
+    the best 50 again: that much counts how they resemble the very best of them (feedback.py).
     ``words`` adds that much of the document's score by the query's words (search/words.py).
     ``bm25`` ranks by BM25: ``only``, or ``fused`` with the rest by reciprocal rank. The words of
     ``sets`` that are named count as the document's own.
@@ -65,7 +65,9 @@ class Method:
         if setting == "sets":
             counted = self.bm25 != "no" or self.words > 0  # the words of sets
             return self.weighting != "none" or self.expanded is not None or counted
-        return self.weighting != "none"  # n, whiten, feedback
+        if setting == "feedback":
+            return self.bm25 == "no"
+        return self.weighting != "none"  # n, whiten
 
 
 METHODS: dict[str, Method] = {
@@ -84,16 +86,18 @@ METHODS: dict[str, Method] = {
     )
 }
 
-WORDS = {"wordllama": 0.8}
+WORDS = {"wordllama": 1.1}
 """How much words count in ``sharp`` by default, for embedders that were measured as weak."""
 WORDS_OTHERS = 0.35
 """The same for all others; benchmarks/quality.py has the collections both were chosen on."""
+FEEDBACK = 3.0
+"""How much feedback counts in ``sharp`` by default, with any embedder."""
 
 
 def default_methods(embedder: str) -> dict[str, Method]:
     """Return all methods with the defaults for an embedder: words count in ``sharp``."""
     words = WORDS.get(embedder, WORDS_OTHERS)
-    return METHODS | {"sharp": replace(METHODS["sharp"], words=words)}
+    return METHODS | {"sharp": replace(METHODS["sharp"], words=words, feedback=FEEDBACK)}
 
 
 _READ: dict[str, Callable[[str], Any]] = {
@@ -229,7 +233,7 @@ def _fused(spec: str, hybrid: Method, name: str, known: Mapping[str, Method]) ->
     if name not in known or known[name].bm25 != "no":
         dense = ", ".join(other for other in known if known[other].bm25 == "no")
         raise BadInput(f"method {spec!r}: hybrid cannot fuse {name!r}: choose from {dense}")
-    return replace(known[name], name=hybrid.name, words=0.0, bm25="fused")
+    return replace(known[name], name=hybrid.name, words=0.0, feedback=0.0, bm25="fused")
 
 
 def method_spec(method: Method) -> str:

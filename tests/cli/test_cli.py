@@ -704,13 +704,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
 def test_demo_shows_a_table_three_changes_and_what_to_type(demo: tuple[Path, Ran]) -> None:
     folder, ran = demo
     assert (ran.code, ran.stderr) == (0, "")
-    table = [line.split()[0] for line in ran.stdout.splitlines() if line.startswith((" t", " s"))]
-    assert table == ["trad", "sharp"]
-    assert "nDCG@10" in ran.stdout
-    assert ran.stdout.count(", moved by its own text") == 3
-    last = ran.stdout.rstrip().splitlines()[-1]
+    for name in ("plain", "BM25", "rank fusion", "BM25 with the queries", "strop"):
+        assert re.search(rf"^ {name}  +\d\d\.\d\d", ran.stdout, re.MULTILINE)
+    assert ran.stdout.count("moved by\n") == 3
+    search, serve = ran.stdout.rstrip().splitlines()[-2:]
+    assert serve.strip().endswith("serve 'py docs.index'")
     done = subprocess.run(
-        shlex.split(last), cwd=folder, capture_output=True, text=True, check=False
+        shlex.split(search), cwd=folder, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("1. ")
@@ -720,18 +720,20 @@ def test_demo_shows_a_table_three_changes_and_what_to_type(demo: tuple[Path, Ran
 def test_demo_for_machines(
     documents: list[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.io.stdlib_docs.read_stdlib", lambda: documents)
+    monkeypatch.setattr("strop.io.stdlib_docs.read_stdlib", lambda _: documents)
     for _ in range(2):  # made, then found there
         ran = strop("demo", "-o", tmp_path / "demo.index", "--json")
         assert ran.json["dataset"] == "python docs"
         assert ran.json["documents"] == 60
-        assert ran.json["queries"] >= 150
-        assert set(ran.json["results"]) == {"trad", "sharp"}
+        assert ran.json["queries"] >= 10
+        assert list(ran.json["results"]) == [
+            "plain", "BM25", "rank fusion", "BM25 with the queries", "strop, sentences only",
+            "strop",
+        ]  # fmt: skip
         assert ran.stderr == ""
     for change in ran.json["changes"]:
         assert change["text"] in read_questions().queries.values()
         assert change["before"] != change["after"]
-        assert all(move["why"] for move in change["moves"])
 
 
 def test_there_is_a_console_script_of_the_same_name() -> None:

@@ -3,16 +3,18 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 import pytest
 
-from strop.cli.demo import admits, read_questions
-from strop.io.stdlib_docs import read_stdlib
+from strop.cli.demo import admits, read_questions, read_written
+from strop.io.stdlib_docs import EVERYDAY, read_stdlib
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,31 @@ def test_questions_are_well_formed() -> None:
         assert entry["answers"]
 
 
+def test_written_queries_are_for_the_texts_of_this_version() -> None:
+    documents = read_stdlib(EVERYDAY)
+    written = read_written(documents)
+    assert written.keys() == {"simple", "contrastive"}
+    texts = {document.id: document for document in documents}
+    for lists in written.values():
+        assert len(lists) > len(documents) / 2
+        assert lists.keys() <= texts.keys()
+        assert all(query.strip() for queries in lists.values() for query in queries)
+    changed = [replace(document, text=document.text + "!") for document in documents]
+    assert read_written(changed) == {"simple": {}, "contrastive": {}}
+
+
+def test_no_written_query_is_a_question() -> None:
+    documents = read_stdlib(EVERYDAY)
+    questions = {_normal(text) for text in read_questions(documents).queries.values()}
+    assert len(questions) >= 120
+    for lists in read_written(documents).values():
+        assert not questions & {_normal(query) for queries in lists.values() for query in queries}
+
+
+def _normal(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.lower()))
+
+
 # Reads the ids of the corpus in an interpreter that has none of strop's dependencies.
 IDS = """
 import sys, types
@@ -112,7 +139,7 @@ def test_questions_are_true_of_every_version(minor: int) -> None:
         [command, "-c", IDS, source], capture_output=True, text=True, check=True, timeout=300
     )
     ids = set(out.stdout.split())
-    asked = read_questions((3, minor))
+    asked = read_questions(version=(3, minor))
     wanted = {answer for answers in asked.qrels.values() for answer in answers}
     assert not wanted - ids
     text = resources.files("strop.cli").joinpath("demo_questions.jsonl").read_text("utf-8")
@@ -122,7 +149,7 @@ def test_questions_are_true_of_every_version(minor: int) -> None:
 
 def test_every_supported_version_has_enough_questions() -> None:
     for minor in (10, 11, 12, 13):
-        assert len(read_questions((3, minor)).queries) >= 150
+        assert len(read_questions(version=(3, minor)).queries) >= 150
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,26 @@ def test_a_document_can_be_hidden_from_its_own_query(index: Index) -> None:
         index.refine(QUERIES, LameR(lm), leave_out=["d0"])
 
 
+def test_no_chunk_of_a_hidden_document_is_shown(tmp_path: Path) -> None:
+    chunked = Index.create(tmp_path / "index", Bag(), name="bag", dim=DIM, chunking="10:0")
+    with chunked as index:
+        apples = "".join(f"Apple river apple river {word}.\n\n" for word in WORDS)
+        index.add(
+            [
+                {"id": "own", "text": apples},
+                *({"id": id_, "text": text} for id_, text in TEXTS.items()),
+            ]
+        )
+        assert len(index.chunks("own")) > 4
+        best = index.search(QUERIES[0], 5, "trad").ids[0].tolist()
+        assert best[0] == "own"
+        lm = writer()
+        index.refine(QUERIES[:1], LameR(lm, samples=1, candidates=4), leave_out=["own"])
+        assert shown_in(lm.prompts[0]) == [TEXTS[id_] for id_ in best[1:]]
+        index.refine(QUERIES[:1], LameR(lm, samples=1, candidates=4), leave_out=["unknown"])
+        assert "river apple" in lm.prompts[1]
+
+
 # -- the store -------------------------------------------------------------------------------
 
 STEPS: dict[str, Callable[..., QueryMethod]] = {

@@ -445,7 +445,7 @@ def test_a_build_that_failed_deletes_nothing_it_did_not_make(tmp_path: Path) -> 
 def test_the_demo_keeps_off_an_index_of_something_else(
     documents: list[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.io.stdlib_docs.read_stdlib", lambda: documents)
+    monkeypatch.setattr("strop.io.stdlib_docs.read_stdlib", lambda _: documents)
     mine = tmp_path / "mine.index"
     assert strop("build", "-", "-o", mine, stdin=jsonl(*GOOD)).code == 0
     with unharmed(mine):

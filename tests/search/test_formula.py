@@ -143,6 +143,8 @@ def test_some_documents_are_scored_by_the_formula(kinds: list[str]) -> None:
                     with scanned(64, in_numpy):
                         got = layout.rescore(q, places, method)
                     np.testing.assert_allclose(got, want, atol=1e-5)
+                (got,) = scoring.score(q[None], layout.fetch(places), method, once=True)
+                np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 def stored_as(case: Case, kinds: list[str]) -> Layout:
@@ -158,7 +160,7 @@ def stored_as(case: Case, kinds: list[str]) -> Layout:
 def test_scoring_needs_no_folder() -> None:
     """A store that proposes and fetches is enough for a search, words included."""
     case = make_case(7, (3, 30, 16, 2, 5), exact=False)
-    layout, shares = case.layout(), np.linspace(0, 1, 30, dtype=np.float32)
+    layout, word_scores = case.layout(), np.linspace(0, 1, 30, dtype=np.float32)
 
     class Store:
         def propose(
@@ -167,13 +169,13 @@ def test_scoring_needs_no_folder() -> None:
             return [np.arange(0, 30, 2)] * len(query_vectors)
 
         def fetch(self, places: Any, query_texts: Any, method: Method) -> Fetched:
-            return replace(layout.fetch(places), shares=shares[None, places])
+            return replace(layout.fetch(places), word_scores=word_scores[None, places])
 
     method = Method("m", temperature=0.1, words=0.5)
     found = scoring.search(Store(), case.query_vectors, ["a"] * 3, 4, method)
     for q, (scores, places) in zip(case.query_vectors, found, strict=True):
         want = [
-            literal(q, case.documents[p], case.queries(p), method) + 0.5 * shares[p]
+            literal(q, case.documents[p], case.queries(p), method) + 0.5 * word_scores[p]
             for p in range(0, 30, 2)
         ]
         np.testing.assert_allclose(scores, np.sort(want)[::-1][:4], atol=1e-5)
@@ -192,7 +194,7 @@ def test_every_kernel_has_its_line() -> None:
             ):
                 compiled.add(f"{module}.{node.name}")
     helpers = {"_write_signs", "_write_planes", "_levels", "rows_between", "parts_of_documents",
-               "lowest_of_best", "keep_living"}  # fmt: skip
+               "lowest_of_best", "count_term"}  # fmt: skip
     scoring_ = {name for name in compiled if name.rpartition(".")[2] not in helpers}
     assert scoring_ <= set(formula.KERNELS)
     for name in formula.KERNELS:

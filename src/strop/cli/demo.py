@@ -1,7 +1,9 @@
-"""``strop demo``: plain against sharpened search on the Python documentation of this machine."""
+"""``strop demo``: strop beside plain search, BM25, rank fusion, on this Python's documentation."""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import operator
 import os
@@ -10,21 +12,22 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from strop.cli.messages import echo
 from strop.cli.options import Answer, verb
 from strop.cli.progress import progress_bars
-from strop.common.text import shorten
+from strop.common.text import human_bytes, shorten
 from strop.errors import BadInput
-from strop.types import Dataset
+from strop.types import Dataset, Document
 
 if TYPE_CHECKING:  # loaded when the demo runs, so that --help is quick
     from strop.evaluation.changes import Change
@@ -33,6 +36,16 @@ if TYPE_CHECKING:  # loaded when the demo runs, so that --help is quick
 
 _MEASURES = ("nDCG@10", "Success@1", "R@50")
 _COMPARE = {">=": operator.ge, "<": operator.lt}
+_TOKENS = "3.7 million tokens read and 0.3 million written"
+"""What the model was given and what it wrote, by the estimate of ``strop queries --dry-run``."""
+_METHODS = {  # the names that the demo gives them
+    "plain": "trad",
+    "BM25": "bm25",
+    "rank fusion": "hybrid",
+    "BM25 with the queries": "bm25:sets=simple+contrastive",
+    "strop, sentences only": "sharp:sets=sentences",
+    "strop": "sharp",
+}
 
 
 @verb(
@@ -47,7 +60,11 @@ _COMPARE = {">=": operator.ge, "<": operator.lt}
     click.option("--embedder", default="wordllama", help="Which embedder."),
 )
 def demo(path: Path, embedder: str) -> Answer:
-    """Index the Python standard library's documentation; score it on questions written by hand."""
+    """Search the Python documentation, sharpened by queries that a language model wrote.
+
+    The corpus is the documentation of the everyday modules of this Python's standard library. The
+    queries come with strop; no model is called. The questions were written by hand.
+    """
     from strop.evaluation.changes import largest_changes
     from strop.evaluation.scoring import evaluate
     from strop.io import stdlib_docs
@@ -55,35 +72,74 @@ def demo(path: Path, embedder: str) -> Answer:
     with progress_bars() as progress:
         if progress is not None:
             progress("reading documentation", 0, 1)
-        documents = stdlib_docs.read_stdlib()
+        documents = stdlib_docs.read_stdlib(stdlib_docs.EVERYDAY)
         if progress is not None:
             progress("reading documentation", 1, 1)
         with _open(path, embedder) as index:
             _refuse_other_documents(index)
+            began = time.perf_counter()
             index.sharpen("sentences")
             index.add(documents, progress)
             index.keep_only(document.id for document in documents)
-            questions = read_questions()
-            report = evaluate(index, questions, ("trad", "sharp"), measures=_MEASURES)
-            gained, lost = largest_changes(index, questions, report, "sharp", 2)
+            written = read_written(documents)
+            for name, lists in written.items():
+                index.import_queries(lists, name, progress=progress)
+            seconds = time.perf_counter() - began
+            questions = read_questions(documents)
+            methods = [replace(index.method(spec), name=name) for name, spec in _METHODS.items()]
+            report = evaluate(index, questions, methods, measures=_MEASURES)
+            gained, lost = largest_changes(index, questions, report, "strop", 2)
+            size = index.info()["sizes"]["total"]
     changes = [*gained, *lost[:1]]
+    counts = {name: sum(map(len, lists.values())) for name, lists in written.items()}
     value = {
         "python": platform.python_version(),
         "documents": len(documents),
+        "documents_with_queries": len(written["simple"]),
+        "queries_written": counts,
+        "indexing_seconds": seconds,
+        "bytes": size,
         **report.to_json(),
         "changes": [asdict(change) for change in changes],
     }
-    return Answer(value, partial(_print_demo, len(documents), report, changes, path))
+    return Answer(value, partial(_print_demo, value, report, changes, path))
 
 
-def read_questions(version: tuple[int, int] | None = None) -> Dataset:
-    """Return the questions that can be answered in a version of Python (this one)."""
+def read_written(documents: Sequence[Document]) -> dict[str, dict[str, list[str]]]:
+    """Return the queries that a language model wrote for these very texts: {set: {id: queries}}.
+
+    Each version of Python words some entries anew; these have no queries.
+    """
+    data = resources.files("strop.cli").joinpath("demo_queries.jsonl.gz").read_bytes()
+    texts = {document.id: text_hash(document.text) for document in documents}
+    written: dict[str, dict[str, list[str]]] = {"simple": {}, "contrastive": {}}
+    for line in gzip.decompress(data).decode("utf-8").splitlines():
+        entry = json.loads(line)
+        if texts.get(entry["id"]) == entry["text"]:
+            simple, contrastive = entry["simple"], [query for _, query in entry["contrastive"]]
+            for name, queries in (("simple", simple), ("contrastive", contrastive)):
+                if queries:
+                    written[name][entry["id"]] = queries
+    return written
+
+
+def text_hash(text: str) -> str:
+    """Return what tells a text from its wording in other versions of Python."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+def read_questions(
+    documents: Sequence[Document] | None = None, version: tuple[int, int] | None = None
+) -> Dataset:
+    """Return the questions that a version of Python (this one), or these documents, can answer."""
     version = version or sys.version_info[:2]
+    ids = None if documents is None else {document.id for document in documents}
     queries, qrels = {}, {}
     text = resources.files("strop.cli").joinpath("demo_questions.jsonl").read_text("utf-8")
     for line in text.splitlines():
         entry = json.loads(line)
-        if admits(entry.get("versions", ""), version):
+        answerable = ids is None or not ids.isdisjoint(entry["answers"])
+        if answerable and admits(entry.get("versions", ""), version):
             queries[entry["id"]] = entry["question"]
             qrels[entry["id"]] = dict.fromkeys(entry["answers"], 1)
     return Dataset("python docs", queries, qrels)
@@ -125,29 +181,39 @@ def _command() -> str:
     return os.path.relpath(script) if script.name == "strop" else f"{sys.executable} -m strop"
 
 
-def _print_demo(documents: int, report: Report, changes: Sequence[Change], path: Path) -> None:
-    """Print what was measured and the line to type next."""
+def _print_demo(
+    value: Mapping[str, Any], report: Report, changes: Sequence[Change], path: Path
+) -> None:
+    """Print what was measured and the lines to type next."""
     from strop.cli.tables import plain, print_report, standard_output
 
     out = standard_output()
+    counts = value["queries_written"]
     out.print(
-        f"\n{documents:,} documents of the Python {platform.python_version()} standard library, "
-        f"{report.queries} questions written by hand\n"
+        f"\n{value['documents']:,} documents of the Python {value['python']} standard library."
+        f" A language model wrote {counts['simple']:,} simple and {counts['contrastive']:,}"
+        f" contrastive queries for {value['documents_with_queries']:,} of them. It had not seen the"
+        f" {report.queries} questions, which were written by hand.\n"
     )
     print_report(report)
-    out.print("\nThe two answers that gained most and the one that lost most, and why:")
+    seconds, size = value["indexing_seconds"], human_bytes(value["bytes"])
+    out.print(
+        f"\nIndexed in {seconds:.0f} s, {size}. The language model is paid once, for writing: about"
+        f" {_TOKENS}."
+    )
+    out.print("\nTwo questions that gained, and the one that lost most:")
     for change in changes:
         answer = change.moves[0]
         cause = answer if change.after > change.before else change.moves[-1]
         before, after = (str(rank or "beyond 50") for rank in (answer.before, answer.after))
-        overtaken = "" if cause is answer else f"overtaken by {cause.id}, "
+        overtaken = "" if cause is answer else f", overtaken by {cause.id}"
         out.print()
         out.print(plain(f"  {change.text}", "bold"))
-        how = f"{overtaken}moved by its own text"
-        out.print(plain(f"  {answer.id}: rank {before} -> {after}, {how}"))
+        out.print(plain(f"  {answer.id}: rank {before} -> {after}{overtaken}, moved by"))
         for part in cause.why[:2]:
             out.print(plain(f"    {part.moved:+.3f}  {shorten(part.text, 84)}"))
-    out.print("\nSearch it yourself:\n")
     question = changes[0].text if changes else "copy a file"
-    words = [_command(), "search", shlex.quote(str(path)), shlex.quote(question), "--explain"]
-    echo(f"  {' '.join(words)}\n")
+    folder = shlex.quote(str(path))
+    out.print("\nSearch it yourself, or watch the rankings change in a browser:\n")
+    echo(f"  {_command()} search {folder} {shlex.quote(question)} --explain")
+    echo(f"  {_command()} serve {folder}\n")

@@ -62,6 +62,11 @@ if TYPE_CHECKING:  # --help must be quick
         help="Cut the documents of a new index into chunks of so many tokens, such as 200:40; none"
         " keeps them whole.  [where they are much longer than what the embedder reads]",
     ),
+    click.option(
+        "--source",
+        metavar="SELECT",
+        help="CORPUS is the URL of a PostgreSQL database: SELECT id, title, body, ... there.",
+    ),
     WAIT,
     CORPUS,
 )
@@ -158,6 +163,10 @@ def _add(
     """Add a corpus; of a folder of files, those that changed since the last time."""
     from strop.io.corpora import is_folder_of_files
 
+    if source := reading.pop("source", None):
+        from strop.engines.postgres_source import read_source
+
+        return index.add(read_source(corpus, source), progress)
     if is_folder_of_files(corpus, reading["format"]):
         which = {name: reading[name] for name in ("include", "exclude", "max_document_bytes")}
         given = {"remove": sync, "keep_queries": keep_queries, "progress": progress}
@@ -253,7 +262,7 @@ def show(path: Path | str, id_: str) -> Answer:
     with open_readable(path) as index:
         document, queries = index.get(id_), index.queries_of(id_)
         folder = index if isinstance(index, Index) else None
-        chunks = folder.chunks(id_) if folder else []
+        chunks = index.chunks(id_)
         references = folder.references_of(id_) if folder and len(chunks) < 2 else None
     chosen = asdict(references) if references else None
     value = {**asdict(document), "queries": queries, "references": chosen}

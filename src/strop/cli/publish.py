@@ -17,8 +17,14 @@ from strop.common.text import counted
     INDEX,
     click.argument("url"),
     click.option("--dry-run", is_flag=True, help="Only say what would be written."),
+    click.option(
+        "--source",
+        metavar="SELECT",
+        help="Texts and metadata stay in a table of this PostgreSQL: SELECT id, title, body, ...",
+    ),
+    click.option("--sync", is_flag=True, help="First bring INDEX up to date with --source."),
 )
-def publish(path: Path, url: str, dry_run: bool) -> Answer:
+def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool) -> Answer:
     """Bring the copy of INDEX at URL up to date, so that searches need no folder.
 
     \b
@@ -30,8 +36,14 @@ def publish(path: Path, url: str, dry_run: bool) -> Answer:
     Only what changed since the last time is written; a stopped run continues. Other verbs take the
     URL in place of INDEX: search, eval, info, check, show. See docs/engines.md.
     """
+    if sync and (source is None or dry_run):
+        raise click.UsageError("--sync needs --source, and writes: not with --dry-run")
     with open_index(path) as index, progress_bars() as progress:
-        done = index.publish(url, dry_run=dry_run, progress=progress)
+        if sync and source is not None:
+            from strop.engines.postgres_source import sync_source
+
+            sync_source(index, url, source, progress)
+        done = index.publish(url, source=source, dry_run=dry_run, progress=progress)
     would = "would be " if dry_run else ""
     message = (
         f"{done.new:,} new, {done.changed:,} changed, {done.removed:,} removed {would}published to"

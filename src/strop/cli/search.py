@@ -91,10 +91,7 @@ def search(
         if step is not None:
             report_expansion(name, refined)
         options: dict[str, Any] = {"vectors": query_vectors, "exact": exact, "where": where}
-        if chunks:
-            if not isinstance(index, Index):
-                raise BadInput("--chunks needs the folder of an index: copies have no chunks")
-            options["chunks"] = True
+        options["chunks"] = chunks
         hits = index.search(text, k, chosen, **options)[0]
         rows: list[dict[str, Any]] = []
         for rank, hit in enumerate(hits, 1):

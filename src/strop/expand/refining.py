@@ -146,23 +146,32 @@ class Refinement:
         self._seconds += (time.perf_counter() - began) / max(1, self.count)
 
     def search(self, method: str, k: int) -> None:
-        """Find the candidates of each query: the best k documents but the one it must not see."""
+        """Find the candidates of each query: the best k rows but those of the document left out."""
         searcher, documents = self._searcher, self._searcher.catalog.documents
         chosen = searcher.method(method)
         with self.timed(), searcher.catalog.reading():
-            more = k + (self._leave_out is not None)
+            left_out = [self._rows_left_out(place) for place in range(self.count)]
+            more = k + max(map(len, left_out), default=0)
             hits = searcher.search(
                 self.query_vectors, self.queries, more, chosen, where=self._where
             )
             for place, ids in enumerate(hits.ids.tolist()):
-                own = None if self._leave_out is None else self._leave_out[place]
+                numbers = {id_: documents.number_of(id_) for id_ in ids}
                 self._candidates[place] = [
-                    Candidate(documents.get(documents.number_of(id_)).content,
-                              searcher.vector_of(id_))
-                    for id_ in [id_ for id_ in ids if id_ != own][:k]
-                ]  # fmt: skip
+                    Candidate(documents.get(number).content, searcher.vector_of(id_))
+                    for id_, number in [
+                        one for one in numbers.items() if one[1] not in left_out[place]
+                    ][:k]
+                ]
                 if not self._candidates[place]:
                     self.failed.setdefault(place, "the first pass found no document")
+
+    def _rows_left_out(self, place: int) -> set[int]:
+        """Return the rows of the document that a query must not see: itself, or its chunks."""
+        documents = self._searcher.catalog.documents
+        if self._leave_out is None or documents.unknown(self._leave_out[place : place + 1]):
+            return set()
+        return set(documents.numbers_of(self._leave_out[place]))
 
     def passages(
         self, purpose: Purpose, places: Iterable[int], samples: int

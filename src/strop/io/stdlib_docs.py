@@ -14,7 +14,7 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from strop.types import Document
 
@@ -37,7 +37,20 @@ _ROUTINES = (
 )
 
 
-def read_stdlib() -> list[Document]:
+# The chapters Built-in Functions to Concurrent Execution of the library reference, in its order,
+# without the modules for terminals.
+EVERYDAY = """
+    builtins string re difflib textwrap unicodedata stringprep struct codecs datetime zoneinfo
+    calendar collections heapq bisect array weakref types copy pprint reprlib enum graphlib numbers
+    math cmath decimal fractions random statistics itertools functools operator pathlib os
+    fileinput stat filecmp tempfile glob fnmatch linecache shutil pickle copyreg shelve marshal dbm
+    sqlite3 zlib gzip bz2 lzma zipfile tarfile csv configparser tomllib netrc plistlib hashlib hmac
+    secrets io time argparse getopt logging getpass platform errno ctypes threading multiprocessing
+    concurrent subprocess sched queue contextvars
+""".split()
+
+
+def read_stdlib(modules: Iterable[str] = sys.stdlib_module_names) -> list[Document]:
     """Return one document for each public module, class, function and method with a docstring.
 
     The id is the dotted name a user would type: ``shutil.copy2``, ``str.split``,
@@ -47,7 +60,7 @@ def read_stdlib() -> list[Document]:
     names: dict[int, tuple[tuple[bool, bool, int, str], str, object]] = {}
     documents: dict[str, Document] = {}
     # All are imported first: a submodule (curses.has_key) can hide a function of its package.
-    for module_name, module in list(_modules()):
+    for module_name, module in list(_modules(modules)):
         _put(documents, module_name, module)
         for name, value in _public(module, module_name):
             path = name if module_name == "builtins" else f"{module_name}.{name}"
@@ -66,9 +79,9 @@ def read_stdlib() -> list[Document]:
     return sorted(documents.values(), key=lambda document: document.id)
 
 
-def _modules() -> Iterator[tuple[str, types.ModuleType]]:
-    """Import and yield every public standard module with its public submodules."""
-    waiting = sorted(sys.stdlib_module_names | {"os.path"}, reverse=True)
+def _modules(names: Iterable[str]) -> Iterator[tuple[str, types.ModuleType]]:
+    """Import and yield the public ones of these modules with their public submodules."""
+    waiting = sorted({*names, *(["os.path"] if "os" in names else [])}, reverse=True)
     while waiting:
         name = waiting.pop()
         if any(part in _SKIPPED or part.startswith("_") for part in name.split(".")):

@@ -12,7 +12,7 @@ from strop.common.arrays import Ints
 from strop.errors import BadIndex, BadInput
 from strop.methods import Method
 from strop.search.layout import Layout
-from strop.search.word_scores import WordScores
+from strop.search.word_scores import WordScorer
 from strop.search.words import Words, count_words
 from strop.storage.catalog import Catalog
 from strop.storage.database import sensible
@@ -129,7 +129,7 @@ class Views:
         """Give a layout what the one before it has computed for documents that did not change."""
         before = self._before
         older = None if before is None else before[1].pop(key, None)
-        if before is None or older is None or not older.size:
+        if before is None or older is None or not older.size or not older.has_fixed:
             return
         at = np.minimum(np.searchsorted(before[0], snapshot.numbers), older.size - 1)
         layout.follow(older, np.where(before[0][at] == snapshot.numbers, at, -1))
@@ -169,8 +169,8 @@ class Views:
             last, behind = snapshot.numbers[-1:], loaded[TEXT].entries.shape[1]
             if (last >= behind).any():
                 raise ValueError(f"document {last[0]} of {behind} has none")
-            scores = WordScores(loaded)
-        return Words(index.tokenizer(), scores, lambda _: index.reading(), snapshot.numbers)
+            scorer = WordScorer(loaded)
+        return Words(index.tokenizer(), scorer, lambda _: index.reading(), snapshot.numbers)
 
     def _count_words(self, snapshot: Snapshot, sets: Sequence[QuerySet]) -> Words:
         """Count the words of a view that the catalog does not keep."""

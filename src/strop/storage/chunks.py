@@ -24,7 +24,7 @@ from strop.errors import BadInput, IndexDamaged
 from strop.io.chunking import Piece
 from strop.storage.database import Database, sensible
 from strop.storage.rows import RowWriter
-from strop.storage.texts import digest_of, find_document
+from strop.storage.texts import digest_of, find_document, row_of_id
 from strop.types import Chunk, Document
 
 Split = Callable[[Document], list[Piece]]
@@ -157,12 +157,8 @@ class Chunks:
     @staticmethod
     def _whole(connection: sqlite3.Connection, id_: str) -> tuple[int, str, bytes] | None:
         """Return a document's number among the whole ones, title and digest."""
-        try:
-            row: tuple[int, str, bytes] | None = connection.execute(
-                "SELECT whole, title, digest FROM wholes WHERE id = ?", (id_,)
-            ).fetchone()
-        except UnicodeEncodeError:  # a lone surrogate; no stored id has one
-            return None
+        select = "SELECT whole, title, digest FROM wholes WHERE id = ?"
+        row: tuple[int, str, bytes] | None = row_of_id(connection, select, id_)
         return row
 
     @staticmethod

@@ -14,6 +14,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from strop.storage.facets import write_facets
 from strop.types import Document
@@ -25,14 +26,18 @@ def digest_of(document: Document) -> bytes:
     return hashlib.blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def find_document(connection: sqlite3.Connection, id_: str) -> tuple[int, bytes, str] | None:
-    """Return a document's number, digest and metadata."""
+def row_of_id(connection: sqlite3.Connection, select: str, id_: str) -> Any:
+    """Return the row that ``select`` finds for an id, None if there is none."""
     try:
-        row: tuple[int, bytes, str] | None = connection.execute(
-            "SELECT number, digest, metadata FROM documents WHERE id = ?", (id_,)
-        ).fetchone()
+        return connection.execute(select, (id_,)).fetchone()
     except UnicodeEncodeError:  # a lone surrogate; no stored id has one
         return None
+
+
+def find_document(connection: sqlite3.Connection, id_: str) -> tuple[int, bytes, str] | None:
+    """Return a document's number, digest and metadata."""
+    select = "SELECT number, digest, metadata FROM documents WHERE id = ?"
+    row: tuple[int, bytes, str] | None = row_of_id(connection, select, id_)
     return row
 
 
