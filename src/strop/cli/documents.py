@@ -169,10 +169,10 @@ def _add(
         return index.add(read_source(corpus, source), progress)
     if is_folder_of_files(corpus, reading["format"]):
         which = {name: reading[name] for name in ("include", "exclude", "max_document_bytes")}
-        given = {"remove": sync, "keep_queries": keep_queries, "progress": progress}
-        return index.sync(corpus, **given, **which)
+        how = {"remove": sync, "keep_queries": keep_queries, "progress": progress}
+        return index.sync(corpus, **how, **which)
     if sync:
-        raise click.UsageError(f"--sync follows a folder of files, and {corpus} is none")
+        raise click.UsageError(f"--sync follows a folder of files; {corpus} is not one")
     return index.add(_documents(corpus, reading), progress, keep_queries=keep_queries)
 
 
@@ -266,7 +266,7 @@ def show(path: Path | str, id_: str) -> Answer:
         references = folder.references_of(id_) if folder and len(chunks) < 2 else None
     chosen = asdict(references) if references else None
     value = {**asdict(document), "queries": queries, "references": chosen}
-    value |= {"chunks": [one.to_dict() for one in chunks]} if chunks else {}
+    value |= {"chunks": [chunk.to_dict() for chunk in chunks]} if chunks else {}
     return Answer(value, partial(print_document, document, queries, references, chunks))
 
 

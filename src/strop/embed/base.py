@@ -100,8 +100,8 @@ class BaseEmbedder(ABC):
         return [_estimated_tokens(text) for text in texts]
 
     def __repr__(self) -> str:
-        given = "".join(f", {key}={value!r}" for key, value in self.options.items())
-        return f"<embedder {self.name}{given}>"
+        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        return f"<embedder {self.name}{options}>"
 
 
 def token_counter(embedder: Embedder) -> Callable[[Sequence[str]], list[int]]:

@@ -57,8 +57,8 @@ class AnthropicLM(ServiceLM):
             url = base_url or os.environ.get("ANTHROPIC_BASE_URL")
             if isinstance(url, str):  # people give it as they do for OpenAI's protocol
                 url = url.rstrip("/").removesuffix("/v1")
-        given = {"bedrock": bedrock, "region": region}
-        super().__init__(name, url or self.vendor, given, **shared)
+        own = {"bedrock": bedrock, "region": region}
+        super().__init__(name, url or self.vendor, own, **shared)
         self.bedrock, self._region = bedrock, region
 
     def headers(self) -> dict[str, str]:

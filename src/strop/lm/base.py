@@ -160,8 +160,8 @@ class BaseLM:
     """What tells it from another model of the same name and options."""
 
     def __repr__(self) -> str:
-        given = "".join(f", {key}={value!r}" for key, value in self.options.items())
-        return f"<language model {self.name}{given}>"
+        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        return f"<language model {self.name}{options}>"
 
 
 # -- reading replies -------------------------------------------------------------------------

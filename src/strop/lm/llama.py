@@ -74,11 +74,11 @@ class LlamaLM(BaseLM):
         if importlib.util.find_spec("xllamacpp") is None:
             raise MissingExtra(name, "llama")
         self.name = name
-        given = {
+        options = {
             "completion": completion, "n_threads": n_threads, "parallel": parallel, "n_ctx": n_ctx,
             "n_gpu_layers": n_gpu_layers, "seed": seed, "cache_prompt": cache_prompt,
         }  # fmt: skip
-        self.options = differing(given, _DEFAULTS)
+        self.options = differing(options, _DEFAULTS)
         self._path = _packaged() if name == SMOLLM2 else Path(name.removeprefix(PREFIX))
         if not self._path.is_file():
             raise BadInput(f"{self._path}: there is no such file; give llama:<file.gguf>")

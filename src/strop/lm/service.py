@@ -44,7 +44,7 @@ class ServiceLM(BaseLM):
         self,
         name: str,
         url: str,
-        given: Mapping[str, Any],
+        own_options: Mapping[str, Any],
         *,
         concurrency: int = 16,
         retries: int = 8,
@@ -53,7 +53,7 @@ class ServiceLM(BaseLM):
         extra: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """``given`` are the options of one provider."""
+        """``own_options`` are the options of one provider."""
         check_whole(concurrency=(concurrency, 1), retries=(retries, 0))
         check_seconds(timeout=timeout, backoff=backoff)
         check_connections(concurrency)
@@ -68,7 +68,7 @@ class ServiceLM(BaseLM):
         shared = {
             "concurrency": concurrency, "retries": retries, "timeout": timeout, "backoff": backoff,
         }  # fmt: skip
-        own = {"base_url": None if self.at_vendor else self.url, **given, "extra": self.extra}
+        own = {"base_url": None if self.at_vendor else self.url, **own_options, "extra": self.extra}
         self.options = {
             **{option: value for option, value in own.items() if value},
             **differing(shared, _DEFAULTS),
