@@ -187,8 +187,8 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
 @verb(
     _CORPUS,
     click.option("--machines", type=COUNT, default=1, help="Machines of the cluster."),
-    click.option("--cores", type=COUNT, help="Cores of each.  [as here]"),
-    click.option("--documents", type=COUNT, help="Plan for so many documents.  [as CORPUS has]"),
+    click.option("--cores", type=COUNT, help="Cores per machine.  [as here]"),
+    click.option("--documents", type=COUNT, help="Number of documents.  [as in CORPUS]"),
     click.option("--shard-documents", type=COUNT, default=50_000, help="Documents per shard."),
     click.option(
         "--rate",
@@ -207,7 +207,7 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
     CORPUS,
 )
 def plan(corpus: str, documents: int | None, **options: Any) -> Answer:
-    """Say what a run over CORPUS would take: tasks, time, storage and money of each stage.
+    """Estimate a run over CORPUS: tasks, time, storage and money of each stage.
 
     Rates are measured on the first 2,000 documents, on one core of this machine. Money is for one
     packed request per document, sent to a batch service.

@@ -79,7 +79,7 @@ def eval_(
     query sets at temperature 0.1; docs/architecture.md explains the others. doc2query and docexp
     first embed the augmented documents and keep these vectors in the index. With --expand the
     table has a row for each query method and scoring method. INDEX may be the URL of a published
-    copy, which is searched as its users do; that of a folder is exact.
+    copy, which is searched as by its users; a folder is searched exactly.
 
     Without DATASET the stored queries stand in for users': those of each generated set search an
     index sharpened by the other sets, and each should find the document it was written for. That
@@ -165,9 +165,10 @@ def tune(path: Path, labels: str | None, queries: int, reset: bool, **options: A
     """Choose better defaults of sharp for INDEX, without labels, and store them.
 
     Two or more generated query sets are cross-validated: the queries of each set search an index
-    sharpened by the others. With sentences alone only the weight of words is chosen. The gain is
-    measured on queries that had no part in the choice, with a 95% interval; settings without a
-    sure gain are not taken. Options such as --alpha override the stored choice. See docs/tuning.md.
+    sharpened by the others. One generated set beside sentences decides only whitening and words.
+    The gain is measured on queries that had no part in the choice, with a 95% interval; settings
+    without a sure gain are not taken. Options such as --alpha override the stored choice. See
+    docs/tuning.md.
     """
     from strop.cli.tables import print_choice
     from strop.evaluation.tune import tune as choose

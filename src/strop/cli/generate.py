@@ -49,7 +49,7 @@ PROMPT = together(
         " tokens.",
     ),
     click.option(
-        "--examples", help="Queries of the domain, one per line (or JSONL), as models of style."
+        "--examples", help="Queries of the domain, one per line (or JSONL), as examples of style."
     ),
     click.option(
         "--noun",
@@ -83,7 +83,7 @@ PROMPT = together(
     click.option("--replace", is_flag=True, help="Replace lists that came from a file."),
     click.option("--retry-failed", is_flag=True, help="Send only requests that failed."),
     click.option(
-        "--dry-run", is_flag=True, help="Say what it would cost, and who would get the text."
+        "--dry-run", is_flag=True, help="Show the cost and the host that would receive the texts."
     ),
     click.option("--show-dropped", is_flag=True, help="Show dropped queries and replies, and why."),
     click.option(
@@ -136,7 +136,7 @@ def queries(path: Path, **options: Any) -> Answer:
     click.option("--negatives", type=COUNT, default=1, help="Negatives per query."),
 )
 def triplets(path: Path, output: Path, name: str, negatives: int) -> Answer:
-    """Write (query, positive, negative) texts for training, as sentence-transformers takes them.
+    """Write (query, positive, negative) texts for training sentence-transformers.
 
     Negatives are the references a query was written against, or its document's. Load the file with
     datasets.load_dataset("json", data_files=FILE).

@@ -93,7 +93,7 @@ def reproduce(
     documents: int | None,
     **options: Any,
 ) -> Answer:
-    """Measure the paper's tables with the data and models at hand, and compare.
+    """Measure the paper's tables with the available data and models, and compare.
 
     Tables: beir, beir-recall, beir-map, query-side, index-time, bright, miracl, perplexity; without
     TABLE all of them. Missing data is listed with the folder it belongs in: docs/reproduce.md.

@@ -26,7 +26,7 @@ from strop.types import HIT_FIELDS
     SCORING,
     click.option("--explain", is_flag=True, help="Show which stored queries moved each document."),
     click.option("--exact", is_flag=True, help="Score every document, also in a large index."),
-    click.option("--chunks", is_flag=True, help="Hits are chunks, not the documents they are of."),
+    click.option("--chunks", is_flag=True, help="Rank chunks, not documents."),
     click.option(
         "--where",
         "conditions",

@@ -31,7 +31,7 @@ _DEFAULTS = {"batch_size": 64, "timeout": 60.0, "retries": 6, "concurrency": 4, 
 _BATCH_CHARACTERS = 200_000
 _REPLY_BYTES = 1 << 20
 _VECTOR_BYTES = 512 << 10
-"""The longest vector there is (16,384 numbers of 32 characters), with what stands around it."""
+"""The longest vector there is (16,384 numbers of 32 characters), with its punctuation."""
 _TOO_MUCH = frozenset({400, 413, 422})
 
 

@@ -58,7 +58,7 @@ class BaseEmbedder(ABC):
     """Options that do not change vectors beyond what revision and prompt already say."""
 
     window: int | None = None
-    """The most tokens of a text that the model reads, None if it reads all or nobody knows."""
+    """The most tokens of a text that the model reads, None if it reads all or this is unknown."""
 
     _dim: int | None = None
 

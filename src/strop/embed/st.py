@@ -199,7 +199,7 @@ def _hub_trouble(source: str, revision: str | None) -> str | None:
 
     try:
         model_info(source, revision=revision, timeout=10)
-    except Exception as error:  # whatever the installed HTTP library raises
+    except Exception as error:  # depends on the installed HTTP library
         return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"[:200]
     return None
 

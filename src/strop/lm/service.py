@@ -1,4 +1,4 @@
-"""What the services over HTTP share: options, keys, and runs of many calls at a time."""
+"""Shared by services over HTTP: options, keys, and runs of many calls at a time."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from strop.lm.runner import MANY, Run
 
 _DEFAULTS = {"concurrency": 16, "retries": 8, "timeout": 120.0, "backoff": 0.5}
 _SPARE = 64
-"""Files that a process needs open besides its connections."""
+"""Open files that a process needs besides its connections."""
 
 
 class ServiceLM(BaseLM):
     """A model behind HTTP.
 
-    ``concurrency`` calls at most are under way at a time; fewer while the service limits their
-    rate. ``retries`` and ``backoff`` say how often and after how many seconds a call is repeated,
-    ``timeout`` after how many seconds one is given up. ``extra`` holds further fields for the body
+    At most ``concurrency`` calls are in flight; fewer while the service limits their rate. ``retries`` and ``backoff`` say how often and after how many seconds a call is repeated,
+    ``timeout`` after how many seconds a call fails. ``extra`` holds further fields for the body
     of each call, such as {"reasoning_effort": "low"}. ``clock`` is for tests.
     """
 
@@ -83,18 +82,18 @@ class ServiceLM(BaseLM):
 
     @abstractmethod
     def headers(self) -> dict[str, str]:
-        """What goes with every call, the key among it."""
+        """Headers of every call, with the key."""
 
     @abstractmethod
     def body(self, request: Request) -> Body:
-        """What is sent for a request."""
+        """The JSON body of a request."""
 
     @abstractmethod
     def answer(self, client: Client, request: Request) -> Answer:
         """Make one call."""
 
     def client(self, timeout: float | None = None) -> Client:
-        """Return what calls are made with; close it in the end."""
+        """Return a client for calls; close it at the end."""
         return Client(
             self.url, self.headers(), timeout or self.timeout, key_variables=self.key_variables
         )
