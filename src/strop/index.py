@@ -291,18 +291,17 @@ class Index:
     ) -> Hits:
         """Return the best k documents for each query, texts or vectors (n, dim).
 
-        ``for hit in index.search("a question")[0]`` gives the hits of the first query, with those
-        ``fields`` that are named. ``where`` is a filter such as ``{"year": {"$gte": 2020}}``.
-        ``method`` is a name of ``METHODS`` with optional settings (``"sharp:alpha=2"``, or
-        ``alpha=2`` as an argument). Large indexes score candidates only, unless ``exact``.
-        ``expand``, such as ``HyDE("openai:…")``, has a language model refine the queries first.
-        ``vectors`` replace the embedding of texts; vectors alone have no words. Documents that are
-        cut are as good as their best chunk; with ``chunks`` each hit is a chunk. ``rerank``, a
-        CrossEncoder's name or a function, ranks the best 50 again.
+        ``index.search("a question")[0]`` has the hits of the first query, with the ``fields``
+        named. ``where`` is a filter such as ``{"year": {"$gte": 2020}}``, ``method`` a name of
+        ``METHODS``, maybe with settings (``"sharp:alpha=2"``). Large indexes score candidates only,
+        unless ``exact``. ``expand`` (``HyDE("openai:…")``) has a model refine the queries.
+        ``vectors`` replace the embedding of texts. Cut documents are as good as their best chunk;
+        with ``chunks`` hits are chunks. ``rerank``, a CrossEncoder's name or a function, ranks the
+        best 50 again.
         """
-        k, filter_ = check_count("k", k), None if where is None else read_filter(where)
         check_fields(fields)
-        queries = as_queries(queries)
+        k, queries = check_count("k", k), as_queries(queries)
+        filter_ = None if where is None else read_filter(where)
         with self.catalog.reading():
             self._workspace.warn_if_unfinished()
             chosen = self.method(method, **settings)

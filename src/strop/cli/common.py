@@ -44,7 +44,9 @@ def changed(path: Path, changes: dict[str, Any]) -> Answer:
         warn(set_aside(path, about["refused"]))
     if empty := changes.get("empty"):
         warn(f"{counted(empty, 'document')} without text: stored, but no search can match them")
-    sets = {name: of["queries"] for name, of in about["sets"].items() if of["source"] != "expanded"}
+    sets = {
+        name: of["queries"] for name, of in about["sets"].items() if of["source"] != "augmented"
+    }
     kinds = ("new", "changed", "unchanged", "removed")
     found = [f"{changes[key]:,} {key}" for key in kinds if changes.get(key)]
     queries = ", ".join(f"{count:,} {name}" for name, count in sets.items())
@@ -67,7 +69,7 @@ def changed(path: Path, changes: dict[str, Any]) -> Answer:
 def waiting_for_vectors(about: dict[str, Any]) -> int:
     """Return how many documents and query lists ``strop finish`` would embed."""
     # Text of doc2query and docexp is embedded when a method needs it, not by finish.
-    sets = [of for of in about["sets"].values() if of["source"] != "expanded"]
+    sets = [of for of in about["sets"].values() if of["source"] != "augmented"]
     return int(about["waiting"] + sum(of["waiting"] for of in sets))
 
 

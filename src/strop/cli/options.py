@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from strop.cli.messages import echo, print_json, warn
+from strop.common.text import is_url
 
 if TYPE_CHECKING:  # the verbs load these themselves, so that --help is quick
     from strop.generate.templates import Profile
@@ -137,7 +138,7 @@ class _Folder(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         self._urls = urls
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if "://" not in str(value):
+        if not is_url(value):
             return Path(value)
         if not self._urls:
             self.fail("this verb needs the folder of an index, not a published copy", param, ctx)

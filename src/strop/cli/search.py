@@ -78,8 +78,8 @@ def search(
         settings = {"alpha": alpha, "temperature": temperature, "sets": sets, "n": n}
         chosen = index.method(method, words=words, **settings)
         with progress_bars() as progress:
-            if chosen.expanded is not None and isinstance(index, Index):
-                index.augment(chosen.expanded, progress)
+            if chosen.augmented is not None and isinstance(index, Index):
+                index.augment(chosen.augmented, progress)
             if step is not None:
                 if not isinstance(index, Index):
                     raise BadInput("--expand needs the folder of an index, not a published copy")
