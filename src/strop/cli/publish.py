@@ -16,7 +16,7 @@ from strop.common.text import counted
 @verb(
     INDEX,
     click.argument("url"),
-    click.option("--dry-run", is_flag=True, help="Only say what would be written."),
+    click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing."),
     click.option(
         "--source",
         metavar="SELECT",

@@ -80,7 +80,7 @@ def _generated_lists(catalog: Catalog, set_: QuerySet) -> Iterator[QueryList]:
 
 
 class _RecordedLM(BaseLM):
-    """The model that wrote a set, by name and options: replies are looked up, no call is made."""
+    """The model that wrote a set, to look up its replies; it is never called."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self.name, self.options = name, options
