@@ -17,7 +17,7 @@ from strop.filters import read_filter
 from strop.io.sentences import MOST
 from strop.methods import Method, check_count
 from strop.references.settings import ReferenceSettings
-from strop.search.explain import Explanation, Terms
+from strop.search.explain import Explanation
 from strop.search.queries import as_queries, check_fields, text_and_vector, texts_and_vectors
 from strop.search.reranking import RERANKED, Reranker, reranked
 from strop.search.searcher import Searcher
@@ -41,7 +41,7 @@ class Index:
     """Documents with vectors, sharpened by query sets, in one folder.
 
     ``Index.create(path)`` makes one, ``Index.open(path)`` opens one. Many processes may read while
-    one writes. Searches see what is committed. Only methods of ``Index`` change ``index.catalog``.
+    one writes, a second gets ``IndexBusy``. Searches see commits at once. ``catalog`` is read only.
     """
 
     def __init__(self, workspace: Workspace, searcher: Searcher | None = None) -> None:
@@ -49,6 +49,7 @@ class Index:
         self._workspace, self.catalog = workspace, workspace.catalog
         self.path, self.dim = workspace.path, workspace.dim
         self.searcher = searcher or Searcher(self.catalog)
+        self.terms = self.searcher.terms
 
     @classmethod
     def create(
@@ -333,10 +334,6 @@ class Index:
         """Say how much each stored query of a document changed its score (``search``)."""
         text, query_vector = text_and_vector(query, vectors, self.dim, self.embed_queries)
         return self.searcher.explain(query_vector, text, id_, self.method(method, **settings))
-
-    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
-        """Return what the scores of documents for a query are made of: vectors, texts, words."""
-        return self.searcher.terms(ids, query, method)
 
     def method(self, method: str | Method | None = None, **settings: Any) -> Method:
         """Return a method for this index, as tuned; ``settings`` override its defaults."""
