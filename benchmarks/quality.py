@@ -149,7 +149,7 @@ def score(index: Index, data: Path, quick: bool) -> dict[str, Any]:
         index.keep_tuned(None)
     shown = SHOWN.get(data.name, ())
     report = evaluate(
-        index, data, methods(index, choice and choice.method), exclude=shown,
+        index, data, methods(index, None if choice is None else choice.method), exclude=shown,
         leak_gate=GATE if shown else None,
     )  # fmt: skip
     peers = [name for name in PEERS if name in report.results]

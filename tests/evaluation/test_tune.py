@@ -60,6 +60,13 @@ def blurred(tmp_path: Path) -> Iterator[Index]:
         yield made
 
 
+@pytest.fixture
+def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small grid, where it does not matter what is chosen."""
+    monkeypatch.setattr("strop.evaluation.tune.ALPHAS", (1.0, 4.0))
+    monkeypatch.setattr("strop.evaluation.tune.TEMPERATURES", (0.1, 1.0))
+
+
 def test_crossed_sets_choose_strong_sharpening_where_documents_are_blurred(blurred: Index) -> None:
     choice = tune(blurred, queries=200)
     assert choice.taken
@@ -99,6 +106,7 @@ def test_words_are_taken_where_no_dense_setting_gains(
     assert blurred.method("sharp") == default_sharp(blurred)
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_negative_queries_have_no_part_in_it(tmp_path: Path) -> None:
     queries = {f"q{at}": f"0.5 {at} 7" for at in range(40)}
     labels = Dataset("labelled", queries, {f"q{at}": {f"d{at}": 1} for at in range(40)})
@@ -161,6 +169,7 @@ def test_labels_choose_by_folds(blurred: Index) -> None:
     assert "labelled" in choice.why
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_labels_may_ignore_the_document_of_the_same_id(blurred: Index) -> None:
     """Queries that are documents: their own are first, and right are others."""
     queries = {f"d{at}": f"0.85 {at} 0" for at in range(0, SIZE, 4)}

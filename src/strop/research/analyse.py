@@ -111,7 +111,7 @@ def sweep(
         ignore_same_id=ignore_same_id, progress=progress,
     )  # fmt: skip
     per_query = {
-        name: np.array(list(of[measure].values())) for name, of in report.per_query.items()
+        name: np.array(list(scores[measure].values())) for name, scores in report.per_query.items()
     }
     points = tuple(
         _point(label, x, per_query[method.name], per_query["trad"])

@@ -143,12 +143,12 @@ def _contents(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "embedder", f"{embedder['name']}, {embedder['dim']} dimensions"
     yield "its options", str(embedder["options"] or "none")
     yield "documents", f"{about['documents']:,}"
-    for name, of in about["sets"].items():
-        lists = f"{counted(of['queries'], 'text')} for {counted(of['documents'], 'document')}"
-        yield f"set {name}", f"{lists}, from {of['source']}"
-    if of := about["references"]:
-        chosen = f"{of['neighbors']} neighbours"
-        yield "references", f"of {counted(of['documents'], 'document')}, {chosen}"
+    for name, set_ in about["sets"].items():
+        lists = f"{counted(set_['queries'], 'text')} for {counted(set_['documents'], 'document')}"
+        yield f"set {name}", f"{lists}, from {set_['source']}"
+    if chosen := about["references"]:
+        neighbours = f"{chosen['neighbors']} neighbours"
+        yield "references", f"of {counted(chosen['documents'], 'document')}, {neighbours}"
     if about["tuned"] and about["tuned"]["in_use"]:
         yield "sharp as tuned", method_spec(sharp_with(about["tuned"]["method"]))
     yield "size", f"{human_bytes(about['sizes']['total'])}, format {about['format']}"

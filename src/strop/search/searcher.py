@@ -41,7 +41,7 @@ from strop.search.words import DEPTH, Words, best_with_words, first_depth, fuse
 from strop.storage.catalog import Catalog
 from strop.storage.database import sensible
 from strop.storage.ledger import DOCUMENTS
-from strop.storage.query_sets import QuerySet, expanded_set
+from strop.storage.query_sets import QuerySet, augmented_set
 from strop.storage.snapshot import Snapshot
 from strop.types import Hits, Vectors
 
@@ -205,7 +205,7 @@ class Searcher:
         """Return a query set; name the remedy if the index has none of that name."""
         sets = self.catalog.sets.all()
         if name not in sets:
-            have = [other for other, set_ in sets.items() if set_.settings["source"] != "expanded"]
+            have = [other for other, set_ in sets.items() if not set_.augmented]
             remedy = (
                 f"Make it: strop queries {self.catalog.folder} --style sentences"
                 if name == "sentences"
@@ -321,8 +321,8 @@ class Searcher:
     def _verify(self, view: View, method: Method, places: Ints) -> None:
         """Compare the rows behind the documents at ``places`` with their checksums."""
         known, names, snapshot = self.catalog.sets.all(), view.names, view.snapshot
-        if method.expanded is not None:
-            names = [*names, expanded_set(method.expanded)]
+        if method.augmented is not None:
+            names = [*names, augmented_set(method.augmented)]
         spans = {DOCUMENTS: snapshot.documents}
         spans |= {known[name].set_id: snapshot.sets[name] for name in names}
         for set_id, of in spans.items():
