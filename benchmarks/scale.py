@@ -1,7 +1,7 @@
 """An index of growing size: build, open, search, add, update, remove, compact; memory and disk.
 
     python benchmarks/scale.py [--sizes 10000,100000,1000000] [--queries 8] [--dim 256]
-        [--folder DIR] [--changed 1000]
+        [--folder DIR] [--changed 1000] [--engines tantivy,bm25s]
 
 Vectors are synthetic and handed in by a function in place of an embedder; the time spent in that
 function is taken off. Texts have 45 words, the n-th most frequent word 1/n as often as the first.
@@ -11,9 +11,11 @@ document, for which it must know where all vectors stand but need not read them;
 processor's share of that. Each size runs in a process of its own; the page cache is as warm as
 memory allows, as it is for an index in use. A search is the median of 9 (exact, plain) or 25. A
 words_search is ``sharp:words=1`` with six words; its overlap is that of its best ten with the exact
-ones. Peak memory counts mapped pages of vector files, which the system may drop. Per-document
-figures should grow at most 1.3-fold from one size to ten times that; the time for changing a fixed
-number of documents should not grow with the index.
+ones. With --engines, the same words are also given to other word engines (see words.py), which are
+asked the same six words; ``words_ratio`` is a words_search over the sum of a sharpened_search, for
+the same vectors, and a query of the fastest engine. Peak memory counts mapped pages of vector
+files, which the system may drop. Per-document figures should grow at most 1.3-fold from one size to
+ten times that; the time for changing a fixed number of documents should not grow with the index.
 The last line is JSON.
 """
 
@@ -129,7 +131,9 @@ def opened(path: Path, dim: int) -> dict[str, float]:
     return {"open": ready, "open_cpu": busy, "plain_search": float(np.median(took[1:]))}
 
 
-def run(path: Path, n: int, queries: int, dim: int, changed: int, stored: str) -> dict[str, Any]:
+def run(
+    path: Path, n: int, queries: int, dim: int, changed: int, stored: str, engines: list[str]
+) -> dict[str, Any]:
     embedder = Synthetic(dim)
     clock = Clock(embedder)
     index = Index.create(path, embedder, stored, name="synthetic", dim=dim)
@@ -142,13 +146,18 @@ def run(path: Path, n: int, queries: int, dim: int, changed: int, stored: str) -
     about = json.loads(done.stdout.splitlines()[-1])
     print(f"  open: {about['open']:.2f} s, plain search {about['plain_search']:.3f} s", flush=True)
     asked = np.random.default_rng(1).normal(size=(25, dim)).astype(np.float32)
-    searched = {}
+    searched: dict[str, Any] = {}
     for name, times, exact in (("sharpened_search", 25, False), ("exact_search", 9, True)):
         clock(f"first {name}", lambda exact=exact: index.search(asked[:1], exact=exact))
         took = [_timed(partial(index.search, one[None], exact=exact)) for one in asked[:times]]
         searched[name] = float(np.median(took))
         print(f"  {name}: {searched[name]:.4f} s", flush=True)
     searched |= words_searches(index, asked, clock, "")
+    if engines:
+        texts = asked_texts(len(asked))
+        searched["engines"] = engine_searches(engines, n, queries, path.parent, texts)
+        parts = searched["sharpened_search"] + min(searched["engines"].values())
+        searched["words_ratio"] = searched["words_search"] / parts
     more = range(n, n + changed)
     clock("add", lambda: index.add(document(at, 1, queries) for at in more))
     clock("add", lambda: index.import_queries(lists(more, queries), "simple"))
@@ -173,9 +182,13 @@ def run(path: Path, n: int, queries: int, dim: int, changed: int, stored: str) -
     }  # fmt: skip
 
 
+def asked_texts(count: int) -> list[str]:
+    return [words(31 * at + 5, 6) for at in range(count)]
+
+
 def words_searches(index: Index, asked: Vectors, clock: Clock, when: str) -> dict[str, float]:
     """Time searches whose score counts words, and compare their best ten with the exact ones."""
-    texts = [words(31 * at + 5, 6) for at in range(len(asked))]
+    texts = asked_texts(len(asked))
 
     def search(at: int, exact: bool = False) -> list[str]:
         hits = index.search(
@@ -193,6 +206,30 @@ def words_searches(index: Index, asked: Vectors, clock: Clock, when: str) -> dic
         f"words_search{when}": float(np.median(took)),
         f"words_overlap{when}": float(np.mean(common)),
     }
+
+
+def engine_searches(
+    names: list[str], n: int, queries: int, folder: Path, texts: list[str]
+) -> dict[str, float]:
+    """Return the median seconds of a query in other word engines that have the same words."""
+    from words import ENGINES
+
+    def terms() -> Iterator[tuple[int, list[str]]]:
+        for at, (_, _, generated) in enumerate(lists(range(n), queries)):
+            own = words(at + 7, _WORDS).split()
+            yield at, own + [word for text in generated for word in text.split()[1:]]
+
+    medians = {}
+    for name in names:
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            engine = ENGINES[name](Path(place))
+            engine.write(terms())
+            engine.open()
+            engine.search(texts[0].split(), 10)
+            took = [_timed(partial(engine.search, text.split(), 10)) for text in texts]
+        medians[name] = float(np.median(took))
+        print(f"  {name}: {medians[name]:.4f} s", flush=True)
+    return medians
 
 
 def _no_problems(problems: list[str]) -> None:
@@ -245,6 +282,7 @@ def main() -> None:
     parser.add_argument("--changed", type=int, default=1000)
     parser.add_argument("--stored", choices=STORED, default=DEFAULT_STORED)
     parser.add_argument("--folder", type=Path, help="where indexes are made and deleted again")
+    parser.add_argument("--engines", help="other word engines to compare with (pip install them)")
     parser.add_argument("--open", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -254,14 +292,15 @@ def main() -> None:
     if given.one:
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             path = Path(folder) / "index"
-            how = given.queries, given.dim, given.changed, given.stored
+            engines = given.engines.split(",") if given.engines else []
+            how = given.queries, given.dim, given.changed, given.stored, engines
             print(json.dumps(run(path, given.one, *how)))
         return
     results = []
     for size in map(int, given.sizes.split(",")):
         print(f"{size:,} documents, {given.queries} queries each, {given.dim} dimensions")
         command = [sys.executable, __file__, "--one", str(size)]
-        for name in ("queries", "dim", "changed", "stored", "folder"):
+        for name in ("queries", "dim", "changed", "stored", "folder", "engines"):
             if (value := getattr(given, name)) is not None:
                 command += [f"--{name}", str(value)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

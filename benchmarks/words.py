@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from strop.io.sentences import split_sentences
-from strop.search.word_scores import WordScores
+from strop.search.word_scores import WordScorer, largest_scores
 from strop.storage.word_reader import load_source
 from strop.storage.words import TEXT, WORD_TABLES, WordWriter
 from strop.words.tokenizer import Tokenizer
@@ -68,10 +68,11 @@ class Ours:
     def open(self) -> None:
         self._connection = self._connect()
         source = load_source(self._connection, TEXT)
-        self._scores = WordScores({TEXT: source})
+        self._scorer = WordScorer({TEXT: source})
 
     def search(self, terms: Sequence[str], k: int) -> list[int]:
-        numbers: list[int] = self._scores.best(self._connection, terms, k)[1].tolist()
+        scores = self._scorer.all(self._connection, terms)
+        numbers: list[int] = largest_scores(scores, k).tolist()
         return numbers
 
 

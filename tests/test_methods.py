@@ -23,14 +23,16 @@ def specs(draw: st.DrawFn) -> str:
         parts.append(f"of={draw(st.sampled_from(dense))}")
         method = METHODS[parts[1].removeprefix("of=")]
     settings = {}
-    if method.expanded:
+    if method.augmented:
         settings["sets"] = NAMES
     if method.weighting != "none":
         settings["sets"] = st.lists(NAMES, min_size=1, max_size=3, unique=True).map("+".join)
         settings["n"] = st.integers(1, 50).map(str)
-        settings["whiten"] = settings["feedback"] = NUMBERS.map(repr)
-    if parts[0] not in ("bm25", "hybrid") and method.weighting != "max":
-        settings["words"] = NUMBERS.map(repr)
+        settings["whiten"] = NUMBERS.map(repr)
+    if parts[0] not in ("bm25", "hybrid"):
+        settings["feedback"] = NUMBERS.map(repr)
+        if method.weighting != "max":
+            settings["words"] = NUMBERS.map(repr)
     if method.weighting == "softmax":
         settings["alpha"] = st.floats(-9, 9).map(repr)
         if not math.isinf(method.temperature):

@@ -19,6 +19,7 @@ from strop.methods import Method, check_count
 from strop.references.settings import ReferenceSettings
 from strop.search.explain import Explanation
 from strop.search.queries import as_queries, check_fields, text_and_vector, texts_and_vectors
+from strop.search.reranking import RERANKED, Reranker, reranked
 from strop.search.searcher import Searcher
 from strop.storage.intake import EmbedderSpec, placed
 from strop.storage.references import Selected
@@ -39,9 +40,8 @@ if TYPE_CHECKING:  # a search needs no language model
 class Index:
     """Documents with vectors, sharpened by query sets, in one folder.
 
-    ``Index.create(path)`` makes one, ``Index.open(path)`` opens one. Any number of processes
-    may read while one writes; a second writer gets ``IndexBusy``. Searches see each change as soon
-    as it is committed. ``index.catalog`` is for reading; only methods of ``Index`` change it.
+    ``Index.create(path)`` makes one, ``Index.open(path)`` opens one. Many processes may read while
+    one writes, a second gets ``IndexBusy``. Searches see commits at once. ``catalog`` is read only.
     """
 
     def __init__(self, workspace: Workspace, searcher: Searcher | None = None) -> None:
@@ -49,6 +49,7 @@ class Index:
         self._workspace, self.catalog = workspace, workspace.catalog
         self.path, self.dim = workspace.path, workspace.dim
         self.searcher = searcher or Searcher(self.catalog)
+        self.terms = self.searcher.terms
 
     @classmethod
     def create(
@@ -68,8 +69,9 @@ class Index:
         ``chunking``: ``"200:40"`` cuts documents into chunks of at most 200 tokens, 40 of them of
         the one before; None keeps them whole; ``auto`` decides by the first ones, and says so.
         """
-        form = query_vectors, language, chunking
-        return cls(Workspace.create(Path(path), embedder, options, *form))
+        return cls(
+            Workspace.create(Path(path), embedder, options, query_vectors, language, chunking)
+        )
 
     @classmethod
     def open(
@@ -96,8 +98,6 @@ class Index:
     def embedder(self) -> Embedder:
         """The embedder the index was made with."""
         return self._workspace.embedder
-
-    # -- documents ------------------------------------------------------------------------
 
     def add(
         self,
@@ -164,14 +164,12 @@ class Index:
         """Continue work that was interrupted, and try again what the embedder refused."""
         with self._workspace.writing():
             self.catalog.waiting.retry_refused()
-            self._embed_new(progress)
+            self._embed_new(progress, verify=True)
 
-    def _embed_new(self, progress: Progress | None) -> None:
+    def _embed_new(self, progress: Progress | None, verify: bool = False) -> None:
         """Embed what has no vector yet, and update the prefilter."""
         self._workspace.pipeline.run(progress)
-        self.searcher.update_codes()
-
-    # -- query sets -----------------------------------------------------------------------
+        self.searcher.update_codes(verify=verify)
 
     def sharpen(
         self, source: str = "sentences", *, n: int = MOST, progress: Progress | None = None
@@ -276,8 +274,6 @@ class Index:
         """Return a document's references, None if none were chosen for it."""
         return self.catalog.references.of(self.catalog.documents.number_of(id_))
 
-    # -- searching ------------------------------------------------------------------------
-
     def search(
         self,
         queries: str | Iterable[str] | Vectors,
@@ -290,21 +286,22 @@ class Index:
         expand: QueryMethod | None = None,
         vectors: Vectors | None = None,
         chunks: bool = False,
+        rerank: str | Reranker | None = None,
         **settings: Any,
     ) -> Hits:
         """Return the best k documents for each query, texts or vectors (n, dim).
 
-        ``for hit in index.search("a question")[0]`` gives the hits of the first query, with those
-        ``fields`` that are named. ``where`` is a filter such as ``{"year": {"$gte": 2020}}``.
-        ``method`` is a name of ``METHODS`` with optional settings (``"sharp:alpha=2"``, or
-        ``alpha=2`` as an argument). Large indexes score candidates only, unless ``exact``.
-        ``expand``, such as ``HyDE("openai:…")``, has a language model refine the queries first.
-        ``vectors`` replace the embedding of texts; vectors alone have no words. Documents that are
-        cut are as good as their best chunk; with ``chunks`` each hit is a chunk.
+        ``index.search("a question")[0]`` has the hits of the first query, with the ``fields``
+        named. ``where`` is a filter such as ``{"year": {"$gte": 2020}}``, ``method`` a name of
+        ``METHODS``, maybe with settings (``"sharp:alpha=2"``). Large indexes score candidates only,
+        unless ``exact``. ``expand`` (``HyDE("openai:…")``) has a model refine the queries.
+        ``vectors`` replace the embedding of texts. Cut documents are as good as their best chunk;
+        with ``chunks`` hits are chunks. ``rerank``, a CrossEncoder's name or a function, ranks the
+        best 50 again.
         """
-        k, filter_ = check_count("k", k), None if where is None else read_filter(where)
         check_fields(fields)
-        queries = as_queries(queries)
+        k, queries = check_count("k", k), as_queries(queries)
+        filter_ = None if where is None else read_filter(where)
         with self.catalog.reading():
             self._workspace.warn_if_unfinished()
             chosen = self.method(method, **settings)
@@ -315,7 +312,9 @@ class Index:
                 warnings.warn(refined.failure_message(), stacklevel=2)
             vectors = refined.vectors
         texts, rows = texts_and_vectors(queries, vectors, chosen, self.dim, self.embed_queries)
-        return self.searcher.search(rows, texts, k, chosen, exact, fields, filter_, not chunks)
+        depth = max(k, RERANKED) if rerank else k
+        hits = self.searcher.search(rows, texts, depth, chosen, exact, fields, filter_, not chunks)
+        return reranked(hits, texts, rerank, k) if rerank else hits
 
     async def asearch(self, *args: Any, **options: Any) -> Hits:
         """Search (``search``) in a thread, for asyncio; a cancelled task does not wait for it."""
@@ -344,7 +343,7 @@ class Index:
         """Store other defaults for ``sharp`` (``Choice.to_json``); None restores the usual."""
         tuned = None if choice is None else {**choice, "for_sets": self.query_sets()}
         with self._workspace.writing():
-            self.catalog.settings.put(tuned=tuned)
+            self.catalog.settings.put(searchable=True, tuned=tuned)
 
     def embed_queries(self, queries: str | Sequence[str]) -> Vectors:
         """Embed texts as queries (n, dim), for ``search``."""
@@ -364,8 +363,6 @@ class Index:
         view = self.searcher.without_leaks(query_vectors, gate, self._workspace.pipeline.embed)
         return Index(self._workspace, view[0]), view[1]
 
-    # -- maintenance ----------------------------------------------------------------------
-
     def info(self) -> dict[str, Any]:
         """Return what the index holds, as JSON values."""
         return {**self._workspace.info(), "tuned": self.searcher.tuned_record()}
@@ -376,7 +373,7 @@ class Index:
             return self._workspace.check(progress)
         with self._workspace.writing():
             problems = self._workspace.repair(progress)
-            self.searcher.update_codes()
+            self.searcher.update_codes(verify=True)
         return problems
 
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> int:
@@ -384,12 +381,12 @@ class Index:
         with self._workspace.writing():
             before = sizes(self.catalog)["total"]
             self._workspace.compact(progress, query_vectors)
-            self.searcher.update_codes()
+            self.searcher.update_codes(verify=True)
             self._workspace.shrink()
         return int(before - sizes(self.catalog)["total"])
 
     def publish(self, url: str, **options: Any) -> Publication:
-        """Bring the copy in a database up to date; ``options``: ``dry_run``, ``progress``."""
+        """Bring the copy in a database up to date; ``options`` are those of ``engines.publish``."""
         from strop.engines.publish import publish
 
         return publish(self.searcher, url, **options)

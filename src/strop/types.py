@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from strop.embed import Embedder
     from strop.methods import Method
-    from strop.search.explain import Explanation
+    from strop.search.explain import Explanation, Terms
 
 Kind = Literal["document", "query"]
 """What a text is to the embedder: many models embed the two differently."""
@@ -179,8 +180,16 @@ class Collection(Protocol):
     """
 
     @property
+    def path(self) -> object:
+        """Its folder, or its URL without a password."""
+
+    @property
     def dim(self) -> int:
         """The length of the vectors."""
+
+    @property
+    def embedder(self) -> Embedder:
+        """The embedder it was made with."""
 
     def search(
         self,
@@ -206,6 +215,12 @@ class Collection(Protocol):
         **settings: Any,
     ) -> Explanation:
         """Say how much each stored query of a document changed its score."""
+
+    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
+        """Return what the scores of documents for a query are made of."""
+
+    def queries_of(self, id_: str) -> dict[str, list[str]]:
+        """Return a document's stored queries by set."""
 
     def get(self, id_: str) -> Document:
         """Return a document."""

@@ -12,7 +12,10 @@ pytest.importorskip("llama_index.core")
 
 from helpers.animals import ANIMALS
 from llama_index.core import MockEmbedding, VectorStoreIndex
+from llama_index.core.base.llms.types import CompletionResponse
+from llama_index.core.extractors import QuestionsAnsweredExtractor
 from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.llms import MockLLM
 from llama_index.core.schema import Document, MetadataMode, QueryBundle, TextNode
 from llama_index.core.vector_stores import (
     FilterCondition,
@@ -200,6 +203,25 @@ def test_questions_become_a_query_set(store: StropVectorStore) -> None:
     assert index.query_sets() == ["sentences", "simple"]
     found = StropRetriever(index, 1).retrieve("which bird hunts mice")
     assert found[0].metadata["strop_passage"]["source"] == "simple"
+
+
+def test_the_questions_of_the_extractor_become_a_query_set(store: StropVectorStore) -> None:
+    class Scripted(MockLLM):
+        def complete(self, *_: Any, **__: Any) -> CompletionResponse:
+            return CompletionResponse(text="1. Which bird hunts mice?\n2. Who sees in the dark?")
+
+    extractor = QuestionsAnsweredExtractor(
+        questions=2, llm=Scripted(max_tokens=None), show_progress=False
+    )
+    pipeline = IngestionPipeline(
+        transformations=[extractor, QuestionsToQuerySet(store=store)], disable_cache=True
+    )
+    pipeline.run(nodes=[TextNode(id_="owl", text="It sees at night.")])
+    index = store.client
+    assert isinstance(index, Index)
+    assert index.queries_of("owl")["questions"] == [
+        "Which bird hunts mice?", "Who sees in the dark?",
+    ]  # fmt: skip
 
 
 def test_a_model_of_llamaindex_embeds(tmp_path: Path) -> None:

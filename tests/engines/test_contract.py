@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 import os
 import random
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,12 +20,13 @@ from helpers.postgres import postgres_server
 from strop import Document, Index, connect
 from strop.engines import copies, open_engine, published
 from strop.engines.base import META
+from strop.engines.postgres_source import sync_source
 from strop.engines.published import Published
 from strop.errors import BadIndex, BadInput, IndexBusy
 
 _NAMES = itertools.count()
 EXTRAS = {"duckdb": "duckdb", "lancedb": "lancedb", "qdrant": "qdrant_client"}
-ENGINES = ["postgresql", *EXTRAS]
+ENGINES = ["postgresql", *EXTRAS, "edge"]
 KILLS = int(os.environ.get("STROP_KILLS", "1"))
 QUERIES = ["where grows alder3", "birch4 and cedar1", "which elm2 grows", "fir1 trees"]
 METHODS = [
@@ -43,12 +41,24 @@ def postgres() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture
+def embedded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of Qdrant are opened by its own engine."""
+    from helpers.edge import EdgeClient
+
+    monkeypatch.setattr("qdrant_client.QdrantClient", EdgeClient)
+
+
 @pytest.fixture(params=ENGINES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a copy that is not there yet."""
     name = f"copy{next(_NAMES)}"
     if request.param == "postgresql":
         return f"{request.getfixturevalue('postgres')}&table={name}"
+    if request.param == "edge":
+        pytest.importorskip("qdrant_edge", reason="pip install qdrant-edge-py")
+        request.getfixturevalue("embedded")
+        return f"qdrant://{tmp_path}/edge/{name}"
     pytest.importorskip(EXTRAS[request.param], reason=f"pip install 'strop[{request.param}]'")
     return f"{request.param}://{tmp_path}/{name}"
 
@@ -104,7 +114,7 @@ def assert_same(index: Index, copy: Published, k: int = 10, **how: Any) -> None:
         hits = {hit.id: hit for hit in theirs}
         for hit in ours:
             if hit.id in hits:
-                fields = ["id", "title", "text", "metadata", "passage"]
+                fields = ["id", "title", "text", "metadata", "passage", "chunk"]
                 assert hits[hit.id].to_dict(fields) == hit.to_dict(fields)
 
 
@@ -161,6 +171,59 @@ FILTERS: list[dict[str, Any]] = [
     {"by.year": {"$lte": 1.5}},
     {"$not": {"seen": {"$lte": 1000}}},
 ]
+
+
+def test_documents_that_are_cut(url: str, tmp_path: Path) -> None:
+    def long(i: int, words: str = "") -> Document:
+        parts = (f"Alder{i} birch{part} grow here. Elm{i * part} too." for part in range(6))
+        return Document(f"d#{i}", f"# One\n{words}" + "\n\n".join(parts), f"T{i}", {"seen": i})
+
+    def assert_cut(index: Index, copy: Published) -> None:
+        assert len(copy) == len(index)
+        assert copy.check() == []
+        for id_ in index.ids():
+            assert copy.get(id_) == index.get(id_)
+            assert copy.queries_of(id_) == index.queries_of(id_)
+            chunks = index.chunks(id_)
+            assert copy.chunks(id_) == chunks
+            assert copy.get(chunks[0].id) == index.get(chunks[0].id)
+        for how in ({}, {"chunks": True}, {"where": {"$id": {"$in": ["d#1", "d#3"]}}}):
+            assert_same(index, copy, k=5, method="sharp:words=1", **how)
+            ids = index.search(QUERIES, 5, fields=(), **how).ids
+            assert (copy.search(QUERIES, 5, fields=(), **how).ids == ids).mean() > 0.9
+        here, there = (it.explain(QUERIES[0], "d#3") for it in (index, copy))
+        assert there.score == pytest.approx(here.score, abs=1e-6)
+
+    with create(tmp_path / "index", chunking="12:0") as index:
+        index.sharpen()
+        index.add([long(i) for i in range(8)])
+        assert len(index.chunks("d#1")) > 2
+        index.publish(url)
+        with open_copy(url) as copy:
+            assert_cut(index, copy)
+            index.add([long(1, "Oaks stand first. "), long(20), Document("d#2", "Short.", "T2")])
+            index.remove(["d#5"])
+            done = index.publish(url)
+            assert done.compared == "log"
+            assert_cut(index, copy)
+            assert copy.unknown(["d#5", "d#1", "x", "d#1#0"]) == {"d#5", "x"}
+            with pytest.raises(BadInput, match="no document 'd#5'"):
+                copy.get("d#5")
+            assert index.publish(url).changed == 0
+
+
+def test_a_whitened_default(index: Index, url: str) -> None:
+    index.keep_tuned({"method": {"sets": None, "whiten": 0.5, "feedback": 0.3}})
+    index.publish(url)
+    with open_copy(url) as copy:
+        assert copy.method().whiten == 0.5
+        assert_same(index, copy)
+        assert_same(index, copy, exact=True)
+        assert_same(index, copy, method="sharp:whiten=0")
+        one, other = (it.explain(QUERIES[0], "d3") for it in (index, copy))
+        assert other.score == pytest.approx(one.score, abs=1e-5)
+        with pytest.raises(BadInput, match="whitening of the index's default"):
+            copy.search("x", method="sharp:whiten=1")
 
 
 def test_filters_select_the_same(index: Index, url: str) -> None:
@@ -297,42 +360,44 @@ def test_readers_while_publishing(index: Index, url: str) -> None:
         assert copy.get("d1").metadata["version"] == 4
 
 
-CHILD = """
-import sys
-sys.path.insert(0, sys.argv[3])
-from helpers.fakes import reopen
-import strop.engines.publish as publish
-publish.BATCH, publish.PIECES = 3, 20
-with reopen(__import__("pathlib").Path(sys.argv[1])) as index:
-    print("ready", flush=True)
-    index.publish(sys.argv[2])
-print("done", flush=True)
-"""
+def publish_slowly(path: Path, url: str) -> None:
+    """Publish in small steps, in a process that will be killed."""
+    from strop.engines import publish
+
+    if "/edge/" in url:
+        from helpers.edge import install
+
+        install()
+    publish.BATCH, publish.PIECES = 3, 20
+    with reopen(path) as index:
+        index.publish(url)
 
 
 def test_a_killed_publisher_is_continued(index: Index, url: str) -> None:
     index.publish(url)
-    tests = str(Path(__file__).parents[1])
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["helpers.fakes", "strop.engines.publish"])
     rng = random.Random(1)
     for kill in range(KILLS):
         index.add([page(i, 2 + kill) for i in range(0, 40, 2)])
         index.remove([id_ for id_ in index.ids() if id_ == f"d{2 * kill + 1}"])
         index.close()
-        command = [sys.executable, "-c", CHILD, str(index.path), url, tests]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        time.sleep(rng.uniform(0, 1.0))
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+        child = processes.Process(target=publish_slowly, args=(index.path, url))
+        child.start()
+        child.join(rng.uniform(0.1, 1.5))
+        child.kill()
+        child.join()
+        child.close()
         with open_copy(url) as copy:  # what is there can be read, whole
             assert copy.search(QUERIES[0], k=3, method="sharp:words=1").ids.shape == (1, 3)
             assert not [one for one in copy.check() if "publish again" not in one]
         index = reopen(index.path)
         index.publish(url)
         with open_copy(url) as copy:
-            assert_whole(index, copy)
+            assert copy.check() == []
+            assert_same(index, copy, method="sharp:words=1")
+    with open_copy(url) as copy:
+        assert_whole(index, copy)
     index.close()
 
 
@@ -352,28 +417,100 @@ def test_without_a_connection(tmp_path: Path) -> None:
         connect("mysql://host/x")
 
 
+def assert_in_sql(copy: Published, run: Any, digits: float) -> None:
+    """One query in SQL gives what the search of the copy gives: (id, score, text)."""
+    for vector in copy.embed_queries(QUERIES):
+        for alpha, temperature in ((1.0, 0.1), (2.0, 1.0), (0.0, 0.1)):
+            want = copy.search(
+                vector[None], 44, alpha=alpha, temperature=temperature, sets=copy.query_sets()
+            )[0]
+            rows = run(vector, alpha, temperature)
+            known = {hit.id: hit for hit in want if hit.score > -1}
+            assert {id_ for id_, _, _ in rows} == known.keys()
+            for id_, score, text in rows:
+                assert score == pytest.approx(known[id_].score, abs=digits)
+                assert text.replace("\0", "") == known[id_].text.replace("\0", "")
+            scores = [score for _, score, _ in rows]
+            assert scores == sorted(scores, reverse=True)
+
+
 def test_the_function_of_postgresql_computes_the_score(index: Index, postgres: str) -> None:
-    """One query in SQL, against the search of the copy; rows there have half precision."""
+    """Rows there have half precision."""
     import psycopg
 
     url = f"{postgres}&table=inside"
     index.publish(url)
+    sql = "SELECT id, score, text FROM public.inside_search(%s::text::halfvec, 44, %s, %s, 999)"
     with open_copy(url) as copy, psycopg.connect(postgres) as connection:
-        for vector in copy.embed_queries(QUERIES):
-            for alpha, temperature in ((1.0, 0.1), (2.0, 1.0), (0.0, 0.1)):
-                want = copy.search(
-                    vector[None], 44, alpha=alpha, temperature=temperature, sets=copy.query_sets()
-                )[0]
-                rows = connection.execute(
-                    "SELECT id, score, text"
-                    " FROM public.inside_search(%s::text::halfvec, 44, %s, %s, 999)",
-                    (str(vector.tolist()), alpha, temperature),
-                ).fetchall()
-                known = {hit.id: hit for hit in want if hit.score > -1}
-                assert {id_ for id_, _, _ in rows} == known.keys()
-                for id_, score, text in rows:
-                    assert score == pytest.approx(known[id_].score, abs=3e-3)
-                    assert text == known[id_].text.replace("\0", "")
-                assert [score for _, score, _ in rows] == sorted(
-                    (score for _, score, _ in rows), reverse=True
-                )
+
+        def run(vector: Any, alpha: float, temperature: float) -> Any:
+            given = str(vector.tolist()), alpha, temperature
+            return connection.execute(sql, given).fetchall()
+
+        assert_in_sql(copy, run, 3e-3)
+
+
+def test_the_macro_of_duckdb_computes_the_score(index: Index, tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
+    path = tmp_path / "inside.duckdb"
+    index.publish(f"duckdb://{path}")
+    sql = """SELECT id, score, "text" FROM sharp(?, k := 44, alpha := ?, temperature := ?,
+        nearest := 999)"""
+    with (
+        open_copy(f"duckdb://{path}") as copy,
+        duckdb.connect(path, read_only=True) as connection,
+    ):
+
+        def run(vector: Any, alpha: float, temperature: float) -> Any:
+            given = [vector, alpha, temperature]
+            return connection.execute(sql, given).fetchall()
+
+        assert_in_sql(copy, run, 1e-5)
+
+
+SOURCE = "SELECT id, name AS title, body, price, '100%' AS share FROM shop WHERE price > 0;"
+
+
+def test_texts_stay_in_the_users_table(postgres: str, tmp_path: Path) -> None:
+    import psycopg
+
+    url = f"{postgres}&table=shop_copy"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE SEQUENCE s")
+        connection.execute(
+            "CREATE TABLE shop (id int PRIMARY KEY, name text, body text, price int4)"
+        )
+        connection.execute(
+            "INSERT INTO shop SELECT i, 'Tree ' || i, 'Alder' || i || ' grows. Birch too.', i"
+            " FROM generate_series(0, 30) AS i"
+        )
+        with create(tmp_path / "index") as index:
+            index.sharpen()
+            assert sync_source(index, url, SOURCE).new == 30
+            assert index.publish(url, source=SOURCE).new == 30
+            with open_copy(url) as copy:
+                assert_whole(index, copy)
+                assert copy.get("7").metadata == {"price": 7, "share": "100%"}
+                assert_same(index, copy, where={"price": {"$lt": 5}})
+                assert copy.info()["source"] == SOURCE
+            rows = connection.execute("SELECT DISTINCT title, text FROM shop_copy_documents")
+            assert rows.fetchall() == [("", "")]
+            connection.execute("UPDATE shop SET body = 'Cedar4 stands.' WHERE id = 4")
+            connection.execute("DELETE FROM shop WHERE id = 5")
+            connection.execute("INSERT INTO shop VALUES (99, 'New', 'Elm2 grows.', 1)")
+            with open_copy(url) as copy:  # before it is published
+                assert copy.get("5").text == ""
+            sync_source(index, url, SOURCE)
+            done = index.publish(url)  # the copy knows its source
+            assert (done.new, done.changed, done.removed, done.compared) == (1, 1, 1, "log")
+            with open_copy(url) as copy:
+                assert_whole(index, copy)
+            for wrong in ("DROP TABLE shop", "SELECT 1; DROP TABLE shop"):
+                with pytest.raises(BadInput, match="one SELECT"):
+                    index.publish(url, source=wrong)
+            with pytest.raises(BadInput, match="columns id and text"):
+                sync_source(index, url, "SELECT 1 AS id, 2 AS other")
+            with pytest.raises(BadIndex, match="read-only"):
+                sync_source(index, url, "WITH x AS (SELECT nextval('s')) SELECT * FROM x")
+            with pytest.raises(BadInput, match="needs PostgreSQL"):
+                index.publish(f"lancedb://{tmp_path}/no", source=SOURCE)

@@ -239,12 +239,12 @@ class Steps:
     """Counts the steps of writing and ends the process at one of them."""
 
     def __init__(self, last: int, disk: Disk | None) -> None:
-        self._left = last
+        self.left = last
         self._disk = disk
 
     def __call__(self, at_the_end: Callable[[], None] = lambda: None) -> None:
-        self._left -= 1
-        if self._left == 0:
+        self.left -= 1
+        if self.left == 0:
             at_the_end()
             if self._disk is not None:
                 self._disk.lose_power()
@@ -344,14 +344,16 @@ class Steps:
 # -- jobs ------------------------------------------------------------------------------------
 
 
-def crash(path: str, size: int, op: int, last: int, power: bool) -> None:
-    """Tell one part of the story and die at step ``last``; end well if there are fewer."""
+def crash(path: str, size: int, op: int, last: int, power: bool, count: str | None = None) -> None:
+    """Tell one part of the story and die at step ``last``; with 0 note how many steps it has."""
     strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = 3
     index = reopen(Path(path))
     steps = Steps(last, Disk(Path(path) / "vectors") if power else None)
     steps.watch()
     story(size)[op][1](index)
     index.close()
+    if count:
+        Path(count).write_text(f"{-steps.left}")
 
 
 def follow(path: str, folder: str, last: int, log: str, pause: float) -> None:

@@ -100,7 +100,7 @@ class RunningServer:
 
 @contextmanager
 def serving(
-    index: Path, *options: str, keys: str = "", environment: Mapping[str, str] | None = None
+    index: Path | str, *options: str, keys: str = "", environment: Mapping[str, str] | None = None
 ) -> Iterator[RunningServer]:
     """Serve an index while the block runs."""
     given = {"STROP_API_KEYS": keys, **(environment or {})}

@@ -8,7 +8,7 @@ import numpy as np
 
 from strop import Index
 from strop.storage.word_reader import postings_of
-from strop.storage.words import BLOCK, TEXT
+from strop.storage.words import TEXT
 
 Counted = dict[int, dict[int, Counter[str]]]
 """How often each document has each term, by source."""
@@ -41,8 +41,8 @@ def assert_words_are_those_of_the_texts(index: Index) -> None:
             assert (known.texts, known.words) == (len(of), sum(map(Counter.total, of.values())))
             for term in {term for counts in of.values() for term in counts}:
                 found: dict[int, int] = {}
-                for block, places, counts, living in postings_of(connection, known, term):
+                for first, places, counts, living in postings_of(connection, {source: known}, term):
                     for place, count in zip(places.tolist(), counts.tolist(), strict=True):
                         if living is None or living[place]:
-                            found[block * BLOCK + place] = count
+                            found[first + place] = count
                 assert found == {one: counts[term] for one, counts in of.items() if counts[term]}

@@ -64,7 +64,7 @@ def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.docx").write_bytes(docx("a", "b"))
     with zipfile.ZipFile(tmp_path / "a.docx", "a", zipfile.ZIP_DEFLATED) as package:
         package.writestr("word/bomb.xml", b"0" * 5_000_000)
-    with pytest.raises(BadInput, match=r"a\.docx: what it unpacks to is longer than 400,000"):
+    with pytest.raises(BadInput, match=r"a\.docx: its unpacked content is longer than 400,000"):
         list(read_corpus(tmp_path, max_document_bytes=100_000))
     (tmp_path / "a.docx").unlink()
     (tmp_path / "a.html").write_bytes(html("t", "h", "x" * 2000))

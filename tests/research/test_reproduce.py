@@ -380,3 +380,21 @@ def test_packaged_embedder_on_scifact_and_nfcorpus(collections: Path, tmp_path: 
     assert found["nfcorpus", "trad"] == pytest.approx(24.50, abs=0.05)
     assert found["scifact", sharp] == pytest.approx(52.19, abs=0.1)
     assert found["nfcorpus", sharp] == pytest.approx(25.31, abs=0.1)
+
+
+def test_the_list_says_for_each_row_what_it_needs(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ran = strop("reproduce", "beir", "query-side", "--list", "-o", out)
+    lines = [" ".join(line.split()) for line in ran.stdout.splitlines()]
+    assert "Contriever Trad trad contriever 0 of 6 yes" in lines
+    simple = "simsharp:alpha=1:temperature=1 contriever, simple queries"
+    assert f"Contriever SimSharp {simple} 0 of 6 if by Claude 3.5 Sonnet" in lines
+    (row,) = (line for line in lines if line.startswith("HyDE ConSharp consharp"))
+    assert "qwen3-embedding-0.6b, contrastive queries, hyde 0 of 6 no: note " in row
+    number = row.rpartition(" ")[2]
+    assert any(line.startswith(f"{number}. qwen3-embedding-0.6b is used with") for line in lines)
+    (one,) = strop(
+        "reproduce", "beir", "--list", "--json", "-o", out, "--datasets", "fiqa", "--methods",
+        "consharp", "--embedders", "contriever",
+    ).json  # fmt: skip
+    assert one["needs"] == ["contriever", "contrastive queries"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from strop import Index
 from strop.cli.main import main
 from strop.methods import Method
 from strop.search import layout as layouts
-from strop.search import searcher
+from strop.search import searcher, views
 from strop.search.layout import Layout
 from strop.search.prefilter import prefilter, table
 from strop.search.prefilter.cache import CodeCache
@@ -137,6 +137,48 @@ def test_new_changed_and_removed_documents(index: Index) -> None:
     assert "7" not in hits.ids[2]
     for row in hits.ids:
         assert len(set(row.tolist())) == 5
+
+
+def test_a_small_change_looks_at_no_other_documents(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("all documents were looked at")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CodeCache, "update", never)
+        patched.setattr(views, "load_snapshot", never)
+        index.remove(["7"])
+        index.add([{"id": "new", "title": "quagga", "text": "a quagga stands here."}])
+        with pytest.raises(AssertionError):
+            index.add(documents(300, 340))
+    index.finish()
+    two = two_stage(index)
+    assert two is not None
+    assert not len(two.without_row)
+
+
+def test_codes_that_follow_a_change_are_matched_as_if_anew(index: Index) -> None:
+    changes: list[Callable[[], object]] = [
+        lambda: index.remove(["0", "7", "8", "150"]),
+        lambda: index.add(documents(300, 304)),
+        lambda: index.add([{"id": "9", "title": "zebra", "text": "a zebra stands here."}]),
+        lambda: index.remove(["299"]),
+        index.compact,
+    ]
+    two_stage(index)
+    for change in changes:
+        change()
+        with reopen(index.path) as other:
+            followed, anew = two_stage(index), two_stage(other)
+            assert followed is not None
+            assert anew is not None
+            assert followed.place_of.tolist() == anew.place_of.tolist()
+            mine, theirs = (one.searcher.views.snapshot() for one in (index, other))
+            assert mine.numbers.tolist() == theirs.numbers.tolist()
+            assert mine.documents.start.tolist() == theirs.documents.start.tolist()
+            for name, spans in mine.sets.items():
+                assert spans.count.tolist() == theirs.sets[name].count.tolist()
 
 
 def test_beside_a_set_without_vectors(index: Index) -> None:

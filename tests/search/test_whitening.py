@@ -120,19 +120,3 @@ def test_search_is_the_formula_in_the_evened_space(index: Index, spec: str) -> N
 def test_mistakes_are_named(index: Index, spec: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         index.search("dog", 1, spec)
-
-
-def test_feedback_moves_the_query_towards_the_two_best(index: Index) -> None:
-    query = "an old dog"
-    first = index.search(query, 2, "sharp").ids[0]
-    asked = index.embed_queries([query])[0]
-    own = fakes.vectors_of([index.get(id_).content for id_ in first], "document")
-    moved = (asked + 0.5 * own.mean(axis=0)).astype(np.float32)
-    want = index.search(moved[None], 5, "sharp")
-    got = index.search(query, 5, "sharp:feedback=0.5")
-    assert got.ids.tolist() == want.ids.tolist()
-    np.testing.assert_allclose(got.scores, want.scores, atol=1e-5)
-    told = index.explain(query, got.ids[0, 0], "sharp:feedback=0.5")
-    assert told.score == pytest.approx(float(got.scores[0, 0]), abs=1e-5)
-    with pytest.raises(BadInput, match="feedback must be 0 or more"):
-        index.search(query, 1, "sharp:feedback=-1")

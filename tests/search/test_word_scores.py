@@ -10,14 +10,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.search.word_scores import WordScores
+from strop.common.arrays import Floats
+from strop.search.word_scores import WordScorer, largest_scores
 from strop.storage.word_reader import load_source
 from strop.storage.words import BLOCK, TEXT, WORD_TABLES, WordWriter
 
 SET = 3
 
 
-def stored(*sources: dict[int, list[str]]) -> tuple[sqlite3.Connection, WordScores]:
+def stored(*sources: dict[int, list[str]]) -> tuple[sqlite3.Connection, WordScorer]:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.executescript(WORD_TABLES)
     writer = WordWriter(connection)
@@ -26,7 +27,7 @@ def stored(*sources: dict[int, list[str]]) -> tuple[sqlite3.Connection, WordScor
         for number, terms in texts.items():
             writer.put(source, number, terms)
     writer.flush()
-    return connection, WordScores({one: load_source(connection, one) for one in ids})
+    return connection, WordScorer({one: load_source(connection, one) for one in ids})
 
 
 def reference(texts: dict[int, list[str]], query: list[str]) -> dict[int, float]:
@@ -37,15 +38,20 @@ def reference(texts: dict[int, list[str]], query: list[str]) -> dict[int, float]
         holding = sum(term in terms for terms in texts.values())
         weights[term] = math.log(1 + (len(texts) - holding + 0.5) / (holding + 0.5))
     length = math.sqrt(sum((weights[term] * n) ** 2 for term, n in Counter(query).items()))
-    shares = {}
+    scores = {}
     for number, terms in texts.items():
         total = 0.0
         for term in query:
             count = Counter(terms)[term]
             norm = 1.5 * (0.25 + 0.75 * len(terms) / (mean or 1))
             total += weights[term] * count / (count + norm)
-        shares[number] = total / (length or 1)
-    return shares
+        scores[number] = total / (length or 1)
+    return scores
+
+
+def best(scores: Floats, k: int) -> list[int]:
+    places: list[int] = largest_scores(scores, k).tolist()
+    return places
 
 
 words = st.lists(st.sampled_from("abcdefgh"), max_size=8)
@@ -53,49 +59,47 @@ numbers = st.sampled_from([*range(6), 1024, BLOCK - 1, BLOCK, 2 * BLOCK + 5])
 
 
 @given(st.dictionaries(numbers, words), st.dictionaries(numbers, words), words)
-def test_shares_are_by_definition(
+def test_scores_are_by_definition(
     texts: dict[int, list[str]], queries: dict[int, list[str]], query: list[str]
 ) -> None:
     queries = {number: terms for number, terms in queries.items() if number in texts}
-    connection, scores = stored(texts, queries)
+    connection, scorer = stored(texts, queries)
     joined = {number: terms + queries.get(number, []) for number, terms in texts.items()}
     want = reference(joined, query)
-    wanted = np.array([*sorted(texts), 9 * BLOCK], np.int64)
-    found = scores.shares(connection, query, wanted)
-    np.testing.assert_allclose(found, [*(want[n] for n in sorted(texts)), 0], rtol=1e-5, atol=1e-7)
-    shares, best = scores.best(connection, query, 4)
-    top = sorted((share for share in want.values() if share), reverse=True)[:4]
-    np.testing.assert_allclose(shares, top, rtol=1e-5)
-    np.testing.assert_allclose(shares, [want[number] for number in best.tolist()], rtol=1e-5)
+    scores = scorer.all(connection, query)
+    found = {number: scores[number] for number in sorted(texts)}
+    np.testing.assert_allclose([*found.values()], [want[n] for n in found], rtol=1e-5, atol=1e-7)
+    assert not np.delete(scores, sorted(texts)).any()
+    top = sorted((score for score in want.values() if score), reverse=True)[:4]
+    np.testing.assert_allclose(scores[best(scores, 4)], top, rtol=1e-5)
     connection.close()
 
 
 def test_words_of_a_set_count_only_where_it_is_named() -> None:
     connection, with_set = stored({1: ["a"], 2: ["b"]}, {2: ["c"]})
-    alone = WordScores({TEXT: load_source(connection, TEXT)})
-    assert with_set.best(connection, ["c"], 5)[1].tolist() == [2]
-    assert alone.best(connection, ["c"], 5)[1].tolist() == []
+    alone = WordScorer({TEXT: load_source(connection, TEXT)})
+    assert best(with_set.all(connection, ["c"]), 5) == [2]
+    assert best(alone.all(connection, ["c"]), 5) == []
 
 
 def test_a_word_no_document_has_counts_as_missing() -> None:
-    connection, scores = stored({1: ["a"], 2: ["b"]})
-    (whole,), _ = scores.best(connection, ["a"], 5)
-    (part,), _ = scores.best(connection, ["a", "missing"], 5)
+    connection, scorer = stored({1: ["a"], 2: ["b"]})
+    whole, part = (scorer.all(connection, query)[1] for query in (["a"], ["a", "missing"]))
     assert 0 < part < whole / 2
 
 
 def test_an_empty_index_and_an_empty_query() -> None:
-    connection, scores = stored({})
-    assert scores.best(connection, ["a"], 5)[1].tolist() == []
-    connection, scores = stored({1: ["a"], 2: []})
-    assert scores.best(connection, [], 5)[1].tolist() == []
-    assert scores.shares(connection, [], np.array([1, 2])).tolist() == [0, 0]
+    connection, scorer = stored({})
+    assert best(scorer.all(connection, ["a"]), 5) == []
+    connection, scorer = stored({1: ["a"], 2: []})
+    assert best(scorer.all(connection, []), 5) == []
+    assert not scorer.all(connection, []).any()
 
 
 def test_the_best_of_many_blocks() -> None:
     texts = {at * 97: ["a"] * (1 + at % 7) + ["b"] * (at % 5) for at in range(3000)}
-    connection, scores = stored(texts)
-    shares, best = scores.best(connection, ["a", "b"], 50)
-    want = scores.shares(connection, ["a", "b"], np.array(sorted(texts)))
-    assert shares.tolist() == np.sort(want)[::-1][:50].tolist()
-    assert len(set(best.tolist())) == 50
+    connection, scorer = stored(texts)
+    scores = scorer.all(connection, ["a", "b"])
+    found = best(scores, 50)
+    assert scores[found].tolist() == np.sort(scores)[::-1][:50].tolist()
+    assert len(set(found)) == 50

@@ -18,7 +18,7 @@ from strop.errors import BadInput
 from strop.methods import Method
 from strop.search.layout import Layout
 from strop.search.searcher import Folder
-from strop.search.words import QueryShares, count_words, fuse
+from strop.search.words import QueryWordScores, count_words, fuse
 from strop.storage.snapshot import Spans
 from strop.types import Dataset
 
@@ -84,10 +84,10 @@ def test_a_word_score_is_bm25_over_the_length_of_the_query() -> None:
     words = count_words(TEXTS)
     for query, stems in (("the FOX", ["fox"]), ("running fox zebra", ["run", "fox", "zebra"])):
         want = bm25(stems)  # the zebra counts as missing
-        np.testing.assert_allclose(words.share(query), want, rtol=1e-5)
+        np.testing.assert_allclose(words.scores(query), want, rtol=1e-5)
     for nothing in ("", "of", "zebra"):
-        assert not words.share(nothing).any()
-    assert count_words([]).share("fox").shape == (0,)
+        assert not words.scores(nothing).any()
+    assert count_words([]).scores("fox").shape == (0,)
 
 
 @pytest.mark.parametrize("small", [True, False])
@@ -113,20 +113,20 @@ def test_the_best_with_words_are_exact(
     scores, places = Folder(layout, None, words).best(query_vectors, queries, k, method)
     dense = layout.scan(query_vectors, method, size)
     for at, query in enumerate(queries):
-        total = 0.5 * words.share(query)
+        total = 0.5 * words.scores(query)
         total[dense[1][at]] += dense[0][at]
         np.testing.assert_allclose(scores[at], np.sort(total)[::-1][:k], atol=1e-6)
         np.testing.assert_allclose(total[places[at]], scores[at], atol=1e-6)
 
 
 def test_the_best_shares_are_of_documents_of_the_view() -> None:
-    shares = np.array([0, 0.5, 0.9, 0, 0.7, 0.6], np.float32)  # by document number
-    some = QueryShares(shares, np.array([1, 3, 5]), whole=False)
+    word_scores = np.array([0, 0.5, 0.9, 0, 0.7, 0.6], np.float32)  # by document number
+    some = QueryWordScores(word_scores, np.array([1, 3, 5]), whole=False)
     assert some.best(2).tolist() == [2, 0]
     assert some.best(5, 0.55).tolist() == [2]
-    whole = QueryShares(shares, np.array([1, 2, 4, 5]), whole=True)
+    whole = QueryWordScores(word_scores, np.array([1, 2, 4, 5]), whole=True)
     assert whole.best(3).tolist() == [1, 2, 3]
-    assert whole.at(np.array([3, 0])).tolist() == shares[[5, 1]].tolist()
+    assert whole.at(np.array([3, 0])).tolist() == word_scores[[5, 1]].tolist()
 
 
 @pytest.fixture
@@ -163,9 +163,9 @@ def test_words_are_part_of_the_score(index: Index) -> None:
     for spec in ("trad", "sharp:alpha=2", "sharp:whiten=0.5:feedback=0.2"):
         plain = index.search(query, 10, f"{spec}:words=0")
         found = index.search(query, 3, f"{spec}:words=0.7")
-        share = dict(zip(index.ids(), count_words(TEXTS).share(query), strict=True))
+        words = dict(zip(index.ids(), count_words(TEXTS).scores(query), strict=True))
         pairs = zip(plain.ids[0], plain.scores[0], strict=True)
-        total = Counter({id_: score + 0.7 * share[id_] for id_, score in pairs})
+        total = Counter({id_: score + 0.7 * words[id_] for id_, score in pairs})
         want = total.most_common(3)
         assert found.ids[0].tolist() == [id_ for id_, _ in want]
         np.testing.assert_allclose(found.scores[0], [score for _, score in want], atol=1e-6)

@@ -47,3 +47,20 @@ def opened(served: Path) -> Iterator[Index]:
     """The same index, opened here, to compare with."""
     with Index.open(served) as index:
         yield index
+
+
+@pytest.fixture(scope="session")
+def copy_url(served: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of a published copy of it."""
+    pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
+    url = f"duckdb://{tmp_path_factory.mktemp('copy')}/docs.duckdb"
+    with Index.open(served) as index:
+        index.publish(url)
+    return url
+
+
+@pytest.fixture(scope="session")
+def copy(copy_url: str) -> Iterator[RunningServer]:
+    """A server of that copy."""
+    with serving(copy_url, keys=f"write:{WRITE_KEY}") as server:
+        yield server

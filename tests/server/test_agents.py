@@ -22,17 +22,24 @@ QUERY = "copy a folder with all files"
 Connect = Callable[[], Any]
 
 
-@pytest.fixture(params=["stdio", "http"])
-def connect(request: pytest.FixtureRequest, served: Path, running: RunningServer) -> Connect:
-    """Return what connects to the index as an agent does."""
-    if request.param == "http":
-        return lambda: Client(f"{running.url}/mcp")
+OF_THE_FOLDER = pytest.mark.parametrize("connect", ["stdio", "http"], indirect=True)
+
+
+@pytest.fixture
+def connect(request: pytest.FixtureRequest, served: Path) -> Connect:
+    """Return what connects to the index, or to a published copy of it, as an agent does."""
+    way, _, copied = request.param.partition(" ")
+    if way == "http":
+        server: RunningServer = request.getfixturevalue("copy" if copied else "running")
+        return lambda: Client(f"{server.url}/mcp")
+    place = request.getfixturevalue("copy_url") if copied else served
     command = StdioServerParameters(
-        command=sys.executable, args=["-m", "strop", "mcp", str(served)], env=dict(os.environ)
+        command=sys.executable, args=["-m", "strop", "mcp", str(place)], env=dict(os.environ)
     )
     return lambda: Client(command)
 
 
+@pytest.mark.parametrize("connect", ["stdio", "http", "stdio copy", "http copy"], indirect=True)
 def test_an_agent_searches_reads_and_asks_why(connect: Connect, opened: Index) -> None:
     async def talk() -> None:
         async with connect() as client:
@@ -40,8 +47,9 @@ def test_an_agent_searches_reads_and_asks_why(connect: Connect, opened: Index) -
             assert {*tools} == {"search", "fetch", "similar", "explain", "info"}
             assert all(tool.annotations.read_only_hint for tool in tools.values())
 
-            best = opened.search(QUERY, 3)[0]
-            found = (await _call(client, "search", query=QUERY, k=3))["results"]
+            method = "sharp:feedback=0"  # is not part of an explanation
+            best = opened.search(QUERY, 3, method)[0]
+            found = (await _call(client, "search", query=QUERY, k=3, method=method))["results"]
             assert [one["id"] for one in found] == [hit.id for hit in best]
             assert found[0]["passage"] == (best[0].passage and best[0].passage.text)
 
@@ -59,7 +67,7 @@ def test_an_agent_searches_reads_and_asks_why(connect: Connect, opened: Index) -
             assert len(like) == 3
             assert all(one["id"].startswith("note-") and one["id"] != "note-2020" for one in like)
 
-            why = await _call(client, "explain", query=QUERY, id=id_)
+            why = await _call(client, "explain", query=QUERY, id=id_, method=method)
             assert why["score"] == pytest.approx(best[0].score, abs=1e-4)
             assert why["parts"]
 
@@ -69,6 +77,7 @@ def test_an_agent_searches_reads_and_asks_why(connect: Connect, opened: Index) -
     anyio.run(talk)
 
 
+@OF_THE_FOLDER
 def test_documents_are_resources(connect: Connect, opened: Index) -> None:
     async def talk() -> None:
         async with connect() as client:
@@ -82,6 +91,7 @@ def test_documents_are_resources(connect: Connect, opened: Index) -> None:
     anyio.run(talk)
 
 
+@OF_THE_FOLDER
 def test_mistakes_reach_the_agent_as_messages(connect: Connect, served: Path) -> None:
     async def talk() -> None:
         async with connect() as client:

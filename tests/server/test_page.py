@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.browser import chromium
+from helpers.generation import command, document_of, topics_in
+from helpers.scripted_server import Answer, ScriptedServer, Seen
 from helpers.strop_server import KEYS, READ_KEY, RunningServer, serving
 from playwright.sync_api import Browser, Page, expect
 
 from strop import Index
-from strop.lm import Failure, Reply, Usage
 from strop.lm.prices import known_prices
 from strop.server.app import OPERATIONS
-from strop.storage.replies import Provenance
+
+from .conftest import SCRIPT
 
 QUERY = "copy a folder with all files"
+PAGE = "sharp:feedback=0"  # what the page ranks by
 VIEWS = ["#/", f"#/?q={QUERY.replace(' ', '+')}", "#/collection", "#/evaluation", "#/generation"]
 Open = Callable[..., Page]
+expect.set_options(timeout=60_000)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +81,7 @@ def _ranking(page: Page, side: str) -> list[tuple[str, float]]:
 def test_two_rankings_are_those_of_the_library(open_page: Open, opened: Index) -> None:
     page = open_page()
     _search(page)
-    for side, method in (("left", "trad"), ("right", None)):
+    for side, method in (("left", "trad"), ("right", PAGE)):
         hits = opened.search(QUERY, 12, method)[0]
         shown = _ranking(page, side)
         assert [score for _, score in shown] == pytest.approx([h.score for h in hits], abs=6e-4)
@@ -108,7 +115,7 @@ def test_the_formula_of_the_page_is_the_server_s(
     for settings, scores in zip(grid, computed, strict=True):
         assert len(scores) == 30
         hits = opened.search(
-            QUERY, 30, "sharp", where={"$id": {"$in": [*scores]}}, exact=True, **settings
+            QUERY, 30, PAGE, where={"$id": {"$in": [*scores]}}, exact=True, **settings
         )[0]
         assert scores == pytest.approx({hit.id: hit.score for hit in hits}, abs=2e-4), settings
 
@@ -172,7 +179,7 @@ def test_the_keyboard_is_enough(open_page: Open) -> None:
 def test_a_document_shows_what_matched_it(open_page: Open, opened: Index) -> None:
     page = open_page()
     _search(page)
-    best = opened.search(QUERY, 1)[0][0]
+    best = opened.search(QUERY, 1, PAGE)[0][0]
     page.click(f'.right .hit[data-id="{best.id}"]')
     page.wait_for_selector(".drawer .text")
     why = opened.explain(QUERY, best.id)
@@ -191,7 +198,8 @@ def test_a_document_shows_what_matched_it(open_page: Open, opened: Index) -> Non
     assert selected is not None
     assert page.locator(".references li").count() == len(selected.references)
     page.locator(".references .link").first.click()
-    expect(page.locator(".drawer .id")).to_have_text(selected.references[0].id)
+    first = opened.get(selected.references[0].id)
+    expect(page.locator(".drawer h2")).to_have_text(first.title or first.id)
 
 
 def test_the_map_shows_the_neighbourhood(open_page: Open) -> None:
@@ -219,7 +227,7 @@ def test_the_collection_lists_sets_and_neighbours(open_page: Open, opened: Index
     page.wait_for_selector(".drawer .text")
 
 
-def test_an_evaluation_lists_gains_and_leads_to_the_search(open_page: Open) -> None:
+def test_an_evaluation_lists_gains_and_opens_rankings(open_page: Open, opened: Index) -> None:
     page = open_page("/#/evaluation")
     page.fill("#labelled", "not json")
     page.click("form.form button")
@@ -233,28 +241,76 @@ def test_an_evaluation_lists_gains_and_leads_to_the_search(open_page: Open) -> N
     page.click("form.form button")
     page.wait_for_selector("table")
     assert page.locator("tbody tr").count() == 3
-    page.wait_for_selector("h2:has-text('trad against bm25')")
+    expect(page.locator("[aria-label=Method]")).to_have_value("trad")
+    page.select_option("[aria-label=Method]", "sharp")
+    page.select_option("[aria-label=Measure]", "AP@50")
+    expect(page.locator(".changes li")).to_have_count(2)
+    page.click(".changes summary:has-text('a tree of folders')")
+    for at, method in enumerate(("bm25", "sharp")):
+        section = page.locator(".changes .pair section").nth(at)
+        expect(section.locator("h3")).to_have_text(method)
+        hits = opened.search("copy a tree of folders", 10, method)[0]
+        titles = [hit.title or hit.id for hit in hits]
+        expect(section.locator("li .link")).to_have_text(titles)
+        assert section.locator(".relevant").count() == sum(h.id == "shutil.copytree" for h in hits)
+    page.locator(".changes .pair .link").first.click()
+    page.wait_for_selector(".drawer .text")
+    page.keyboard.press("Escape")
+    page.click(".changes a:has-text('Open in Search')")
+    expect(page.locator("#query")).to_have_value("copy a tree of folders")
 
 
-@pytest.mark.slow
-def test_generation_shows_replies_costs_and_failures(open_page: Open, index: Path) -> None:
+def test_generation_follows_a_run(open_page: Open, topics: Path, server: ScriptedServer) -> None:
+    """A real ``strop queries`` beside the server: six answers, a refusal, then the model hangs."""
     model = max(known_prices(), key=lambda name: known_prices()[name].input)
-    usage = Usage(1_000_000, 1_000_000)
-    with Index.open(index) as opened:
-        opened.catalog.replies.save(
-            [(Reply("k1", "<b>a query</b>", False, model, usage, 1.0), 1)],
-            [(Failure("k2", "the model refused <i>this</i>", True, 1.0), 2)],
-            Provenance(f"openai:{model}", {}, {}),
-        )
-    with serving(index) as server:
-        page = open_page("/#/generation", server.url)
-        page.wait_for_selector(".replies pre")
-        text = page.inner_text("main")
-        assert "<b>a query</b>" in text
-        assert "the model refused <i>this</i>" in text
-        dollars = known_prices()[model].cost(1_000_000, 1_000_000)
-        assert f"${dollars:.2f}" in text
+    server.text = lambda prompt: f"<QUERY>about {topics_in(prompt)[0]} <b>now</b></QUERY>"
+
+    def act(seen: Seen) -> Answer:
+        number = int(document_of(seen)[1:])
+        if number == 6:
+            return Answer(400, {"error": {"message": "refused <i>this</i>"}})
+        return Answer(hang=True) if number > 6 else server.respond(seen)
+
+    server.act = act
+    asked = command(topics, server, "--style", "simple", lm=f"openai:{model}")
+    started = [sys.executable, "-m", "strop", *asked]
+    with serving(topics) as strop_server:
+        page = open_page("/#/generation", strop_server.url)
+        expect(page.locator("main")).to_contain_text("No language model has written")
+        with subprocess.Popen(started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+            expect(page.locator("tbody").first).to_contain_text("6 of 12")
+            expect(page.locator("main")).to_contain_text("refused <i>this</i>")
+            assert run.poll() is None
+            run.kill()
+        assert "<b>now</b>" in page.locator(".replies pre").first.inner_text()
+        server.act = server.respond
+        with subprocess.Popen(started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+            expect(page.locator("tbody").first).to_contain_text("11 of 12")
+            run.wait(60)  # what a model refused is not asked again
+        cell = page.locator("tbody tr").first.locator("td").nth(2).inner_text()
+        with Index.open(topics) as index:
+            (row,) = index.catalog.replies.overview(1)["models"]
+        dollars = known_prices()[model].cost(row["input_tokens"], row["output_tokens"])
+        assert cell == f"${dollars:.4f}"
         page.goto("about:blank")
+
+
+def test_a_published_copy_has_the_page_too(
+    open_page: Open, opened: Index, copy: RunningServer
+) -> None:
+    page = open_page("/", copy.url)
+    _search(page)
+    shown, hits = _ranking(page, "right"), opened.search(QUERY, 12, PAGE)[0]
+    assert [score for _, score in shown] == pytest.approx([h.score for h in hits], abs=1e-3)
+    page.locator(".right .hit").first.click()
+    page.wait_for_selector(".parts li")
+    page.keyboard.press("Escape")
+    page.click(".map summary")
+    page.wait_for_selector(".points")
+    page.goto(f"{copy.url}/#/collection")
+    expect(page.locator("main")).to_contain_text("A published copy does not hold them")
+    page.goto(f"{copy.url}/#/generation")
+    expect(page.locator("[role=alert]")).to_contain_text("published copy")
 
 
 def test_the_api_page_lists_every_operation_and_tries_one(open_page: Open) -> None:
@@ -302,8 +358,15 @@ def test_nothing_in_a_document_becomes_markup(open_page: Open) -> None:
     page.keyboard.press("Escape")
     page.click(".map summary")
     page.wait_for_selector(".points")
-    for view in VIEWS:
-        page.goto(page.url.split("#")[0] + view)
+    page.goto(page.url.split("#")[0] + "#/evaluation")
+    page.fill("#labelled", json.dumps({"query": SCRIPT, "relevant": [SCRIPT, f"not {SCRIPT}"]}))
+    page.click("form.form button")
+    page.click(".changes summary")
+    expect(page.locator(".pair section").first).to_contain_text("Not among the first")
+    assert "onerror" in page.locator(".changes").inner_text()
+    for view in ("", *VIEWS):  # first the evaluation as it is
+        if view:
+            page.goto(page.url.split("#")[0] + view)
         page.wait_for_load_state("networkidle")
         assert (
             page.evaluate("document.querySelectorAll('main img, main script, aside img').length")

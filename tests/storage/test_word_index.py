@@ -36,7 +36,7 @@ def wanted(index: Index, sets: tuple[str, ...]) -> list[float]:
         parts = [catalog.documents.get(number).content]
         parts += chain(*(catalog.sets.queries(known[name], number) for name in sets))
         texts.append("\n".join(parts))
-    return list(count_words(texts, catalog.words.tokenizer()).share(QUERY))
+    return list(count_words(texts, catalog.words.tokenizer()).scores(QUERY))
 
 
 def assert_shares_are_those_of_the_texts(index: Index) -> None:
@@ -46,7 +46,7 @@ def assert_shares_are_those_of_the_texts(index: Index) -> None:
         for size in range(len(names) + 1):
             for sets in combinations(names, size):
                 method = Method("bm25", weighting="none", bm25="only", sets=sets or None)
-                found = index.searcher.views.words(method).share(QUERY)
+                found = index.searcher.views.words(method).scores(QUERY)
                 np.testing.assert_allclose(found, wanted(index, sets), rtol=1e-5, atol=1e-7)
     assert index.catalog.words.problems() == []
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.storage.word_reader import SourceWords, load_source, pooled_postings
+from strop.storage.word_reader import SourceWords, load_source, postings_of
 from strop.storage.words import (
     BLOCK,
     EVERYWHERE,
@@ -46,16 +46,16 @@ def connection() -> Iterator[sqlite3.Connection]:
 def postings(
     connection: sqlite3.Connection, sources: dict[int, SourceWords], term: str
 ) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for block, places, counts, living in pooled_postings(connection, sources, term):
-        assert (np.diff(places.astype(int)) > 0).all()
-        if living is not None:
-            counts = counts[living[places]]
-            places = places[living[places]]
-        for place, count in zip(places.tolist(), counts.tolist(), strict=True):
-            assert block * BLOCK + place not in found
-            found[block * BLOCK + place] = count
-    return found
+    found: Counter[int] = Counter()
+    for source, known in sources.items():
+        numbers = []
+        for first, places, counts, living in postings_of(connection, {source: known}, term):
+            which = np.ones(len(places), bool) if living is None else living[places]
+            here = (first + places[which].astype(int)).tolist()
+            numbers += here
+            found.update(dict(zip(here, counts[which].tolist(), strict=True)))
+        assert len(numbers) == len(set(numbers))
+    return {number: min(count, MOST) for number, count in found.items()}
 
 
 def assert_holds(connection: sqlite3.Connection, model: Model) -> None:

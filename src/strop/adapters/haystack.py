@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from strop.adapters.shared import (
     comparison,
     found_metadata,
     framework_embedder,
+    in_thread,
     matching,
     metadata_of,
     open_collection,
@@ -102,12 +102,12 @@ class StropDocumentStore:
         return self._opened
 
     def to_dict(self) -> dict[str, Any]:
-        """Return how to make this store again: a folder is named, not copied."""
+        """Return how to make this store again: a folder or a URL is named, not copied."""
         place = getattr(self._index, "path", self._index)
         if place is not None and not isinstance(place, (str, os.PathLike)):
             raise DocumentStoreError("only an index in a folder can be serialised: give its path")
         data: dict[str, Any] = default_to_dict(
-            self, index=None if place is None else str(Path(place)), embedder=self._embedder,
+            self, index=None if place is None else os.fspath(place), embedder=self._embedder,
             document_embedder=self._document_embedder, text_embedder=self._text_embedder,
             method=self._method, settings=self._settings,
         )  # fmt: skip
@@ -146,7 +146,7 @@ class StropDocumentStore:
                 raise ValueError(
                     f"document {document.id!r} has a blob and no text: convert it to text first"
                 )
-        with writing(self.index) as index:
+        with raising(DocumentStoreError), writing(self.index) as index:
             known = {document.id for document in documents}
             known -= index.unknown(known)
             kept: dict[str, Document] = {}
@@ -157,8 +157,7 @@ class StropDocumentStore:
                     if policy != DuplicatePolicy.OVERWRITE:
                         raise DuplicateDocumentError(f"there is a document {document.id!r} already")
                 kept[document.id] = document
-            with raising(DocumentStoreError):
-                index.add(_stored(document) for document in kept.values())
+            index.add(_stored(document) for document in kept.values())
         return len(documents) if policy == DuplicatePolicy.OVERWRITE else len(kept)
 
     def delete_documents(self, document_ids: list[str]) -> None:
@@ -189,41 +188,14 @@ class StropDocumentStore:
     def _matching(self, filters: Filters | None) -> list[Hit]:
         return matching(self.index, to_where(filters))
 
-    # -- the same, in a thread ------------------------------------------------------------
-
-    async def count_documents_async(self) -> int:
-        """Return the number of documents."""
-        return await asyncio.to_thread(self.count_documents)
-
-    async def filter_documents_async(self, filters: Filters | None = None) -> list[Document]:
-        """Return the documents that match, in the order they were written."""
-        return await asyncio.to_thread(self.filter_documents, filters)
-
-    async def count_documents_by_filter_async(self, filters: Filters) -> int:
-        """Return how many documents match."""
-        return await asyncio.to_thread(self.count_documents_by_filter, filters)
-
-    async def write_documents_async(
-        self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
-    ) -> int:
-        """Write documents, all or none, and return how many."""
-        return await asyncio.to_thread(self.write_documents, documents, policy)
-
-    async def delete_documents_async(self, document_ids: list[str]) -> None:
-        """Delete documents by id."""
-        await asyncio.to_thread(self.delete_documents, document_ids)
-
-    async def delete_all_documents_async(self) -> None:
-        """Delete all documents."""
-        await asyncio.to_thread(self.delete_all_documents)
-
-    async def delete_by_filter_async(self, filters: Filters) -> int:
-        """Delete the documents that match; return how many."""
-        return await asyncio.to_thread(self.delete_by_filter, filters)
-
-    async def update_by_filter_async(self, filters: Filters, meta: dict[str, Any]) -> int:
-        """Set these fields in the metadata of documents that match; return how many."""
-        return await asyncio.to_thread(self.update_by_filter, filters, meta)
+    count_documents_async = in_thread(count_documents)
+    filter_documents_async = in_thread(filter_documents)
+    count_documents_by_filter_async = in_thread(count_documents_by_filter)
+    write_documents_async = in_thread(write_documents)
+    delete_documents_async = in_thread(delete_documents)
+    delete_all_documents_async = in_thread(delete_all_documents)
+    delete_by_filter_async = in_thread(delete_by_filter)
+    update_by_filter_async = in_thread(update_by_filter)
 
     # -- searching ------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from strop.adapters.shared import (
     comparison,
     found_metadata,
     framework_embedder,
+    in_thread,
     matching,
     metadata_of,
     open_collection,
@@ -105,8 +105,7 @@ class StropRetriever(BaseRetriever):
             )  # fmt: skip
         return [NodeWithScore(node=_found(hit), score=hit.score) for hit in hits]
 
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return await asyncio.to_thread(self._retrieve, query_bundle)
+    _aretrieve = in_thread(_retrieve)
 
 
 class StropVectorStore(BasePydanticVectorStore):
@@ -160,8 +159,7 @@ class StropVectorStore(BasePydanticVectorStore):
 
     def delete(self, ref_doc_id: str, **_: Any) -> None:
         """Delete the nodes of a document."""
-        where = {"ref_doc_id": ref_doc_id}
-        remove_known(self.client, [hit.id for hit in matching(self.client, where)])
+        self._remove(matching(self.client, {"ref_doc_id": ref_doc_id}))
 
     def delete_nodes(
         self,
@@ -170,12 +168,16 @@ class StropVectorStore(BasePydanticVectorStore):
         **_: Any,
     ) -> None:
         """Delete the nodes with these ids that match the filters."""
-        remove_known(self.client, [hit.id for hit in self._matching(node_ids, filters)])
+        self._remove(self._matching(node_ids, filters))
 
     def clear(self) -> None:
         """Delete all nodes."""
-        with writing(self.client) as index:
+        with raising(ValueError, BadInput), writing(self.client) as index:
             index.keep_only([])
+
+    def _remove(self, hits: list[Hit]) -> None:
+        with raising(ValueError, BadInput):
+            remove_known(self.client, [hit.id for hit in hits])
 
     def _matching(self, node_ids: list[str] | None, filters: MetadataFilters | None) -> list[Hit]:
         ids = None if node_ids is None else {"$id": {"$in": node_ids}}
@@ -214,38 +216,12 @@ class StropVectorStore(BasePydanticVectorStore):
             return "hybrid:of=sharp" if self.client.query_sets() else "hybrid"
         raise BadInput(f"no mode {mode.value!r}: use default, text_search, sparse or hybrid")
 
-    # -- the same, in a thread ------------------------------------------------------------
-
-    async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
-        """Add nodes, or replace those with a known id."""
-        return await asyncio.to_thread(self.add, nodes, **kwargs)
-
-    async def aget_nodes(
-        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
-    ) -> list[BaseNode]:
-        """Return the nodes with these ids that match the filters."""
-        return await asyncio.to_thread(self.get_nodes, node_ids, filters)
-
-    async def adelete(self, ref_doc_id: str, **kwargs: Any) -> None:
-        """Delete the nodes of a document."""
-        await asyncio.to_thread(self.delete, ref_doc_id, **kwargs)
-
-    async def adelete_nodes(
-        self,
-        node_ids: list[str] | None = None,
-        filters: MetadataFilters | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Delete the nodes with these ids that match the filters."""
-        await asyncio.to_thread(self.delete_nodes, node_ids, filters, **kwargs)
-
-    async def aclear(self) -> None:
-        """Delete all nodes."""
-        await asyncio.to_thread(self.clear)
-
-    async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """Search by the query's text, or by its vector if there is no text."""
-        return await asyncio.to_thread(self.query, query, **kwargs)
+    async_add = in_thread(add)
+    aget_nodes = in_thread(get_nodes)
+    adelete = in_thread(delete)
+    adelete_nodes = in_thread(delete_nodes)
+    aclear = in_thread(clear)
+    aquery = in_thread(query)
 
 
 class QuestionsToQuerySet(TransformComponent):
@@ -271,9 +247,7 @@ class QuestionsToQuerySet(TransformComponent):
             index.import_queries(lists, self.name)
         return rest
 
-    async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        """Do it in a thread."""
-        return await asyncio.to_thread(self.__call__, nodes, **kwargs)
+    acall = in_thread(__call__)
 
 
 _BULLET = re.compile(r"^\s*(?:[-*•]|\(?\d+[.):])\s*")

@@ -99,20 +99,30 @@ class StropRetriever(pt.Transformer):
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         """Return qid, query, docno, score, rank and the further columns."""
         pt.validate.query_frame(inp, extra_columns=["query"], context=self)
+        return self._ranked({name: inp[name].to_numpy() for name in inp.columns})
+
+    def search(self, query: str, qid: str = "1", sort: bool = True) -> pd.DataFrame:
+        """Rank for one query, without a frame to make first and one to sort after."""
+        return self._ranked({"qid": np.array([qid], object), "query": np.array([query], object)})
+
+    def _ranked(self, given: Mapping[str, Any]) -> pd.DataFrame:
+        """Return the ranked documents of queries, given as columns, in one frame.
+
+        pandas takes a millisecond for each change of a frame.
+        """
         columns: dict[str, list[Any]] = {
             name: [] for name in ("docno", "score", "rank", *self.include_fields)
         }
         lengths = []
-        for hits in self._search(inp["query"].tolist()):
+        for hits in self._search(given["query"].tolist()):
             lengths.append(len(hits))
             columns["docno"] += [hit.id for hit in hits]
             columns["score"] += decreasing([hit.score for hit in hits])
             columns["rank"] += range(len(hits))
             for name in self.include_fields:
                 columns[name] += [_value(hit, name) for hit in hits]
-        places = np.repeat(np.arange(len(inp)), lengths)
-        # One frame of arrays: pandas takes milliseconds for each change of a frame.
-        data = {name: inp[name].to_numpy()[places] for name in inp.columns if name not in columns}
+        places = np.repeat(np.arange(len(lengths)), lengths)
+        data = {name: of[places] for name, of in given.items() if name not in columns}
         data |= {name: np.array(values, _dtype(name)) for name, values in columns.items()}
         return pd.DataFrame(data)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -9,21 +10,24 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from strop.common.text import is_url
 from strop.embed.function import CallableEmbedder
 from strop.errors import BadInput, StropError
 from strop.index import Index
+from strop.opening import connect
 from strop.storage.intake import CATALOG, EmbedderSpec
 from strop.types import Collection, Document, Hit, Kind
 
 Where: TypeAlias = dict[str, Any]
 """A filter as ``Index.search`` takes it."""
 Opened: TypeAlias = Collection | str | os.PathLike[str] | None
-"""A collection, the folder of an index, or None for a temporary one."""
+"""A collection, the folder of an index, the URL of a copy, or None for a temporary index."""
 
 SCORE, PASSAGE = "strop_score", "strop_passage"
 """The keys of metadata under which a hit's score and passage are found. They are never stored."""
@@ -38,16 +42,17 @@ _FIELDS = ("id", "title", "text", "metadata")
 def open_collection(
     index: Opened, embedder: EmbedderSpec | None = None, *, create: bool = False
 ) -> Collection:
-    """Return a collection as it is, or the index of a folder, made anew with ``create``.
+    """Return a collection as it is, a published copy, or the index of a folder.
 
-    A new index is sharpened by the documents' own sentences. A temporary one goes with its object.
+    With ``create`` an index is made where there is none, sharpened by the documents' own
+    sentences. A temporary one goes with its object.
     """
     if index is not None and not isinstance(index, (str, os.PathLike)):
         if embedder is not None:
             raise BadInput("an open index has its embedder: give the embedder where it is opened")
         return index
-    if index is not None and (not create or (Path(index) / CATALOG).exists()):
-        return Index.open(index, embedder)
+    if index is not None and (not create or is_url(index) or (Path(index) / CATALOG).exists()):
+        return connect(index, embedder)
     folder = tempfile.mkdtemp(prefix="strop-") if index is None else None
     made = Index.create(index or Path(folder or "") / "index", embedder or "wordllama")
     made.sharpen("sentences")
@@ -103,6 +108,16 @@ def raising(error: type[Exception], what: type[StropError] = StropError) -> Iter
         yield
     except what as problem:
         raise error(str(problem)) from problem
+
+
+def in_thread(call: Callable[..., Any]) -> Any:
+    """Return the async form of a method: the same, in a thread."""
+
+    @wraps(call)
+    async def called(*args: Any, **kwargs: Any) -> Any:
+        return await asyncio.to_thread(call, *args, **kwargs)
+
+    return called
 
 
 # -- embedders --------------------------------------------------------------------------------

@@ -16,9 +16,15 @@ from strop.common.text import counted
 @verb(
     INDEX,
     click.argument("url"),
-    click.option("--dry-run", is_flag=True, help="Only say what would be written."),
+    click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing."),
+    click.option(
+        "--source",
+        metavar="SELECT",
+        help="Texts and metadata stay in a table of this PostgreSQL: SELECT id, title, body, ...",
+    ),
+    click.option("--sync", is_flag=True, help="First bring INDEX up to date with --source."),
 )
-def publish(path: Path, url: str, dry_run: bool) -> Answer:
+def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool) -> Answer:
     """Bring the copy of INDEX at URL up to date, so that searches need no folder.
 
     \b
@@ -30,8 +36,14 @@ def publish(path: Path, url: str, dry_run: bool) -> Answer:
     Only what changed since the last time is written; a stopped run continues. Other verbs take the
     URL in place of INDEX: search, eval, info, check, show. See docs/engines.md.
     """
+    if sync and (source is None or dry_run):
+        raise click.UsageError("--sync needs --source, and writes: not with --dry-run")
     with open_index(path) as index, progress_bars() as progress:
-        done = index.publish(url, dry_run=dry_run, progress=progress)
+        if sync and source is not None:
+            from strop.engines.postgres_source import sync_source
+
+            sync_source(index, url, source, progress)
+        done = index.publish(url, source=source, dry_run=dry_run, progress=progress)
     would = "would be " if dry_run else ""
     message = (
         f"{done.new:,} new, {done.changed:,} changed, {done.removed:,} removed {would}published to"
@@ -48,10 +60,10 @@ def publish(path: Path, url: str, dry_run: bool) -> Answer:
     ),
     click.option(
         "--form",
-        type=click.Choice(["indexsharp", "rows", "expanded"]),
+        type=click.Choice(["indexsharp", "rows", "augmented"]),
         default="indexsharp",
         help="indexsharp: one sharpened vector per document. rows: its own and one per query."
-        " expanded: of the text with the queries of one set appended.",
+        " augmented: of the text with the queries of one set appended.",
     ),
     SETS,
     click.option("--alpha", type=float, default=1.0, help="Strength of sharpening, of indexsharp."),
@@ -65,7 +77,7 @@ def export(path: Path, output: Path, form: Any, sets: list[str], alpha: float) -
     from strop.engines.export import export as write
 
     with open_index(path) as index, progress_bars() as progress:
-        if form == "expanded" and len(sets) == 1:
+        if form == "augmented" and len(sets) == 1:
             index.augment(sets[0], progress)
         count = write(index.searcher, output, form, sets=sets, alpha=alpha)
     message = f"{counted(count, 'vector')} in {output}"

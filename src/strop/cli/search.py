@@ -33,21 +33,21 @@ def _fields(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> li
     SCORING,
     click.option("--explain", is_flag=True, help="Show which stored queries moved each document."),
     click.option("--exact", is_flag=True, help="Score every document, also in a large index."),
-    click.option("--chunks", is_flag=True, help="Hits are chunks, not the documents they are of."),
+    click.option("--chunks", is_flag=True, help="Rank chunks, not documents."),
     click.option(
         "--where",
         "conditions",
         multiple=True,
         metavar="CONDITION",
         help="Only documents whose metadata match: year>=2020, lang=en, or JSON such as "
-        '{"tags": {"$in": ["a", "b"]}}. All must match if given several times.',
+        '{"tags": {"$in": ["a", "b"]}}. All must match (repeatable).',
     ),
     click.option(
         "--fields",
         multiple=True,
         callback=_fields,
         metavar="FIELDS",
-        help=f"Only these fields of hits, with --json: {', '.join(HIT_FIELDS)}.",
+        help=f"Only these fields of hits, with --json: {', '.join(HIT_FIELDS)} (repeatable).",
     ),
     expansion_options(several=False),
 )
@@ -71,7 +71,7 @@ def search(
     """Rank the documents of INDEX, or of a published copy (its URL), for the query TEXT."""
     if not text.strip():
         raise BadInput("the query is empty: write what to look for")
-    where = {"$and": [read_condition(one) for one in conditions]} if conditions else None
+    where = {"$and": [read_condition(text) for text in conditions]} if conditions else None
     if where is not None:
         read_filter(where)  # before anything is paid for
     steps = chosen_steps(expansion)
@@ -86,8 +86,8 @@ def search(
         settings = {"alpha": alpha, "temperature": temperature, "sets": sets, "n": n}
         chosen = index.method(method, words=words, **settings)
         with progress_bars() as progress:
-            if chosen.expanded is not None and isinstance(index, Index):
-                index.augment(chosen.expanded, progress)
+            if chosen.augmented is not None and isinstance(index, Index):
+                index.augment(chosen.augmented, progress)
             if step is not None:
                 if not isinstance(index, Index):
                     raise BadInput("--expand needs the folder of an index, not a published copy")
@@ -99,10 +99,7 @@ def search(
         if step is not None:
             report_expansion(name, refined)
         options: dict[str, Any] = {"vectors": query_vectors, "exact": exact, "where": where}
-        if chunks:
-            if not isinstance(index, Index):
-                raise BadInput("--chunks needs the folder of an index: copies have no chunks")
-            options["chunks"] = True
+        options["chunks"] = chunks
         hits = index.search(text, k, chosen, **options)[0]
         rows: list[dict[str, Any]] = []
         for rank, hit in enumerate(hits, 1):

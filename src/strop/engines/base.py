@@ -98,7 +98,8 @@ class Record:
 
     ``queries`` has the texts of its stored queries by set, ``packed`` all its vectors as the folder
     has them. ``rows`` (n, dim) are the vectors to search: those of length one, ``own`` says whether
-    the first is the document's. ``stamp`` is a hash of all that is stored.
+    the first is the document's. ``stamp`` is a hash of all that is stored. ``elsewhere``: title,
+    text and metadata stay in the user's own table.
     """
 
     number: int
@@ -107,12 +108,14 @@ class Record:
     packed: bytes
     rows: Vectors
     own: bool
+    elsewhere: bool = False
 
     @property
     def stamp(self) -> str:
         """A hash of all that is stored: a copy with the same one is up to date."""
         one = self.document
-        texts = [one.id, one.title, one.text, dict(one.metadata), self.queries]
+        texts: list[Any] = [one.id, one.title, one.text, dict(one.metadata), self.queries]
+        texts += ["elsewhere"] if self.elsewhere else []
         found = hashlib.blake2b(json.dumps(texts).encode(), digest_size=12)
         found.update(self.packed)
         found.update(self.rows.tobytes())  # also what is searched, should that be chosen anew
@@ -152,11 +155,17 @@ class Engine(Protocol):
         """Return those of some pieces that are there; none if there is no copy."""
 
     def nearest(
-        self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
+        self,
+        query_vectors: Vectors,
+        rows: int,
+        own: bool,
+        among: Ints | None,
+        also: Sequence[Ints] | None = None,
     ) -> list[dict[int, Found]]:
         """Return for each query the documents of about so many nearest rows, by number.
 
-        ``own``: only of the documents' own vectors. ``among``: only of these documents.
+        ``own``: only of the documents' own vectors. ``among``: only of these documents. ``also``
+        has for each query documents that are wanted whatever their rows.
         """
 
     def found(self, numbers: Ints) -> dict[int, Found]:

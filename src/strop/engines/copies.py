@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from strop.common.arrays import Floats, Ints
 from strop.engines.base import Engine, Found, Rows, unpack
+from strop.engines.publish import WHITENING
+from strop.engines.wholes import Wholes
 from strop.errors import BadIndex
 from strop.filters import Filter
 from strop.methods import Method, check_method, sharp_with
-from strop.search.rows import as_floats
-from strop.search.scoring import Fetched, best_of, score
-from strop.search.word_scores import WordScores
-from strop.search.words import QueryShares, Words, first_depth
+from strop.search.feedback import ranked_first, with_feedback
+from strop.search.scoring import Fetched, best_of, score, search
+from strop.search.whitening import Whitening
+from strop.search.word_scores import WordScorer
+from strop.search.words import DEPTH, QueryWordScores, Words, first_depth, fuse
 from strop.storage.selecting import select
 from strop.storage.word_copies import WordCopy
 from strop.storage.words import TEXT
@@ -30,6 +34,8 @@ ROWS_PER_HIT = 15
 SCANNED = 500
 """Up to so many documents are all scored: fetching them is as fast as asking which."""
 AT_ONCE = 1000
+_WHITENED = 4
+"""So many times more rows where whitening changes their order."""
 _FILTERS = 8
 _REMEMBERED = 5000
 
@@ -67,13 +73,22 @@ class Copy:
         every = engine.every()
         self.numbers = every[every < known]  # later ones come with their words
         self._filters: OrderedDict[Filter, Ints] = OrderedDict()
+        self.chunked = about["chunks"] is not None
+        self.wholes = Wholes(engine)
+        self._map: Whitening | None = None
+
+    def whitening(self) -> Whitening:
+        """Return the map of the default method, read when it is first needed."""
+        if self._map is None:
+            self._map = Whitening.read(self.engine.read([WHITENING])[WHITENING], self.dim)
+        return self._map
 
     def words(self, names: Sequence[str]) -> Words:
         """Return the words of the documents, with those of some query sets."""
         key = tuple(name for name in names if self.sets[name]["words"])
         if key not in self._words:
             ids = [TEXT, *(int(self.sets[name]["id"]) for name in key)]
-            scores = WordScores(self._copied.sources(ids))
+            scores = WordScorer(self._copied.sources(ids))
             self._words[key] = Words(self.tokenizer, scores, self._copied.reading, self.numbers)
         return self._words[key]
 
@@ -82,7 +97,7 @@ class Copy:
         if filter_ is None:
             return Part(self, None, exact)
         if filter_ not in self._filters:
-            numbers = select(filter_, self.engine)
+            numbers = select(filter_, self.wholes if self.chunked else self.engine)
             self._filters[filter_] = np.flatnonzero(np.isin(self.numbers, numbers))
             while len(self._filters) > _FILTERS:
                 self._filters.popitem(last=False)
@@ -103,8 +118,16 @@ class Part:
         self.numbers = copy.numbers if selected is None else copy.numbers[selected]
         self._vectors: dict[int, dict[int, Rows]] = {}
         self.ids: dict[int, str] = {}
-        """Of the documents that were fetched."""
-        self._shares: dict[str, QueryShares] = {}
+        """Of the records that were read."""
+        self._word_scores: dict[str, QueryWordScores] = {}
+
+    def ids_of(self, places: Ints) -> list[str]:
+        """Return the ids at some places."""
+        numbers = self.numbers[places.ravel()].tolist()
+        unread = sorted({number for number in numbers if number not in self.ids})
+        if unread:
+            self.ids |= self._copy.engine.ids(np.array(unread, np.int64))
+        return [self.ids[number] for number in numbers]
 
     def names(self, method: Method) -> list[str]:
         """Return the names of the sets that a method mixes into documents."""
@@ -117,10 +140,10 @@ class Part:
         words = self._copy.words(self.names(method) or method.sets or ())
         return words if self._selected is None else words.only(self._selected)
 
-    def _share(self, text: str, method: Method) -> QueryShares:
-        if text not in self._shares:
-            self._shares[text] = self.words(method).of(text)
-        return self._shares[text]
+    def _scores_of(self, text: str, method: Method) -> QueryWordScores:
+        if text not in self._word_scores:
+            self._word_scores[text] = self.words(method).of(text)
+        return self._word_scores[text]
 
     # -- propose, fetch -------------------------------------------------------------------
 
@@ -132,26 +155,32 @@ class Part:
         self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
     ) -> list[Ints]:
         """Return for each query the places of documents that can be among its best k."""
-        found = self._nearest(query_vectors, max(ROWS, ROWS_PER_HIT * k), k, method)
-        if not method.words or not query_texts:
-            return found
-        return [
-            np.union1d(places, self._share(query_texts[at], method).best(2 * first_depth(k)))
-            for at, places in enumerate(found)
-        ]
+        rows = max(ROWS, ROWS_PER_HIT * k)
+        if method.whiten:  # the rows of the engine are not whitened
+            query_vectors = self._copy.whitening().before(query_vectors)
+            rows *= _WHITENED
+        by_words = [np.empty(0, np.int64)] * len(query_vectors)
+        if method.words and query_texts:
+            most = 2 * first_depth(k)
+            by_words = [self._scores_of(text, method).best(most) for text in query_texts]
+        return self._nearest(query_vectors, rows, k, method, by_words)
 
-    def _nearest(self, query_vectors: Vectors, rows: int, k: int, method: Method) -> list[Ints]:
+    def _nearest(
+        self, query_vectors: Vectors, rows: int, k: int, method: Method, by_words: list[Ints]
+    ) -> list[Ints]:
+        """Return the places of the nearest rows' documents, with others that are wanted too."""
         own = method.weighting == "none" or not (method.alpha or method.weighting == "max")
         if own:
             rows = max(k, rows // ROWS_PER_HIT)
         among = None if self._selected is None else self.numbers
         most = int(self._copy.about["rows"])
-        found = []
-        for at, near in enumerate(self._copy.engine.nearest(query_vectors, rows, own, among)):
+        also = [self.numbers[places] for places in by_words]
+        found, ask = [], self._copy.engine.nearest
+        for at, near in enumerate(ask(query_vectors, rows, own, among, also)):
             wanted = rows
             while len(near) < k and wanted < most:  # many rows of few documents
                 wanted *= 4
-                (near,) = self._copy.engine.nearest(query_vectors[at : at + 1], wanted, own, among)
+                (near,) = ask(query_vectors[at : at + 1], wanted, own, among, also[at : at + 1])
             self._keep(near)
             numbers = np.array(sorted(near), np.int64)
             places = np.searchsorted(self.numbers, numbers)
@@ -175,11 +204,13 @@ class Part:
         rows = [part for of in lists for part in of]
         counts = np.array([sum(map(len, of)) for of in lists], np.int64)
         queries = _floats(rows, self.dim)
+        if method.whiten:
+            own, queries = (self._copy.whitening().apply(part) for part in (own, queries))
         fetched = Fetched(own, queries, counts)
         if not query_texts or not method.words:
             return fetched
-        shares = np.array([self._share(text, method).at(places) for text in query_texts])
-        return replace(fetched, shares=shares)
+        word_scores = np.array([self._scores_of(text, method).at(places) for text in query_texts])
+        return replace(fetched, word_scores=word_scores)
 
     def _parts(self, numbers: Ints) -> dict[int, dict[int, Rows]]:
         """Return the vectors of documents by set; those of the last searches are remembered."""
@@ -214,12 +245,58 @@ class Part:
         return best, places
 
 
+def rank(
+    part: Part, moved: Vectors, texts: Sequence[str], k: int, method: Method
+) -> tuple[Floats, Ints]:
+    """Return the best k: scores and places (queries, k)."""
+    k = min(k, len(part.numbers))
+    if method.bm25 == "only":
+        return part.words(method).rank(texts, k)
+    if method.bm25 == "no":
+        first = ranked_first(k, method, len(part.numbers))
+        ranked = _ranked(part, moved, texts, first, method)
+        return with_feedback(ranked, partial(_documents, part, method), method, k)
+    depth = min(max(k, DEPTH), len(part.numbers))
+    by_words = part.words(method).rank(texts, depth)
+    dense = _ranked(part, moved, (), depth, method)
+    return fuse(dense, by_words, len(part.numbers), k)
+
+
+def _ranked(
+    part: Part, query_vectors: Vectors, texts: Sequence[str], k: int, method: Method
+) -> tuple[Floats, Ints]:
+    """Return the best k by a method's dense score, and words where texts are given."""
+    if part.scans(k):
+        return part.scan(query_vectors, texts, k, method)
+    found = search(part, query_vectors, texts, k, method)
+    scores, places = (np.array([one[at] for one in found]) for at in (0, 1))
+    shape = (len(query_vectors), k)
+    return scores.astype(np.float32).reshape(shape), places.astype(np.int64).reshape(shape)
+
+
+def _documents(part: Part, method: Method, places: Ints) -> Vectors:
+    return part.fetch(places, (), method).documents
+
+
+def move(copy: Copy, query_vectors: Vectors, method: Method) -> Vectors:
+    """Return query vectors as they are compared (``Layout.moved``)."""
+    return copy.whitening().apply(query_vectors) if method.whiten else query_vectors
+
+
 def _none(dim: int) -> Vectors:
     return np.empty((0, dim), np.float32)
 
 
 def _floats(rows: list[Rows], dim: int) -> Vectors:
-    """Return stored rows as floats, in order."""
-    if len({part.dtype for part in rows}) < 2:
-        return as_floats(np.concatenate(rows)) if rows else _none(dim)
-    return np.concatenate([as_floats(part) for part in rows])
+    """Return stored rows as floats of length one, in order; of int8, in single precision."""
+    if len({part.dtype for part in rows}) > 1:
+        return np.concatenate([_floats([part], dim) for part in rows])
+    if not rows:
+        return _none(dim)
+    joined = np.concatenate(rows)
+    if joined.dtype == np.float32:
+        return joined
+    floats = joined.astype(np.float32)
+    lengths = np.sqrt(np.einsum("ij,ij->i", floats, floats))
+    floats /= np.where(lengths > 0, lengths, 1)[:, None]
+    return floats

@@ -1,4 +1,4 @@
-"""A copy in one DuckDB file: every search reads all rows, so the nearest ones are exact.
+"""A copy in one DuckDB file. A search compares the signs of all rows, then the nearest themselves.
 
 A publisher changes a copy of the file beside it and then puts that in its place. So readers of any
 process never wait and never see a half-published file.
@@ -28,11 +28,41 @@ _OPS = {"in": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _TABLES = """
 CREATE TABLE documents (number BIGINT PRIMARY KEY, id VARCHAR UNIQUE, stamp VARCHAR, title VARCHAR,
     "text" VARCHAR, metadata JSON, queries JSON, packed BLOB);
-CREATE TABLE rows (number BIGINT, vector FLOAT[{dim}]);
+CREATE TABLE rows (number BIGINT, own BOOLEAN, {codes}, vector FLOAT[{dim}]);
 CREATE TABLE own (number BIGINT, vector FLOAT[{dim}]);
 CREATE TABLE facts (field BLOB, kind UTINYINT, value BLOB, number BIGINT);
 CREATE TABLE pieces (name VARCHAR PRIMARY KEY, content BLOB);
+CREATE MACRO sharp(query, k := 10, alpha := 1.0, temperature := 0.1, nearest := 150) AS TABLE
+    WITH proposed AS (
+        SELECT DISTINCT number FROM (SELECT number FROM rows
+            ORDER BY array_inner_product(vector, query::FLOAT[{dim}]) DESC LIMIT nearest)
+    ), fetched AS (
+        SELECT number, own, vector,
+            array_inner_product(vector, query::FLOAT[{dim}])::DOUBLE AS similarity
+        FROM rows WHERE number IN (SELECT number FROM proposed)
+    ), weighted AS (
+        SELECT number, own, vector, similarity,
+            CASE WHEN own THEN 1 ELSE exp((similarity - max(similarity) OVER same)
+                / temperature) END AS weight
+        FROM fetched WINDOW same AS (PARTITION BY number, own)
+    ), mixed AS (
+        SELECT number, vector, similarity,
+            CASE WHEN own THEN 1 ELSE alpha * weight / sum(weight) OVER same END AS share
+        FROM weighted WINDOW same AS (PARTITION BY number, own)
+    ), lengths AS (
+        SELECT number, sqrt(sum(a.share * b.share * array_inner_product(a.vector, b.vector)))
+            AS length
+        FROM mixed AS a JOIN mixed AS b USING (number) GROUP BY number
+    ), scored AS (
+        SELECT number, sum(share * similarity) AS along FROM mixed GROUP BY number
+    )
+    SELECT id, along / length AS score, title, "text", metadata
+    FROM scored JOIN lengths USING (number) JOIN documents USING (number)
+    WHERE length > 1e-6 ORDER BY score DESC, number LIMIT k;
 """
+"""The macro has lines (1) to (4g) of search/formula.py in one query, for programs without strop."""
+_LEAST, _SHARE = 3000, 20
+"""The rows whose signs are nearest are compared themselves: so many, or one in so many of all."""
 
 
 def connect(address: Address) -> DuckDB:
@@ -55,6 +85,7 @@ class DuckDB:
         self._reader: Any = None
         self._writer: Any = None
         self._opened: object = None
+        self._counted: tuple[object, int] = None, 0
         self._changed = False
 
     def close(self) -> None:
@@ -128,12 +159,19 @@ class DuckDB:
             if not self._changed:
                 begun = self._new.with_name(self._new.name + ".begun")
                 begun.unlink(missing_ok=True)
-                if self._path.exists():
+                if self._path.exists() and self._present():
                     shutil.copyfile(self._path, begun)
                 else:
-                    _open(begun, read_only=False, script=_TABLES.format(dim=dim)).close()
+                    codes = ", ".join(f"c{at} UBIGINT" for at in range(-(-dim // 64)))
+                    script = _TABLES.format(dim=dim, codes=codes)
+                    _open(begun, read_only=False, script=script).close()
                 os.replace(begun, self._new)
             self._writer = _open(self._new, read_only=False)
+
+    def _present(self) -> bool:
+        """Tell whether the file's tables are those of this version; others are made anew."""
+        sql = "SELECT 1 FROM duckdb_columns() WHERE table_name = 'rows' AND column_name = 'own'"
+        return bool(self._rows(sql))
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
@@ -156,18 +194,47 @@ class DuckDB:
         return {name: bytes(content) for name, content in self._rows(sql, list(names))}
 
     def nearest(
-        self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
+        self,
+        query_vectors: Vectors,
+        rows: int,
+        own: bool,
+        among: Ints | None,
+        also: Sequence[Ints] | None = None,
     ) -> list[dict[int, Found]]:
         """Return for each query the documents of its nearest rows."""
-        where = "" if among is None else "WHERE number IN (SELECT unnest(?::BIGINT[]))"
+        where, given = "", list[list[Any]]([[]])
+        if among is not None:
+            where, given = "WHERE number IN (SELECT unnest(?::BIGINT[]))", [[among]]
+        elif not own:
+            codes = _codes(query_vectors)
+            # A join by rowid reads the vectors of these rows only.
+            where = (
+                f"WHERE rowid IN (SELECT rowid FROM rows ORDER BY {_differing(codes.shape[1])}"
+                " LIMIT ?)"
+            )
+            most = max(_LEAST, 4 * rows, self._total() // _SHARE)
+            given = [[*one, most] for one in codes.tolist()]
         sql = (
             "SELECT number, id, packed FROM documents WHERE number IN"
             f" (SELECT number FROM {'own' if own else 'rows'} {where}"
             f" ORDER BY array_inner_product(vector, ?::FLOAT[{query_vectors.shape[1]}]) DESC"
-            " LIMIT ?)"
+            " LIMIT ?) OR number IN (SELECT unnest(?::BIGINT[]))"
         )
-        given = [] if among is None else [among]
-        return [_found(self._rows(sql, *given, vector, rows)) for vector in query_vectors]
+        more = [np.empty(0, np.int64)] * len(query_vectors) if also is None else also
+        given = given if len(given) == len(query_vectors) else given[:1] * len(query_vectors)
+        return [
+            _found(self._rows(sql, *before, vector, rows, wanted))
+            for before, vector, wanted in zip(given, query_vectors, more, strict=True)
+        ]
+
+    def _total(self) -> int:
+        """Return the number of rows, counted once for each file."""
+        with self._lock:
+            self._current()
+            if self._counted[0] != self._opened:
+                found = self._rows("SELECT count(*) FROM rows")
+                self._counted = self._opened, found[0][0] if found else 0
+            return self._counted[1]
 
     def found(self, numbers: Ints) -> dict[int, Found]:
         """Return the ids and vectors of documents."""
@@ -222,12 +289,14 @@ class DuckDB:
         """Store records in one transaction."""
         numbers = np.array([one.number for one in records], np.int64)
         facts = [(*fact, one.number) for one in records for fact in sorted(one.facts)]
-        rows = {
+        rows: dict[Any, Any] = {
             "number": np.repeat(numbers, [len(one.rows) for one in records]),
-            "vector": np.concatenate([one.rows for one in records]),
+            "own": np.concatenate([np.arange(len(one.rows)) < one.own for one in records]),
         }
-        first = np.concatenate([np.arange(len(one.rows)) < one.own for one in records])
-        own = {name: values[first] for name, values in rows.items()}
+        vectors = np.concatenate([one.rows for one in records])
+        first = rows["own"]
+        own = {"number": rows["number"][first], "vector": vectors[first]}
+        rows |= dict(enumerate(_codes(vectors).T)) | {"vector": vectors}
         with self._transaction() as connection:
             self._delete(connection, numbers)
             _insert(connection, "documents", dict(enumerate(zip(*map(_row, records), strict=True))))
@@ -267,6 +336,18 @@ class DuckDB:
                 " WHERE name = prefix OR starts_with(name, prefix || '.'))",
                 [list(names), list(prefixes)],
             )
+
+
+def _codes(vectors: Vectors) -> Any:
+    """Return the signs of vectors (n, dim) as integers (n, words)."""
+    bits = np.packbits(vectors > 0, axis=1)
+    return np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8))).view(np.uint64)
+
+
+def _differing(words: int) -> str:
+    """Return the number of signs that differ from those given, as an expression."""
+    parts = (f"bit_count(xor(c{at}, ?::UBIGINT))::USMALLINT" for at in range(words))
+    return " + ".join(parts)
 
 
 def _open(path: Path, read_only: bool, script: str = "") -> Any:

@@ -18,11 +18,14 @@ import numpy as np
 
 from strop.common.arrays import Ints
 from strop.engines.base import Address, EngineError, Found, Record, Stored, tested
+from strop.engines.postgres_source import checked_source, rows_of_source
 from strop.engines.postgres_sql import FUNCTION, TABLES
 from strop.errors import BadInput, IndexBusy, MissingExtra
 from strop.filters import Test
 from strop.types import Document, Vectors
 
+ELSEWHERE = ""
+"""In the column ``raw``: title, text and metadata are in the user's own table."""
 EF = 400
 """Rows that a graph search looks at; at 200 two hundredths of NFCorpus's best ten are missed."""
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
@@ -65,7 +68,7 @@ class Postgres:
             table = self.address.options.get("table", "strop")
             names = {
                 name: sql.Identifier(schema, f"{table}_{name}")
-                for name in ("documents", "rows", "facts", "pieces", "search")
+                for name in ("documents", "rows", "facts", "pieces", "search", "source")
             }
             names |= {
                 f"{name}_index": sql.Identifier(f"{table}_{name}_index")
@@ -110,7 +113,11 @@ class Postgres:
             connection.execute(f"SET hnsw.ef_search = {EF}")
             connection.execute("SET hnsw.iterative_scan = relaxed_order")
 
-    def _rows(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+    def name_of(self, table: str) -> str:
+        """Return the name of a table or view, quoted."""
+        return str(self._sql("{" + table + "}").as_string(None))
+
+    def rows(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a statement; none if there are no tables yet."""
         import psycopg
 
@@ -155,10 +162,15 @@ class Postgres:
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
         """Return those of some pieces that are there."""
         sql = "SELECT name, content FROM {pieces} WHERE name = ANY(%s)"
-        return dict(self._rows(sql, list(names)))
+        return dict(self.rows(sql, list(names)))
 
     def nearest(
-        self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
+        self,
+        query_vectors: Vectors,
+        rows: int,
+        own: bool,
+        among: Ints | None,
+        also: Sequence[Ints] | None = None,
     ) -> list[dict[int, Found]]:
         """Return for each query the documents of its nearest rows, in one round trip."""
         conditions = ["own"] if own else []
@@ -166,13 +178,18 @@ class Postgres:
             conditions.append("number = ANY(%s)")
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         sql = (
-            "SELECT number, id, packed FROM (SELECT DISTINCT number FROM (SELECT number"
-            " FROM {rows} "
-            f"{where} ORDER BY vector <#> %s::text::halfvec LIMIT %s) AS nearest) AS proposed"
-            " JOIN {documents} USING (number)"
+            "SELECT number, id, packed FROM (SELECT number FROM (SELECT number FROM {rows} "
+            f"{where} ORDER BY vector <#> %s::text::halfvec LIMIT %s) AS nearest"
+            " UNION SELECT unnest(%s::bigint[])) AS proposed JOIN {documents} USING (number)"
         )
         given = [] if among is None else [among.tolist()]
-        return [_found(self._rows(sql, *given, _text(one), rows)) for one in query_vectors]
+        more = (
+            [list[int]()] * len(query_vectors) if also is None else [one.tolist() for one in also]
+        )
+        return [
+            _found(self.rows(sql, *given, _text(vector), rows, wanted))
+            for vector, wanted in zip(query_vectors, more, strict=True)
+        ]
 
     def found(self, numbers: Ints) -> dict[int, Found]:
         """Return the ids and vectors of documents."""
@@ -181,11 +198,14 @@ class Postgres:
     def documents(self, numbers: Ints) -> dict[int, Stored]:
         """Return documents with the texts of their queries."""
         columns = "number, id, title, text, raw, metadata::text, queries::text"
-        found = {}
-        for number, id_, title, text, raw, metadata, queries in self._of(columns, numbers):
-            if raw is not None:
-                title, text = json.loads(raw)
-            document = Document(id_, text, title, json.loads(metadata))
+        found, rows = {}, self._of(columns, numbers)
+        elsewhere = rows_of_source(self, (row[1] for row in rows if row[4] == ELSEWHERE))
+        for number, id_, title, text, raw, metadata, queries in rows:
+            if raw == ELSEWHERE:
+                document = elsewhere.get(id_) or Document(id_, "")
+            else:
+                title, text = json.loads(raw) if raw is not None else (title, text)
+                document = Document(id_, text, title, json.loads(metadata))
             found[number] = Stored(document, json.loads(queries))
         return found
 
@@ -199,16 +219,16 @@ class Postgres:
 
     def _of(self, columns: str, numbers: Ints) -> list[Any]:
         sql = f"SELECT {columns} " + "FROM {documents} WHERE number = ANY(%s)"
-        return self._rows(sql, numbers.tolist())
+        return self.rows(sql, numbers.tolist())
 
     def every(self) -> Ints:
         """Return the numbers of all documents."""
-        return _numbers(self._rows("SELECT number FROM {documents}"))
+        return _numbers(self.rows("SELECT number FROM {documents}"))
 
     def with_ids(self, ids: Sequence[str]) -> Ints:
         """Return the numbers of the documents with these ids."""
         known = list(filter(_storable, ids))
-        return _numbers(self._rows("SELECT number FROM {documents} WHERE id = ANY(%s)", known))
+        return _numbers(self.rows("SELECT number FROM {documents} WHERE id = ANY(%s)", known))
 
     def passing(self, test: Test) -> Ints:
         """Return the numbers of the documents that pass a test."""
@@ -217,7 +237,7 @@ class Postgres:
             "SELECT DISTINCT number FROM {facts} WHERE field = %s AND kind = %s"
             f" AND value {_OPS[test.op]} ANY(%s)"
         )
-        return _numbers(self._rows(sql, field, kind, values))
+        return _numbers(self.rows(sql, field, kind, values))
 
     def size(self) -> int:
         """Return the bytes of the tables with their indexes."""
@@ -228,9 +248,18 @@ class Postgres:
         schema = self.address.options.get("schema", "public")
         table = self.address.options.get("table", "strop")
         names = [f"{table}_{name}" for name in ("documents", "rows", "facts", "pieces")]
-        return int(self._rows(sql, schema, names)[0][0])
+        return int(self.rows(sql, schema, names)[0][0])
 
     # -- writing --------------------------------------------------------------------------
+
+    def use_source(self, source: str) -> None:
+        """Make the view that has the texts and metadata of records that are elsewhere."""
+        from psycopg import sql
+
+        with self._transaction() as connection:
+            connection.execute(self._sql("DROP VIEW IF EXISTS {source}"))
+            view = self._sql("CREATE VIEW {source} AS ")
+            connection.execute(sql.Composed([view, sql.SQL(checked_source(source))]))
 
     def put(self, records: Sequence[Record]) -> None:
         """Store records in one transaction."""
@@ -309,6 +338,9 @@ class Postgres:
 
 def _row(record: Record) -> tuple[Any, ...]:
     one = record.document
+    if record.elsewhere:
+        queries = json.dumps(record.queries)
+        return record.number, one.id, record.stamp, "", "", ELSEWHERE, "{}", queries, record.packed
     raw = None if _storable(one.title + one.text) else json.dumps([one.title, one.text])
     title, text = one.title.replace("\0", ""), one.text.replace("\0", "")
     metadata, queries = json.dumps(dict(one.metadata)), json.dumps(record.queries)

@@ -8,7 +8,7 @@ TABLES = (
     "CREATE TABLE IF NOT EXISTS {documents} (number bigint PRIMARY KEY, id text NOT NULL UNIQUE,"
     " stamp text NOT NULL, title text NOT NULL, text text NOT NULL, raw text,"
     " metadata json NOT NULL, queries json NOT NULL, packed bytea NOT NULL)",
-    "ALTER TABLE {documents} ALTER packed SET STORAGE EXTERNAL",
+    "ALTER TABLE {documents} ALTER packed SET STORAGE MAIN",
     "CREATE TABLE IF NOT EXISTS {rows} (number bigint NOT NULL, own boolean NOT NULL,"
     " vector halfvec(DIM) NOT NULL)",
     "CREATE INDEX IF NOT EXISTS {numbers_index} ON {rows} (number)",

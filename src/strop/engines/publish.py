@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
@@ -20,22 +20,25 @@ import numpy as np
 from strop.common.arrays import Ints, ranges
 from strop.engines import open_engine
 from strop.engines.base import META, Engine, Record, pack
+from strop.engines.wholes import document_id, piece_name, whole_pieces
 from strop.errors import BadIndex, BadInput, StropError
+from strop.methods import Method
 from strop.search.rows import as_floats
 from strop.search.searcher import Searcher
+from strop.search.whitening import Whitening
 from strop.storage.catalog import Catalog
 from strop.storage.snapshot import Snapshot
 from strop.storage.word_copies import State, new_pieces, no_words, old_pieces, word_state
 from strop.types import Document, Progress, Vectors
 from strop.words.tokenizer import VERSION
 
-FORMAT = 1
+FORMAT = 2
 """Of what a copy holds. A copy of another format is refused."""
 BATCH = 500
 """Documents written at a time."""
 PIECES = 5000
 """Pieces of words written at a time."""
-WORDS = "words"
+WORDS, WHITENING = "words", "whitening"
 _BEGUN = "begun"
 """The pieces that have the state of the words, and that of a publisher which is at work."""
 
@@ -60,29 +63,32 @@ class Publication:
 
 
 def publish(
-    searcher: Searcher, url: str, *, dry_run: bool = False, progress: Progress | None = None
+    searcher: Searcher,
+    url: str,
+    *,
+    source: str | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
 ) -> Publication:
-    """Bring the copy at a URL up to date; with ``dry_run`` only say what would be done."""
+    """Bring the copy at a URL up to date; with ``dry_run`` only say what would be done.
+
+    ``source`` is a query for the texts (``postgres_source``), which are not copied then.
+    """
     catalog = searcher.catalog
-    if catalog.documents.are_chunked():
-        raise BadInput(
-            f"{catalog.folder} is cut into chunks, which cannot be published yet: build an index of"
-            " whole documents (strop build CORPUS -o INDEX --chunk none) and publish that"
-        )
     with closing(open_engine(url)) as engine:
         if dry_run:
             with catalog.reading():
-                return _Publisher(searcher, engine).run(True, progress)
+                return _Publisher(searcher, engine, source).run(True, progress)
         with engine.publishing(catalog.dim), catalog.reading():
-            return _Publisher(searcher, engine).run(False, progress)
+            return _Publisher(searcher, engine, source).run(False, progress)
 
 
 class _Publisher:
     """Publishes one state of a catalog, within a read transaction."""
 
-    def __init__(self, searcher: Searcher, engine: Engine) -> None:
+    def __init__(self, searcher: Searcher, engine: Engine, source: str | None) -> None:
         self._searcher, self._catalog, self._engine = searcher, searcher.catalog, engine
-        self._snapshot = searcher.views.snapshot()
+        self._snapshot, self._documents = searcher.views.snapshot(), searcher.catalog.documents
         self._sets = self._catalog.sets.all()
         self._known = self._read(META)
         about = self._known
@@ -92,6 +98,16 @@ class _Publisher:
                 " (?table=NAME, another collection or path), or delete that one first"
             )
 
+        known = None if about is None else about.get("source")
+        self._source: str | None = source or known
+        if self._source and not hasattr(engine, "use_source"):
+            raise BadInput(f"--source needs PostgreSQL, not {engine.address.shown}")
+        if self._source and self._documents.are_chunked():
+            raise BadInput(
+                f"{self._catalog.folder} is cut into chunks, whose texts are in no table: build an"
+                " index of whole documents (strop build --chunk none) for --source"
+            )
+
     def _read(self, name: str) -> Any:
         found = self._engine.read([name])
         return json.loads(found[name]) if name in found else None
@@ -99,6 +115,8 @@ class _Publisher:
     def run(self, dry_run: bool, progress: Progress | None) -> Publication:
         """Write what differs; return what that was."""
         candidates, gone, compared = self._differing()
+        if self._source and not dry_run:
+            self._engine.use_source(self._source)  # type: ignore[attr-defined]
         counts = {"new": 0, "changed": 0, "unchanged": 0}
         done = 0
         for at in range(0, len(candidates), BATCH):
@@ -106,11 +124,14 @@ class _Publisher:
             stamps = self._engine.stamps(numbers)
             records = []
             for record in records_of(self._catalog, self._snapshot, numbers):
+                record = replace(record, elsewhere=bool(self._source))
                 old = stamps.get(record.number)
                 same = old == record.stamp
                 counts["new" if old is None else "unchanged" if same else "changed"] += 1
                 if not same:
                     records.append(record)
+            if not dry_run:
+                self._write_wholes(set(self._documents.document_ids_of(numbers.tolist()).values()))
             if records and not dry_run:
                 self._engine.put(records)
             done += len(numbers)
@@ -119,7 +140,7 @@ class _Publisher:
         written = counts["new"] + counts["changed"]
         if not dry_run:
             if len(gone):
-                self._engine.remove(gone)
+                self._remove(gone)
             if written or len(gone) or self._known is None:
                 self._engine.prepare()
             self._finish(progress)
@@ -128,11 +149,33 @@ class _Publisher:
             documents=len(self._snapshot.numbers), compared=compared, **counts,
         )  # fmt: skip
 
+    def _write_wholes(self, ids: set[str]) -> None:
+        """Write documents that are cut, where they differ: before the records of their chunks."""
+        if not self._documents.are_chunked():
+            return
+        pieces = dict(whole_pieces(self._catalog, ids - self._documents.unknown(ids)))
+        there = self._engine.read(list(pieces))
+        changed = {name: new for name, new in pieces.items() if there.get(name) != new}
+        if changed:
+            self._engine.write(changed)
+
+    def _remove(self, gone: Ints) -> None:
+        ids = {document_id(id_) for id_ in self._engine.ids(gone).values()}
+        self._write_wholes(ids)
+        self._engine.remove(gone)
+        if self._documents.are_chunked():
+            self._engine.forget([], [piece_name(id_) for id_ in self._documents.unknown(ids)])
+
     def _differing(self) -> tuple[Ints, Ints, str]:
         """Return the documents that may differ from the copy, those to remove, and how it knows."""
         here, about = self._snapshot.numbers, self._known
         since = None if about is None else self._catalog.vectors.changes(about["version"])
-        if since is None or about is None or about["format"] != FORMAT:
+        if (
+            since is None
+            or about is None
+            or about["format"] != FORMAT
+            or (about.get("source") != self._source)
+        ):
             there = self._engine.every()
             return here, np.setdiff1d(there, here, assume_unique=True), "all"
         touched = np.unique(ranges(since[:, 0], since[:, 1] - since[:, 0] + 1))
@@ -157,7 +200,8 @@ class _Publisher:
         unchanged = {key: about[key] for key in about if key != "published"}
         before = {key: value for key, value in (self._known or {}).items() if key != "published"}
         if state != known or unchanged != before:
-            self._engine.write({WORDS: _json(state), META: _json(about)})
+            whitening = self._whitening(about["whitening"])
+            self._engine.write({**whitening, WORDS: _json(state), META: _json(about)})
         for old in (known, left):
             prefixes, names = old_pieces(state, old)
             if prefixes or names:
@@ -167,7 +211,7 @@ class _Publisher:
         """Return what a copy must know to be searched without the folder."""
         catalog, searcher = self._catalog, self._searcher
         files = catalog.vectors.files()
-        mixed = searcher.views.query_sets()
+        mixed, cut = searcher.views.query_sets(), self._documents.are_chunked()
         names = [name for name, set_ in self._sets.items() if not set_.augmented]
         defaults = {"": searcher.method(None)}
         if mixed:
@@ -178,25 +222,43 @@ class _Publisher:
             "version": self._snapshot.version,
             "published": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "embedder": catalog.embedder,
-            "documents": len(self._snapshot.numbers),
+            "source": self._source,
+            "documents": self._documents.total() if cut else len(self._snapshot.numbers),
+            "chunks": len(self._snapshot.numbers) if cut else None,
             "rows": sum(files[set_id].live for set_id in files if set_id in (0, *self._ids())),
             "sets": {
                 name: {
                     "id": self._sets[name].set_id,
                     "source": self._sets[name].settings["source"],
                     "queries": files[self._sets[name].set_id].live,
+                    "documents": int(np.count_nonzero(self._snapshot.sets[name].count)),
                     "mixed": name in mixed,
                     "words": not self._sets[name].derived,
                 }
                 for name in names
             },
             "methods": {name: asdict(method) for name, method in defaults.items()},
+            "whitening": whitened(defaults[""], mixed),
             "languages": catalog.words.tokenizer().languages,
             "tokenizer": VERSION,
         }
 
+    def _whitening(self, about: dict[str, Any] | None) -> dict[str, bytes]:
+        """Return the piece of the map that the default method needs, if it needs one."""
+        if about is None:
+            return {}
+        rows = [self._snapshot.sets[name].vectors for name in about["sets"]]
+        return {WHITENING: Whitening(rows, about["power"]).to_bytes()}
+
     def _ids(self) -> list[int]:
         return [set_.set_id for set_ in self._sets.values() if not set_.augmented]
+
+
+def whitened(method: Method, mixed: list[str]) -> dict[str, Any] | None:
+    """Return which map of whitening.py a method needs, as JSON values."""
+    if not method.whiten:
+        return None
+    return {"power": method.whiten, "sets": list(mixed if method.sets is None else method.sets)}
 
 
 def records_of(catalog: Catalog, snapshot: Snapshot, numbers: Ints) -> Iterator[Record]:

@@ -12,29 +12,28 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from strop.common.arrays import Floats, Ints, unit_rows
+from strop.common.arrays import Floats, Ints
 from strop.embed import Embedder
 from strop.embed.base import checked_vectors
 from strop.engines.base import META, Engine, Stored, unpack
-from strop.engines.copies import Copy, Part
-from strop.engines.publish import FORMAT, WORDS
+from strop.engines.copies import Copy, Part, move, rank
+from strop.engines.publish import FORMAT, WORDS, whitened
+from strop.engines.wholes import Whole, completed, document_id, group
 from strop.errors import BadIndex, BadInput
 from strop.filters import Filter, Test, fields_of, read_filter
 from strop.methods import METHODS, Method, check_count, chosen_method
-from strop.search.explain import Explanation, explain
+from strop.search.explain import Explanation, Terms, explain
+from strop.search.grouping import best_documents
 from strop.search.hits import nearest_passage, passage_by_words
 from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
-from strop.search.scoring import search
-from strop.search.words import DEPTH, fuse
 from strop.storage.database import NONSENSE
 from strop.storage.intake import EmbedderSpec, checked_record, given_embedder
 from strop.storage.trust import consent, needs_consent
-from strop.types import HIT_FIELDS, Document, Hit, Hits, Passage, Vectors
+from strop.types import HIT_FIELDS, Chunk, Document, Hit, Hits, Passage, Vectors
 
 FRESH = 1.0
 """Seconds for which a copy is taken to be as it was when it was looked at last."""
 _TIMES = 5
-_FEEDBACK_FROM = 2
 T = TypeVar("T")
 
 
@@ -76,7 +75,8 @@ class Published:
 
     def __len__(self) -> int:
         """The number of documents."""
-        return len(self._now().numbers)
+        copy = self._now()
+        return int(copy.about["documents"]) if copy.chunked else len(copy.numbers)
 
     # -- the copy as it is ----------------------------------------------------------------
 
@@ -179,9 +179,13 @@ class Published:
                 raise BadInput(f"{self.path} has no query set {name!r} (it has: {have})")
         if chosen.sets is None and not copy.mixed:
             raise BadInput(f"{chosen.name} needs a query set and {self.path} has none")
-        if chosen.expanded is not None or chosen.whiten:
-            what = "whiten" if chosen.whiten else chosen.name
-            raise BadInput(f"{what} is not in a published copy: search the index folder")
+        if chosen.augmented is not None:
+            raise BadInput(f"{chosen.name} is not in a published copy: search the index folder")
+        if chosen.whiten and whitened(chosen, copy.mixed) != copy.about["whitening"]:
+            raise BadInput(
+                f"whiten={chosen.whiten:g} is not in this published copy, which has the whitening"
+                " of the index's default method only: search the index folder"
+            )
         return chosen
 
     # -- searching ------------------------------------------------------------------------
@@ -195,10 +199,14 @@ class Published:
         where: Mapping[str, Any] | None = None,
         fields: Sequence[str] = HIT_FIELDS,
         exact: bool = False,
+        chunks: bool = False,
         vectors: Vectors | None = None,
         **settings: Any,
     ) -> Hits:
-        """Return the best k documents for each query; ``exact`` scores all documents."""
+        """Return the best k documents for each query; ``exact`` scores all documents.
+
+        Documents that are cut are as good as their best chunk; with ``chunks`` a hit is a chunk.
+        """
         k, filter_ = check_count("k", k), None if where is None else read_filter(where)
         chosen = self.method(method, **settings)
         texts, rows = texts_and_vectors(
@@ -208,9 +216,18 @@ class Published:
             self._warn_of_unknown(filter_)
 
         def read(copy: Copy) -> Hits:
-            part = copy.part(filter_, exact)
-            scores, places, moved = _best(part, rows, texts, k, chosen)
-            return self._hits(part, chosen, moved, texts, scores, places, fields)
+            part, by_document = copy.part(filter_, exact), copy.chunked and not chunks
+            moved = move(copy, rows, chosen)
+
+            def best(n: int) -> tuple[Floats, Ints]:
+                return rank(part, moved, texts, n, chosen)
+
+            def group_of(places: Ints) -> Ints:
+                return group(part.ids_of(places), places.shape)
+
+            size = len(part.numbers)
+            ranked = best_documents(best, group_of, k, size) if by_document else best(k)
+            return self._hits(copy, part, chosen, moved, texts, ranked, fields, by_document)
 
         return self._steady(read)
 
@@ -222,24 +239,25 @@ class Published:
 
     def _hits(
         self,
+        copy: Copy,
         part: Part,
         method: Method,
         moved: Vectors,
         texts: Sequence[str],
-        scores: Floats,
-        places: Ints,
+        ranked: tuple[Floats, Ints],
         fields: Sequence[str],
+        by_document: bool,
     ) -> Hits:
         """Return the hits of a ranking, scores and places (queries, k), with some fields."""
+        scores, places = ranked
         numbers = part.numbers[places]
-        wanted = np.unique(numbers)
         if not {*fields} - {"id", "score"}:
-            unread = [number for number in wanted.tolist() if number not in part.ids]
-            more = self._engine.ids(np.array(unread, np.int64)) if unread else {}
-            return Hits(_objects({**part.ids, **more}, numbers), scores)
-        stored = self._engine.documents(wanted)
-        ids = {number: one.document.id for number, one in stored.items()}
-        found = _objects(ids, numbers)
+            ids = part.ids_of(places)
+            return Hits(_objects(map(document_id, ids) if by_document else ids, scores), scores)
+        stored = self._engine.documents(np.unique(numbers))
+        wholes: dict[str, Whole] = {}
+        if copy.chunked:
+            wholes = copy.wholes.read({document_id(one.document.id) for one in stored.values()})
         rows: list[list[Hit]] = []
         for query in range(len(scores)):
             rows.append([])
@@ -250,8 +268,9 @@ class Published:
                 if "passage" in fields:
                     text = texts[query] if texts else ""
                     passage = _passage(part, method, moved[query], text, number, stored[number])
-                rows[-1].append(Hit(one.id, score, one.title, one.text, one.metadata, passage))
-        return Hits(found, scores, rows)
+                hit = Hit(one.id, score, one.title, one.text, one.metadata, passage)
+                rows[-1].append(completed(hit, wholes.get(document_id(one.id)), by_document))
+        return Hits(_objects((hit.id for row in rows for hit in row), scores), scores, rows)
 
     def explain(
         self,
@@ -267,38 +286,81 @@ class Published:
         if chosen.weighting == "none" or chosen.bm25 != "no":
             raise BadInput(f"{chosen.name} has no score that stored queries move: explain sharp")
         text, q = text_and_vector(query, vectors, self.dim, self.embed_queries)
+        text = text if chosen.words else ""
 
         def read(copy: Copy) -> Explanation:
-            part = copy.part()
-            number, stored = self._stored(id_)
-            places = np.searchsorted(part.numbers, [number])
-            fetched = part.fetch(places, [text] if text else [], chosen)
-            words = 0.0 if fetched.shares is None else chosen.words * float(fetched.shares[0, 0])
-            (moved,) = _moved(part, q[None], chosen)
-            pairs = _texts(part, chosen, stored)
-            return explain(id_, moved, fetched.documents[0], fetched.queries, pairs, chosen, words)
+            numbers, (moved,) = self._numbers(copy, id_), move(copy, q[None], chosen)
+            terms = self._terms(copy.part(), numbers, text, chosen)
+            parts = [explain(one, moved, of, chosen) for one, of in terms.items()]
+            return max(parts, key=lambda one: one.score)
 
         return self._steady(read)
 
+    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
+        """Return what the scores of documents for a query are made of: vectors, texts, words."""
+
+        def read(copy: Copy) -> list[Terms]:
+            numbers = [self._numbers(copy, id_)[0] for id_ in ids]
+            return list(self._terms(copy.part(), numbers, query, method).values())
+
+        return self._steady(read)
+
+    def _terms(
+        self, part: Part, numbers: Sequence[int], query: str, method: Method
+    ) -> dict[str, Terms]:
+        stored = self._engine.documents(np.unique(numbers))
+        places = np.searchsorted(part.numbers, numbers)
+        fetched = part.fetch(places, (), method)
+        scores = part.words(method).of(query).at(places) if query else np.zeros(len(numbers))
+        rows = np.split(fetched.queries, np.cumsum(fetched.counts)[:-1])
+        of = [stored[number] for number in numbers]
+        texts = [_texts(part, method, one) for one in of]
+        each = zip(fetched.documents, rows, texts, scores.tolist(), strict=True)
+        return {one.document.id: Terms(*terms) for one, terms in zip(of, each, strict=True)}
+
     # -- documents ------------------------------------------------------------------------
 
-    def _stored(self, id_: str) -> tuple[int, Stored]:
-        numbers = self._engine.with_ids([id_])
-        if not len(numbers):
+    def _numbers(self, copy: Copy, id_: str) -> list[int]:
+        """Return the number of a document, or those of its chunks; or that of a chunk."""
+        numbers: list[int] = self._engine.with_ids([id_]).tolist()
+        if copy.chunked and (whole := copy.wholes.read([id_]).get(id_)):
+            numbers = copy.wholes.numbers(whole)
+        if not numbers:
             raise BadInput(f"{self.path} has no document {id_!r}")
-        return int(numbers[0]), self._engine.documents(numbers)[int(numbers[0])]
+        return numbers
 
     def get(self, id_: str) -> Document:
-        """Return a document."""
-        return self._stored(id_)[1].document
+        """Return a document, or a chunk of one."""
+
+        def read(copy: Copy) -> Document:
+            first = self._numbers(copy, id_)[0]
+            whole = copy.wholes.read([id_]).get(id_) if copy.chunked else None
+            if whole is not None:
+                return whole.document
+            return self._engine.documents(np.array([first]))[first].document
+
+        return self._steady(read)
+
+    def chunks(self, id_: str) -> list[Chunk]:
+        """Return the chunks of a document, in order; none where documents are not cut."""
+        copy = self._now()
+        whole = copy.wholes.read([id_]).get(id_) if copy.chunked else None
+        return [] if whole is None else list(whole.chunks.values())
 
     def queries_of(self, id_: str) -> dict[str, list[str]]:
         """Return a document's stored queries by set."""
-        return self._stored(id_)[1].queries
+        numbers = self._numbers(self._now(), id_)
+        stored, lists = self._engine.documents(np.array(numbers)), dict[str, list[str]]()
+        for number in numbers:
+            for name, texts in stored[number].queries.items():
+                lists.setdefault(name, []).extend(texts)
+        return lists
 
     def unknown(self, ids: Iterable[str]) -> set[str]:
         """Return those of ``ids`` that are not in the copy."""
-        wanted = list(ids)
+        wanted, copy = list(ids), self._now()
+        if copy.chunked:
+            return {*wanted} - copy.wholes.known(wanted)
         known = set(self._engine.ids(self._engine.with_ids(wanted)).values())
         return {id_ for id_ in wanted if id_ not in known}
 
@@ -312,7 +374,7 @@ class Published:
             "path": self.path,
             "engine": self._engine.address.scheme,
             **about,
-            "documents": len(copy.numbers),
+            "documents": len(self),
             "method": asdict(copy.default),
             "bytes": self._engine.size(),
         }
@@ -331,57 +393,19 @@ class Published:
                         raise BadIndex("queries without vectors, or vectors without queries")
                 except (KeyError, BadIndex) as error:
                     problems.append(f"document {number}: {error}")
-        if copy.about["documents"] != len(copy.numbers):
+        published = copy.about["chunks" if copy.chunked else "documents"]
+        if published != len(copy.numbers):
             problems.append(
-                f"{copy.about['documents']:,} documents were published, {len(copy.numbers):,} are"
+                f"{published:,} documents or chunks were published, {len(copy.numbers):,} are"
                 " there: publish again"
             )
         return problems
 
 
-def _best(
-    part: Part, query_vectors: Vectors, texts: Sequence[str], k: int, method: Method
-) -> tuple[Floats, Ints, Vectors]:
-    """Return the best k: scores and places (queries, k), and the vectors that were compared."""
-    k = min(k, len(part.numbers))
-    if method.bm25 == "only":
-        return *part.words(method).rank(texts, k), query_vectors
-    moved = _moved(part, query_vectors, method)
-    if method.bm25 == "no":
-        return *_ranked(part, moved, texts, k, method), moved
-    depth = min(max(k, DEPTH), len(part.numbers))
-    by_words = part.words(method).rank(texts, depth)
-    dense = _ranked(part, moved, (), depth, method)
-    return *fuse(dense, by_words, len(part.numbers), k), moved
-
-
-def _ranked(
-    part: Part, query_vectors: Vectors, texts: Sequence[str], k: int, method: Method
-) -> tuple[Floats, Ints]:
-    """Return the best k by a method's dense score, and words where texts are given."""
-    if part.scans(k):
-        return part.scan(query_vectors, texts, k, method)
-    found = search(part, query_vectors, texts, k, method)
-    scores, places = (np.array([one[at] for one in found]) for at in (0, 1))
-    shape = (len(query_vectors), k)
-    return scores.astype(np.float32).reshape(shape), places.astype(np.int64).reshape(shape)
-
-
-def _moved(part: Part, query_vectors: Vectors, method: Method) -> Vectors:
-    """Return query vectors after feedback (``Layout.moved``)."""
-    k = min(_FEEDBACK_FROM, len(part.numbers))
-    if not method.feedback or not k:
-        return query_vectors
-    _, places = _ranked(part, query_vectors, (), k, method)
-    first = [part.fetch(row, (), method).documents.mean(axis=0) for row in places]
-    return unit_rows(query_vectors + np.float32(method.feedback) * np.array(first))
-
-
-def _objects(ids: Mapping[int, str], numbers: Ints) -> Any:
-    flat = [ids[number] for number in numbers.ravel().tolist()]
-    found = np.empty(len(flat), object)
-    found[:] = flat
-    return found.reshape(numbers.shape)
+def _objects(ids: Iterable[str], scores: Floats) -> Any:
+    found = np.empty(scores.size, object)
+    found[:] = list(ids)
+    return found.reshape(scores.shape)
 
 
 def _texts(part: Part, method: Method, stored: Stored) -> list[tuple[str, str]]:

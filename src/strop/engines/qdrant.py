@@ -12,6 +12,7 @@ import os
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -151,7 +152,12 @@ class Qdrant:
         return {wanted[str(one.id)]: _decoded(one.payload["content"]) for one in found}
 
     def nearest(
-        self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
+        self,
+        query_vectors: Vectors,
+        rows: int,
+        own: bool,
+        among: Ints | None,
+        also: Sequence[Ints] | None = None,
     ) -> list[dict[int, Found]]:
         """Return for each query the documents whose best row is nearest, in one round trip."""
         from qdrant_client import models
@@ -162,7 +168,7 @@ class Qdrant:
         limit = rows if own else max(50, int(_DOCUMENTS_PER_ROW * rows))
         params = models.SearchParams(hnsw_ef=max(EF, limit))  # the local mode compares all
         found = []
-        for vector in query_vectors:
+        for at, vector in enumerate(query_vectors):
             try:
                 with self._lock, self._explained():
                     answer = self._client.query_points(
@@ -171,9 +177,11 @@ class Qdrant:
                         search_params=None if self._local else params,
                         with_payload=["id", "packed"],
                     )  # fmt: skip
-                found.append(_found(answer.points))
+                near = _found(answer.points)
             except _NothingThere:
-                found.append({})
+                near = {}
+            missing = [] if also is None else [one for one in also[at].tolist() if one not in near]
+            found.append(near | (self.found(np.array(missing)) if missing else {}))
         return found
 
     def found(self, numbers: Ints) -> dict[int, Found]:
@@ -309,7 +317,8 @@ class Qdrant:
                 size=dim, distance=models.Distance.DOT, datatype=models.Datatype.FLOAT16
             )
             self._client.create_collection(self._name, {"own": own, "rows": rows})
-            if not self._local:  # which has no indexes
+            with warnings.catch_warnings():  # the local mode has no indexes, and says so
+                warnings.simplefilter("ignore", UserWarning)
                 for key in ("id", "facts", "kinds"):
                     self._client.create_payload_index(
                         self._name, key, models.PayloadSchemaType.KEYWORD

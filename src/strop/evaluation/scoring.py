@@ -17,6 +17,14 @@ from strop.errors import BadInput
 from strop.index import Index
 from strop.io.datasets import read_dataset
 from strop.methods import Method
+from strop.search.reranking import (
+    FIELDS,
+    RERANKED,
+    Reranker,
+    load_reranker,
+    reranked,
+    split_rerank,
+)
 from strop.types import Dataset, Progress, Vectors
 
 MEASURES = ("nDCG@10", "R@50", "AP@50")
@@ -99,6 +107,7 @@ def evaluate(
     ``alpha`` are for methods whose spec does not set them. With a ``leak_gate`` everything is
     scored again without the generated queries whose cosine to any test query is at least that. A
     published copy is searched as its users search it; an index folder exactly.
+    ``rerank:of=sharp:model=NAME`` ranks the best 50 of a method again by a cross-encoder.
     """
     if leak_gate is not None and not 0 < leak_gate <= 1:
         raise BadInput(f"the leak gate is a cosine above 0 and up to 1, not {leak_gate}")
@@ -106,7 +115,7 @@ def evaluate(
         dataset = read_dataset(dataset)
     dataset = select_queries(dataset, exclude, limit)
     parsed = _parsed(measures)
-    chosen = _settled(index, methods, settings)
+    chosen, rerankers = _settled(index, methods, settings)
     baseline = baseline or next(iter(chosen))
     if baseline not in chosen:
         raise BadInput(f"baseline {baseline!r} is not one of: {', '.join(chosen)}")
@@ -114,8 +123,8 @@ def evaluate(
     if isinstance(index, Published) and leak_gate is not None:
         raise BadInput("a leak gate needs the index folder, not a published copy")
     for method in chosen.values():
-        if method.expanded is not None and isinstance(index, Index):
-            index.augment(method.expanded, progress)
+        if method.augmented is not None and isinstance(index, Index):
+            index.augment(method.augmented, progress)
     vectors = query_vectors
     if vectors is None:
         vectors = index.embed_queries(list(dataset.queries.values()))
@@ -129,7 +138,7 @@ def evaluate(
         seconds: dict[str, float] = {}
         for at, (name, method) in enumerate(chosen.items(), 1):
             began = time.perf_counter()
-            runs[name] = _run(view, dataset, method, vectors, ignored, depth)
+            runs[name] = _run(view, dataset, method, vectors, ignored, depth, rerankers.get(name))
             seconds[name] = time.perf_counter() - began
             if progress is not None:
                 progress(f"scoring methods{note}", at, len(chosen))
@@ -159,19 +168,23 @@ def mean_values(
 
 def _settled(
     index: Index | Published, methods: Sequence[str | Method], settings: Mapping[str, Any]
-) -> dict[str, Method]:
-    """Return the methods by name, with the settings of this index."""
-    chosen = {}
+) -> tuple[dict[str, Method], dict[str, Reranker]]:
+    """Return the methods by name, with the settings of this index, and what ranks again."""
+    chosen, rerankers = {}, {}
     for spec in methods:
         if isinstance(spec, Method):
             chosen[spec.name] = index.method(spec)
+        elif spec.startswith("rerank:"):
+            first, model = split_rerank(spec)
+            chosen[spec] = index.method(first, **settings)
+            rerankers[spec] = load_reranker(model)
         else:
             chosen[spec] = index.method(spec, **settings)
     if not chosen:
         raise BadInput("no method to evaluate was given")
     if len(chosen) < len(methods):
         raise BadInput("two methods have the same name: give each its own")
-    return chosen
+    return chosen, rerankers
 
 
 def _run(
@@ -181,13 +194,17 @@ def _run(
     vectors: Vectors,
     ignored: Mapping[str, Set[str]],
     depth: int,
+    reranker: Reranker | None = None,
 ) -> Run:
     """Search all queries; return the best ``depth`` documents of each, best first."""
-    deeper = depth + max(map(len, ignored.values()))
+    texts, deeper = list(dataset.queries.values()), depth + max(map(len, ignored.values()))
     exact = isinstance(index, Index)
-    hits = index.search(
-        list(dataset.queries.values()), deeper, method, vectors=vectors, exact=exact, fields=()
-    )
+    if reranker is None:
+        hits = index.search(texts, deeper, method, vectors=vectors, exact=exact, fields=())
+    else:
+        first = max(deeper, RERANKED)
+        hits = index.search(texts, first, method, vectors=vectors, exact=exact, fields=FIELDS)
+        hits = reranked(hits, texts, reranker, deeper)
     run = {}
     for query, ids, scores in zip(dataset.queries, hits.ids, hits.scores, strict=True):
         pairs = [
@@ -320,7 +337,7 @@ def _settings(method: Method) -> dict[str, Any]:
     settings: dict[str, Any] = {"bm25": method.bm25} if method.bm25 != "no" else {}
     settings |= {"words": method.words} if method.words else {}
     if method.weighting == "none":
-        return settings | ({"expanded": method.expanded} if method.expanded else {})
+        return settings | ({"augmented": method.augmented} if method.augmented else {})
     temperature = "inf" if math.isinf(method.temperature) else method.temperature
     return settings | {
         "sets": method.sets or "all",

@@ -36,7 +36,6 @@ Doubles = NDArray[np.float64]
 ALPHAS = (0.5, 1.0, 2.0, 4.0, 8.0)
 TEMPERATURES = (0.05, 0.1, 0.2, 1.0)
 WHITENINGS = (0.0, 0.5)
-FEEDBACK = 0.2
 WORDS = (0.0, 0.5, 1.0, 2.0)
 """Weights of words that are tried, as factors of the default one."""
 LENGTHS = (3, 5)
@@ -157,7 +156,7 @@ def _labelled_grid(
     """
     mixes = dict.fromkeys([every, written, *((name,) for name in every)])
     tried = [method for mix in mixes if mix for method in settings_grid(default, mix)]
-    tried += [replace(method, feedback=FEEDBACK) for method in tried if method.whiten]
+    tried += [replace(method, feedback=0.0) for method in tried if not method.whiten]
     whole = [method for method in tried if method.sets in (every, written)]
     tried += [replace(one, words=f * default.words) for one in whole for f in WORDS if f]
     return [replace(method, name=str(at)) for at, method in enumerate(tried)]

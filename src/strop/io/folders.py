@@ -1,4 +1,4 @@
-"""Folders of files as documents: which files, and what each says.
+"""Folders of files as documents: which files, and their texts.
 
 The id of a document is the file's path in the folder. Its metadata have that path and when the file
 was last modified, and the front matter of Markdown.
@@ -96,7 +96,7 @@ def files_in(folder: str, include: Sequence[str] = (), exclude: Sequence[str] = 
 def _walk(folder: str, exclude: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the path of each file that is not left out, and its path in the folder."""
 
-    def fail(error: OSError) -> None:  # os.walk skips a folder it cannot read without a word
+    def fail(error: OSError) -> None:  # os.walk skips unreadable folders silently
         raise cannot_read(str(error.filename), error) from error
 
     for parent, subfolders, names in os.walk(folder, onerror=fail):

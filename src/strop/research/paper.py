@@ -38,7 +38,12 @@ class Row:
     def style(self) -> str:
         """The set of generated queries its method needs, "" for none."""
         method = METHODS[self.method]
-        return method.expanded or (method.sets[0] if method.sets else "")
+        return method.augmented or (method.sets[0] if method.sets else "")
+
+    def needs(self) -> list[str]:
+        """Return what a run needs beside the collections."""
+        texts = [f"{self.style} queries"] if self.style else []
+        return [self.embedder, *texts, *([self.query_side] if self.query_side else [])]
 
     def spec(self, sets: str = "") -> str:
         """Return the method with its settings, as ``strop eval`` takes it."""

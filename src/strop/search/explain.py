@@ -34,20 +34,23 @@ class Explanation:
     words: float = 0.0
 
 
-def explain(
-    id_: str,
-    query_vector: Vectors,
-    document: Vectors,
-    queries: Vectors,
-    texts: Sequence[tuple[str, str]],
-    method: Method,
-    words: float = 0.0,
-) -> Explanation:
-    """Explain one document's score, lines (1) to (7): (dim,), (dim,), (n, dim).
-
-    ``texts`` has the set and the text of each query; ``words`` is what the document's words added.
+@dataclass(frozen=True)
+class Terms:
+    """What a document's score is made of: its ``vector`` (dim,), the vectors (n, dim) of its
+    stored ``queries``, set and text of each, and the ``word_score`` of the query's words.
     """
-    q, own, rows = (array.astype(np.float64) for array in (query_vector, document, queries))
+
+    vector: Vectors
+    queries: Vectors
+    texts: Sequence[tuple[str, str]]
+    word_score: float = 0.0
+
+
+def explain(id_: str, query_vector: Vectors, terms: Terms, method: Method) -> Explanation:
+    """Explain one document's score for a query (dim,), lines (1) to (7)."""
+    arrays = (query_vector, terms.vector, terms.queries)
+    q, own, rows = (array.astype(np.float64) for array in arrays)
+    words = method.words * terms.word_score
     plain, similarities = float(q @ own), rows @ q
     if not own.any():
         plain = LOWEST
@@ -61,7 +64,7 @@ def explain(
         moved = _parts(plain, q, own, rows, weights, method.alpha)
     parts = [
         Moved(name, text, float(s), float(w), float(m))
-        for (name, text), s, w, m in zip(texts, similarities, weights, moved, strict=True)
+        for (name, text), s, w, m in zip(terms.texts, similarities, weights, moved, strict=True)
     ]
     parts.sort(key=lambda part: -abs(part.moved))
     return Explanation(id_, plain, plain + float(moved.sum()) + words, parts, words)

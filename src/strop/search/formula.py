@@ -9,11 +9,16 @@ For a user's query q, a document's vector d and its stored queries q_i, all of u
     (5)  trad   = q . d                              plain retrieval: alpha 0, or no stored queries
     (6)  maxsim = q . d + max_i s_i
     (7)  score  = (4) or (5) + words * w            w: BM25 over the length of the query (words.py)
+    (8)  score += feedback * spread * sum_j v_j cos(d - m, d_j - m)        among the best 50 only
 
 d* is rarely built. With u_i = d . q_i and the Gram matrix G_ij = q_i . q_j, which do not depend on
 the user's query, (4) is the same as::
 
     (4g) sharp = (q.d + alpha * sum w_i s_i) / sqrt(d.d + 2 alpha * sum w_i u_i + alpha^2 w'Gw)
+
+In (8) m is the mean of the best documents' vectors, spread the standard deviation of their scores,
+and v the softmax of the scores of the best 10 over half the spread. What resembles the very best
+documents more than the others do gains: they say more about what is meant than the query alone.
 
 A vector of length zero (a text with nothing in it) has no direction: it scores the least that a
 cosine can be, so that it ranks last. Everything here is in double precision and for one document;
@@ -37,6 +42,10 @@ LOWEST = -1.0
 """The score of a document without a vector: the least that a cosine can be."""
 VANISHED = 1e-10
 """A length of d* that is rounding error only."""
+AGREEING = 10
+"""How many of the best documents the others are compared with in line (8)."""
+FEEDBACK_TEMPERATURE = 0.5
+"""Of their weights, in standard deviations of the scores."""
 
 KERNELS = {
     "kernels.unit_floats": "the unit length of stored rows, for all lines",
@@ -49,10 +58,11 @@ KERNELS = {
     "kernels.maxsim_block": "(6), best k",
     "kernels.plain_block": "(5), best k",
     "kernels.offer": "the best k of any line",
-    "scoring.score": "(1) to (6) with (4g), in numpy, all documents of a group",
+    "scoring.score": "(1) to (6) with (4g), in numpy, all documents of a group; (4) for one query",
     "explain.explain": "(1) to (7), one document, and each stored query's part",
     "words.best_with_words": "(7), best k",
-    "word_kernels.add_term": "the share of (7), one term",
+    "feedback.with_feedback": "(8), best k",
+    "word_kernels.add_term": "the word score of (7), one term",
     "prefilter.codes.sign_products": "estimate of (5) with d + mean of q_i for d",
     "prefilter.codes.products_of_signs": "estimate of (1) from sign codes",
     "prefilter.codes.estimated_scores": "estimate of (2) and (4g)",
@@ -103,3 +113,17 @@ def reference(
     weights = softmax(similarities, method.softmax_temperature)
     built = sharpened(d, rows, weights, method.alpha)
     return cosine(q, built, VANISHED * max(1.0, abs(method.alpha)))
+
+
+def agreement(scores: NDArray[np.floating], documents: NDArray[np.floating]) -> Doubles:
+    """What line (8) adds at weight 1 to the best documents, best first: (n,), (n, dim)."""
+    values, vectors = np.asarray(scores, np.float64), np.asarray(documents, np.float64)
+    spread = float(values.std())
+    if not 0 < spread < np.inf:  # nothing tells them apart; or NaN, of damaged vectors
+        return np.zeros(len(values))
+    apart = vectors - vectors.mean(axis=0)
+    lengths = np.linalg.norm(apart, axis=1, keepdims=True)
+    apart = np.where(vectors.any(axis=1, keepdims=True), apart, 0) / np.maximum(lengths, VANISHED)
+    weights = softmax(values[:AGREEING], FEEDBACK_TEMPERATURE * spread)
+    added: Doubles = spread * (apart @ (weights @ apart[:AGREEING]))
+    return added

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.arrays import Floats, Ints, ranges, unit_rows
+from strop.common.arrays import Floats, Ints, ranges
 from strop.common.threads import in_parts, on_each_thread, one_blas_thread, pool
 from strop.methods import Method
 from strop.search.formula import LOWEST, reference
@@ -34,7 +34,6 @@ NUMPY_UP_TO = 8_000_000
 BLOCK_ROWS = 4096
 """Vectors scored at a time: their products with a batch of queries stay near the core."""
 _BUILT_AT_ONCE = 512
-_FEEDBACK_FROM = 2
 
 
 @dataclass(frozen=True)
@@ -134,10 +133,10 @@ class Layout:
             else:
                 yield file.vectors[ranges(file.start[first:last], file.count[first:last])]
 
-    @property
+    @cached_property
     def small(self) -> bool:
         """Whether numpy scores it as fast as compiled code."""
-        most = int(self._counts.sum(axis=0).max(initial=0))
+        most = int(np.diff(self.offsets).max(initial=0))
         return bool(self.size * (1 + most) * self.dim <= NUMPY_UP_TO)
 
     @cached_property
@@ -190,6 +189,11 @@ class Layout:
             self._fixed = (self_dots, doc_dots, grams)
         return self._fixed
 
+    @property
+    def has_fixed(self) -> bool:
+        """Whether there is something for a newer layout to take over."""
+        return self._fixed is not None
+
     def follow(self, older: Layout, at: Ints) -> None:
         """Take over what is fixed for documents from a layout of the same sets made before.
 
@@ -233,20 +237,14 @@ class Layout:
                 room[which][mine_at[first] : mine_at[last]] = part
         self._fixed = room
 
-    def moved(self, query_vectors: Vectors, method: Method) -> Vectors:
-        """Return query vectors (n, dim) as they are compared: whitened, and after feedback.
+    def moved(self, query_vectors: Vectors) -> Vectors:
+        """Return query vectors (n, dim) as they are compared: whitened."""
+        return query_vectors if self._whitening is None else self._whitening.apply(query_vectors)
 
-        Feedback moves a query towards the mean of the documents that rank first for it.
-        """
-        if self._whitening is not None:
-            query_vectors = self._whitening.apply(query_vectors)
-        if method.feedback and self.size:
-            _, places = self.scan(query_vectors, method, _FEEDBACK_FROM)
-            file = self._files[0]
-            first = as_floats(file.vectors[file.start[places.ravel()]]).reshape(*places.shape, -1)
-            first = first.mean(axis=1)
-            query_vectors = unit_rows(query_vectors + np.float32(method.feedback) * first)
-        return query_vectors
+    def documents(self, places: Ints) -> Vectors:
+        """Return the vectors of the documents at some places (n, dim)."""
+        file = self._files[0]
+        return as_floats(file.vectors[file.start[places]])
 
     def scan(self, query_vectors: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each query vector: scores and places, (n, k).

@@ -28,14 +28,14 @@ _THREADS_FROM = 8
 @dataclass(frozen=True)
 class Fetched:
     """What scoring n documents needs: ``documents`` (n, dim), their ``queries`` (rows, dim) one
-    document after the other, ``counts`` (n,) of these, and where words count the ``shares``
+    document after the other, ``counts`` (n,) of these, and where words count the ``word_scores``
     (texts, n) of each query text's words that each document has.
     """
 
     documents: Vectors
     queries: Vectors
     counts: Ints
-    shares: Floats | None = None
+    word_scores: Floats | None = None
 
     @cached_property
     def has(self) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
@@ -84,13 +84,22 @@ def search(
     ranked = []
     for at, places in enumerate(proposals):
         fetched = store.fetch(places, query_texts[at : at + 1], method)
-        scores = score(query_vectors[at : at + 1], fetched, method)
+        scores = score(query_vectors[at : at + 1], fetched, method, once=True)
         ranked.append(best_of(scores[0], places, k))
     return ranked
 
 
-def score(query_vectors: Vectors, fetched: Fetched, method: Method) -> Floats:
-    """Return the scores (queries, n) of fetched documents, by the lines of formula.py."""
+def score(
+    query_vectors: Vectors, fetched: Fetched, method: Method, *, once: bool = False
+) -> Floats:
+    """Return the scores (queries, n) of fetched documents, by the lines of formula.py.
+
+    ``once``: these documents were fetched for one query, so that d* is built and no Gram matrix.
+    """
+    building = once and method.sharpens and bool(method.alpha) and bool(fetched.counts.any())
+    if building and len(query_vectors) == 1:
+        scores = _sharpened(query_vectors[0], fetched, method)[None]
+        return _with_words(scores, fetched, method)
     # For few queries BLAS's threads cost more than they save on a busy machine (docs/log.md).
     with one_blas_thread() if len(query_vectors) < _THREADS_FROM else nullcontext():
         parts = [
@@ -98,8 +107,47 @@ def score(query_vectors: Vectors, fetched: Fetched, method: Method) -> Floats:
             for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)
         ]
     scores = np.concatenate([np.empty((0, len(fetched.documents)), np.float32), *parts])
-    if method.words and fetched.shares is not None:
-        scores += np.float32(method.words) * fetched.shares
+    return _with_words(scores, fetched, method)
+
+
+def _with_words(scores: Floats, fetched: Fetched, method: Method) -> Floats:
+    """Line (7)."""
+    if method.words and fetched.word_scores is not None:
+        scores += np.float32(method.words) * fetched.word_scores
+    return scores
+
+
+def _sharpened(q: Vectors, fetched: Fetched, method: Method) -> Floats:
+    """Lines (1) to (5) for one query (dim,): scores (n,); d* is built."""
+    with one_blas_thread():
+        sims: Floats = fetched.queries @ q
+        plain: Floats = fetched.documents @ q
+    queried, temperature = fetched.counts > 0, method.softmax_temperature
+    counts = fetched.counts[queried]
+    begin = np.cumsum(counts) - counts
+    peak = np.repeat(np.maximum.reduceat(sims, begin), counts)
+    if temperature < HARD_MAX:
+        weights = (sims == peak).astype(np.float32)
+    else:
+        weights = np.exp((sims - peak) / np.float32(temperature))
+    weights /= np.repeat(np.add.reduceat(weights, begin), counts)
+    # Scaled so that neither alpha nor its square can overflow.
+    keep = np.float32(1.0 / max(1.0, abs(method.alpha)))
+    add = np.float32(method.alpha / max(1.0, abs(method.alpha)))
+    built = keep * fetched.documents[queried]
+    with one_blas_thread():
+        spans = zip(begin.tolist(), (begin + counts).tolist(), strict=True)
+        for at, (first, last) in enumerate(spans):
+            built[at] += add * (weights[first:last] @ fetched.queries[first:last])
+    under = np.einsum("nd,nd->n", built, built)
+    scores = plain
+    scores[~queried & ~fetched.documents.any(axis=1)] = LOWEST
+    over = np.einsum("nd,d->n", built, q)
+    scores[queried] = over / np.sqrt(np.maximum(under, np.float32(NEARLY_ZERO)))
+    for at in np.flatnonzero(under <= NEARLY_ZERO).tolist():
+        place = int(np.flatnonzero(queried)[at])
+        own = fetched.queries[begin[at] : begin[at] + counts[at]]
+        scores[place] = reference(q, fetched.documents[place], own, method)
     return scores
 
 

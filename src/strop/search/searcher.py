@@ -28,7 +28,8 @@ from strop.methods import (
 )
 from strop.search.chunk_queries import Lists, lists_by_chunk
 from strop.search.contrast import contrast_rate
-from strop.search.explain import Explanation, explain
+from strop.search.explain import Explanation, Terms, explain
+from strop.search.feedback import ranked_first, with_feedback
 from strop.search.filtered import Selected, Selections
 from strop.search.grouping import Groups, best_documents
 from strop.search.hits import read_hits
@@ -40,7 +41,7 @@ from strop.search.words import DEPTH, Words, best_with_words, first_depth, fuse
 from strop.storage.catalog import Catalog
 from strop.storage.database import sensible
 from strop.storage.ledger import DOCUMENTS
-from strop.storage.query_sets import QuerySet, expanded_set
+from strop.storage.query_sets import QuerySet, augmented_set
 from strop.storage.snapshot import Snapshot
 from strop.types import Hits, Vectors
 
@@ -82,8 +83,8 @@ class Folder:
         fetched = self.layout.fetch(places)
         if self.words is None:
             return fetched
-        shares = np.array([self.words.of(text).at(places) for text in query_texts])
-        return replace(fetched, shares=shares)
+        word_scores = np.array([self.words.of(text).at(places) for text in query_texts])
+        return replace(fetched, word_scores=word_scores)
 
     def best(
         self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
@@ -93,13 +94,9 @@ class Folder:
         ``query_vectors`` are as they are compared (``Layout.moved``).
         """
         layout, k = self.layout, min(k, self.layout.size)
-        approximate = None if self.prefilter is None else self.prefilter.search
         if method.bm25 == "no":
-            if self.words is None:
-                return (approximate or layout.scan)(query_vectors, method, k)
-            return best_with_words(
-                layout, self.words, query_texts, query_vectors, method, k, approximate
-            )
+            ranked = self._ranked(query_vectors, query_texts, k, method)
+            return with_feedback(ranked, layout.documents, method, k)
         assert self.words is not None
         depth = max(k, DEPTH)
         by_words = self.words.rank(query_texts, depth)
@@ -107,6 +104,19 @@ class Folder:
             return by_words[0][:, :k], by_words[1][:, :k]
         dense = layout.scan(query_vectors, method, depth)
         return fuse(dense, by_words, layout.size, k)
+
+    def _ranked(
+        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
+    ) -> tuple[Floats, Ints]:
+        """Return the best k, or as many as feedback ranks again."""
+        layout, first = self.layout, ranked_first(k, method, self.layout.size)
+        approximate = None if self.prefilter is None else self.prefilter.search
+        if self.words is None:
+            return (approximate or layout.scan)(query_vectors, method, first)
+        return best_with_words(
+            layout, self.words, query_texts, query_vectors, method, first, approximate,
+            k if approximate else first,
+        )  # fmt: skip
 
 
 class Searcher:
@@ -154,17 +164,36 @@ class Searcher:
         }
         return Searcher(self.catalog, (snapshot, removed)), left_out
 
-    def update_codes(self) -> None:
-        """Compute the prefilter's codes where the index is large; for the one writer."""
+    def update_codes(self, *, verify: bool = False) -> None:
+        """Compute the prefilter's codes where the index is large; for the one writer.
+
+        With ``verify`` they are looked at even if few documents changed.
+        """
         names, size = self.views.query_sets(), self.catalog.documents.count()
         if not names or size < PREFILTER_FROM // 2:  # not at each step to and fro
             self._drop_codes()
-        if not names or size < PREFILTER_FROM:
+        if not names or size < PREFILTER_FROM or (not verify and self._codes_serve(names)):
             return
         with self.catalog.reading():
             view = self.views.of(METHODS["sharp"])
         if view.layout.size >= PREFILTER_FROM:  # not all of them may have vectors yet
             self.codes.update(view)
+
+    def _codes_serve(self, names: list[str]) -> bool:
+        """Tell from the log alone whether too few documents changed to compute codes.
+
+        Looking at all documents would make a small change of a large index slow.
+        """
+        settings = self.catalog.settings
+        file, stored = settings.sidecar("candidates"), settings.get("codes")
+        if file is None or stored is None:
+            return False
+        with sensible(self.catalog.path, "settings of search codes"):
+            version, spare = int(stored["version"]), int(stored["spare"])
+            if stored["file"] != file or stored["sets"] != names:
+                return False
+        changes = self.catalog.vectors.changes(version)
+        return changes is not None and int((1 + changes[:, 1] - changes[:, 0]).sum()) <= spare
 
     def _drop_codes(self) -> None:
         if self.catalog.settings.sidecar("candidates") is not None:
@@ -176,7 +205,7 @@ class Searcher:
         """Return a query set; name the remedy if the index has none of that name."""
         sets = self.catalog.sets.all()
         if name not in sets:
-            have = [other for other, set_ in sets.items() if set_.settings["source"] != "expanded"]
+            have = [other for other, set_ in sets.items() if not set_.augmented]
             remedy = (
                 f"Make it: strop queries {self.catalog.folder} --style sentences"
                 if name == "sentences"
@@ -211,6 +240,9 @@ class Searcher:
 
     def methods(self) -> dict[str, Method]:
         """Return all methods by name, with the defaults of this index."""
+        return self.catalog.settings.once_per_version("methods", self._methods)
+
+    def _methods(self) -> dict[str, Method]:
         usual, tuned = default_methods(self.catalog.embedder["name"]), self.tuned()
         return usual | {"sharp": tuned} if tuned else usual
 
@@ -266,7 +298,7 @@ class Searcher:
             selected = None if where is None else self._selections.of(view.snapshot, where)
             by_document = by_document and self.catalog.documents.are_chunked()
             layout = view.layout if selected is None else selected.layout(view.layout)
-            moved = layout.moved(query_vectors, method)
+            moved = layout.moved(query_vectors)
 
             def best(n: int) -> tuple[Floats, Ints]:
                 folder = self._folder(view, method, n, exact, selected)
@@ -289,8 +321,8 @@ class Searcher:
     def _verify(self, view: View, method: Method, places: Ints) -> None:
         """Compare the rows behind the documents at ``places`` with their checksums."""
         known, names, snapshot = self.catalog.sets.all(), view.names, view.snapshot
-        if method.expanded is not None:
-            names = [*names, expanded_set(method.expanded)]
+        if method.augmented is not None:
+            names = [*names, augmented_set(method.augmented)]
         spans = {DOCUMENTS: snapshot.documents}
         spans |= {known[name].set_id: snapshot.sets[name] for name in names}
         for set_id, of in spans.items():
@@ -375,28 +407,29 @@ class Searcher:
             raise BadInput(f"{method.name} fuses ranks, which no stored query moves: explain sharp")
         with self.catalog.reading():
             view = self.views.of(method)
-            ids = self.catalog.documents.ids_of(self.catalog.documents.numbers_of(id_)).values()
-            parts = [self._explain(view, query_vector, query_text, one, method) for one in ids]
-        return max(parts, key=lambda part: part.score)
+            moved = view.layout.moved(query_vector[None])[0]
+            ids = [*self.catalog.documents.ids_of(self.catalog.documents.numbers_of(id_)).values()]
+            terms = self.terms(ids, query_text if method.words else "", method)
+        found = [explain(one, moved, of, method) for one, of in zip(ids, terms, strict=True)]
+        return max(found, key=lambda part: part.score)
 
-    def _explain(
-        self, view: View, query_vector: Vectors, query_text: str, id_: str, method: Method
-    ) -> Explanation:
-        place = self._place(view, id_)
-        number = int(view.snapshot.numbers[place])
+    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
+        """Return what the scores of documents, or of chunks, are made of: vectors, texts, words."""
+        with self.catalog.reading():
+            view = self.views.of(method)
+            places = np.array([self._place(view, id_) for id_ in ids], np.int64)
+            numbers = view.snapshot.numbers[places].tolist()
+            sets = [self.views.texts_of_all(self.require(name), numbers) for name in view.names]
+            words = self.views.words(method).of(query).at(places) if query else np.zeros(len(ids))
+            fetched = view.layout.fetch(places)
+        rows = np.split(fetched.queries, np.cumsum(fetched.counts)[:-1])
         texts = [
-            (name, text)
-            for name in view.names
-            for text in self.views.texts_of(self.require(name), number)[: method.n]
-        ]
-        added = 0.0
-        if method.words and query_text:
-            share = self.views.words(method).of(query_text).at(np.array([place]))
-            added = method.words * float(share[0])
-        return explain(
-            id_, view.layout.moved(query_vector[None], method)[0], view.layout.document(place),
-            view.layout.queries(place), texts, method, added,
-        )  # fmt: skip
+            [(name, text) for name, of in zip(view.names, sets, strict=True)
+             for text in of.get(number, [])[: method.n]]
+            for number in numbers
+        ]  # fmt: skip
+        each = zip(fetched.documents, rows, texts, words.tolist(), strict=True)
+        return [Terms(*of) for of in each]
 
     # -- documents ------------------------------------------------------------------------
 

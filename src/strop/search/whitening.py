@@ -50,6 +50,22 @@ class Whitening:
         self._map = ((axes * scales) @ axes.T).astype(np.float32)
         self._mean = self._mean.astype(np.float32)
 
+    def to_bytes(self) -> bytes:
+        """Return the map as bytes, for ``read``."""
+        return np.concatenate([self._mean[None], self._map]).astype("<f4").tobytes()
+
+    @classmethod
+    def read(cls, content: bytes, dim: int) -> Whitening:
+        """Return the map that ``to_bytes`` was called on."""
+        values = np.frombuffer(content, "<f4").reshape(dim + 1, dim)
+        read = cls.__new__(cls)
+        read._mean, read._map = values[0], values[1:]
+        return read
+
+    def before(self, vectors: Vectors) -> Vectors:
+        """Return directions (n, dim) of the embedder's space that rank about as these do here."""
+        return unit_rows(vectors @ self._map)
+
     def apply(self, vectors: Vectors) -> Vectors:
         """Return vectors (n, dim) in the evened space, of unit length; zero rows stay zero."""
         made = np.empty((len(vectors), len(self._map)), np.float32)

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from strop.common.arrays import Floats
+from strop.common.arrays import Floats, Ints
 from strop.common.compiled import compiled
+from strop.storage.words import MOST, Counts, Flags
 
 
 @compiled()
-def add_term(
-    shares: Floats,
-    norms: Floats,
-    places: NDArray[np.uint16],
-    counts: NDArray[np.uint8],
-    weight: float,
-) -> None:
-    """Add what a term gives to the documents of one block that have it."""
+def count_term(totals: Counts, places: Ints, counts: Counts, living: Flags | None) -> int:
+    """Add to how often documents have a term; return how many did not have it before."""
+    new = 0
     for at in range(len(places)):
-        place, often = places[at], np.float32(counts[at])
-        shares[place] += np.float32(weight) * often / (often + norms[place])
+        place = places[at]
+        if living is None or living[place]:
+            before = totals[place]
+            new += before == 0
+            totals[place] = min(np.uint16(before) + np.uint16(counts[at]), MOST)
+    return new
 
 
 @compiled()
-def keep_living(
-    places: NDArray[np.uint16], counts: NDArray[np.uint8], living: NDArray[np.bool_]
-) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
-    """Return the postings of documents that count; ``living`` has all places of a block."""
-    kept_places, kept_counts, kept = np.empty_like(places), np.empty_like(counts), 0
+def add_term(scores: Floats, norms: Floats, totals: Counts, places: Ints, weight: float) -> None:
+    """Add what a term gives to the documents that have it, and set their totals to 0."""
     for at in range(len(places)):
-        kept_places[kept] = places[at]
-        kept_counts[kept] = counts[at]
-        kept += living[places[at]]
-    return kept_places[:kept], kept_counts[:kept]
+        place = places[at]
+        often = np.float32(totals[place])
+        if often:
+            scores[place] += np.float32(weight) * often / (often + norms[place])
+            totals[place] = 0

@@ -14,18 +14,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from strop.common.arrays import Floats, Ints
 from strop.search.scoring import largest
-from strop.storage.word_reader import Postings, SourceWords, pooled_postings
-from strop.storage.words import BLOCK, TEXT
+from strop.storage.word_reader import SourceWords, postings_of
+from strop.storage.words import BLOCK, MOST, TEXT, Counts, Flags
 
 K1, B = 1.5, 0.75
 _COMPILED_FROM = 50_000
 
 
-class WordScores:
+class WordScorer:
     """Scores documents by the words of some sources at one moment."""
 
     def __init__(self, sources: Mapping[int, SourceWords]) -> None:
@@ -41,87 +40,67 @@ class WordScores:
         mean = sum(one.words for one in sources.values()) / max(self.documents, 1)
         self._norms = np.float32(K1 * B / (mean or 1)) * lengths + np.float32(K1 * (1 - B))
 
-    def shares(self, connection: sqlite3.Connection, terms: Sequence[str], numbers: Ints) -> Floats:
-        """Return how much of the query's terms these documents have, from 0 to 1."""
-        found = np.zeros(len(numbers), np.float32)
-        known = numbers < len(self._norms)
-        found[known] = self.all(connection, terms)[numbers[known]]
-        return found
-
-    def best(
-        self, connection: sqlite3.Connection, terms: Sequence[str], k: int
-    ) -> tuple[Floats, Ints]:
-        """Return the k largest shares above 0 and the numbers of their documents."""
-        shares = self.all(connection, terms)
-        numbers = best_shares(shares, k)
-        return shares[numbers], numbers
-
     def all(self, connection: sqlite3.Connection, terms: Sequence[str]) -> Floats:
-        """Return the share of each document number, up to the last that has words."""
-        shares = np.zeros(len(self._norms), np.float32)
-        (keep, add), square = _kernels(len(shares)), 0.0
+        """Return the score of each document number, up to the last that has words."""
+        size = len(self._norms)
+        scores, totals = np.zeros(size, np.float32), np.zeros(size, np.uint8)
+        count_term, add_term = _kernels(size)
+        square = 0.0
         for term, times in Counter(terms).items():
-            found = [keep(one) for one in pooled_postings(connection, self._sources, term)]
-            holding = sum(len(one.places) for one in found)
+            found = list(postings_of(connection, self._sources, term))
+            holding = sum(
+                count_term(totals[first:], places, counts, living)
+                for first, places, counts, living in found
+            )
             weight = math.log1p((self.documents - holding + 0.5) / (holding + 0.5)) * times
             square += weight * weight
-            for block, places, counts, _ in found:
-                here = slice(block * BLOCK, (block + 1) * BLOCK)
-                add(shares[here], self._norms[here], places, counts, weight)
-        shares /= np.float32(math.sqrt(square) or 1)
-        return shares
+            for first, places, _, _ in found:
+                add_term(scores[first:], self._norms[first:], totals[first:], places, weight)
+        scores /= np.float32(math.sqrt(square) or 1)
+        return scores
 
 
-def best_shares(shares: Floats, k: int, least: float = 0.0) -> Ints:
-    """Return the places of the k largest shares above 0 that reach ``least``, best first."""
-    places = np.flatnonzero(shares >= max(_bound(shares, k), np.float32(least)))
-    best: Ints = places[largest(shares[places], min(k, len(places)))]
+def largest_scores(scores: Floats, k: int, least: float = 0.0) -> Ints:
+    """Return the places of the k largest scores above 0 that reach ``least``, best first."""
+    places = np.flatnonzero(scores >= max(_bound(scores, k), np.float32(least)))
+    best: Ints = places[largest(scores[places], min(k, len(places)))]
     return best
 
 
-def _kernels(size: int) -> tuple[Callable[[Postings], Postings], Callable[..., None]]:
-    """Return what drops postings that do not count, and what adds up a term's postings.
+def _kernels(size: int) -> tuple[Callable[..., int], Callable[..., None]]:
+    """Return what counts a term's postings, and what adds them up.
 
     It is compiled code only where it pays to load it.
     """
     if size < _COMPILED_FROM:
-        return _keep_living, _add_term
-    from strop.search.word_kernels import add_term, keep_living
+        return _count_term, _add_term
+    from strop.search.word_kernels import add_term, count_term
 
-    def keep(postings: Postings) -> Postings:
-        block, places, counts, living = postings
-        if living is None:
-            return postings
-        return Postings(block, *keep_living(places, counts, living), None)
-
-    return keep, add_term
+    return count_term, add_term
 
 
-def _keep_living(postings: Postings) -> Postings:
-    block, places, counts, living = postings
-    if living is None:
-        return postings
-    which = living[places]
-    return Postings(block, places[which], counts[which], None)
+def _count_term(totals: Counts, places: Ints, counts: Counts, living: Flags | None) -> int:
+    """Add to how often documents have a term; return how many did not have it before."""
+    if living is not None:
+        which = living[places]
+        places, counts = places[which], counts[which]
+    before = totals[places]
+    totals[places] = np.minimum(before.astype(np.uint16) + counts, MOST)
+    return int((before == 0).sum())
 
 
-def _add_term(
-    shares: Floats,
-    norms: Floats,
-    places: NDArray[np.uint16],
-    counts: NDArray[np.uint8],
-    weight: float,
-) -> None:
-    """Add what a term gives to the documents of one block that have it."""
-    often = counts.astype(np.float32)
-    shares[places] += np.float32(weight) * often / (often + norms[places])
+def _add_term(scores: Floats, norms: Floats, totals: Counts, places: Ints, weight: float) -> None:
+    """Add what a term gives to the documents that have it, and set their totals to 0."""
+    often = totals[places].astype(np.float32)
+    scores[places] += np.float32(weight) * often / (often + norms[places])
+    totals[places] = 0
 
 
-def _bound(shares: Floats, k: int) -> np.float32:
-    """Return a value above 0 that at least k shares reach, or all above 0 do.
+def _bound(scores: Floats, k: int) -> np.float32:
+    """Return a value above 0 that at least k scores reach, or all above 0 do.
 
     The k-th of the first block: it spares sorting almost all of the others.
     """
-    first = shares[:BLOCK]
+    first = scores[:BLOCK]
     least = np.partition(first, len(first) - k)[len(first) - k] if k < len(first) else 0.0
     return max(np.float32(least), np.nextafter(np.float32(0), np.float32(1)))

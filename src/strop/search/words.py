@@ -22,7 +22,7 @@ from strop.methods import Method
 from strop.search.formula import LOWEST
 from strop.search.layout import Layout
 from strop.search.scoring import best_of, largest, score
-from strop.search.word_scores import WordScores, best_shares
+from strop.search.word_scores import WordScorer, largest_scores
 from strop.storage.word_reader import count_in_memory, load_source
 from strop.storage.words import TEXT
 from strop.types import Vectors
@@ -33,15 +33,18 @@ DEPTH = 1000
 """How many documents of each ranking a fusion looks at."""
 FIRST_DEPTH = 50
 """The least documents of the dense ranking that are looked at first, where words count."""
-_SCORED = 20
-"""So many times the depth of the dense ranking are scored because of their words."""
+_APPROXIMATE_DEPTH = 20
+"""The same where an approximate search ranks: its time grows with the depth."""
+_SCORED = 20, 1000
+"""So many times the depth of the dense ranking, and at least so many documents, are scored because
+of their words."""
 _RRF = 60
 """Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
 
 
 @dataclass(frozen=True)
-class QueryShares:
-    """How much of one query's words each document has, from 0 to 1."""
+class QueryWordScores:
+    """The word score of each document for one query, from 0 to 1."""
 
     by_number: Floats
     numbers: Ints
@@ -50,15 +53,15 @@ class QueryShares:
     """Whether these are all documents: some may wait for their vectors, or be filtered out."""
 
     def at(self, places: Ints) -> Floats:
-        """Return the shares of the documents at these places."""
-        shares: Floats = self.by_number[self.numbers[places]]
-        return shares
+        """Return the word scores of the documents at these places."""
+        scores: Floats = self.by_number[self.numbers[places]]
+        return scores
 
     def best(self, k: int, least: float = 0.0) -> Ints:
-        """Return the places of the k largest shares above 0, best first, that reach ``least``."""
+        """Return the places of the k largest scores above 0, best first, that reach ``least``."""
         if not self.whole:
-            return best_shares(self.by_number[self.numbers], k, least)
-        places: Ints = np.searchsorted(self.numbers, best_shares(self.by_number, k, least))
+            return largest_scores(self.by_number[self.numbers], k, least)
+        places: Ints = np.searchsorted(self.numbers, largest_scores(self.by_number, k, least))
         return places
 
 
@@ -68,27 +71,27 @@ class Words:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        scores: WordScores,
+        scorer: WordScorer,
         reading: Callable[[Sequence[str]], AbstractContextManager[sqlite3.Connection]],
         numbers: Ints,
     ) -> None:
-        """``reading`` some terms is a transaction in which they are as ``scores`` knows them.
+        """``reading`` some terms is a transaction in which they are as ``scorer`` knows them.
 
         ``numbers`` are those of the documents at each place.
         """
-        self._tokenizer, self._scores = tokenizer, scores
+        self._tokenizer, self._scorer = tokenizer, scorer
         self._reading, self._numbers = reading, numbers
 
-    def of(self, query: str) -> QueryShares:
-        """Return how much of the query's words each document has."""
+    def of(self, query: str) -> QueryWordScores:
+        """Return the word scores of a query."""
         terms = self._tokenizer.query(query)
         with self._reading(terms) as connection:
-            shares = self._scores.all(connection, terms)
-        whole = len(self._numbers) == self._scores.documents
-        return QueryShares(shares, self._numbers, whole)
+            scores = self._scorer.all(connection, terms)
+        whole = len(self._numbers) == self._scorer.documents
+        return QueryWordScores(scores, self._numbers, whole)
 
-    def share(self, query: str) -> Floats:
-        """Return how much of the query's words the document at each place has (size,)."""
+    def scores(self, query: str) -> Floats:
+        """Return the word score of the document at each place (size,)."""
         return self.of(query).at(np.arange(len(self._numbers)))
 
     def only(self, places: Ints) -> Words:
@@ -98,7 +101,7 @@ class Words:
         return part
 
     def rank(self, queries: Sequence[str], k: int) -> tuple[Floats, Ints]:
-        """Return the best k documents for each query: shares and places, (n, k).
+        """Return the best k documents for each query: word scores and places, (n, k).
 
         Documents that share no word with the query score 0 and come last.
         """
@@ -106,11 +109,11 @@ class Words:
         best = np.zeros((len(queries), k), np.float32)
         places = np.zeros((len(queries), k), np.int64)
         for at, query in enumerate(queries):
-            shares = self.of(query)
-            found = shares.best(k)
+            scores = self.of(query)
+            found = scores.best(k)
             if len(found) < k:
-                found = largest(shares.at(np.arange(len(self._numbers))), k)
-            places[at], best[at] = found, shares.at(found)
+                found = largest(scores.at(np.arange(len(self._numbers))), k)
+            places[at], best[at] = found, scores.at(found)
         return best, places
 
 
@@ -122,8 +125,8 @@ def count_words(texts: Iterable[str], tokenizer: Tokenizer | None = None) -> Wor
     given = list(texts)
     tokenizer = tokenizer or Tokenizer(detect_languages(given[:SAMPLE]))
     connection = count_in_memory(map(tokenizer.document, given))
-    scores = WordScores({TEXT: load_source(connection, TEXT)})
-    return Words(tokenizer, scores, lambda _: nullcontext(connection), np.arange(len(given)))
+    scorer = WordScorer({TEXT: load_source(connection, TEXT)})
+    return Words(tokenizer, scorer, lambda _: nullcontext(connection), np.arange(len(given)))
 
 
 def fuse(
@@ -164,33 +167,37 @@ def best_with_words(
     method: Method,
     k: int,
     approximate: Ranked | None = None,
+    sure: int | None = None,
 ) -> tuple[Floats, Ints]:
     """Return the best k documents by line (7): dense score + ``method.words`` * word score.
 
     ``query_vectors`` (n, dim) are as they are compared (``Layout.moved``). The dense ranking is
     followed to some depth. A document behind it scores at most its last score + ``method.words`` *
-    its own share, and the shares of all documents are known: those that can be among the best k are
-    scored. Where these are too many, the exact ranking is followed further. ``approximate`` is a
-    search that takes the place of the exact one: it is not followed further, because a document
-    missed then would need nearly the last dense score and nearly the largest share.
+    its own word score. The word scores of all documents are known: those documents that can be
+    among the best k are scored. Where these are too many, the exact ranking is followed further.
+    ``approximate`` is a search that takes the place of the exact one. It is not followed further: a
+    document missed then would need nearly the last dense score and nearly the largest word score.
+    Only the best ``sure`` are looked for in this way, the others are the best of those scored.
     """
     size, k = layout.size, min(k, layout.size)
+    sure = min(sure or k, k)
     best = np.zeros((len(queries), k), np.float32)
     places = np.zeros((len(queries), k), np.int64)
     if layout.small:  # all are scored
         for at, dense in enumerate(score(query_vectors, layout.fetched, method) if k else ()):
-            total = dense + np.float32(method.words) * words.share(queries[at])
+            total = dense + np.float32(method.words) * words.scores(queries[at])
             places[at] = largest(total, k)
             best[at] = total[places[at]]
         return best, places
-    left, depth = np.arange(len(queries) if k else 0), min(size, first_depth(k))
+    depth = first_depth(k) if approximate is None else max(_APPROXIMATE_DEPTH, 2 * k)
+    left, depth = np.arange(len(queries) if k else 0), min(size, depth)
     while len(left):
         scores, ranked = (approximate or layout.scan)(query_vectors[left], method, depth)
-        undecided = []
+        undecided, most = [], max(_SCORED[0] * depth, _SCORED[1])
         for row, at in enumerate(left.tolist()):
-            dense, shares = (scores[row], ranked[row]), words.of(queries[at])
+            dense, word_scores = (scores[row], ranked[row]), words.of(queries[at])
             best[at], places[at], missed = _unite(
-                layout, query_vectors[at], dense, shares, method, k, _SCORED * depth
+                layout, query_vectors[at], dense, word_scores, method, (sure, k), most
             )
             if missed and approximate is None and depth < size:
                 undecided.append(at)
@@ -202,33 +209,35 @@ def _unite(
     layout: Layout,
     query_vector: Vectors,
     dense: tuple[Floats, Ints],
-    shares: QueryShares,
+    word_scores: QueryWordScores,
     method: Method,
-    k: int,
+    wanted: tuple[int, int],
     most: int,
 ) -> tuple[Floats, Ints, bool]:
-    """Return the best k with words, of the documents of a dense ranking and others.
+    """Return the best with words, of the documents of a dense ranking and others.
 
-    Of the others, at most about ``most`` are scored; tells whether more could be among the best.
+    ``wanted`` is how many must be right, and how many to return. Of the others, at most about
+    ``most`` are scored; tells whether more could be among those that must be right.
     """
+    sure, k = wanted
     exact = method if method.sharpens else replace(method, alpha=0.0, weighting="softmax")
     weight, (known, found) = np.float32(method.words), dense
-    total = known + weight * shares.at(found)
+    total = known + weight * word_scores.at(found)
     last = float(known[-1])
 
     def add(others: Ints) -> None:
         nonlocal total, found
         others = np.setdiff1d(others, found)
-        scores = layout.rescore(query_vector, others, exact) + weight * shares.at(others)
+        scores = layout.rescore(query_vector, others, exact) + weight * word_scores.at(others)
         total, found = np.concatenate([total, scores]), np.concatenate([found, others])
 
     def least() -> float:
-        """Return the share that a document behind the ranking needs to be among the best k."""
-        best = float(best_of(total, found, k)[0][-1])
+        """Return the word score that a document behind the ranking needs to be among the best."""
+        best = float(best_of(total, found, sure)[0][-1])
         return (best - last) / float(weight)
 
-    add(shares.best(len(known)))
-    others = shares.best(most + 1, least())
+    add(word_scores.best(len(known)))
+    others = word_scores.best(most + 1, least())
     add(others[:most])
-    missed = len(others) > most and bool(shares.at(others[most:])[0] >= least())
+    missed = len(others) > most and bool(word_scores.at(others[most:])[0] >= least())
     return *best_of(total, found, k), missed

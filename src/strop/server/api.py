@@ -139,33 +139,35 @@ def usable_methods(service: Service) -> list[str]:
             service.collection.method(name)
         except BadInput:
             continue
-        if method.expanded is None:
+        if method.augmented is None:
             usable.append(name)
     return usable
 
 
 async def get_sets(service: Service, _: Request, __: None) -> dict[str, Any]:
     """Return the query sets."""
-    about: Mapping[str, Mapping[str, Any]] = (await service.read(service.collection.info))["sets"]
-    return {
-        "sets": [
-            {"name": name, **{key: of[key] for key in ("source", "documents", "queries")}}
-            for name, of in about.items()
-        ]
-    }
+    return {"sets": await service.read(set_values, service)}
+
+
+def set_values(service: Service) -> list[dict[str, Any]]:
+    """Return the query sets as JSON values."""
+    about: Mapping[str, Mapping[str, Any]] = service.collection.info()["sets"]
+    return [
+        {"name": name, **{key: of.get(key) for key in ("source", "documents", "queries")}}
+        for name, of in about.items()
+    ]
 
 
 async def post_eval(service: Service, _: Request, asked: models.EvalRequest) -> dict[str, Any]:
     """Compare methods on labelled queries."""
-    index = service.writable()
     dataset = Dataset("the request", asked.queries, asked.qrels)
     if unlabelled := asked.qrels.keys() - asked.queries.keys():
         raise Refused(400, f"qrels name the query {min(unlabelled)!r}, which queries does not have")
     for name in asked.methods:
-        if (await service.read(index.method, name)).expanded is not None:
+        if (await service.read(service.collection.method, name)).augmented is not None:
             raise Refused(400, f"{name} embeds all documents again: run strop eval instead")
     report = await service.measure(
-        evaluate, index, dataset, asked.methods, measures=tuple(asked.measures)
+        evaluate, service.collection, dataset, asked.methods, measures=tuple(asked.measures)
     )
     return report.to_json(asked.per_query)
 
@@ -194,18 +196,18 @@ OPERATIONS = [
     Operation("GET", "/documents/{id:path}", get_document, "Read a document", "Documents",
               reply=models.DocumentModel, errors=(404,)),
     Operation("PUT", "/documents/{id:path}", put_document, "Add or replace a document", "Documents",
-              "write", models.DocumentBody, models.Changes, (403, 409, 501), created=True),
+              "write", models.DocumentBody, models.Changes, (403, 405, 409), created=True),
     Operation("DELETE", "/documents/{id:path}", delete_document, "Remove a document", "Documents",
-              "write", None, models.Deleted, (403, 404, 409, 501)),
+              "write", None, models.Deleted, (403, 404, 405, 409)),
     Operation("POST", "/documents", add_documents, "Add or replace documents", "Documents",
-              "write", models.BulkRequest, models.Changes, (403, 409, 501)),
+              "write", models.BulkRequest, models.Changes, (403, 405, 409)),
     Operation("POST", "/documents/delete", delete_documents, "Remove documents", "Documents",
-              "write", models.DeleteRequest, models.Deleted, (403, 404, 409, 501)),
+              "write", models.DeleteRequest, models.Deleted, (403, 404, 405, 409)),
     Operation("GET", "/info", get_info, "What the collection holds", "Collection",
               reply=models.Info),
     Operation("GET", "/sets", get_sets, "Its query sets", "Collection", reply=models.Sets),
     Operation("POST", "/eval", post_eval, "Compare methods on labelled queries", "Collection",
-              body=models.EvalRequest, reply=models.EvalReply, errors=(501,)),
+              body=models.EvalRequest, reply=models.EvalReply),
     Operation("GET", "/health", get_health, "Whether the process answers", "Server", "open",
               reply=models.Status),
     Operation("GET", "/ready", get_ready, "Whether searches are answered", "Server", "open",

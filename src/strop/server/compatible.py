@@ -47,7 +47,7 @@ async def embeddings(
 def _embed(service: Service, texts: Sequence[str], kind: Kind) -> Vectors:
     if kind == "query":
         return service.collection.embed_queries(list(texts))
-    return service.writable().embedder.embed(list(texts), kind)
+    return service.collection.embedder.embed(list(texts), kind)
 
 
 def _encoded(row: Vectors, encoding: str) -> Any:
@@ -164,9 +164,8 @@ def _scores_of_texts(
     if method.bm25 != "no":
         raise Refused(400, f"{method.name} ranks documents of the index: give ids, or use sharp")
     parts = [title_and_sentences("", text) if method.weighting != "none" else [] for text in texts]
-    kind: Kind = "document" if service.index is not None else "query"
     flat = [*texts, *(part for of in parts for part in of)]
-    rows = _embed(service, flat, kind)
+    rows = _embed(service, flat, "document")
     q = service.collection.embed_queries(query)[0]
     scores, at = [], len(texts)
     for text, of in enumerate(parts):
@@ -177,7 +176,7 @@ def _scores_of_texts(
 
 OPERATIONS = [
     Operation("POST", "/v1/embeddings", embeddings, "Embed texts (OpenAI's form)", "Compatible",
-              body=models.EmbeddingsRequest, reply=models.EmbeddingsReply, errors=(501,)),
+              body=models.EmbeddingsRequest, reply=models.EmbeddingsReply),
     Operation("POST", "/v1/vector_stores/{id}/search", store_search,
               "Search a vector store (OpenAI's form)", "Compatible",
               body=models.StoreRequest, reply=models.StoreReply, errors=(404,)),

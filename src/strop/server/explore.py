@@ -1,12 +1,12 @@
 """What the page shows beyond a search: the terms of the formula, one document, a map, the corpus.
 
-These look inside an index folder; a published copy has the search only.
+A published copy has no references, no neighbours and no replies: these parts are empty there.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,18 +14,18 @@ import numpy as np
 from pydantic import Field
 from starlette.requests import Request
 
-from strop.common.arrays import Floats, Ints
+from strop.common.arrays import Floats
 from strop.errors import BadInput
 from strop.index import Index
 from strop.lm.prices import price
 from strop.methods import METHODS, Method
-from strop.search.searcher import Folder
-from strop.search.views import View
-from strop.server.api import document_value
+from strop.server.api import document_value, set_values
+from strop.server.errors import Refused
 from strop.server.models import Id, Name, Query, Reply
 from strop.server.models import Request as Body
 from strop.server.routes import Operation
 from strop.server.service import Service
+from strop.types import Collection
 
 _GRAMS = 400_000
 """Gram values in a reply, 4 bytes each; documents beyond are left out."""
@@ -33,6 +33,8 @@ _SNIPPET = 280
 _LOOKED_AT = 5000
 _ALIKE = 0.98
 _SHOWN = 12
+_WITH_REFERENCES, _WITH_QUERIES = 5, 10
+"""So many of the first documents of a map are drawn with their references, and their queries."""
 
 
 class CandidatesRequest(Body):
@@ -108,52 +110,48 @@ class GenerationReply(Reply):
 
 async def candidates(service: Service, _: Request, asked: CandidatesRequest) -> dict[str, Any]:
     """Send the terms of the formula for the documents that any setting may rank high."""
-    return await service.read(_candidates, service.writable(), asked)
+    return await service.read(_candidates, service, asked)
 
 
-def _candidates(index: Index, asked: CandidatesRequest) -> dict[str, Any]:
-    default = index.method()
+def _candidates(service: Service, asked: CandidatesRequest) -> dict[str, Any]:
+    collection = service.collection
+    default = collection.method()
     sharp = METHODS["trad"]
     if default.weighting == "softmax":  # the browser has the formula, not these two
         sharp = replace(default, whiten=0.0, feedback=0.0)
-    with index.catalog.reading():
-        ids: dict[str, None] = {}
-        methods = [default, METHODS["trad"], METHODS["bm25"]]
+    fields = ("id", "title", "text", "metadata", "chunk")
+    by_chunk: dict[str, Any] = {} if service.index is None else {"chunks": True}
+    with service.steady():
         ranked = [
-            index.search(asked.query, asked.k, method, where=asked.where, fields=()).ids[0].tolist()
-            for method in methods
+            collection.search(
+                asked.query, asked.k, method, where=asked.where, fields=fields, **by_chunk
+            )[0]
+            for method in (default, METHODS["trad"], METHODS["bm25"])
         ]
-        for same_rank in zip(*ranked, strict=True):
-            ids |= dict.fromkeys(same_rank)
-        view = index.searcher.views.of(sharp)
-        chosen = list(ids)[: asked.k]
-        documents = [index.get(id_) for id_ in chosen]
-        places = _places(index, view, chosen)
-        words = index.searcher.views.words(sharp)
-        fetched = Folder(view.layout, None, words).fetch(places, [asked.query], sharp)
-    q = index.embed_queries(asked.query)[0]
-    own, along, grams = fetched.gram
-    rows, used, begin = [], 0, 0
-    for at, count in enumerate(fetched.counts.tolist()):
-        used += count * count
-        if used > _GRAMS and at:
+        found = {hit.id: hit for same_rank in zip(*ranked, strict=True) for hit in same_rank}
+        chosen = list(found.values())[: asked.k]
+        terms = collection.terms([hit.id for hit in chosen], asked.query, sharp) if chosen else []
+    q = collection.embed_queries(asked.query)[0]
+    rows: list[dict[str, Any]] = []
+    used = 0
+    for hit, of in zip(chosen, terms, strict=True):
+        used += len(of.queries) ** 2
+        if used > _GRAMS and rows:
             break
-        sims = fetched.queries[begin : begin + count] @ q
-        begin += count
         rows.append(
             {
-                "id": documents[at].id, "title": documents[at].title,
-                "text": documents[at].text[:_SNIPPET], "metadata": dict(documents[at].metadata),
-                "t": float(fetched.documents[at] @ q), "dd": float(own[at]),
-                "share": float(fetched.shares[0, at]) if fetched.shares is not None else 0.0,
-                "s": _packed(sims), "u": _packed(along[at, :count]),
-                "g": _packed(grams[at, :count, :count]),
+                "id": hit.id, "document": hit.chunk.document if hit.chunk else hit.id,
+                "title": hit.title, "text": hit.text[:_SNIPPET], "metadata": dict(hit.metadata),
+                "t": float(of.vector @ q), "dd": float(of.vector @ of.vector),
+                "words": of.word_score,
+                "s": _packed(of.queries @ q), "u": _packed(of.queries @ of.vector),
+                "g": _packed(of.queries @ of.queries.T),
             }
         )  # fmt: skip
     return {
         "defaults": {key: getattr(default, key) for key in ("alpha", "temperature", "words")},
         "candidates": rows,
-        "total": len(index),
+        "total": len(collection),
     }
 
 
@@ -161,67 +159,56 @@ def _packed(values: Floats) -> str:
     return base64.b64encode(np.ascontiguousarray(values, "<f4").tobytes()).decode()
 
 
-def _places(index: Index, view: View, ids: Sequence[str]) -> Ints:
-    numbers = np.array([index.catalog.documents.number_of(id_) for id_ in ids], np.int64)
-    return np.searchsorted(view.snapshot.numbers, numbers)
-
-
 # -- one document ---------------------------------------------------------------------------------
 
 
 async def detail(service: Service, _: Request, asked: DetailRequest) -> dict[str, Any]:
     """Return a document with its queries, their weights and its references."""
-    value = await service.read(document_value, service, asked.id)
-    return {"document": value} | await service.read(_detail, service.writable(), asked)
+    return await service.read(_detail, service, asked)
 
 
-def _detail(index: Index, asked: DetailRequest) -> dict[str, Any]:
-    explanation = None
-    if asked.query is not None:
-        try:
-            explanation = asdict(index.explain(asked.query, asked.id, asked.method))
-        except BadInput:  # plain methods have nothing to explain
-            explanation = None
-    return {
-        "explanation": explanation,
-        "queries": index.queries_of(asked.id),
-        "references": _references(index, asked.id),
-    }
+def _detail(service: Service, asked: DetailRequest) -> dict[str, Any]:
+    with service.steady():
+        document = document_value(service, asked.id)
+        explanation = None
+        if asked.query is not None:
+            with suppress(BadInput):  # plain methods have nothing to explain
+                explained = service.collection.explain(asked.query, asked.id, asked.method)
+                explanation = asdict(explained)
+        return {
+            "document": document,
+            "explanation": explanation,
+            "queries": service.collection.queries_of(asked.id),
+            "references": _references(service, asked.id),
+        }
 
 
-def _references(index: Index, id_: str) -> list[dict[str, Any]]:
+def _references(service: Service, id_: str) -> list[dict[str, Any]]:
     """Return the references, each with the stored query that best tells the document from it."""
-    selected = index.references_of(id_)
-    names = index.query_sets()
-    if selected is None:
+    selected = service.references_of(id_)
+    if not selected:
         return []
-    method = Method("page", sets=tuple(names)) if names else METHODS["trad"]
-    with index.catalog.reading():
-        view = index.searcher.views.of(method)
-        ids = [id_, *(reference.id for reference in selected.references)]
-        own, *others = _places(index, view, ids).tolist()
-        rows = view.layout.queries(own)
-        number = int(view.snapshot.numbers[own])
-        texts = [
-            text
-            for name in view.names
-            for text in index.searcher.views.texts_of(index.searcher.require(name), number)
-        ]
-        titles = [index.get(one).title or one for one in ids[1:]]
-        vectors = [view.layout.document(place) for place in (own, *others)]
+    ids = [reference.id for reference in selected]
+    own, *others = service.collection.terms([id_, *ids], "", _all_sets(service.collection))
     found = []
-    for reference, title, vector in zip(selected.references, titles, vectors[1:], strict=True):
-        apart = rows @ (vectors[0] - vector) if len(rows) and len(rows) == len(texts) else None
-        best = int(np.argmax(apart)) if apart is not None else 0
+    for reference, other in zip(selected, others, strict=True):
+        apart = own.queries @ (own.vector - other.vector)
+        best = int(np.argmax(apart)) if len(apart) else None
+        title = service.collection.get(reference.id).title or reference.id
         found.append(
             {
                 "id": reference.id, "title": title, "similarity": reference.similarity,
                 "cluster_size": reference.cluster_size,
-                "query": texts[best] if apart is not None else None,
-                "margin": float(apart[best]) if apart is not None else None,
+                "query": None if best is None else own.texts[best][1],
+                "margin": None if best is None else float(apart[best]),
             }
         )  # fmt: skip
     return found
+
+
+def _all_sets(collection: Collection) -> Method:
+    names = collection.query_sets()
+    return Method("page", sets=tuple(names)) if names else METHODS["trad"]
 
 
 # -- the map --------------------------------------------------------------------------------------
@@ -229,38 +216,28 @@ def _references(index: Index, id_: str) -> list[dict[str, Any]]:
 
 async def map_(service: Service, _: Request, asked: MapRequest) -> dict[str, Any]:
     """Return the query's neighbourhood as points in the plane."""
-    return await service.read(_map, service.writable(), asked)
+    return await service.read(_map, service, asked)
 
 
-def _map(index: Index, asked: MapRequest) -> dict[str, Any]:
-    names = index.query_sets()
-    method = Method("page", sets=tuple(names)) if names else METHODS["trad"]
-    q = index.embed_queries(asked.query)[0]
+def _map(service: Service, asked: MapRequest) -> dict[str, Any]:
+    collection = service.collection
+    q = collection.embed_queries(asked.query)[0]
     points: list[dict[str, Any]] = [{"kind": "query", "label": asked.query, "id": None}]
     vectors = [q]
-    with index.catalog.reading():
-        view = index.searcher.views.of(method)
-        shown = [*asked.ids]
-        for id_ in asked.ids[:5]:
-            selected = index.references_of(id_)
-            shown += [one.id for one in selected.references] if selected else []
-        for id_, place in zip(dict.fromkeys(shown), _places(index, view, [*dict.fromkeys(shown)]),
-                              strict=True):  # fmt: skip
-            title = index.get(id_).title or id_
-            kind = "document" if id_ in asked.ids else "reference"
-            points.append({"kind": kind, "label": title, "id": id_})
-            vectors.append(view.layout.document(int(place)))
-            if kind == "document" and asked.ids.index(id_) < 10:
-                number = int(view.snapshot.numbers[place])
-                texts = [
-                    text
-                    for name in view.names
-                    for text in index.searcher.views.texts_of(index.searcher.require(name), number)
-                ]
-                rows = view.layout.queries(int(place))
-                for at in np.argsort(-(rows @ q))[:4].tolist():
-                    points.append({"kind": "sentence", "label": texts[at], "id": id_})
-                    vectors.append(rows[at])
+    with service.steady():
+        given = list(dict.fromkeys(asked.ids))
+        near = [one.id for id_ in given[:_WITH_REFERENCES] for one in service.references_of(id_)]
+        shown = list(dict.fromkeys([*given, *near]))
+        terms = collection.terms(shown, "", _all_sets(collection))
+        titles = [collection.get(id_).title or id_ for id_ in shown]
+    for at, (id_, title, of) in enumerate(zip(shown, titles, terms, strict=True)):
+        kind = "document" if at < len(given) else "reference"
+        points.append({"kind": kind, "label": title, "id": id_})
+        vectors.append(of.vector)
+        if at < min(len(given), _WITH_QUERIES):
+            for best in np.argsort(-(of.queries @ q))[:4].tolist():
+                points.append({"kind": "sentence", "label": of.texts[best][1], "id": id_})
+                vectors.append(of.queries[best])
     matrix = np.array(vectors, np.float64)
     matrix -= matrix.mean(axis=0)
     left, sizes, _ = np.linalg.svd(matrix, full_matrices=False)
@@ -276,11 +253,17 @@ def _map(index: Index, asked: MapRequest) -> dict[str, Any]:
 
 async def collection(service: Service, _: Request, __: None) -> dict[str, Any]:
     """Return what there is to know about the corpus before searching it."""
-    return await service.measure(_collection, service.writable())
+    return await service.measure(_collection, service)
 
 
-def _collection(index: Index) -> dict[str, Any]:
-    about = index.info()
+def _collection(service: Service) -> dict[str, Any]:
+    index = service.index
+    if index is None:  # a copy is made for searching
+        empty: dict[str, list[Any]] = {"fields": [], "hubs": [], "alike": [], "isolated": []}
+        return {
+            "documents": len(service.collection), "sets": set_values(service), "looked_at": 0,
+            **empty,
+        }  # fmt: skip
     sets = [
         {
             "name": one.name, "source": one.source, "documents": one.lists,
@@ -305,7 +288,7 @@ def _collection(index: Index) -> dict[str, Any]:
     wanted = {*hubs.tolist(), *isolated, *(n for pair in alike[:_SHOWN] for n in pair[:2])}
     ids = index.catalog.documents.ids_of(sorted(wanted))
     return {
-        "documents": about["documents"], "sets": sets, "looked_at": len(numbers),
+        "documents": len(index), "sets": sets, "looked_at": len(numbers),
         "fields": index.catalog.facets.field_names()[:50],
         "hubs": [
             {"id": ids[n], "neighbor_of": int(counts[n])}
@@ -320,12 +303,16 @@ def _collection(index: Index) -> dict[str, Any]:
 
 
 def _contrast(index: Index, name: str, source: str) -> float | None:
-    return None if source == "expanded" else index.searcher.contrast_rate(name)
+    return None if source == "augmented" else index.searcher.contrast_rate(name)
 
 
 async def generation(service: Service, _: Request, __: None) -> dict[str, Any]:
     """Return what language models have written, what it cost and what failed."""
-    return await service.read(_generation, service.writable())
+    if service.index is None:
+        raise Refused(
+            404, f"{service.name} is a published copy: its index folder keeps the replies"
+        )
+    return await service.read(_generation, service.index)
 
 
 def _generation(index: Index) -> dict[str, Any]:
@@ -341,13 +328,13 @@ def _generation(index: Index) -> dict[str, Any]:
 
 OPERATIONS = [
     Operation("POST", "/explore/candidates", candidates, "The formula's terms for candidates",
-              "Explore", body=CandidatesRequest, reply=CandidatesReply, errors=(501,)),
+              "Explore", body=CandidatesRequest, reply=CandidatesReply),
     Operation("POST", "/explore/document", detail, "A document seen from a query", "Explore",
-              body=DetailRequest, reply=DetailReply, errors=(404, 501)),
+              body=DetailRequest, reply=DetailReply, errors=(404,)),
     Operation("POST", "/explore/map", map_, "The query's neighbourhood in the plane", "Explore",
-              body=MapRequest, reply=MapReply, errors=(501,)),
+              body=MapRequest, reply=MapReply),
     Operation("GET", "/explore/collection", collection, "Coverage, hubs, near-duplicates",
-              "Explore", reply=CollectionReply, errors=(501,)),
+              "Explore", reply=CollectionReply),
     Operation("GET", "/explore/generation", generation, "What language models have written",
-              "Explore", reply=GenerationReply, errors=(501,)),
+              "Explore", reply=GenerationReply, errors=(404,)),
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from strop.server.settings import LIMITS
 
-HitField = Literal["id", "score", "title", "text", "metadata", "passage"]
+HitField = Literal["id", "score", "title", "text", "metadata", "passage", "chunk"]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 Query = Annotated[str, StringConstraints(min_length=1, max_length=100_000)]
@@ -116,6 +116,7 @@ class Hit(Reply):
     text: str | None = None
     metadata: dict[str, Any] | None = None
     passage: Passage | None = None
+    chunk: dict[str, Any] | None = Field(None, description="What was found, of a document cut.")
     explanation: Explanation | None = None
 
 
@@ -178,7 +179,7 @@ class Set(Reply):
 
     name: str
     source: str
-    documents: int
+    documents: int | None = Field(description="How many have queries; null where not known.")
     queries: int
 
 
@@ -251,7 +252,7 @@ class EmbeddingsRequest(Foreign):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
     input_type: Literal["query", "document"] = Field(
-        "query", description="How the text is embedded; documents only where the index is a folder."
+        "query", description="How the text is embedded."
     )
 
 

@@ -19,10 +19,10 @@ _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _MEANING = {
     400: "A value that cannot be used", 401: "No key, or one that is not known",
     403: "The key or the origin may not do this", 404: "No such document or store",
-    408: "The body did not arrive in time", 409: "Another process writes",
-    413: "The body is too large", 415: "The body is not JSON", 421: "An unknown Host",
-    422: "A body that does not fit the model", 429: "Too many requests at the same time",
-    501: "A published copy cannot do this", 503: "Not ready", 504: "It took too long",
+    405: "A published copy is not written to", 408: "The body did not arrive in time",
+    409: "Another process writes", 413: "The body is too large", 415: "The body is not JSON",
+    421: "An unknown Host", 422: "A body that does not fit the model",
+    429: "Too many requests at the same time", 503: "Not ready", 504: "It took too long",
 }  # fmt: skip
 
 

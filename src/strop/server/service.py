@@ -6,16 +6,18 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from strop.errors import IndexBusy
+from strop.errors import BadInput, IndexBusy
 from strop.index import Index
 from strop.server.batching import Batcher, Options
 from strop.server.errors import Refused
 from strop.server.metrics import Metrics
 from strop.server.settings import Limits
+from strop.storage.references import Reference
 from strop.types import Collection, Hit
 
 T = TypeVar("T")
@@ -46,7 +48,7 @@ class Service:
         """Return the index folder, or refuse: a published copy is written by its publisher."""
         if self.index is None:
             raise Refused(
-                501, f"{self.name} is a published copy: change its index folder and publish again"
+                405, f"{self.name} is a published copy: change its index folder and publish again"
             )
         return self.index
 
@@ -58,9 +60,8 @@ class Service:
         self.collection.close()
 
     def public(self, message: str) -> str:
-        """Return a message without the folder's path, which is not the client's business."""
-        folder = str(self.index.path) if self.index is not None else ""
-        return message.replace(folder, self.name) if folder else message
+        """Return a message without the collection's place, which is not the client's business."""
+        return message.replace(str(self.collection.path), self.name)
 
     # -- work in threads ----------------------------------------------------------------------
 
@@ -106,19 +107,35 @@ class Service:
     def warm_up(self) -> None:
         """Load the embedder and compile what searches need; a server is ready after that.
 
-        One query and several take different ways, and so do words and vectors. The first time on
-        a machine compiling takes half a minute: no user should wait for that.
+        One query and several take different ways, and so do words and vectors, candidates and all
+        documents. The first time on a machine compiling each takes up to half a minute: no user
+        should wait for that.
         """
         self.collection.embed_queries("warm up")
-        if len(self.collection):
-            for method in (None, "trad", "trad:words=1", "bm25"):
+        ways = [(None, False), ("trad", False), ("trad:words=1", False), ("bm25", False),
+                (None, True), ("trad", True), ("maxsim", True)]  # fmt: skip
+        for method, exact in ways if len(self.collection) else ():
+            with suppress(BadInput):  # without query sets there is no maxsim
                 for queries in (["warm up"], ["warm up"], [f"warm up {n}" for n in range(16)]):
-                    self.collection.search(queries, 10, method)
+                    self.collection.search(queries, 10, method, exact=exact)
         self.ready = True
 
-    def version(self) -> int | None:
-        """Return the number of commits to the index so far, None of a published copy."""
-        return None if self.index is None else self.index.catalog.settings.number("version")
+    def version(self) -> int:
+        """Return the number of commits to the index so far, of a copy until it was published."""
+        if self.index is None:
+            return int(self.collection.info()["version"])
+        return self.index.catalog.settings.number("version")
+
+    def steady(self) -> AbstractContextManager[object]:
+        """Keep what is read in the block of one moment, where the collection is a folder."""
+        return nullcontext() if self.index is None else self.index.catalog.reading()
+
+    def references_of(self, id_: str) -> Sequence[Reference]:
+        """Return a document's references; none where none were chosen, or in a copy."""
+        with suppress(BadInput):  # a document of several chunks has none of its own
+            selected = None if self.index is None else self.index.references_of(id_)
+            return selected.references if selected else ()
+        return ()
 
 
 def name_of(collection: str) -> str:

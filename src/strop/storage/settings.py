@@ -83,14 +83,14 @@ class Settings:
 
     def sidecar(self, kind: str) -> str | None:
         """Return the name of the sidecar of a kind that counts, None if there is none."""
-        return self._sidecars(_SIDECAR + kind).get(kind)
+        return self._sidecars("=", _SIDECAR + kind).get(kind)
 
     def sidecars(self) -> dict[str, str]:
         """Return the names of all sidecars that count, by kind."""
-        return self._sidecars(_SIDECAR + "*")
+        return self._sidecars("GLOB", _SIDECAR + "*")
 
-    def _sidecars(self, pattern: str) -> dict[str, str]:
-        rows = self._database.rows("SELECT key, value FROM meta WHERE key GLOB ?", (pattern,))
+    def _sidecars(self, compared: str, key: str) -> dict[str, str]:
+        rows = self._database.rows(f"SELECT key, value FROM meta WHERE key {compared} ?", (key,))
         for key, name in rows:
             if not isinstance(name, str) or not _SIDECAR_NAME.fullmatch(name):
                 raise IndexDamaged(

@@ -140,7 +140,7 @@ class WordIndex:
                 counts = known.texts, known.words, having.tolist()
                 if counts != (len(numbers), int(known.entries[1].sum()), numbers):
                     problems.append(f"the words of {_named(source)} are not those of its texts")
-                for segment, _ in known.segments:
+                for segment, _ in known.segments.values():
                     if rows_of(connection, segment.segment).sum != segment.sum:
                         problems.append(f"words of {_named(source)} are not what was written")
             (lost,) = connection.execute(

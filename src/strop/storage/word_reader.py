@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +14,6 @@ from strop.storage.words import (
     BLOCK,
     CHUNK,
     EVERYWHERE,
-    MOST,
     TEXT,
     WORD_TABLES,
     Counts,
@@ -33,13 +30,13 @@ _MOST_CHUNKS = 2**32 // CHUNK
 
 
 class Postings(NamedTuple):
-    """Which documents of a block have a term: places, ascending, and how often.
+    """Which documents have a term: ``first`` + each of ``places``, ascending, and how often.
 
     Where ``living`` is given, places that it has False for do not count.
     """
 
-    block: int
-    places: Places
+    first: int
+    places: Places | Ints
     counts: Counts
     living: Flags | None
 
@@ -58,8 +55,8 @@ class SourceWords:
     entries: Lengths
     changed: Ints
     """The generation in which each chunk changed last."""
-    segments: Sequence[tuple[Segment, Flags | None]]
-    """With the places that count, None if all do."""
+    segments: Mapping[int, tuple[Segment, Flags | None]]
+    """By their ids, with the places that count, None if all do."""
 
 
 def load_source(
@@ -90,11 +87,16 @@ def load_source(
     read = np.frombuffer(b"".join([blob for _, _, blob in rows]), "<u4")
     entries.reshape(2, size, CHUNK)[:, chunks] = read.reshape(-1, 2, CHUNK).swapaxes(0, 1)
     changed[chunks] = [at for _, at, _ in rows]
-    segments = [(one, _living(one, entries[0], changed)) for one in segments_of(connection, source)]
+    segments = {
+        one.segment: (one, _living(one, entries[0], changed, before if since >= 0 else None))
+        for one in segments_of(connection, source)
+    }
     return SourceWords(generation, texts, words, entries, changed, segments)
 
 
-def _living(segment: Segment, generations: Lengths, changed: Ints) -> Flags | None:
+def _living(
+    segment: Segment, generations: Lengths, changed: Ints, before: SourceWords | None
+) -> Flags | None:
     """Return which places of a segment count, None if all do."""
     if segment.block == EVERYWHERE:
         own = generations[segment.numbers]
@@ -102,8 +104,11 @@ def _living(segment: Segment, generations: Lengths, changed: Ints) -> Flags | No
         first = segment.block * BLOCK
         if not 0 <= first < len(generations):
             raise ValueError(f"words of an impossible block {segment.block}")
-        if (changed[first // CHUNK : (first + BLOCK) // CHUNK] <= segment.generation).all():
+        last_change = int(changed[first // CHUNK : (first + BLOCK) // CHUNK].max())
+        if last_change <= segment.generation:
             return None
+        if before is not None and last_change <= before.generation:
+            return before.segments[segment.segment][1]
         own = np.zeros(BLOCK, np.uint32)
         here = generations[first : first + BLOCK]
         own[: len(here)] = here
@@ -112,65 +117,25 @@ def _living(segment: Segment, generations: Lengths, changed: Ints) -> Flags | No
 
 
 def postings_of(
-    connection: sqlite3.Connection, source: SourceWords, term: str
-) -> Iterator[Postings]:
-    """Yield the postings of a term, of texts that count; each text once."""
-    named: list[tuple[Ints, Counts]] = []
-    for segment, living in source.segments:
-        row = connection.execute(
-            "SELECT postings FROM word_postings WHERE segment = ? AND term = ?",
-            (segment.segment, term),
-        ).fetchone()
-        if row is None:
-            continue
-        places, counts = unpack(row[0])
-        if segment.block != EVERYWHERE:
-            yield Postings(segment.block, places, counts, living)
-            continue
-        if living is not None:
-            which = living[places]
-            places, counts = places[which], counts[which]
-        named.append((segment.numbers[places], counts))
-    if named:
-        yield from _by_block(named)
-
-
-def _by_block(named: list[tuple[Ints, Counts]]) -> Iterator[Postings]:
-    """Yield the postings of segments that name their documents, one for each block."""
-    numbers = np.concatenate([numbers for numbers, _ in named])
-    order = np.argsort(numbers)
-    numbers, counts = numbers[order], np.concatenate([counts for _, counts in named])[order]
-    blocks = numbers // BLOCK
-    edges = np.flatnonzero(np.diff(blocks, prepend=-1)).tolist()
-    for first, behind in pairwise([*edges, len(numbers)]):
-        places = (numbers[first:behind] % BLOCK).astype(np.uint16)
-        yield Postings(int(blocks[first]), places, counts[first:behind], None)
-
-
-def pooled_postings(
     connection: sqlite3.Connection, sources: Mapping[int, SourceWords], term: str
 ) -> Iterator[Postings]:
-    """Yield the postings of a term, counted over several sources; each document once."""
-    if len(sources) == 1:
-        (source,) = sources.values()
-        yield from postings_of(connection, source, term)
-        return
-    blocks: dict[int, list[Postings]] = defaultdict(list)
-    for source in sources.values():
-        for postings in postings_of(connection, source, term):
-            blocks[postings.block].append(postings)
-    for block, parts in blocks.items():
-        if len(parts) == 1:
-            yield parts[0]
-            continue
-        total = np.zeros(BLOCK, np.uint8)
-        for _, places, counts, living in parts:
+    """Yield the postings of a term, of texts that count; each text of a source once."""
+    for source, known in sources.items():
+        rows = connection.execute(
+            "SELECT segment, postings FROM word_segments CROSS JOIN word_postings USING (segment)"
+            " WHERE source = ? AND term = ?",
+            (source, term),
+        )
+        for id_, blob in rows:
+            segment, living = known.segments[id_]
+            places, counts = unpack(blob)
+            if segment.block != EVERYWHERE:
+                yield Postings(segment.block * BLOCK, places, counts, living)
+                continue
             if living is not None:
-                counts = counts[living[places]]
-                places = places[living[places]]
-            total[places] = np.minimum(total[places].astype(np.uint16) + counts, MOST)
-        having = np.flatnonzero(total)
-        yield Postings(block, having.astype(np.uint16), total[having], None)
+                which = living[places]
+                places, counts = places[which], counts[which]
+            yield Postings(0, segment.numbers[places], counts, None)
 
 
 def count_in_memory(texts: Iterable[Sequence[str]]) -> sqlite3.Connection:

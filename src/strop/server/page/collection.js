@@ -4,6 +4,8 @@ import { call } from "./api.js";
 import { bytes, count, h, meter, percent, table } from "./dom.js";
 import { openDetail } from "./detail.js";
 
+const COPY = "A published copy does not hold them: serve its index folder.";
+
 export function collectionView(main) {
   const body = h("div", {}, h("p.muted", { role: "status" }, "Reading the collection …"));
   main.append(h("h1", {}, "Collection"), body);
@@ -20,7 +22,7 @@ function content(about, found) {
     h("dl.facts", {},
       fact("Documents", documents.toLocaleString("en")),
       fact("Embedder", `${about.embedder?.name ?? "–"}, ${about.dim} dimensions`),
-      fact("Default method", about.default_method.replaceAll(":", ": ")),
+      fact("Default method", about.default_method.replaceAll(":", ", ").replaceAll("=", " ")),
       fact("On disk", about.sizes ? bytes(about.sizes.total) : "–"),
       fact("Waiting for vectors", (about.waiting ?? 0).toLocaleString("en"))),
     h("h2", {}, "Query sets"),
@@ -30,16 +32,17 @@ function content(about, found) {
         set.name, set.source, set.queries.toLocaleString("en"),
         h("span.cell", {}, meter(set.documents / Math.max(documents, 1), "share of documents with queries"),
           percent(set.documents / Math.max(documents, 1))),
-        (documents - set.documents).toLocaleString("en"), percent(set.contrast), bytes(set.bytes)]))
+        (documents - set.documents).toLocaleString("en"), percent(set.contrast ?? null), set.bytes === undefined ? "–" : bytes(set.bytes)]))
       : h("p.muted", {}, "None: searches are plain. Make one with strop queries INDEX --style sentences."),
     h("p.note.muted", {}, "Contrast rate: the share of queries that are nearer to their own document than to all its references."),
     h("h2", {}, "Hubs"),
     h("p.muted", {}, `Documents that are among the ten nearest of many others, of ${count(found.looked_at, "document")} with neighbours.`),
-    list(found.hubs.map((hub) => h("li", {}, open(hub.id), h("span.number", {}, `near ${hub.neighbor_of}`))), "No neighbours are stored: strop references INDEX computes them."),
+    list(found.hubs.map((hub) => h("li", {}, open(hub.id), h("span.number", {}, `near ${hub.neighbor_of}`))), about.writable ? "No neighbours are stored: strop references INDEX computes them." : COPY),
     h("h2", {}, "Near-duplicates"),
-    list(found.alike.map((pair) => h("li", {}, open(pair.id), " and ", open(pair.other), h("span.number", {}, pair.similarity.toFixed(3)))), "No two documents have a cosine of 0.98 or more."),
+    list(found.alike.map((pair) => h("li", {}, open(pair.id), " and ", open(pair.other), h("span.number", {}, pair.similarity.toFixed(3)))), about.writable ? "No two documents have a cosine of 0.98 or more." : COPY),
     h("h2", {}, "On their own"),
-    list(found.isolated.map((id) => h("li", {}, open(id))), "–"),
+    h("p.muted", {}, "Documents whose nearest neighbour is farthest away."),
+    list(found.isolated.map((id) => h("li", {}, open(id))), about.writable ? "–" : COPY),
     h("h2", {}, "Metadata fields"),
     found.fields.length ? h("p.tags", {}, found.fields.map((name) => h("code", {}, name))) : h("p.muted", {}, "None."),
   ];

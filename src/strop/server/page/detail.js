@@ -33,9 +33,9 @@ export function closeDetail() {
 function content({ document: one, explanation, queries, references }, query, method) {
   const parts = [
     h("h2", {}, one.title || one.id),
-    h("p.id.muted", {}, one.id),
+    one.title && one.title !== one.id ? h("p.id.muted", {}, one.id) : null,
     ...metadata(one.metadata),
-  ];
+  ].filter(Boolean);
   // A title says what a document is about; the passage is what answers.
   const matched = (explanation?.queries ?? []).filter((part) => part.text !== one.title);
   const best = matched.reduce((most, part) => (!most || part.similarity > most.similarity ? part : most), null);
@@ -72,7 +72,7 @@ function scores({ plain, score, words, queries }) {
       h("span.numbers", {},
         meter(part.weight / most, `weight ${part.weight.toFixed(3)}`),
         h("span.number", {}, percentOf(part.weight)),
-        h(`span.number.${part.moved < 0 ? "down" : "up"}`, { title: "change of the score" }, signed(part.moved)),
+        h(`span.number.${Math.abs(part.moved) < 0.0005 ? "same" : part.moved < 0 ? "down" : "up"}`, { title: "change of the score" }, signed(part.moved)),
         h("span.set", {}, part.set))))),
     queries.length > SHOWN ? h("p.muted", {}, `and ${queries.length - SHOWN} more`) : null,
   ].filter(Boolean);
@@ -80,7 +80,7 @@ function scores({ plain, score, words, queries }) {
 
 const term = (name, value) => h("span.term", {}, h("b", {}, value.toFixed(3)), h("small", {}, name));
 const percentOf = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}%`;
-const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
+const signed = (value) => `${Math.abs(value) < 0.0005 ? "" : value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
 
 function stored(queries) {
   return Object.entries(queries).filter(([, texts]) => texts.length).flatMap(([name, texts]) => [

@@ -1,28 +1,25 @@
 // The API, read from the OpenAPI document of this server; requests can be tried.
 
 import { h } from "./dom.js";
-import { startTheme } from "./theme.js";
 
-startTheme();
-const main = document.getElementById("main");
-const described = await (await fetch("/openapi.json")).json();
-const schemas = described.components.schemas;
+let schemas = {};
 
-main.append(h("h1", {}, "API"),
-  h("p", {}, "Requests and replies are JSON. Where the server wants a key, send it as ",
-    h("code", {}, "Authorization: Bearer KEY"), ". The same as a document for programs: ",
-    h("a", { href: "/openapi.json" }, "openapi.json"), "."));
-
-const groups = new Map();
-for (const [path, methods] of Object.entries(described.paths)) {
-  for (const [method, operation] of Object.entries(methods)) {
-    const [tag] = operation.tags;
-    if (!groups.has(tag)) groups.set(tag, []);
-    groups.get(tag).push({ path, method: method.toUpperCase(), operation });
-  }
-}
-for (const [tag, operations] of groups) {
-  main.append(h("h2", {}, tag), ...operations.map(section));
+export function docsView(main) {
+  main.append(h("h1", {}, "API"),
+    h("p", {}, "Requests and replies are JSON. Where the server wants a key, send it as ",
+      h("code", {}, "Authorization: Bearer KEY"), ". The same as a document for programs: ",
+      h("a", { href: "/openapi.json" }, "openapi.json"), "."));
+  fetch("/openapi.json").then((reply) => reply.json()).then((described) => {
+    schemas = described.components.schemas;
+    const groups = new Map();
+    for (const [path, methods] of Object.entries(described.paths)) {
+      for (const [method, operation] of Object.entries(methods)) {
+        const [tag] = operation.tags;
+        groups.set(tag, [...(groups.get(tag) ?? []), { path, method: method.toUpperCase(), operation }]);
+      }
+    }
+    for (const [tag, operations] of groups) main.append(h("h2", {}, tag), ...operations.map(section));
+  });
 }
 
 function section({ path, method, operation }) {

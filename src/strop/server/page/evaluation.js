@@ -1,9 +1,12 @@
-// Methods side by side on labelled queries: means, and what each query gained or lost.
+// Methods side by side on labelled queries: means, what each query gained or lost, both rankings.
 
 import { call } from "./api.js";
-import { h, table } from "./dom.js";
+import { openDetail } from "./detail.js";
+import { count, h, table } from "./dom.js";
 
 const EXAMPLE = `{"query": "copy a folder", "relevant": ["shutil.copytree"]}`;
+const SHOWN = 50;
+const DEPTH = 10;
 
 export function evaluationView(main) {
   const labelled = h("textarea", { id: "labelled", rows: 8, spellcheck: "false", placeholder: EXAMPLE });
@@ -28,8 +31,9 @@ export function evaluationView(main) {
       const { queries, qrels } = read(labelled.value);
       const names = methods.value.split(",").map((name) => name.trim()).filter(Boolean);
       const report = await call("/eval", { queries, qrels, methods: names, per_query: true });
-      status.textContent = `${report.queries} queries`;
-      out.replaceChildren(...content(report, queries, names));
+      status.textContent = count(report.queries, "query").replace("querys", "queries");
+      out.replaceChildren(...means(report, names));
+      if (names.length > 1) out.append(...byQuery(report, queries, qrels, names));
     } catch (error) {
       status.textContent = error.message;
     } finally {
@@ -55,29 +59,71 @@ function read(text) {
   return { queries, qrels };
 }
 
-function content(report, queries, names) {
+function means(report, names) {
   const measures = Object.keys(report.results[names[0]]);
   const rows = names.map((name) => [name, ...measures.map((measure) => {
     const p = report.p_values[name]?.[measure];
     return h("span", { title: p === undefined ? "baseline" : `p ${p.toFixed(3)}` },
       (100 * report.results[name][measure]).toFixed(1), p !== undefined && p < 0.05 ? "*" : "");
   })]);
-  const parts = [h("h2", {}, "Means"), table(["Method", ...measures], rows),
+  return [h("h2", {}, "Means"), table(["Method", ...measures], rows),
     h("p.note.muted", {}, "* differs from the baseline (paired t-test with Holm's correction, p < 0.05).")];
-  if (names.length > 1) {
-    const [measure] = measures;
-    const [first, last] = [names[0], names[names.length - 1]];
-    const changes = Object.keys(queries).map((id) => ({
-      query: queries[id], by: report.per_query[last][measure][id] - report.per_query[first][measure][id],
-    })).sort((a, b) => b.by - a.by);
-    const [up, down] = [changes.filter((one) => one.by > 0), changes.filter((one) => one.by < 0).reverse()];
-    parts.push(h("h2", {}, `${last} against ${first}, ${measure} by query`),
-      h("p.muted", {}, `${up.length} better, ${down.length} worse, ${changes.length - up.length - down.length} equal`),
-      h("ul.rows.changes", {}, [...up.slice(0, 20), ...down.slice(0, 20)].map((one) => h("li", {},
-        bar(one.by), h("a", { href: `#/?${new URLSearchParams({ q: one.query })}` }, one.query),
-        h(`span.number.${one.by > 0 ? "up" : "down"}`, {}, `${one.by > 0 ? "+" : "−"}${Math.abs(100 * one.by).toFixed(1)}`)))));
+}
+
+/** Gains and losses by query of one method against the baseline; a query opens its two rankings. */
+function byQuery(report, queries, qrels, names) {
+  const [first, ...others] = names;
+  const choice = (label, values) => h("select", { "aria-label": label, onchange: draw },
+    values.map((value) => h("option", { value }, value)));
+  const method = choice("Method", others);
+  const measure = choice("Measure", Object.keys(report.results[first]));
+  const tally = h("p.muted");
+  const list = h("ul.rows.changes");
+  method.value = others.at(-1);
+  draw();
+  return [h("h2", {}, "By query"), h("p.choices", {}, method, ` against ${first}, `, measure), tally, list];
+
+  function draw() {
+    const of = (name, id) => report.per_query[name][measure.value][id];
+    const changes = Object.keys(queries).map((id) => ({ id, by: of(method.value, id) - of(first, id), now: of(method.value, id) }))
+      .sort((a, b) => b.by - a.by);
+    const better = changes.filter((one) => one.by > 0).length;
+    const worse = changes.filter((one) => one.by < 0).length;
+    tally.textContent = `${better} better, ${worse} worse, ${changes.length - better - worse} equal. A query opens both rankings.`;
+    const shown = changes.length <= 2 * SHOWN ? changes : [...changes.slice(0, SHOWN), ...changes.slice(-SHOWN)];
+    list.replaceChildren(...shown.map((one) => h("li", {}, row(one, method.value))));
   }
-  return parts;
+
+  function row({ id, by, now }, name) {
+    const rankings = h("div.pair");
+    const open = async (event) => {
+      if (!event.currentTarget.open || rankings.childElementCount) return;
+      const query = queries[id];
+      try {
+        const found = await Promise.all([first, name].map((one) => call("/search",
+          { query, method: one, k: DEPTH, exact: true, fields: ["id", "title", "score"] })));
+        rankings.append(...found.map(({ hits }, at) => ranking([first, name][at], hits, query, qrels[id])),
+          h("p", {}, h("a", { href: `/#/?${new URLSearchParams({ q: query })}` }, "Open in Search")));
+      } catch (error) {
+        rankings.append(h("p.error", { role: "alert" }, error.message));
+      }
+    };
+    const sign = by > 0 ? "up" : by < 0 ? "down" : "same";
+    return h("details", { ontoggle: open },
+      h("summary", {}, bar(by), h("span.query", {}, queries[id]),
+        h(`span.number.${sign}`, { title: `now ${(100 * now).toFixed(1)}` },
+          `${{ up: "+", down: "−", same: "±" }[sign]}${Math.abs(100 * by).toFixed(1)}`)),
+      rankings);
+  }
+}
+
+function ranking(name, hits, query, relevant) {
+  const missed = Object.keys(relevant).filter((id) => !hits.some((hit) => hit.id === id));
+  return h("section", {}, h("h3", {}, name),
+    h("ol", {}, hits.map((hit) => h(`li${relevant[hit.id] ? ".relevant" : ""}`, {},
+      h("button.link", { type: "button", onclick: () => openDetail(hit.id, query, name) }, hit.title || hit.id),
+      relevant[hit.id] ? h("span.tag", {}, "relevant") : null))),
+    missed.length ? h("p.muted", {}, `Not among the first ${DEPTH}: ${missed.join(", ")}`) : null);
 }
 
 function bar(by) {

@@ -1,6 +1,6 @@
 // The score, as in search/formula.py, lines (1) to (7), for one candidate of the server.
 //
-//   score = (t + alpha Σ w_i s_i) / sqrt(dd + 2 alpha Σ w_i u_i + alpha² w'Gw) + words * share
+//   score = (t + alpha Σ w_i s_i) / sqrt(dd + 2 alpha Σ w_i u_i + alpha² w'Gw) + words * word score
 //
 // t = q·d, dd = d·d, s_i = q·q_i, u_i = d·q_i, g_ij = q_i·q_j, w = softmax(s / temperature).
 
@@ -16,7 +16,7 @@ export function weights(s, temperature) {
 }
 
 export function score(candidate, { alpha, temperature, words }) {
-  return dense(candidate, alpha, temperature) + words * candidate.share;
+  return dense(candidate, alpha, temperature) + words * candidate.words;
 }
 
 function dense({ t, dd, s, u, g }, alpha, temperature) {
@@ -33,9 +33,11 @@ function dense({ t, dd, s, u, g }, alpha, temperature) {
   return under > 1e-9 ? over / Math.sqrt(under) : LOWEST;
 }
 
-/** Return candidates with their scores, best first; of equal ones the first stays first. */
+/** Return candidates with their scores, best first; of the chunks of a document the best one. */
 export function rank(candidates, settings) {
+  const seen = new Set();
   return candidates
     .map((candidate) => ({ candidate, score: score(candidate, settings) }))
-    .sort((one, other) => other.score - one.score);
+    .sort((one, other) => other.score - one.score)
+    .filter(({ candidate }) => !seen.has(candidate.document) && seen.add(candidate.document));
 }

@@ -4,35 +4,37 @@ import { call } from "./api.js";
 import { count, h } from "./dom.js";
 import { closeDetail } from "./detail.js";
 import { collectionView } from "./collection.js";
+import { docsView } from "./docs.js";
 import { evaluationView } from "./evaluation.js";
 import { generationView } from "./generation.js";
 import { searchView } from "./search.js";
 import { startTheme } from "./theme.js";
 
 const VIEWS = {
-  "": searchView,
-  collection: collectionView,
-  evaluation: evaluationView,
-  generation: generationView,
+  "": ["Search", searchView],
+  collection: ["Collection", collectionView],
+  evaluation: ["Evaluation", evaluationView],
+  generation: ["Generation", generationView],
 };
-const TITLES = { "": "Search", collection: "Collection", evaluation: "Evaluation", generation: "Generation" };
+const DOCS = location.pathname === "/docs";
 
 let leave = () => {};
 
 function show() {
   const [path, given] = location.hash.replace(/^#\/?/, "").split("?");
   const name = path in VIEWS ? path : "";
+  const [title, view] = DOCS ? ["API", docsView] : VIEWS[name];
   closeDetail();
   leave();
   for (const link of document.querySelectorAll("#nav a")) {
-    const current = link.getAttribute("href") === `#/${name}`;
+    const current = link.getAttribute("href") === (DOCS ? "/docs" : `/#/${name}`);
     if (current) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  document.title = `${TITLES[name]} · strop`;
+  document.title = `${title} · strop`;
   const main = document.getElementById("main");
   main.replaceChildren();
-  leave = VIEWS[name](main, new URLSearchParams(given || "")) || (() => {});
+  leave = view(main, new URLSearchParams(given || "")) || (() => {});
 }
 
 document.addEventListener("keydown", (event) => {

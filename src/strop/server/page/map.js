@@ -22,11 +22,22 @@ export async function drawMap(into, query, ids, open) {
       const to = own.get(point.id);
       return svg("line", { x1: x(point.x), y1: y(point.y), x2: x(to.x), y2: y(to.y), class: "link" });
     });
-    const boxes = [];
-    const isFree = (left, top, width) => {
-      const hit = boxes.some((box) => left < box.left + box.width && box.left < left + width && Math.abs(top - box.top) < 17);
-      if (!hit) boxes.push({ left, top, width });
-      return !hit;
+    // A label is drawn where it covers no other label and no mark, right of its own or left of it.
+    const boxes = points.filter((point) => point.kind !== "sentence")
+      .map((point) => ({ point, left: x(point.x) - 8, top: y(point.y), width: 16 }));
+    const size = matchMedia("(max-width: 46rem)").matches ? 1.85 : 1; // as in style.css
+    const longest = Math.round(34 / size);
+    const labels = [];
+    const place = (point, text) => {
+      const width = 7.5 * size * text.length + 14;
+      const [at, top] = [x(point.x), y(point.y)];
+      const left = [at + 9, at - 9 - width].find((start) => start > 0 && start + width < WIDTH && !boxes.some((box) =>
+        box.point !== point && start < box.left + box.width && box.left < start + width && Math.abs(top - box.top) < 17 * size));
+      if (left === undefined) return;
+      boxes.push({ left, top, width });
+      const label = svg("text", { class: point.kind, x: left < at ? at - 11 : at + 11, y: top + 4, "text-anchor": left < at ? "end" : "start" });
+      label.textContent = text;
+      labels.push(label);
     };
     const marks = points.map((point) => {
       const mark = svg("g", { class: `point ${point.kind}`, transform: `translate(${x(point.x)} ${y(point.y)})` });
@@ -35,15 +46,7 @@ export async function drawMap(into, query, ids, open) {
       mark.append(title, point.kind === "query"
         ? svg("path", { d: "M0 -9 9 0 0 9 -9 0Z" })
         : svg("circle", { r: { document: 6, reference: 5, sentence: 2.5 }[point.kind] }));
-      const text = point.label.length > 34 ? `${point.label.slice(0, 33)}…` : point.label;
-      const width = 7.5 * text.length + 14;
-      const flipped = x(point.x) > WIDTH * 0.75;
-      const named = point.kind === "query" || point.kind === "document";
-      if (named && isFree(x(point.x) - (flipped ? width : 0), y(point.y), width)) {
-        const label = svg("text", { x: flipped ? -11 : 11, y: 4, "text-anchor": flipped ? "end" : "start" });
-        label.textContent = text;
-        mark.append(label);
-      }
+      if (point.kind === "query" || point.kind === "document") place(point, point.label.length > longest ? `${point.label.slice(0, longest - 1)}…` : point.label);
       if (point.kind === "document" || point.kind === "reference") {
         mark.setAttribute("tabindex", "0");
         mark.setAttribute("role", "button");
@@ -54,7 +57,7 @@ export async function drawMap(into, query, ids, open) {
       return mark;
     });
     into.replaceChildren(
-      svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "points", role: "group", "aria-label": "Map" }, ...links, ...marks),
+      svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "points", role: "group", "aria-label": "Map" }, ...links, ...marks, ...labels),
       h("p.legend", {}, Object.entries(NAMES).map(([kind, name]) => h(`span.key.${kind}`, {}, name)),
         h("span.muted", {}, `two principal components: ${percent(explained[0] + (explained[1] ?? 0))} of the spread`)));
   } catch (error) {

@@ -71,7 +71,7 @@ export function searchView(main, given) {
       state.candidates = reply.candidates.map((one) => ({ ...one, s: floats(one.s), u: floats(one.u), g: floats(one.g) }));
       state.total = reply.total;
       if (!state.settings) prepare(reply.defaults);
-      status.textContent = `${count(state.candidates.length, "candidate")} of ${count(state.total, "document")} in ${Math.round(performance.now() - began)} ms`;
+      status.textContent = `${count(state.candidates.length, "candidate")} of ${count(state.total, "document")} in ${Math.round(performance.now() - began)} ms, ranked without feedback`;
       render();
       if (plane.open) map();
     } catch (error) {
@@ -96,7 +96,7 @@ export function searchView(main, given) {
     if (!state.settings) return;
     const before = rank(state.candidates, state.settings.left);
     const after = rank(state.candidates, state.settings.right);
-    const place = (rows) => new Map(rows.map((row, at) => [row.candidate.id, at]));
+    const place = (rows) => new Map(rows.map((row, at) => [row.candidate.document, at]));
     fill(left, before, place(after), false);
     fill(right, after, place(before), true);
     lines.draw(left.list, right.list);
@@ -104,7 +104,7 @@ export function searchView(main, given) {
 
   function fill(into, rows, other, shows) {
     const focused = document.activeElement?.closest?.(".hits") === into.list ? document.activeElement.dataset.id : null;
-    into.list.replaceChildren(...rows.slice(0, SHOWN).map((row, at) => hit(into.side, row, at, other.get(row.candidate.id), shows)));
+    into.list.replaceChildren(...rows.slice(0, SHOWN).map((row, at) => hit(into.side, row, at, other.get(row.candidate.document), shows)));
     if (focused) into.list.querySelector(`[data-id="${CSS.escape(focused)}"]`)?.focus();
     if (!rows.length) into.list.append(h("li.none.muted", {}, "No document matches."));
   }
@@ -116,7 +116,7 @@ export function searchView(main, given) {
       : h(`span.move.${by > 0 ? "up" : "down"}`, { title: `was ${otherPlace + 1}` }, `${by > 0 ? "▲" : "▼"}${Math.abs(by)}`);
     const open = () => openDetail(candidate.id, state.query, specOf(state.settings[side]));
     return h("li", {},
-      h("button.hit", { type: "button", "data-id": candidate.id, onclick: open },
+      h("button.hit", { type: "button", "data-id": candidate.document, onclick: open },
         h("span.rank", {}, String(at + 1)),
         h("span.what", {},
           h("span.title", {}, candidate.title || candidate.id),

@@ -1,0 +1,97 @@
+"""Texts and metadata that stay in a user's own tables of PostgreSQL: a query names them.
+
+The query has the columns ``id`` and ``text`` (or ``body``), may have ``title``, and all others are
+metadata. An index is built from its rows, and a copy in the same database shows them: its publisher
+makes a view of the query, and readers read that view.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from strop.engines.base import Address, EngineError
+from strop.errors import BadInput, MissingExtra
+from strop.types import Document
+
+_AT_ONCE = 1000
+
+
+def read_source(url: str, source: str) -> Iterator[Document]:
+    """Yield the documents that a query selects, in a transaction that can only read."""
+    try:
+        import psycopg
+    except ImportError:
+        raise MissingExtra("PostgreSQL", "postgres") from None
+    address = Address.read(url)
+    if not address.scheme.startswith("postgres"):
+        raise BadInput(f"--source needs a database of PostgreSQL, not {address.shown}")
+    statement = f"SELECT to_jsonb(one)::text FROM ({checked_source(source)}) AS one"
+    try:
+        with psycopg.connect(address.server, connect_timeout=10) as connection:
+            connection.read_only = True
+            with connection.cursor(name="strop_source") as cursor:
+                cursor.itersize = _AT_ONCE
+                for (row,) in cursor.execute(statement.encode()):
+                    yield as_document(json.loads(row))
+    except psycopg.Error as error:
+        reason = (str(error).splitlines() or ["no connection"])[0]
+        raise EngineError(f"{address.shown}: {reason:.300}") from None
+
+
+def checked_source(source: str) -> str:
+    """Return a query without its last semicolon; refuse what is no single SELECT."""
+    query = source.strip().removesuffix(";").strip()
+    if query.partition(" ")[0].upper() not in ("SELECT", "WITH") or ";" in query:
+        raise BadInput(f"--source takes one SELECT, not {source!r:.80}")
+    return query
+
+
+def as_document(row: dict[str, Any]) -> Document:
+    """Return the document of a row, given as JSON."""
+    fields = dict(row)
+    id_, title = fields.pop("id", None), fields.pop("title", None)
+    text = fields.pop("text" if "text" in fields else "body", None)
+    if id_ is None or not {"text", "body"} & row.keys():
+        have = ", ".join(row)
+        raise BadInput(f"--source needs the columns id and text (or body); it has: {have:.200}")
+    return Document(str(id_), str(text or ""), str(title or ""), fields)
+
+
+def sync_source(index: Any, url: str, source: str, progress: Any = None) -> Any:
+    """Bring an index up to date with a query: add, update, remove; return the changes."""
+    seen = set[str]()
+
+    def documents() -> Iterator[Document]:
+        for one in read_source(url, source):
+            seen.add(one.id)
+            yield one
+
+    changes = index.add(documents(), progress)
+    gone = [id_ for id_ in index.ids() if id_ not in seen]
+    if gone:
+        index.remove(gone)
+    return changes
+
+
+def rows_of_source(postgres: Any, ids: Iterable[str]) -> dict[str, Document]:
+    """Return documents of the view by id; those that are gone from the user's table are missing."""
+    wanted = list(ids)
+    if not wanted:
+        return {}
+    # Ids are compared in the type of the column, so that its index is used.
+    types = postgres.rows(
+        "SELECT format_type(atttypid, atttypmod) FROM pg_attribute"
+        " WHERE attrelid = to_regclass(%s) AND attname = 'id'",
+        postgres.name_of("source"),
+    )
+    if not types:
+        return {}
+    found = postgres.rows(
+        "SELECT to_jsonb(one)::text FROM {source} AS one"
+        f" WHERE id = ANY(%s::text[]::{types[0][0]}[])",
+        wanted,
+    )
+    documents = (as_document(json.loads(row)) for (row,) in found)
+    return {one.id: one for one in documents}

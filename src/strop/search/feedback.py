@@ -1,0 +1,43 @@
+"""Feedback: the best documents are ranked again by how much they resemble the very best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from strop.common.arrays import Floats, Ints
+from strop.methods import Method
+from strop.search.formula import agreement
+from strop.search.scoring import best_of
+from strop.types import Vectors
+
+RANKED_AGAIN = 50
+"""So many of the best documents are ranked again; where there are fewer, feedback tells little."""
+
+
+def ranked_first(k: int, method: Method, size: int) -> int:
+    """Return how many of ``size`` documents a search for the best k has to rank at first."""
+    return min(size, max(k, RANKED_AGAIN) if method.feedback else k)
+
+
+def with_feedback(
+    ranked: tuple[Floats, Ints], vectors: Callable[[Ints], Vectors], method: Method, k: int
+) -> tuple[Floats, Ints]:
+    """Return the best k after feedback, line (8), of scores and places (queries, n), best first.
+
+    ``vectors`` returns the documents' own vectors. What comes behind those that are ranked again
+    stays behind them, so the best k are the first of the best 2 k.
+    """
+    scores, places = ranked
+    if not method.feedback or scores.shape[1] < RANKED_AGAIN:
+        return scores[:, :k], places[:, :k]
+    scores, places = scores.copy(), places.copy()
+    for row in range(len(scores)):
+        first = slice(0, RANKED_AGAIN)
+        added = agreement(scores[row, first], vectors(places[row, first]))
+        total = scores[row, first] + np.float32(method.feedback) * added.astype(np.float32)
+        scores[row, first], places[row, first] = best_of(total, places[row, first], RANKED_AGAIN)
+    last = scores[:, RANKED_AGAIN - 1 : RANKED_AGAIN]
+    scores[:, RANKED_AGAIN:] = np.minimum(scores[:, RANKED_AGAIN:], last)
+    return scores[:, :k], places[:, :k]
