@@ -213,7 +213,7 @@ def test_a_hit_shows_its_passage_and_its_title_once(tmp_path: Path) -> None:
     shown = strop("search", index, "what slows ships", "-k", "1").stdout
     assert shown.count("Wings lift") == 1
     assert "Drag slows ships." in " ".join(shown.split())
-    assert "No document matches" in strop("search", index, "wings", "--where", "$id=3").stdout
+    assert "No document matches" in strop("search", index, "wings", "--where", '$id="3"').stdout
     some = strop("search", index, "wings", "--json", "--fields", "id,score", "--fields", "title")
     assert some.json["hits"][0].keys() == {"rank", "id", "score", "title"}
     assert "'foo' is not one of" in strop("search", index, "wings", "--fields", "id,foo").stderr

@@ -47,7 +47,7 @@ def _fields(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> li
         multiple=True,
         callback=_fields,
         metavar="FIELDS",
-        help=f"Only these fields of hits, with --json: {', '.join(HIT_FIELDS)}.",
+        help=f"Only these fields of hits, with --json: {', '.join(HIT_FIELDS)} (repeatable).",
     ),
     expansion_options(several=False),
 )
