@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test test-slow fuzz audit docs format clean
+.PHONY: demo test types tests test-slow fuzz audit docs format clean
 
 demo: $(VENV)/.core
 	$(BIN)/strop demo
@@ -16,12 +16,18 @@ demo: $(VENV)/.core
 test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(MAKE) -j2 types tests
+
+types:
 	$(BIN)/mypy
+
+tests:
 	$(BIN)/pytest -m "not slow" -n 2 --dist worksteal --durations=10
 
-# Real models over whole collections; minutes to hours without the cached vectors.
+# Real models over whole collections; minutes to hours without the cached vectors. Crashes at every
+# step, and more random cases of each property.
 test-slow: $(VENV)/.dev
-	$(BIN)/pytest -m slow
+	STROP_EXAMPLES=10 $(BIN)/pytest -m "slow or hypothesis"
 
 # Guided by coverage where atheris is installed, by seeded mutation elsewhere.
 fuzz: $(VENV)/.dev

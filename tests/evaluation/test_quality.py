@@ -40,8 +40,8 @@ def percent(index: Index, name: str, methods: list[str], **arguments: object) ->
 @pytest.mark.parametrize(
     ("name", "trad", "dense", "sharp"),
     [
-        ("scifact", 51.3, 57.5, 70.6),
-        ("nfcorpus", 24.5, 28.3, 33.8),
+        pytest.param("scifact", 51.3, 57.5, 70.6, marks=pytest.mark.slow),
+        pytest.param("nfcorpus", 24.5, 28.3, 33.8, marks=pytest.mark.slow),
         ("cranfield", 42.07, 46.2, 53.0),
         ("time", 64.4, 70.2, 78.4),
     ],

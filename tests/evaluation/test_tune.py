@@ -16,6 +16,7 @@ from strop.common.arrays import unit_rows
 from strop.errors import BadInput
 from strop.evaluation.conclusion import bootstrap_interval
 from strop.evaluation.tune import decide, default_sharp, settings_grid, tune
+from strop.methods import FEEDBACK
 from strop.search.sampling import sample_queries
 from strop.types import Dataset, Vectors
 
@@ -59,12 +60,19 @@ def blurred(tmp_path: Path) -> Iterator[Index]:
         yield made
 
 
+@pytest.fixture
+def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small grid, where it does not matter what is chosen."""
+    monkeypatch.setattr("strop.evaluation.tune.ALPHAS", (1.0, 4.0))
+    monkeypatch.setattr("strop.evaluation.tune.TEMPERATURES", (0.1, 1.0))
+
+
 def test_crossed_sets_choose_strong_sharpening_where_documents_are_blurred(blurred: Index) -> None:
     choice = tune(blurred, queries=200)
     assert choice.taken
     assert choice.method.alpha >= 2
     assert choice.method.sets == ("simple", "contrastive")
-    assert choice.method.feedback == 0  # stored queries cannot judge it
+    assert choice.method.feedback == FEEDBACK  # stored queries cannot judge it
     assert choice.queries == 400
     assert choice.gain is not None
     assert choice.low is not None
@@ -85,7 +93,8 @@ def test_words_are_taken_where_no_dense_setting_gains(
     monkeypatch.setattr("strop.methods.WORDS_OTHERS", 0.1)
     choice = tune(blurred, queries=200)
     assert choice.taken
-    assert choice.method == replace(METHODS["sharp"], words=0.2) == blurred.method("sharp")
+    want = replace(METHODS["sharp"], words=0.2, feedback=FEEDBACK)
+    assert choice.method == want == blurred.method("sharp")
     assert "words=0.2 gains" in choice.why
     assert choice.gain is not None
     assert choice.low is not None
@@ -97,6 +106,7 @@ def test_words_are_taken_where_no_dense_setting_gains(
     assert blurred.method("sharp") == default_sharp(blurred)
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_negative_queries_have_no_part_in_it(tmp_path: Path) -> None:
     queries = {f"q{at}": f"0.5 {at} 7" for at in range(40)}
     labels = Dataset("labelled", queries, {f"q{at}": {f"d{at}": 1} for at in range(40)})
@@ -159,6 +169,7 @@ def test_labels_choose_by_folds(blurred: Index) -> None:
     assert "labelled" in choice.why
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_labels_may_ignore_the_document_of_the_same_id(blurred: Index) -> None:
     """Queries that are documents: their own are first, and right are others."""
     queries = {f"d{at}": f"0.85 {at} 0" for at in range(0, SIZE, 4)}

@@ -8,13 +8,13 @@ import shutil
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from helpers.crashes import Forks, ask
 from helpers.fakes import create
-from helpers.scripted_server import ScriptedServer, user_text
+from helpers.scripted_server import Answer, ScriptedServer, Seen, hang, user_text
 
 from strop import Document
 
@@ -48,6 +48,11 @@ def wait_for(server: ScriptedServer, count: int) -> bool:
     return len(server.seen) >= count
 
 
+def answers(server: ScriptedServer, most: int) -> Callable[[Seen], Answer]:
+    """Answer so many requests, and none that comes later."""
+    return lambda seen: server.respond(seen) if len(server.seen) <= most else hang(seen)
+
+
 def settled(server: ScriptedServer) -> int:
     """How many requests the server has seen, once it knows that its client is gone."""
     count = -1
@@ -74,6 +79,7 @@ def test_kills_lose_nothing_and_ask_nothing_twice(
         server.text = written
         for _ in range(KILLS):
             before = len(server.seen)
+            server.act = answers(server, before + 8)  # then it waits to be killed
             pid = forks.start(ask, index, server.url, SLOTS)
             assert wait_for(server, before + chance.randint(1, 8)) or forks.has_failed
             time.sleep(chance.uniform(0, 0.02))
@@ -81,6 +87,7 @@ def test_kills_lose_nothing_and_ask_nothing_twice(
             after = settled(server)
             lives.append([user_text(seen.body) for seen in server.seen[before:after]])
         before = len(server.seen)
+        server.act = server.respond
         assert forks.run(ask, index, server.url, SLOTS) == 0
         lives.append([user_text(seen.body) for seen in server.seen[before:]])
         asked = Counter(prompt for life in lives for prompt in life)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,9 @@ from strop.methods import Method
 from strop.search.layout import Layout
 from strop.storage.snapshot import Spans
 from strop.types import Vectors
+
+MORE = int(os.environ.get("STROP_EXAMPLES", "1"))
+"""How many times as many random cases are tried as by default."""
 
 
 class Case(NamedTuple):

@@ -239,12 +239,12 @@ class Steps:
     """Counts the steps of writing and ends the process at one of them."""
 
     def __init__(self, last: int, disk: Disk | None) -> None:
-        self._left = last
+        self.left = last
         self._disk = disk
 
     def __call__(self, at_the_end: Callable[[], None] = lambda: None) -> None:
-        self._left -= 1
-        if self._left == 0:
+        self.left -= 1
+        if self.left == 0:
             at_the_end()
             if self._disk is not None:
                 self._disk.lose_power()
@@ -344,14 +344,25 @@ class Steps:
 # -- jobs ------------------------------------------------------------------------------------
 
 
-def crash(path: str, size: int, op: int, last: int, power: bool) -> None:
-    """Tell one part of the story and die at step ``last``; end well if there are fewer."""
+def crash(path: str, size: int, op: int, last: int, power: bool, count: str | None = None) -> None:
+    """Tell one part of the story and die at step ``last``; with 0 note how many steps it has."""
     strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = 3
     index = reopen(Path(path))
     steps = Steps(last, Disk(Path(path) / "vectors") if power else None)
     steps.watch()
     story(size)[op][1](index)
     index.close()
+    if count:
+        Path(count).write_text(f"{-steps.left}")
+
+
+def follow(path: str, folder: str, last: int, log: str, pause: float) -> None:
+    """Sync a folder, slowly, and die at step ``last``; end well if there are fewer, or at 0."""
+    strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = 3
+    with reopen(Path(path), Bag(Path(log), pause)) as index:
+        if last:
+            Steps(last, None).watch()
+        index.sync(folder)
 
 
 def crash_while_creating(path: str, last: int) -> None:
@@ -542,10 +553,8 @@ def ask(path: str, url: str, slots: int) -> None:
         ).run()
 
 
-JOBS: dict[str, Callable[..., None]] = {
-    job.__name__: job
-    for job in (ask, crash, crash_while_creating, tell, fill_disk, hold, build_cached, watch)
-}
+_JOBS = (ask, crash, crash_while_creating, follow, tell, fill_disk, hold, build_cached, watch)
+JOBS: dict[str, Callable[..., None]] = {job.__name__: job for job in _JOBS}
 
 
 # -- the server and its client ---------------------------------------------------------------

@@ -89,7 +89,7 @@ class ScriptedServer:
     ``text`` makes the reply from the user's text, ``usage`` the counts from the body, in the form
     of the protocol. ``key`` is the only one accepted, if set. ``latency`` seconds pass before
     every answer. ``refused_field`` is not accepted in bodies, as OpenAI refuses ``max_tokens``.
-    ``act`` answers what the script leaves; by default ``respond``.
+    ``act`` answers what the script leaves; by default ``respond``. While ``held``, nothing is sent.
 
     A batch ends when it has been looked at ``polls`` times. ``fate`` says of each custom id
     whether it "succeeded", "errored", "invalid", "expired" or was "canceled", or is "missing".
@@ -100,6 +100,7 @@ class ScriptedServer:
         self.latency, self.record = latency, record
         self.script: deque[Act] = deque()
         self.act: Act = self.respond
+        self.held = False
         self.text: Callable[[str], str] = lambda prompt: f"reply to {prompt[-40:]}"
         self.usage: Callable[[Json], Json] | None = None
         self.key: str | None = None
@@ -369,6 +370,9 @@ class _Connection(asyncio.Protocol):
             self._send(seen, decided, message)
 
     def _send(self, seen: Seen, decided: Answer, message: bytes) -> None:
+        if self._server.held:
+            self._server.loop.call_later(0.005, self._send, seen, decided, message)
+            return
         self._server.active -= 1
         seen.answered = time.monotonic()
         if decided.hang:

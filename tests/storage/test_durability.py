@@ -150,36 +150,51 @@ def assert_recovers(path: Path, small: list[Chapter], op: int) -> None:
 OPS = [name for name, _ in story(SMALL)]
 
 
+# Of the steps of a change the default run takes some, others for each change; slow tests all.
+SOME = pytest.mark.parametrize("most", [8, pytest.param(None, marks=pytest.mark.slow)])
+
+
+@SOME
 @pytest.mark.parametrize("op", range(len(OPS)), ids=OPS)
-def test_a_crash_at_any_step(scratch: Path, forks: Forks, small: list[Chapter], op: int) -> None:
-    crash_at_each_step(scratch, forks, small, op, power=False)
+def test_a_crash_at_any_step(
+    scratch: Path, forks: Forks, small: list[Chapter], op: int, most: int | None
+) -> None:
+    crash_at_steps(scratch, forks, small, op, most, power=False)
 
 
+@SOME
 @pytest.mark.parametrize("name", ["add", "sharpen", "import", "update", "expand", "compact"])
 def test_a_power_cut_at_any_step(
-    scratch: Path, forks: Forks, small: list[Chapter], name: str
+    scratch: Path, forks: Forks, small: list[Chapter], name: str, most: int | None
 ) -> None:
     """What was written but not synced is lost; the catalog's commits are not."""
-    crash_at_each_step(scratch, forks, small, OPS.index(name), power=True)
+    crash_at_steps(scratch, forks, small, OPS.index(name), most, power=True)
 
 
-def crash_at_each_step(
-    scratch: Path, forks: Forks, small: list[Chapter], op: int, power: bool
+def some_of(steps: int, most: int | None, seed: int) -> list[int]:
+    """Return the first step, the last, and one of each of the equal parts between; or all."""
+    if most is None or steps <= most:
+        return list(range(1, steps + 1))
+    rng, parts = random.Random(seed), np.linspace(2, steps, most - 1).astype(int).tolist()
+    between = [rng.randrange(low, high) for low, high in itertools.pairwise(parts)]
+    return [1, *between, steps]
+
+
+def crash_at_steps(
+    scratch: Path, forks: Forks, small: list[Chapter], op: int, most: int | None, power: bool
 ) -> None:
-    steps = 0
-    while True:
-        path = shutil.copytree(small[op].path, scratch / f"{steps}")
-        code = forks.run(crashes.crash, path, SMALL, op, steps + 1, power)
-        if code == 0:
-            break
-        assert code == CRASHED
-        steps += 1
-        assert_recovers(path, small, op)
-        shutil.rmtree(path)
+    path = shutil.copytree(small[op].path, scratch / "whole")
+    assert forks.run(crashes.crash, path, SMALL, op, 0, power, scratch / "steps") == 0
     with reopen(path) as index:
         assert_same(index, SMALL, small[op + 1])
+    steps = int((scratch / "steps").read_text())
     # A transaction has three steps, and what embeds has one to begin with and several batches.
     assert steps >= (3 if OPS[op] == "remove" else 9)
+    for step in some_of(steps, most, op + 100 * power):
+        path = shutil.copytree(small[op].path, scratch / f"{step}")
+        assert forks.run(crashes.crash, path, SMALL, op, step, power) == CRASHED
+        assert_recovers(path, small, op)
+        shutil.rmtree(path)
 
 
 def test_a_crash_at_any_step_of_creating(scratch: Path, forks: Forks) -> None:

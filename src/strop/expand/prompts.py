@@ -45,9 +45,7 @@ class TaskWording:
 
 TASKS: Mapping[str, TaskWording] = {
     name: TaskWording(**{**row, "labels": tuple(row.get("labels", _LABELS))})
-    for name, row in json.loads(
-        (files("strop.expand") / "texample.json").read_text("utf-8")
-    ).items()
+    for name, row in json.loads((files("strop.expand") / "tasks.json").read_text("utf-8")).items()
 }
 """Presets: ``web`` and ``science`` for anybody, the others for the datasets of their names."""
 

@@ -129,7 +129,7 @@ class Views:
         """Give a layout what the one before it has computed for documents that did not change."""
         before = self._before
         older = None if before is None else before[1].pop(key, None)
-        if before is None or older is None or not older.size:
+        if before is None or older is None or not older.size or not older.has_fixed:
             return
         at = np.minimum(np.searchsorted(before[0], snapshot.numbers), older.size - 1)
         layout.follow(older, np.where(before[0][at] == snapshot.numbers, at, -1))
