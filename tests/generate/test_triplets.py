@@ -1,4 +1,4 @@
-"""Triplets for training: the right texts, whoever wrote the queries."""
+"""Triplets for training: the right texts, for imported and generated queries."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from helpers.scripted_server import ScriptedServer
 from strop.cli.main import main
 
-# What makes rich colour its output or fold it at another width, whoever reads it.
+# Variables that make rich colour its output or fold it at another width.
 _PLAIN = dict.fromkeys(("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"))
 
 

@@ -117,7 +117,7 @@ def test_it_looks_at_candidates_only(index: Index, monkeypatch: pytest.MonkeyPat
     index.search(ASKED, 5, exact=True)
     index.search(ASKED, 5, "trad")
     index.search(ASKED, 5, "sharp", n=1)
-    index.search(ASKED, 200)  # most of them are asked for
+    index.search(ASKED, 200)  # most documents are wanted
     assert len(seen) == looked
 
 

@@ -18,8 +18,8 @@ from strop.filters import read_condition, read_filter
 from strop.types import HIT_FIELDS
 
 
-def _fields(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> list[str]:
-    names = [name.strip() for one in given for name in one.split(",")]
+def _fields(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str]:
+    names = [name.strip() for value in values for name in value.split(",")]
     if unknown := [name for name in names if name not in HIT_FIELDS]:
         raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(HIT_FIELDS)}")
     return names

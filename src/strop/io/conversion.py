@@ -13,8 +13,9 @@ import zipfile
 from collections.abc import Callable
 from typing import NamedTuple
 
+from strop.common.secrets import one_line
 from strop.errors import BadInput, MissingExtra
-from strop.io.files import one_line, too_long
+from strop.io.files import too_long
 from strop.io.markdown import first_heading
 
 

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from strop.common.secrets import one_line
 from strop.errors import BadInput, MissingExtra
 from strop.io.files import (
     MAX_BYTES,
@@ -30,7 +31,6 @@ from strop.io.files import (
     jsonable,
     number_as_string,
     numbered_lines,
-    one_line,
     plain_or_gzip,
     short,
     shown_name,

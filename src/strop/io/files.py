@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from decimal import Decimal
 from typing import Any, TextIO, cast
 
+from strop.common.secrets import one_line
 from strop.errors import BadInput
 
 PathLike = str | os.PathLike[str]
@@ -181,11 +182,6 @@ def plain_or_gzip(folder: PathLike, name: str) -> str:
     """Return the path of a file in a folder, or of its gzipped form if only that exists."""
     path = os.path.join(folder, name)
     return f"{path}.gz" if not os.path.exists(path) and os.path.exists(f"{path}.gz") else path
-
-
-def one_line(error: Exception) -> str:
-    """Return an error's message on one line."""
-    return " ".join(str(error).split())
 
 
 def field_name(record: Record, where: str, names: tuple[str, ...], option: str = "") -> str:

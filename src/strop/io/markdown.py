@@ -6,7 +6,7 @@ import logging
 import re
 from typing import Any
 
-from strop.io.files import one_line
+from strop.common.secrets import one_line
 
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#*)?[ \t]*$")
 _FRONT_MATTER = re.compile(

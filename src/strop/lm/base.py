@@ -25,8 +25,8 @@ class Request:
 
     ``system`` holds the instructions, ``shared`` the beginning that several requests of one
     document share, ``rest`` the request's own part; the user's text is ``shared + rest``.
-    ``key`` comes back with the reply. A ``temperature`` of None leaves the choice to the service: several
-    newer models accept nothing else.
+    ``key`` comes back with the reply. A ``temperature`` of None leaves the choice to the
+    service: several newer models accept nothing else.
     """
 
     key: str
@@ -171,7 +171,7 @@ MOST_TOKENS = 10**9
 
 
 class Fields(NamedTuple):
-    """What stands where in a vendor's reply; ``declined``: why there is no text, if there is none."""
+    """The parts of a vendor's reply; ``declined``: why there is no text, if there is none."""
 
     text: str
     truncated: bool

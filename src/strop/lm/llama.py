@@ -41,9 +41,9 @@ class MissingModel(MissingExtra):
 class LlamaLM(BaseLM):
     """A GGUF file, loaded at the first request and kept.
 
-    ``completion=True`` continues the prompt instead of a chat, which small models do better. ``n_threads`` threads compute, for ``parallel`` requests at a time, each of which may
-    have ``n_ctx`` tokens with its reply; ``n_gpu_layers`` are computed on a GPU if there is
-    one.
+    ``completion=True`` continues the prompt instead of a chat, which small models do better.
+    ``n_threads`` threads compute ``parallel`` requests at a time. Each may have ``n_ctx`` tokens
+    with its reply. ``n_gpu_layers`` are computed on a GPU if there is one.
 
     Sampling starts from ``seed`` and the request's key: the same requests in the same order get
     the same replies as long as ``parallel`` is 1, and one prompt under several keys gets

@@ -34,7 +34,7 @@ class Price:
     read: str = ""
     """The day on which the source was read."""
     host: str = ""
-    """Who asks this price, if it is a service's."""
+    """The service that has this price, if it is a service's."""
 
     def cost(
         self,
@@ -78,7 +78,7 @@ def price(model: str, *, host: str | None = None) -> Price | None:
     """The price of a model, None if unknown.
 
     ``model`` is a name such as ``gpt-4.1-mini``, with or without the date of a version.
-    ``host`` is where it would be called: elsewhere than at its vendor's the table says nothing.
+    ``host`` is the service to call: the table holds for the model's vendor only.
     """
     for name in (model, _DATED.sub("", model)):
         if listed := known_prices().get(name):

@@ -17,8 +17,8 @@ from strop.errors import ServiceError
 from strop.lm.base import Answer, Failure, Reply, Request
 
 MANY = 32
-"""Above so many calls at a time, some more requests are pulled than can be sent: replies then arrive
-so fast that handling them would leave places empty."""
+"""Above so many calls at a time, more requests are pulled than can be sent: replies then arrive so
+fast that handling them would leave places empty."""
 _LOOK_UP = 0.2
 
 

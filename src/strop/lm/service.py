@@ -26,7 +26,8 @@ _SPARE = 64
 class ServiceLM(BaseLM):
     """A model behind HTTP.
 
-    At most ``concurrency`` calls are in flight; fewer while the service limits their rate. ``retries`` and ``backoff`` say how often and after how many seconds a call is repeated,
+    At most ``concurrency`` calls are in flight; fewer while the service limits their rate.
+    ``retries`` and ``backoff`` say how often and after how many seconds a call is repeated,
     ``timeout`` after how many seconds a call fails. ``extra`` holds further fields for the body
     of each call, such as {"reasoning_effort": "low"}. ``clock`` is for tests.
     """
