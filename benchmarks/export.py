@@ -4,7 +4,7 @@
 
 SciFact and NFCorpus with sentences, Cranfield with generated queries (its five example queries left
 out); WordLlama; nDCG@10. ``plain`` and ``sharp`` (without words) are searches of the folder;
-``indexsharp`` and ``expanded`` rank by one exported vector, ``rows`` by a document's best row. The
+``indexsharp`` and ``augmented`` rank by one exported vector, ``rows`` by a document's best row. The
 last line is JSON.
 """
 
@@ -51,7 +51,7 @@ def ndcg(index: Index, data: Dataset, path: Path, query_vectors: Vectors) -> flo
     return 100 * sum(values.values()) / len(data.queries)
 
 
-def measure(index: Index, data: Dataset, folder: Path, expanded: str | None) -> dict[str, Any]:
+def measure(index: Index, data: Dataset, folder: Path, augmented: str | None) -> dict[str, Any]:
     vectors = index.embed_queries(list(data.queries.values()))
     methods = ["trad", "sharp:words=0"]
     report = evaluate(index, data, methods, measures=["nDCG@10"], query_vectors=vectors)
@@ -63,10 +63,10 @@ def measure(index: Index, data: Dataset, folder: Path, expanded: str | None) -> 
     for form in forms:
         export(index.searcher, folder / f"{form}.npy", form)
         row[form] = ndcg(index, data, folder / f"{form}.npy", vectors)
-    if expanded:
-        index.augment(expanded)
-        export(index.searcher, folder / "expanded.npy", "expanded", sets=[expanded])
-        row["expanded"] = ndcg(index, data, folder / "expanded.npy", vectors)
+    if augmented:
+        index.augment(augmented)
+        export(index.searcher, folder / "augmented.npy", "augmented", sets=[augmented])
+        row["augmented"] = ndcg(index, data, folder / "augmented.npy", vectors)
     return {name: round(value, 2) for name, value in row.items()}
 
 
@@ -81,16 +81,16 @@ def main() -> None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             index = stack.enter_context(Index.create(folder / "index"))
             index.add(read_corpus(str(source)))
-            data, expanded = read_dataset(str(source)), None
+            data, augmented = read_dataset(str(source)), None
             if name == "cranfield":
-                data, expanded = select_queries(data, EXAMPLES), "simple"
+                data, augmented = select_queries(data, EXAMPLES), "simple"
                 for style in ("simple", "contrastive"):
                     lines = (source / "generated" / f"{style}.jsonl").read_text("utf-8")
                     lists = (json.loads(line) for line in lines.splitlines())
                     index.import_queries({one["id"]: one["queries"] for one in lists}, style)
             else:
                 index.sharpen("sentences")
-            result[name] = measure(index, data, folder, expanded)
+            result[name] = measure(index, data, folder, augmented)
         print(name, result[name], flush=True)
     print(json.dumps(result))
 

@@ -66,7 +66,7 @@ def measure(index: Index, dataset: Dataset) -> Scores:
 
     def shares(method: Method) -> Any:
         counted = views.words(method)
-        return np.array([counted.share(text) for text in texts])
+        return np.array([counted.scores(text) for text in texts])
 
     layout = views.of(default).layout
     plain = score(vectors, layout.fetched, METHODS["trad"])

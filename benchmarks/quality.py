@@ -2,7 +2,7 @@
 
     python benchmarks/quality.py --data DATA [--indexes FOLDER] [--embedders wordllama,minilm]
         [--collections scifact,nfcorpus,…] [--output benchmarks/results/quality.json]
-        [--protocol]
+        [--protocol] [--quick]
 
 DATA holds collections in BEIR's layout; queries in ``<collection>/generated`` are used where there
 are any, else the documents' sentences. An index that is in FOLDER already is used as it is, and
@@ -12,11 +12,13 @@ vectors of slow embedders are cached (STROP_CACHE).
 score; ``+sets`` gives them the words of the same generated queries that ``sharp`` has. p-values are
 of two-sided paired t-tests (Holm): against plain search, against the paper's formula (alpha 1,
 T 1), and against the best peer of the column. ``tuned`` is ``sharp`` with what ``strop tune`` chose
-without labels, ``sharp, dense`` the default without words. Cranfield is scored without the five
-queries the generator saw, and again behind a leak gate of 0.9.
+without labels, ``sharp, dense`` the default without words and feedback. Cranfield is scored
+without the five queries the generator saw, and again behind a leak gate of 0.9.
 
 ``--protocol`` leaves one collection out at a time instead (protocol.py): alpha, temperature, the
 weights of words and feedback are chosen on the others.
+
+``--quick`` leaves out ``tuned`` and the methods that embed the documents again.
 
 ``CHOICES`` says which collections had a part in which choice; ``held out`` in the results are
 those that had none. Results are merged into the output; the last line is JSON. Render them into
@@ -56,13 +58,16 @@ RESULTS = Path(__file__).parent / "results" / "quality.json"
 CHOICES = {
     "temperature 0.1, alpha 1": ("scifact", "nfcorpus", "cranfield"),
     "words in the score": ("scifact", "nfcorpus", "cranfield", "python", "xquad-hi", "xquad-th"),
-    "words over the length of the query, titles twice, weight 0.8 with WordLlama": (
+    "words over the length of the query, titles twice": (
         "scifact", "nfcorpus", "cranfield", "nq-utd", "medline", "time", "lisa",
     ),
-    "weight 0.35 with MiniLM": ("nq-utd", "medline", "time"),
+    "feedback 3 among 50, with WordLlama; words 1.1 with WordLlama": (
+        "scifact", "nfcorpus", "cranfield", "nq-utd", "medline", "time", "lisa", "python", "man",
+    ),
+    "words 0.35 with all others": ("nq-utd", "medline", "time"),
     "capitals in lower case": ("time", "lisa", "scifact", "medline"),
-    "whiten=0.5, feedback=0.2": ("scifact", "nfcorpus", "cranfield"),
-    "neither by default": ("python", "xquad-hi", "xquad-th"),
+    "whiten=0.5": ("scifact", "nfcorpus", "cranfield"),
+    "not by default": ("python", "xquad-hi", "xquad-th"),
     "where a sentence ends, int8 vectors": ("scifact", "nfcorpus", "cranfield"),
 }  # fmt: skip
 """Which collections' test queries had a part in which choice; docs/log.md has the trials."""
@@ -83,13 +88,13 @@ def build(path: Path, data: Path, embedder: str) -> Index:
     return index
 
 
-def methods(index: Index, tuned: Method) -> list[Method]:
+def methods(index: Index, tuned: Method | None) -> list[Method]:
     """Return the methods to compare; ``paper`` is its formula on the best sets at hand."""
     generated = set(GENERATED) <= set(index.query_sets())
     sets = GENERATED if generated else ("sentences",)
     sharp = replace(default_sharp(index), sets=sets)
     every = replace(default_sharp(index), name="sharp")  # as installed: all sets
-    without = replace(sharp, name="sharp, dense", words=0.0)
+    without = replace(sharp, name="sharp, dense", words=0.0, feedback=0.0)
     compared = [
         METHODS["trad"],
         METHODS["bm25"],
@@ -99,12 +104,15 @@ def methods(index: Index, tuned: Method) -> list[Method]:
         replace(without, name="paper", temperature=1.0),
         without,
         every,
-        replace(sharp, name="hybrid:of=sharp", words=0.0, bm25="fused"),
-        replace(tuned, name="tuned"),
+        replace(every, name="sharp, no feedback", feedback=0.0),
+        replace(without, name="hybrid:of=sharp", bm25="fused"),
     ]
+    if tuned is not None:
+        compared.append(replace(tuned, name="tuned"))
     if generated:
         compared += [METHODS[name] for name in ("consharp", "simsharp", "indexsharp")]
-        compared += [METHODS[name] for name in ("doc2query", "docexp")]
+        if tuned is not None:
+            compared += [METHODS[name] for name in ("doc2query", "docexp")]
         compared.append(replace(sharp, name="sharp:sets=sentences", sets=("sentences",)))
         compared.append(replace(sharp, name="sharp:sets=simple+contrastive"))
         compared += _with_sets(index)
@@ -134,16 +142,14 @@ def percent(report: Report) -> dict[str, dict[str, float]]:
     }
 
 
-def _tuned(choice: Choice) -> Method:
-    return choice.method
-
-
-def score(index: Index, data: Path) -> dict[str, Any]:
-    choice = tune(index)
-    index.keep_tuned(None)
+def score(index: Index, data: Path, quick: bool) -> dict[str, Any]:
+    choice: Choice | None = None
+    if not quick:
+        choice = tune(index)
+        index.keep_tuned(None)
     shown = SHOWN.get(data.name, ())
     report = evaluate(
-        index, data, methods(index, _tuned(choice)), exclude=shown,
+        index, data, methods(index, None if choice is None else choice.method), exclude=shown,
         leak_gate=GATE if shown else None,
     )  # fmt: skip
     peers = [name for name in PEERS if name in report.results]
@@ -155,7 +161,7 @@ def score(index: Index, data: Path) -> dict[str, Any]:
         "p_against_trad": significance(report.per_query, "trad"),
         "p_against_paper": significance(report.per_query, "paper"),
         "p_against_peer": significance(report.per_query, peer),
-        "tuned": choice.to_json(),
+        "tuned": choice and choice.to_json(),
         "held_out_of": [what for what, names in CHOICES.items() if data.name not in names],
     }
     if report.gated is not None:
@@ -172,6 +178,7 @@ def main() -> None:
     parser.add_argument("--embedders", default="wordllama,minilm")
     parser.add_argument("--collections", default=",".join(COLLECTIONS))
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--quick", action="store_true", help="without tuned, doc2query, docexp")
     parser.add_argument("--protocol", action="store_true", help="leave one collection out")
     args = parser.parse_args()
     args.output.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +195,7 @@ def main() -> None:
                         left_out[name] = measure(index, _scored(args.data / name))
                         print(f"{embedder:10} {name:10} {left_out[name].default}", flush=True)
                         continue
-                    figures = score(index, args.data / name)
+                    figures = score(index, args.data / name, args.quick)
                 results.setdefault(embedder, {})[name] = figures
                 _write(args.output, results)
                 for method, values in figures["results"].items():

@@ -9,9 +9,10 @@ document, stored as int8; FOLDER keeps its index and graph for the next run. Sha
 ``Index.search``; plain HNSW is usearch in float16 on the documents' own vectors, with the smallest
 search width whose overlap@10 with the exact plain ranking is at least 0.99 (the largest, if none
 is). Both use as many threads as ``--threads`` says and answer one query per call. They take turns,
-query by query, five times; the median of a query's five times counts, so p99 is that of hard
-queries and not of other load on the machine. Needs usearch (pip install usearch). The last line is
-JSON.
+query by query, five times. Searches by vector have no words; ``words`` are searches of a dataset's
+texts with the default weight of words, their vectors given. The median of a query's five times
+counts, so p99 is that of hard queries and not of other load on the machine. Needs usearch (pip
+install usearch). The last line is JSON.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from strop.types import Kind, Vectors
 
 K = 10
 TURNS = 5
+PERCENTILES = (("p50", 50), ("p99", 99))
 WIDTHS = (64, 96, 128, 192, 256, 384)
 
 
@@ -58,7 +60,12 @@ def plain_graph(documents: Vectors, path: Path) -> Any:
 
 
 def compare(
-    index: Index, documents: Vectors, query_vectors: Vectors, folder: Path, threads: int
+    index: Index,
+    documents: Vectors,
+    query_vectors: Vectors,
+    folder: Path,
+    threads: int,
+    texts: Sequence[str] = (),
 ) -> dict[str, Any]:
     began = time.perf_counter()
     plain = plain_graph(documents, folder / "plain")
@@ -76,7 +83,14 @@ def compare(
     found = overlaps(index.search(query_vectors, K, "sharp").ids, exact)
     for q in query_vectors[:50]:  # compiles, and reads what is read once
         index.search(q[None], K, "sharp")
-    spent = np.empty((3, TURNS, len(query_vectors)))
+
+    def with_words(at: int, exact: bool = False) -> Any:
+        own = query_vectors[at : at + 1]
+        return index.search([texts[at]], K, "sharp", vectors=own, fields=(), exact=exact).ids
+
+    for at in range(min(50, len(texts))):
+        with_words(at)
+    spent = np.zeros((4, TURNS, len(query_vectors)))
     for turn in range(TURNS):
         for at, q in enumerate(query_vectors):
             began = time.perf_counter()
@@ -88,7 +102,11 @@ def compare(
             began = time.perf_counter()
             index.search(q[None], K, "sharp")
             spent[2, turn, at] = time.perf_counter() - began
-    theirs, ours, whole = np.median(spent, axis=1)
+            if texts:
+                began = time.perf_counter()
+                with_words(at)
+                spent[3, turn, at] = time.perf_counter() - began
+    theirs, ours, whole, words = np.median(spent, axis=1)
     began = time.perf_counter()
     for q in query_vectors[:20]:
         index.search(q[None], K, "sharp", exact=True)
@@ -97,7 +115,13 @@ def compare(
     row |= {"plain_width": width, "plain_overlap": plain_overlap, "scan_ms": 1e3 * scan}
     row |= {"plain_build_s": plain_build, "threads": threads}
     row |= {"with_texts_p50_ms": 1e3 * np.median(whole)}
-    for name, share in (("p50", 50), ("p99", 99)):
+    if texts:
+        pairs = [(with_words(at), with_words(at, exact=True)) for at in range(len(texts))]
+        same = [overlaps(found, right).mean() for found, right in pairs]
+        row |= {"words_overlap": np.mean(same), "words_worst_overlap": np.min(same)}
+        row |= {f"words_{name}_ms": 1e3 * np.percentile(words, at) for name, at in PERCENTILES}
+        row |= {"words_ratio_p50": np.median(words) / np.median(theirs)}
+    for name, share in PERCENTILES:
         a, b = 1e3 * np.percentile(theirs, share), 1e3 * np.percentile(ours, share)
         row |= {f"plain_{name}_ms": a, f"sharp_{name}_ms": b, f"ratio_{name}": b / a}
     return {name: round(float(value), 4) for name, value in row.items()}
@@ -109,8 +133,8 @@ def dataset(path: str, embedder: str, folder: Path, threads: int) -> dict[str, A
         index.add(read_corpus(path))
         spans = index.searcher.views.snapshot().documents
         documents = np.array(spans.vectors[spans.start])
-        query_vectors = index.embed_queries(list(read_dataset(path).queries.values()))
-        return compare(index, documents, query_vectors, folder, threads)
+        texts = list(read_dataset(path).queries.values())
+        return compare(index, documents, index.embed_queries(texts), folder, threads, texts)
 
 
 class Synthetic:

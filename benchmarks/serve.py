@@ -1,12 +1,15 @@
 """Load on ``strop serve``: throughput against the library, and a minute of 64 clients and a writer.
 
     python benchmarks/serve.py [--index FOLDER] [--clients 64] [--seconds 60] [--short 10]
+                               [--rounds 0]
 
 Without a folder it builds one of Python's documentation. First the library searches batches of 16
 queries in this process; then the same queries come one by one from clients, each with a
 connection of its own, to a server in a process of its own (the clients run in a third one and take
 processor time from both). Then the clients ask for --seconds while another one adds
-documents and looks each one up. Every answer is checked. The last line is JSON.
+documents and looks each one up. Every answer is checked. What memory grows by then is documents and
+buffers; a leak would also grow it in --rounds more of as long, in which the same 200 documents are
+replaced again and again. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from strop import Index
 from strop.io.stdlib_docs import read_stdlib
 
 KEY = "write-key-of-the-benchmark"
-K, BATCH, ADDED, PARTS = 10, 16, 20, 6
+K, BATCH, ADDED, PARTS, REPLACED = 10, 16, 20, 6, 200
 
 
 def build(folder: Path) -> None:
@@ -135,29 +138,34 @@ async def _clients(port: int, queries: list[str], count: int, seconds: float) ->
 
     step = max(1, len(queries) // count)
     await asyncio.gather(*(one(at * step) for at in range(count)))
-    shown = {f"p{share}_ms": float(np.percentile(times, share)) * 1000 for share in (50, 99)}
-    return {"queries_per_second": len(times) / seconds, **shown, "wrong": wrong[:3]}
+    shown = {f"p{share}_ms": round(float(np.percentile(times, share)) * 1000) for share in (50, 99)}
+    shown["longest_ms"] = round(max(times) * 1000)
+    return {"queries_per_second": round(len(times) / seconds), **shown, "wrong": wrong[:3]}
 
 
 def clients(port: int, queries: list[str], count: int, seconds: float) -> dict[str, Any]:
     return asyncio.run(_clients(port, queries, count, seconds))
 
 
-async def _writer(port: int, seconds: float, added: int) -> tuple[int, int]:
-    """Add documents after the first ``added``, look for the last one of each request."""
+async def _writer(port: int, seconds: float, added: int, among: int) -> tuple[int, int]:
+    """Write documents after the first ``added``, each of ``among`` ids, and look for the last."""
     lost = 0
     until = time.perf_counter() + seconds
     async with Client(port) as client:
         while time.perf_counter() < until:
             numbers = range(added, added + ADDED)
             documents = [
-                {"id": f"new-{n}", "title": f"zyx{n}", "text": f"The thing zyx{n} is number {n}."}
+                {
+                    "id": f"new-{n % among}",
+                    "title": f"zyx{n}",
+                    "text": f"The thing zyx{n} is number {n}.",
+                }
                 for n in numbers
             ]
             status, text = await client.ask("POST", "/documents", {"documents": documents})
             assert status == 200, text
             added += ADDED
-            where = {"$id": f"new-{added - 1}"}
+            where = {"$id": f"new-{(added - 1) % among}"}
             _, text = await client.ask("POST", "/search", {"query": "thing", "where": where})
             lost += len(json.loads(text)["hits"]) != 1
             await asyncio.sleep(0.5)
@@ -170,7 +178,7 @@ async def _ready(port: int) -> None:
             await asyncio.sleep(0.1)
 
 
-def measure(folder: Path, count: int, seconds: float, short: float) -> dict[str, Any]:
+def measure(folder: Path, count: int, seconds: float, short: float, rounds: int) -> dict[str, Any]:
     queries = queries_of(folder)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as others:
         rates: list[tuple[float, float]] = []
@@ -186,17 +194,23 @@ def measure(folder: Path, count: int, seconds: float, short: float) -> dict[str,
             load = others.submit(clients, server.port, queries, count, seconds)
             memory, added, lost = [round(server.memory())], 0, 0
             for _ in range(PARTS):
-                added, missing = asyncio.run(_writer(server.port, seconds / PARTS, added))
+                added, missing = asyncio.run(_writer(server.port, seconds / PARTS, added, 1 << 60))
                 lost += missing
                 memory.append(round(server.memory()))
-            loaded = load.result()
+            loaded, steady, written = load.result(), [], added
+            for _ in range(rounds):
+                load = others.submit(clients, server.port, queries, count, seconds)
+                written, missing = asyncio.run(_writer(server.port, seconds, written, REPLACED))
+                lost += missing + len(load.result()["wrong"])
+                steady.append(round(server.memory()))
+                print(f"memory after a round: {steady[-1]} MB", flush=True)
         finally:
             server.stop()
     usual, answered = (float(np.median(of)) for of in zip(*rates, strict=True))
     return {
         "library_per_second": round(usual), "server_per_second": round(answered),
         "share": round(answered / usual, 2), "load": loaded, "added": added, "lost": lost,
-        "memory_mb": memory,
+        "memory_mb": memory, "rounds_mb": steady,
     }  # fmt: skip
 
 
@@ -206,6 +220,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--short", type=float, default=10)
+    parser.add_argument("--rounds", type=int, default=0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "load.index"
@@ -213,7 +228,7 @@ def main() -> None:
             shutil.copytree(given.index, path)
         else:
             build(path)
-        print(json.dumps(measure(path, given.clients, given.seconds, given.short)))
+        print(json.dumps(measure(path, given.clients, given.seconds, given.short, given.rounds)))
 
 
 if __name__ == "__main__":

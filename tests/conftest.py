@@ -30,6 +30,25 @@ os.environ["HAYSTACK_TELEMETRY_ENABLED"] = os.environ["LANGSMITH_TRACING"] = "fa
 os.environ["PT_TEST_TRANSFORMER_REPORTS"] = "0"
 
 
+# Tests of published copies that run on every engine by default; the others run on PostgreSQL.
+ON_EVERY_ENGINE = {
+    "test_a_copy_ranks_as_its_folder",
+    "test_documents_that_are_cut",
+    "test_only_what_changed_is_published",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave most tests of the contract suite on other engines to the slow run."""
+    for item in items:
+        call = getattr(item, "callspec", None)
+        engine = call.params.get("url") if call and item.path.parent.name == "engines" else None
+        if engine in (None, "postgresql"):
+            continue
+        if engine == "qdrant" or getattr(item, "originalname", "") not in ON_EVERY_ENGINE:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A configuration folder of the tests' own: consents of the person who runs them stay as is."""

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,27 +16,37 @@ from strop.embed import PRESETS
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_command_line_page_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("generate_cli", ROOT / "docs/generate_cli.py")
+def _module(path: str) -> Any:
+    """Load a script."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_command_line_page_is_up_to_date() -> None:
+    module = _module("docs/generate_cli.py")
     page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
     assert page == module.render(), "run: make docs"
 
 
 def test_the_readme_shows_what_was_measured() -> None:
-    spec = importlib.util.spec_from_file_location("render", ROOT / "benchmarks/render_quality.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = _module("benchmarks/render_quality.py")
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     table = module.render(json.loads(module.RESULTS.read_text(encoding="utf-8")))
     assert table.count("\n") > 5
     assert table in page, "run: python benchmarks/render_quality.py"
     assert module.fill(page, table) == page
+
+
+def test_the_costs_of_a_reproduction_are_up_to_date() -> None:
+    module = _module("benchmarks/reproduce_costs.py")
+    page = (ROOT / "docs/reproduce.md").read_text(encoding="utf-8")
+    tables = module.render(module.estimate())
+    assert tables in page, "run: python benchmarks/reproduce_costs.py"
+    assert module.fill(page, tables) == page
 
 
 def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ def specs(draw: st.DrawFn) -> str:
         parts.append(f"of={draw(st.sampled_from(dense))}")
         method = METHODS[parts[1].removeprefix("of=")]
     settings = {}
-    if method.expanded:
+    if method.augmented:
         settings["sets"] = NAMES
     if method.weighting != "none":
         settings["sets"] = st.lists(NAMES, min_size=1, max_size=3, unique=True).map("+".join)

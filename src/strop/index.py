@@ -17,7 +17,7 @@ from strop.filters import read_filter
 from strop.io.sentences import MOST
 from strop.methods import Method, check_count
 from strop.references.settings import ReferenceSettings
-from strop.search.explain import Explanation, Terms
+from strop.search.explain import Explanation
 from strop.search.queries import as_queries, check_fields, text_and_vector, texts_and_vectors
 from strop.search.reranking import RERANKED, Reranker, reranked
 from strop.search.searcher import Searcher
@@ -40,9 +40,8 @@ if TYPE_CHECKING:  # a search needs no language model
 class Index:
     """Documents with vectors, sharpened by query sets, in one folder.
 
-    ``Index.create(path)`` makes one, ``Index.open(path)`` opens one. Any number of processes
-    may read while one writes; a second writer gets ``IndexBusy``. Searches see each change as soon
-    as it is committed. ``index.catalog`` is for reading; only methods of ``Index`` change it.
+    ``Index.create(path)`` makes one, ``Index.open(path)`` opens one. Many processes may read while
+    one writes, a second gets ``IndexBusy``. Searches see commits at once. ``catalog`` is read only.
     """
 
     def __init__(self, workspace: Workspace, searcher: Searcher | None = None) -> None:
@@ -50,6 +49,7 @@ class Index:
         self._workspace, self.catalog = workspace, workspace.catalog
         self.path, self.dim = workspace.path, workspace.dim
         self.searcher = searcher or Searcher(self.catalog)
+        self.terms = self.searcher.terms
 
     @classmethod
     def create(
@@ -291,18 +291,17 @@ class Index:
     ) -> Hits:
         """Return the best k documents for each query, texts or vectors (n, dim).
 
-        ``for hit in index.search("a question")[0]`` gives the hits of the first query, with those
-        ``fields`` that are named. ``where`` is a filter such as ``{"year": {"$gte": 2020}}``.
-        ``method`` is a name of ``METHODS`` with optional settings (``"sharp:alpha=2"``, or
-        ``alpha=2`` as an argument). Large indexes score candidates only, unless ``exact``.
-        ``expand``, such as ``HyDE("openai:…")``, has a language model refine the queries first.
-        ``vectors`` replace the embedding of texts; vectors alone have no words. Documents that are
-        cut are as good as their best chunk; with ``chunks`` each hit is a chunk. ``rerank``, a
-        CrossEncoder's name or a function, ranks the best 50 again.
+        ``index.search("a question")[0]`` has the hits of the first query, with the ``fields``
+        named. ``where`` is a filter such as ``{"year": {"$gte": 2020}}``, ``method`` a name of
+        ``METHODS``, maybe with settings (``"sharp:alpha=2"``). Large indexes score candidates only,
+        unless ``exact``. ``expand`` (``HyDE("openai:…")``) has a model refine the queries.
+        ``vectors`` replace the embedding of texts. Cut documents are as good as their best chunk;
+        with ``chunks`` hits are chunks. ``rerank``, a CrossEncoder's name or a function, ranks the
+        best 50 again.
         """
-        k, filter_ = check_count("k", k), None if where is None else read_filter(where)
         check_fields(fields)
-        queries = as_queries(queries)
+        k, queries = check_count("k", k), as_queries(queries)
+        filter_ = None if where is None else read_filter(where)
         with self.catalog.reading():
             self._workspace.warn_if_unfinished()
             chosen = self.method(method, **settings)
@@ -335,10 +334,6 @@ class Index:
         """Say how much each stored query of a document changed its score (``search``)."""
         text, query_vector = text_and_vector(query, vectors, self.dim, self.embed_queries)
         return self.searcher.explain(query_vector, text, id_, self.method(method, **settings))
-
-    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
-        """Return what the scores of documents for a query are made of: vectors, texts, words."""
-        return self.searcher.terms(ids, query, method)
 
     def method(self, method: str | Method | None = None, **settings: Any) -> Method:
         """Return a method for this index, as tuned; ``settings`` override its defaults."""

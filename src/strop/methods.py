@@ -24,7 +24,7 @@ class Method:
     ``weighting`` says how a document's queries are mixed into its vector: not at all, by a softmax
     of ``temperature``, all equally, or by adding the largest similarity to the score.
     ``sets`` None means all query sets of the index; ``n`` mixes only the first n queries of each
-    list. ``expanded`` names the set whose queries are appended to a document's text instead.
+    list. ``augmented`` names the set whose queries are appended to a document's text instead.
     ``whiten`` evens out the space first (whitening.py): 0 not at all, 1 fully. ``feedback`` ranks
     the best 50 again: that much counts how they resemble the very best of them (feedback.py).
     ``words`` adds that much of the document's score by the query's words (search/words.py).
@@ -38,7 +38,7 @@ class Method:
     alpha: float = 1.0
     temperature: float = 1.0
     n: int | None = None
-    expanded: str | None = None
+    augmented: str | None = None
     whiten: float = 0.0
     feedback: float = 0.0
     words: float = 0.0
@@ -64,7 +64,7 @@ class Method:
             return self.bm25 == "no" and self.weighting != "max"
         if setting == "sets":
             counted = self.bm25 != "no" or self.words > 0  # the words of sets
-            return self.weighting != "none" or self.expanded is not None or counted
+            return self.weighting != "none" or self.augmented is not None or counted
         if setting == "feedback":
             return self.bm25 == "no"
         return self.weighting != "none"  # n, whiten
@@ -79,14 +79,14 @@ METHODS: dict[str, Method] = {
         Method("consharp", sets=("contrastive",)),
         Method("indexsharp", weighting="equal", sets=("contrastive",)),
         Method("maxsim", weighting="max"),
-        Method("doc2query", weighting="none", sets=(), expanded="simple"),
-        Method("docexp", weighting="none", sets=(), expanded="contrastive"),
+        Method("doc2query", weighting="none", sets=(), augmented="simple"),
+        Method("docexp", weighting="none", sets=(), augmented="contrastive"),
         Method("bm25", weighting="none", sets=(), bm25="only"),
         Method("hybrid", weighting="none", sets=(), bm25="fused"),
     )
 }
 
-WORDS = {"wordllama": 0.8}
+WORDS = {"wordllama": 1.1}
 """How much words count in ``sharp`` by default, for embedders that were measured as weak."""
 WORDS_OTHERS = 0.35
 """The same for all others; benchmarks/quality.py has the collections both were chosen on."""
@@ -144,11 +144,11 @@ def parse_method(
             values[setting] = _names(value) if setting == "sets" else value
         else:
             warnings.warn(f"{name} has no {setting}: it has no effect there", stacklevel=3)
-    if method.expanded is not None and "sets" in values:
-        expanded = values.pop("sets")
-        if len(expanded) != 1:
-            raise BadInput(f"{name} appends the queries of one set, not of {len(expanded)}")
-        values["expanded"] = expanded[0]
+    if method.augmented is not None and "sets" in values:
+        augmented = values.pop("sets")
+        if len(augmented) != 1:
+            raise BadInput(f"{name} appends the queries of one set, not of {len(augmented)}")
+        values["augmented"] = augmented[0]
     return check_method(replace(method, **values))
 
 
@@ -243,12 +243,12 @@ def method_spec(method: Method) -> str:
     """
     base = METHODS.get(method.name, METHODS["sharp"])
     parts = [base.name]
-    if base.bm25 == "fused" and (method.weighting != "none" or method.expanded):
+    if base.bm25 == "fused" and (method.weighting != "none" or method.augmented):
         base = next(
             other
             for other in METHODS.values()
             if other.weighting == method.weighting
-            and (other.expanded is None) == (method.expanded is None)
+            and (other.augmented is None) == (method.augmented is None)
         )
         parts.append(f"of={base.name}")
     for key in ("alpha", "temperature", "n", "whiten", "feedback", "words"):
@@ -256,8 +256,8 @@ def method_spec(method: Method) -> str:
         shown = method.weighting == "softmax" and key in ("alpha", "temperature")
         if shown or value != getattr(base, key):
             parts.append(f"{key}={_number(value)}")
-    if method.expanded != base.expanded:
-        parts.append(f"sets={method.expanded}")
+    if method.augmented != base.augmented:
+        parts.append(f"sets={method.augmented}")
     elif method.sets != base.sets:
         parts.append(f"sets={'+'.join(method.sets or ())}")
     return ":".join(parts)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from strop.engines import is_url, open_copy
+from strop.common.text import is_url
+from strop.engines import open_copy
 from strop.index import Index
 from strop.storage.intake import EmbedderSpec
 

@@ -210,7 +210,9 @@ def test_the_questions_of_the_extractor_become_a_query_set(store: StropVectorSto
         def complete(self, *_: Any, **__: Any) -> CompletionResponse:
             return CompletionResponse(text="1. Which bird hunts mice?\n2. Who sees in the dark?")
 
-    extractor = QuestionsAnsweredExtractor(questions=2, llm=Scripted(), show_progress=False)
+    extractor = QuestionsAnsweredExtractor(
+        questions=2, llm=Scripted(max_tokens=None), show_progress=False
+    )
     pipeline = IngestionPipeline(
         transformations=[extractor, QuestionsToQuerySet(store=store)], disable_cache=True
     )

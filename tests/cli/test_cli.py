@@ -451,7 +451,7 @@ def test_expanded_text_is_no_query_set_and_waits_for_no_finish(index: Path) -> N
     assert len(ran["hits"]) == 10
     added = strop("add", index, "-", "--json", stdin=jsonl(NEW)).json
     assert set(added["queries"]) == {"sentences", "simple"}
-    assert "expanded:" not in strop("finish", index).stdout
+    assert "augmented:" not in strop("finish", index).stdout
     assert "waiting" not in strop("info", index).stdout
 
 

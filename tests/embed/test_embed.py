@@ -623,7 +623,7 @@ def test_a_cache_that_cannot_be_used_costs_one_warning(
 ) -> None:
     harm(file)
     cached = CachedEmbedder(Counting(), file)
-    with pytest.warns(UserWarning, match="going on without the cache") as caught:
+    with pytest.warns(UserWarning, match="continuing without the cache") as caught:
         got = cached.embed(["a", "b"], "query")
     assert len(caught) == 1
     assert caught[0].filename == __file__

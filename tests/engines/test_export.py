@@ -61,9 +61,9 @@ def test_expanded_vectors(tmp_path: Path) -> None:
         index.add({"id": id_, "text": text} for id_, text in TEXTS.items())
         index.import_queries({"a": ["who runs"], "b": ["who sees"]}, "simple")
         with pytest.raises(BadInput, match="augment"):
-            export(index.searcher, tmp_path / "x.npy", "expanded", sets=["simple"])
+            export(index.searcher, tmp_path / "x.npy", "augmented", sets=["simple"])
         index.augment("simple")
-        assert export(index.searcher, tmp_path / "x.npy", "expanded", sets=["simple"]) == 3
+        assert export(index.searcher, tmp_path / "x.npy", "augmented", sets=["simple"]) == 3
         want = vectors_of([f"{TEXTS['a']} who runs", f"{TEXTS['b']} who sees"], "document")
         np.testing.assert_allclose(np.load(tmp_path / "x.npy")[:2], want, atol=1e-6)
         with pytest.raises(BadInput, match=r"\.parquet"):

@@ -16,6 +16,7 @@ from strop.common.arrays import unit_rows
 from strop.errors import BadInput
 from strop.evaluation.conclusion import bootstrap_interval
 from strop.evaluation.tune import decide, default_sharp, settings_grid, tune
+from strop.methods import FEEDBACK
 from strop.search.sampling import sample_queries
 from strop.types import Dataset, Vectors
 
@@ -71,7 +72,7 @@ def test_crossed_sets_choose_strong_sharpening_where_documents_are_blurred(blurr
     assert choice.taken
     assert choice.method.alpha >= 2
     assert choice.method.sets == ("simple", "contrastive")
-    assert choice.method.feedback == 0  # stored queries cannot judge it
+    assert choice.method.feedback == FEEDBACK  # stored queries cannot judge it
     assert choice.queries == 400
     assert choice.gain is not None
     assert choice.low is not None
@@ -92,7 +93,8 @@ def test_words_are_taken_where_no_dense_setting_gains(
     monkeypatch.setattr("strop.methods.WORDS_OTHERS", 0.1)
     choice = tune(blurred, queries=200)
     assert choice.taken
-    assert choice.method == replace(METHODS["sharp"], words=0.2) == blurred.method("sharp")
+    want = replace(METHODS["sharp"], words=0.2, feedback=FEEDBACK)
+    assert choice.method == want == blurred.method("sharp")
     assert "words=0.2 gains" in choice.why
     assert choice.gain is not None
     assert choice.low is not None

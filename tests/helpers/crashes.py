@@ -356,6 +356,15 @@ def crash(path: str, size: int, op: int, last: int, power: bool, count: str | No
         Path(count).write_text(f"{-steps.left}")
 
 
+def follow(path: str, folder: str, last: int, log: str, pause: float) -> None:
+    """Sync a folder, slowly, and die at step ``last``; end well if there are fewer, or at 0."""
+    strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = 3
+    with reopen(Path(path), Bag(Path(log), pause)) as index:
+        if last:
+            Steps(last, None).watch()
+        index.sync(folder)
+
+
 def crash_while_creating(path: str, last: int) -> None:
     steps = Steps(last, None)
     steps.watch_statements()
@@ -544,10 +553,8 @@ def ask(path: str, url: str, slots: int) -> None:
         ).run()
 
 
-JOBS: dict[str, Callable[..., None]] = {
-    job.__name__: job
-    for job in (ask, crash, crash_while_creating, tell, fill_disk, hold, build_cached, watch)
-}
+_JOBS = (ask, crash, crash_while_creating, follow, tell, fill_disk, hold, build_cached, watch)
+JOBS: dict[str, Callable[..., None]] = {job.__name__: job for job in _JOBS}
 
 
 # -- the server and its client ---------------------------------------------------------------

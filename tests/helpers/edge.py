@@ -8,12 +8,14 @@ from typing import Any
 
 import qdrant_edge as edge
 
+from strop.engines.qdrant import EF
+
 
 def install() -> None:
     """Let folders be opened by the engine itself and not by the client's local mode."""
     import qdrant_client
 
-    qdrant_client.QdrantClient = EdgeClient
+    setattr(qdrant_client, "QdrantClient", EdgeClient)  # noqa: B010
 
 
 class EdgeClient:
@@ -82,7 +84,7 @@ class EdgeClient:
     ) -> Any:  # fmt: skip
         request = edge.QueryRequest(
             limit, query=edge.Query.Nearest(query, using), with_payload=with_payload,
-            filter=_filter(query_filter), params=edge.SearchParams(search_params.hnsw_ef),
+            filter=_filter(query_filter), params=edge.SearchParams(max(EF, limit)),
         )  # fmt: skip
         return SimpleNamespace(points=self._shard(name).query(request))
 

@@ -183,7 +183,7 @@ def test_an_import_without_a_known_document_makes_no_set(index: Index) -> None:
     with pytest.raises(BadInput, match="none of the ids"):
         index.import_queries({"cow": ["q"]}, "simple")
     assert index.queries_of("fox") == {"simple": ["q"]}
-    for style in ("sentences", "expanded:simple", "", "a b"):
+    for style in ("sentences", "augmented:simple", "", "a b"):
         with pytest.raises(BadInput, match="cannot name a set"):
             index.import_queries({"fox": ["q"]}, style)
 
@@ -211,13 +211,13 @@ def test_expand_appends_the_queries_to_the_text(index: Index, bag: Bag) -> None:
     assert bag.count == 3
     index.augment("simple")
     assert bag.count == 3
-    expanded = {
+    augmented = {
         "fox": f"{FOX.content} who jumps who clears",
         "owl": f"{OWL.content} who sees",
         "pig": PIG.text,
     }
     q = vector_of("who sees", "query")
-    want = {id_: float(q @ vector_of(text, "document")) for id_, text in expanded.items()}
+    want = {id_: float(q @ vector_of(text, "document")) for id_, text in augmented.items()}
     assert_close(all_scores(index, "who sees", method="doc2query"), want, 1e-5)
     assert index.queries_of("owl") == {"simple": ["who sees"]}
 
@@ -229,7 +229,7 @@ def test_expanded_text_is_made_again_only_where_text_or_queries_changed(
     index.augment("simple")
 
     def waiting() -> int:
-        return int(index.info()["sets"]["expanded:simple"]["waiting"])
+        return int(index.info()["sets"]["augmented:simple"]["waiting"])
 
     assert waiting() == 0
     index.import_queries({"fox": ["who runs"], "owl": ["who sees"]}, "simple")

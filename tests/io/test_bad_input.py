@@ -278,7 +278,7 @@ def test_the_index_of_a_newer_strop(index: Path, corpus: Path) -> None:
     with closing_database(index) as database:
         database.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
     for ran in (strop("info", index), strop("search", index, "x"), strop("add", index, corpus)):
-        failed(ran, index, "format 99", "reads format 5", "install the strop that made it")
+        failed(ran, index, "format 99", "reads format 6", "install the strop that made it")
 
 
 def _cut(file: Path) -> None:

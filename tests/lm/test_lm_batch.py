@@ -193,7 +193,7 @@ def test_a_batch_is_never_begun_twice_by_accident(server: ScriptedServer, family
     assert len(list(batches.submit(requests(2)))) == 1
     assert len(server.batches) == 1
     server.script.extend([*upload, taken_but_unsaid])
-    with pytest.raises(ServiceError, match=r"may have begun all the same.*list of batches"):
+    with pytest.raises(ServiceError, match=r"may have begun nevertheless.*list of batches"):
         list(batches.submit(requests(2)))
     assert len(server.batches) == 2
     server.script.extend([*upload, answer(200, {"object": "batch"})])

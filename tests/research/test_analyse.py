@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from helpers.commands import strop
 
-from strop import Index, evaluate
+from strop import METHODS, Index, evaluate
 from strop.errors import BadInput, MissingExtra
 from strop.io.datasets import read_dataset
 from strop.research.analyse import ALPHAS, boost_against_perplexity, sweep
@@ -39,6 +40,20 @@ def test_a_sweep_is_what_evaluate_says(index: Path, dataset: Path) -> None:
     ])  # fmt: skip
     half = 1.96 * change.std(ddof=1) / math.sqrt(len(change))
     assert points["T = 0.1", 2.0].low == pytest.approx(change.mean() - half)
+
+
+@pytest.mark.parametrize("what", ["alpha", "temperature"])
+def test_a_sweep_passes_through_the_settings_in_use(what: str, index: Path, dataset: Path) -> None:
+    """Also those that were tuned."""
+    with Index.open(index) as opened:
+        tuned = replace(METHODS["sharp"], alpha=1.6, temperature=0.07, sets=("simple",), words=0.4)
+        opened.keep_tuned({"method": asdict(tuned)})
+        found = sweep(opened, read_dataset(dataset), what)
+        report = evaluate(opened, dataset, ["sharp"])
+    assert found.in_use == {"alpha": 1.6, "temperature": 0.07}[what]
+    first = [point for point in found.points if point.fixed == found.points[0].fixed]
+    (here,) = (point for point in first if point.x == found.in_use)
+    assert here.value == pytest.approx(100 * report.results["sharp"]["nDCG@10"])
 
 
 def found_queries(dataset: Path) -> list[str]:

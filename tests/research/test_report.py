@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from helpers.commands import beir, strop
 
 from strop import Index, evaluate
+from strop.evaluation.conclusion import conclusion
 
 VOID = {"meta", "br", "link", "img", "input", "hr", "path", "use", "image"}
 HOSTILE = '<script>alert("x")</script> & <img src=http://example.com/x onerror=y> \x07 end'
@@ -80,6 +82,16 @@ def test_the_page_says_what_evaluate_says(index: Path, dataset: Path, tmp_path: 
         assert name in page.said
         for value in values.values():
             assert f"{100 * value:.2f}" in page.said
+    # What it comes to stands on top, then the same beside the strongest baseline.
+    with Index.open(index) as opened:
+        baselines = evaluate(opened, dataset, ["trad", "bm25", "hybrid", "trad:words=0.8", "sharp"])
+    assert conclusion(baselines, "sharp") in page.said
+    ndcg = {name: of["nDCG@10"] for name, of in baselines.results.items()}
+    rival = max(list(ndcg)[1:-1], key=ndcg.__getitem__)
+    assert conclusion(replace(baselines, baseline=rival), "sharp") in page.said
+    assert page.said.index(conclusion(baselines, "sharp")) < page.said.index("Methods")
+    assert "This index uses 1 (" in page.said
+    assert "This index uses 0.1 (" in page.said
     # The query that gained most stands there with its figures and what moved its document.
     before, after = (report.per_query[name]["nDCG@10"] for name in ("trad", "sharp"))
     best = max(before, key=lambda query: after[query] - before[query])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,29 @@ def test_a_small_change_looks_at_no_other_documents(
     two = two_stage(index)
     assert two is not None
     assert not len(two.without_row)
+
+
+def test_codes_that_follow_a_change_are_matched_as_if_anew(index: Index) -> None:
+    changes: list[Callable[[], object]] = [
+        lambda: index.remove(["0", "7", "8", "150"]),
+        lambda: index.add(documents(300, 304)),
+        lambda: index.add([{"id": "9", "title": "zebra", "text": "a zebra stands here."}]),
+        lambda: index.remove(["299"]),
+        index.compact,
+    ]
+    two_stage(index)
+    for change in changes:
+        change()
+        with reopen(index.path) as other:
+            followed, anew = two_stage(index), two_stage(other)
+            assert followed is not None
+            assert anew is not None
+            assert followed.place_of.tolist() == anew.place_of.tolist()
+            mine, theirs = (one.searcher.views.snapshot() for one in (index, other))
+            assert mine.numbers.tolist() == theirs.numbers.tolist()
+            assert mine.documents.start.tolist() == theirs.documents.start.tolist()
+            for name, spans in mine.sets.items():
+                assert spans.count.tolist() == theirs.sets[name].count.tolist()
 
 
 def test_beside_a_set_without_vectors(index: Index) -> None:

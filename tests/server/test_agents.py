@@ -47,8 +47,9 @@ def test_an_agent_searches_reads_and_asks_why(connect: Connect, opened: Index) -
             assert {*tools} == {"search", "fetch", "similar", "explain", "info"}
             assert all(tool.annotations.read_only_hint for tool in tools.values())
 
-            best = opened.search(QUERY, 3)[0]
-            found = (await _call(client, "search", query=QUERY, k=3))["results"]
+            method = "sharp:feedback=0"  # is not part of an explanation
+            best = opened.search(QUERY, 3, method)[0]
+            found = (await _call(client, "search", query=QUERY, k=3, method=method))["results"]
             assert [one["id"] for one in found] == [hit.id for hit in best]
             assert found[0]["passage"] == (best[0].passage and best[0].passage.text)
 
@@ -66,7 +67,7 @@ def test_an_agent_searches_reads_and_asks_why(connect: Connect, opened: Index) -
             assert len(like) == 3
             assert all(one["id"].startswith("note-") and one["id"] != "note-2020" for one in like)
 
-            why = await _call(client, "explain", query=QUERY, id=id_)
+            why = await _call(client, "explain", query=QUERY, id=id_, method=method)
             assert why["score"] == pytest.approx(best[0].score, abs=1e-4)
             assert why["parts"]
 

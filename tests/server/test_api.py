@@ -58,7 +58,9 @@ def _about(rows: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
 
 
 def test_hits_are_explained(running: RunningServer, opened: Index) -> None:
-    hits = running.post("/search", {"query": QUERY, "k": 3, "explain": True})["hits"]
+    hits = running.post(
+        "/search", {"query": QUERY, "k": 3, "explain": True, "method": "sharp:feedback=0"}
+    )["hits"]
     for hit in hits:
         why = hit["explanation"]
         models.Explanation.model_validate(why)

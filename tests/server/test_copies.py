@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from helpers.strop_server import WRITE_KEY, RunningServer
 
@@ -11,21 +13,23 @@ QUERY = "copy a folder with all files"
 
 
 def test_a_copy_answers_as_its_folder(copy: RunningServer, running: RunningServer) -> None:
-    for body in (
+    asked: list[dict[str, Any]] = [
         {"query": QUERY},
         {"query": QUERY, "method": "bm25", "k": 3, "fields": ["id", "score"]},
         {"queries": [QUERY, "folders"], "where": {"year": {"$gte": 2020}}},
         {"query": QUERY, "k": 2, "explain": True, "method": "sharp:alpha=2"},
-    ):
+    ]
+    for body in asked:
         reply, expected = (server.post("/search", body) for server in (copy, running))
         models.SearchReply.model_validate(reply)
         assert _rounded(reply) == _rounded(expected)
-    for path, body in (
+    forms: list[tuple[str, Any]] = [
         ("/v1/rerank", {"query": QUERY, "documents": ["Copy folders.", "Sail ships."]}),
         ("/v1/rerank", {"query": QUERY, "documents": [{"id": "note-2020"}, {"id": "note-2021"}]}),
         ("/v1/embeddings", {"input": "a text", "input_type": "document"}),
         ("/explore/map", {"query": QUERY, "ids": ["note-2020", "note-2021"]}),
-    ):
+    ]
+    for path, body in forms:
         reply, expected = (server.post(path, body) for server in (copy, running))
         assert reply.keys() == expected.keys()
         if "results" in reply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +20,10 @@ from strop import Index
 from strop.lm.prices import known_prices
 from strop.server.app import OPERATIONS
 
+from .conftest import SCRIPT
+
 QUERY = "copy a folder with all files"
+PAGE = "sharp:feedback=0"  # what the page ranks by
 VIEWS = ["#/", f"#/?q={QUERY.replace(' ', '+')}", "#/collection", "#/evaluation", "#/generation"]
 Open = Callable[..., Page]
 expect.set_options(timeout=60_000)
@@ -77,7 +81,7 @@ def _ranking(page: Page, side: str) -> list[tuple[str, float]]:
 def test_two_rankings_are_those_of_the_library(open_page: Open, opened: Index) -> None:
     page = open_page()
     _search(page)
-    for side, method in (("left", "trad"), ("right", None)):
+    for side, method in (("left", "trad"), ("right", PAGE)):
         hits = opened.search(QUERY, 12, method)[0]
         shown = _ranking(page, side)
         assert [score for _, score in shown] == pytest.approx([h.score for h in hits], abs=6e-4)
@@ -111,7 +115,7 @@ def test_the_formula_of_the_page_is_the_server_s(
     for settings, scores in zip(grid, computed, strict=True):
         assert len(scores) == 30
         hits = opened.search(
-            QUERY, 30, "sharp", where={"$id": {"$in": [*scores]}}, exact=True, **settings
+            QUERY, 30, PAGE, where={"$id": {"$in": [*scores]}}, exact=True, **settings
         )[0]
         assert scores == pytest.approx({hit.id: hit.score for hit in hits}, abs=2e-4), settings
 
@@ -175,7 +179,7 @@ def test_the_keyboard_is_enough(open_page: Open) -> None:
 def test_a_document_shows_what_matched_it(open_page: Open, opened: Index) -> None:
     page = open_page()
     _search(page)
-    best = opened.search(QUERY, 1)[0][0]
+    best = opened.search(QUERY, 1, PAGE)[0][0]
     page.click(f'.right .hit[data-id="{best.id}"]')
     page.wait_for_selector(".drawer .text")
     why = opened.explain(QUERY, best.id)
@@ -296,7 +300,7 @@ def test_a_published_copy_has_the_page_too(
 ) -> None:
     page = open_page("/", copy.url)
     _search(page)
-    shown, hits = _ranking(page, "right"), opened.search(QUERY, 12)[0]
+    shown, hits = _ranking(page, "right"), opened.search(QUERY, 12, PAGE)[0]
     assert [score for _, score in shown] == pytest.approx([h.score for h in hits], abs=1e-3)
     page.locator(".right .hit").first.click()
     page.wait_for_selector(".parts li")
@@ -354,8 +358,15 @@ def test_nothing_in_a_document_becomes_markup(open_page: Open) -> None:
     page.keyboard.press("Escape")
     page.click(".map summary")
     page.wait_for_selector(".points")
-    for view in VIEWS:
-        page.goto(page.url.split("#")[0] + view)
+    page.goto(page.url.split("#")[0] + "#/evaluation")
+    page.fill("#labelled", json.dumps({"query": SCRIPT, "relevant": [SCRIPT, f"not {SCRIPT}"]}))
+    page.click("form.form button")
+    page.click(".changes summary")
+    expect(page.locator(".pair section").first).to_contain_text("Not among the first")
+    assert "onerror" in page.locator(".changes").inner_text()
+    for view in ("", *VIEWS):  # first the evaluation as it is
+        if view:
+            page.goto(page.url.split("#")[0] + view)
         page.wait_for_load_state("networkidle")
         assert (
             page.evaluate("document.querySelectorAll('main img, main script, aside img').length")

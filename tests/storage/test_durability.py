@@ -98,7 +98,7 @@ def assert_same(index: Index, size: int, chapter: Chapter) -> None:
     info = index.info()
     assert info["waiting"] == 0
     for set_ in info["sets"].values():
-        assert set_["waiting"] == 0 or set_["source"] == "expanded"
+        assert set_["waiting"] == 0 or set_["source"] == "augmented"
     for method, scores in scores_of(index).items():
         assert_close(scores, chapter.scores[method], 1e-6)
     assert references_of(index) == chapter.references

@@ -49,8 +49,8 @@ def ranking(index: Index, method: str = "sharp") -> Any:
 def test_listed(index: Index) -> None:
     index.augment("simple")
     sets = {one.name: one for one in index.sets}
-    assert list(sets) == ["sentences", "simple", "other", "expanded:simple"]
-    assert [one.source for one in sets.values()] == ["sentences", "file", "file", "expanded"]
+    assert list(sets) == ["sentences", "simple", "other", "augmented:simple"]
+    assert [one.source for one in sets.values()] == ["sentences", "file", "file", "augmented"]
     assert (sets["simple"].lists, sets["simple"].queries) == (60, 120)
     assert (sets["other"].lists, sets["other"].queries) == (40, 80)
     assert sets["other"].bytes == 80 * 32 * 4
@@ -108,7 +108,7 @@ def test_a_renamed_set_is_the_same_one(index: Index) -> None:
         before, augmented = ranking(reader, "sharp:sets=simple"), ranking(reader, "doc2query")
         index.rename_set("simple", "contrastive")
         for one in (index, reader):
-            names = ["sentences", "contrastive", "other", "expanded:contrastive"]
+            names = ["sentences", "contrastive", "other", "augmented:contrastive"]
             assert [set_.name for set_ in one.sets] == names
             assert ranking(one, "sharp:sets=contrastive") == before
             assert ranking(one, "docexp") == augmented

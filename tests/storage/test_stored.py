@@ -169,7 +169,7 @@ def test_another_way_to_store_makes_no_list_stale(tmp_path: Path) -> None:
         index.augment("simple")
         assert bag.count == asked + 1 + len(DOCUMENTS)
         how = {name: of["vectors"] for name, of in index.info()["sets"].items()}
-        assert how == {"sentences": "float32", "simple": "int8", "expanded:simple": "float32"}
+        assert how == {"sentences": "float32", "simple": "int8", "augmented:simple": "float32"}
         assert not index.check()
         before = all_scores(index, "text of word7", words=0)
         index.remove(["9"])

@@ -132,8 +132,8 @@ class StropSearch:
         if self._prepare is not None:
             self._prepare(index)
         method = index.method(self._method)
-        if method.expanded is not None:
-            index.augment(method.expanded)
+        if method.augmented is not None:
+            index.augment(method.augmented)
 
     def search(
         self,

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from strop.common.text import is_url
 from strop.embed.function import CallableEmbedder
-from strop.engines import is_url
 from strop.errors import BadInput, StropError
 from strop.index import Index
 from strop.opening import connect

@@ -80,7 +80,7 @@ def cluster() -> None:
     PROMPT,
     CORPUS,
 )
-def run(corpus: str, folder: Path, **given: Any) -> Answer:
+def run(corpus: str, folder: Path, **options: Any) -> Answer:
     """Run the stages of CORPUS up to one of them; shards go to the folder.
 
     CORPUS is what strop build takes, or a folder of such files, which are read in parallel. Every
@@ -98,12 +98,12 @@ def run(corpus: str, folder: Path, **given: Any) -> Answer:
     """
     from strop.distributed.run import Cluster
 
-    settings = _settings(corpus, folder, given)
-    runner = _runner(given)
+    settings = _settings(corpus, folder, options)
+    runner = _runner(options)
     try:
         with progress_bars() as progress:
             run_ = Cluster(folder, settings, runner, progress)
-            run_.run(given["stage"], given["style"], given["budget"])
+            run_.run(options["stage"], options["style"], options["budget"])
     finally:
         runner.close()
     done = ", ".join(f"{stage} {count:,}" for stage, count in run_.ran.items())
@@ -118,41 +118,41 @@ def run(corpus: str, folder: Path, **given: Any) -> Answer:
     return Answer(value, message, warnings=warnings)
 
 
-def _runner(given: dict[str, Any]) -> Runner:
+def _runner(options: dict[str, Any]) -> Runner:
     from strop.distributed.runners import LocalRunner, RayRunner
 
-    if given["ray"]:
-        return RayRunner(given["ray"], given["workers"])
-    return LocalRunner(given["workers"] or os.cpu_count() or 1)
+    if options["ray"]:
+        return RayRunner(options["ray"], options["workers"])
+    return LocalRunner(options["workers"] or os.cpu_count() or 1)
 
 
-def _settings(corpus: str, folder: Path, given: dict[str, Any]) -> Settings:
-    """Return the settings: what is given now, else what the last run in the folder had."""
+def _settings(corpus: str, folder: Path, options: dict[str, Any]) -> Settings:
+    """Return the settings: those of this command, else those of the last run in the folder."""
     from strop.distributed.run import Settings
 
     known = None
     if (folder / "settings.json").exists():
         known = Settings.read(folder)
-    embedder = {"name": given["embedder"] or "wordllama", "options": given["options"]}
-    if known is not None and not given["embedder"] and not given["options"]:
+    embedder = {"name": options["embedder"] or "wordllama", "options": options["options"]}
+    if known is not None and not options["embedder"] and not options["options"]:
         embedder = known.trusted_embedder(folder)
-    reading = {name: given[name] for name in _READING}
+    reading = {name: options[name] for name in _READING}
     settings = replace(known or Settings(corpus, embedder), corpus=corpus, embedder=embedder)
-    chosen = {name: given[name] for name in ("shard_documents", "method", "recall")}
+    chosen = {name: options[name] for name in ("shard_documents", "method", "recall")}
     settings = replace(
         settings, reading=reading, **{name: v for name, v in chosen.items() if v is not None}
     )
-    if given["stage"] not in ("vectors", "references") and given["style"] != "sentences":
-        settings = replace(settings, sets={**settings.sets, given["style"]: _set(given)})
+    if options["stage"] not in ("vectors", "references") and options["style"] != "sentences":
+        settings = replace(settings, sets={**settings.sets, options["style"]: _set(options)})
     return settings
 
 
-def _set(given: dict[str, Any]) -> dict[str, Any]:
+def _set(options: dict[str, Any]) -> dict[str, Any]:
     """Return the model and settings of a set of generated queries."""
-    if given["lm"] is None:
-        raise click.UsageError(f"who writes {given['style']} queries? Give --lm SPEC")
-    asks = prompt_settings(given)
-    lm, price = load_model(given, asks.prompt.profile), given_price(given)
+    if options["lm"] is None:
+        raise click.UsageError(f"who writes {options['style']} queries? Give --lm SPEC")
+    asks = prompt_settings(options)
+    lm, price = load_model(options, asks.prompt.profile), given_price(options)
     return {
         "lm": {"name": lm.name, "options": dict(lm.options)},
         "settings": asks.to_json(),
@@ -175,9 +175,9 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
     """
     from strop.distributed.load import import_shards
 
-    given = {"name": embedder, "options": options} if embedder else None
+    spec = {"name": embedder, "options": options} if embedder else None
     with progress_bars() as progress:
-        result = import_shards(folder, path, given, progress)
+        result = import_shards(folder, path, spec, progress)
     sets = f", sets {', '.join(result.sets)}" if result.sets else ""
     message = f"{path}: {counted(result.documents, 'document')}, {result.references:,} with"
     message += f" references{sets}"
@@ -187,8 +187,8 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
 @verb(
     _CORPUS,
     click.option("--machines", type=COUNT, default=1, help="Machines of the cluster."),
-    click.option("--cores", type=COUNT, help="Cores of each.  [as here]"),
-    click.option("--documents", type=COUNT, help="Plan for so many documents.  [as CORPUS has]"),
+    click.option("--cores", type=COUNT, help="Cores per machine.  [as here]"),
+    click.option("--documents", type=COUNT, help="Number of documents.  [as in CORPUS]"),
     click.option("--shard-documents", type=COUNT, default=50_000, help="Documents per shard."),
     click.option(
         "--rate",
@@ -206,8 +206,8 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
     _OPTIONS,
     CORPUS,
 )
-def plan(corpus: str, documents: int | None, **given: Any) -> Answer:
-    """Say what a run over CORPUS would take: tasks, time, storage and money of each stage.
+def plan(corpus: str, documents: int | None, **options: Any) -> Answer:
+    """Estimate a run over CORPUS: tasks, time, storage and money of each stage.
 
     Rates are measured on the first 2,000 documents, on one core of this machine. Money is for one
     packed request per document, sent to a batch service.
@@ -216,20 +216,22 @@ def plan(corpus: str, documents: int | None, **given: Any) -> Answer:
     from strop.distributed.plan import given_rates, measure, stages_of
     from strop.lm import price
 
-    embedder = {"name": given["embedder"] or "wordllama", "options": given["options"]}
-    reading = {name: given[name] for name in _READING}
-    rates, found = measure(Path(corpus), embedder, reading, given["style"])
-    rates, n = given_rates(rates, given["rates"]), documents or found
-    cost = given_price(given) or (price(given["lm"].partition(":")[2]) if given["lm"] else None)
+    embedder = {"name": options["embedder"] or "wordllama", "options": options["options"]}
+    reading = {name: options[name] for name in _READING}
+    rates, estimated = measure(Path(corpus), embedder, reading, options["style"])
+    rates, n = given_rates(rates, options["rates"]), documents or estimated
+    cost = given_price(options) or (
+        price(options["lm"].partition(":")[2]) if options["lm"] else None
+    )
     stages = stages_of(
-        rates, n, machines=given["machines"], cores=given["cores"] or os.cpu_count() or 1,
-        shard_documents=given["shard_documents"], price=cost,
+        rates, n, machines=options["machines"], cores=options["cores"] or os.cpu_count() or 1,
+        shard_documents=options["shard_documents"], price=cost,
     )  # fmt: skip
     value = {
         "documents": n,
         "estimated": documents is None,
         "rates": asdict(rates),
-        "stages": [asdict(one) for one in stages],
+        "stages": [asdict(stage) for stage in stages],
     }
     warnings = [] if cost else ["no price: give --lm or --price to see the model's cost"]
     return Answer(value, partial(print_plan, value), warnings=warnings)

@@ -1,4 +1,4 @@
-"""What the verbs share: opening an index, and what they say about its contents."""
+"""What the verbs share: opening an index, messages about its contents."""
 
 from __future__ import annotations
 
@@ -44,13 +44,17 @@ def changed(path: Path, changes: dict[str, Any]) -> Answer:
         warn(set_aside(path, about["refused"]))
     if empty := changes.get("empty"):
         warn(f"{counted(empty, 'document')} without text: stored, but no search can match them")
-    sets = {name: of["queries"] for name, of in about["sets"].items() if of["source"] != "expanded"}
+    sets = {
+        name: set_["queries"]
+        for name, set_ in about["sets"].items()
+        if set_["source"] != "augmented"
+    }
     kinds = ("new", "changed", "unchanged", "removed")
-    found = [f"{changes[key]:,} {key}" for key in kinds if changes.get(key)]
+    parts = [f"{changes[key]:,} {key}" for key in kinds if changes.get(key)]
     queries = ", ".join(f"{count:,} {name}" for name, count in sets.items())
     line = (
         counted(about["documents"], "document")
-        + (f" ({', '.join(found)})" if found else "")
+        + (f" ({', '.join(parts)})" if parts else "")
         + (f", sharpened by {queries}" if queries else "")
         + f", {human_bytes(about['sizes']['total'])} in {about['path']}"
     )
@@ -67,8 +71,8 @@ def changed(path: Path, changes: dict[str, Any]) -> Answer:
 def waiting_for_vectors(about: dict[str, Any]) -> int:
     """Return how many documents and query lists ``strop finish`` would embed."""
     # Text of doc2query and docexp is embedded when a method needs it, not by finish.
-    sets = [of for of in about["sets"].values() if of["source"] != "expanded"]
-    return int(about["waiting"] + sum(of["waiting"] for of in sets))
+    sets = [set_ for set_ in about["sets"].values() if set_["source"] != "augmented"]
+    return int(about["waiting"] + sum(set_["waiting"] for set_ in sets))
 
 
 def set_aside(path: Path | str, refused: list[dict[str, str]]) -> str:

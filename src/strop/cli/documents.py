@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # --help must be quick
         "--queries",
         type=click.Choice(["sentences", "none"]),
         default="sentences",
-        help="Sharpen with the documents' own sentences, or with nothing yet.",
+        help="Sharpen with the documents' own sentences, or not yet.",
     ),
     click.option(
         "--query-vectors",
@@ -59,8 +59,8 @@ if TYPE_CHECKING:  # --help must be quick
     click.option(
         "--chunk",
         metavar="SIZE:OVERLAP",
-        help="Cut the documents of a new index into chunks of so many tokens, such as 200:40; none"
-        " keeps them whole.  [where they are much longer than what the embedder reads]",
+        help="Cut the documents of a new index into chunks of at most SIZE tokens, such as 200:40;"
+        " none keeps them whole.  [cut if much longer than the embedder reads]",
     ),
     click.option(
         "--source",
@@ -127,7 +127,7 @@ def build(
                 if queries == "sentences" and not exists:
                     index.sharpen("sentences", progress=progress)
                 changes = _add(index, corpus, reading, progress)
-                # Adding has finished whatever an interrupted run left, so the sets are known now.
+                # Adding also finishes an interrupted run, so the sets are known now.
                 if queries == "sentences" and exists and "sentences" not in index.info()["sets"]:
                     index.sharpen("sentences", progress=progress)
         except IndexBusy:
@@ -169,10 +169,10 @@ def _add(
         return index.add(read_source(corpus, source), progress)
     if is_folder_of_files(corpus, reading["format"]):
         which = {name: reading[name] for name in ("include", "exclude", "max_document_bytes")}
-        given = {"remove": sync, "keep_queries": keep_queries, "progress": progress}
-        return index.sync(corpus, **given, **which)
+        how = {"remove": sync, "keep_queries": keep_queries, "progress": progress}
+        return index.sync(corpus, **how, **which)
     if sync:
-        raise click.UsageError(f"--sync follows a folder of files, and {corpus} is none")
+        raise click.UsageError(f"--sync follows a folder of files; {corpus} is not one")
     return index.add(_documents(corpus, reading), progress, keep_queries=keep_queries)
 
 
@@ -194,7 +194,7 @@ def _documents(corpus: str, options: dict[str, Any]) -> Iterator[Any]:
     click.option(
         "--keep-queries",
         is_flag=True,
-        help="Queries imported or generated for an older text of a document count for the new one.",
+        help="Keep using imported and generated queries of documents whose text changed.",
     ),
     click.option(
         "--sync",
@@ -206,11 +206,11 @@ def _documents(corpus: str, options: dict[str, Any]) -> Iterator[Any]:
 def add(path: Path, corpus: str, keep_queries: bool, sync: bool, **reading: Any) -> Answer:
     """Add the documents of CORPUS to INDEX; a known id with another text is updated.
 
-    Of a folder of files, only those that changed since the last time are read. With --sync the
-    documents that came from it become what it has now; all others stay.
+    In a folder of files, only those that changed since the last time are read. --sync also removes
+    documents whose files are gone. Documents from other sources stay.
 
-    Imported and generated queries of a text that changed count no more in searches, until they are
-    imported or generated again: `strop info` says how many. --keep-queries keeps them.
+    When a text changes, its imported and generated queries are no longer used until they are
+    imported or generated again: `strop info` says how many. --keep-queries keeps them in use.
     """
     with open_index(path) as index, progress_bars() as progress:
         changes = _add(index, corpus, reading, progress, keep_queries, sync)
@@ -244,7 +244,7 @@ def remove(path: Path, ids: tuple[str, ...], file: str | None) -> Answer:
     ),
 )
 def finish(path: Path, options: dict[str, Any]) -> Answer:
-    """Continue interrupted work on INDEX: embed what still waits.
+    """Continue interrupted work on INDEX: embed texts without a vector.
 
     Documents that the embedder refused are tried again.
     """
@@ -266,7 +266,7 @@ def show(path: Path | str, id_: str) -> Answer:
         references = folder.references_of(id_) if folder and len(chunks) < 2 else None
     chosen = asdict(references) if references else None
     value = {**asdict(document), "queries": queries, "references": chosen}
-    value |= {"chunks": [one.to_dict() for one in chunks]} if chunks else {}
+    value |= {"chunks": [chunk.to_dict() for chunk in chunks]} if chunks else {}
     return Answer(value, partial(print_document, document, queries, references, chunks))
 
 

@@ -71,7 +71,7 @@ def eval_(
     methods: list[str],
     run_out: Path | None,
     per_query: bool,
-    **given: Any,
+    **options: Any,
 ) -> Answer:
     """Compare methods on the labelled queries of DATASET, or without labels.
 
@@ -79,7 +79,7 @@ def eval_(
     query sets at temperature 0.1; docs/architecture.md explains the others. doc2query and docexp
     first embed the augmented documents and keep these vectors in the index. With --expand the
     table has a row for each query method and scoring method. INDEX may be the URL of a published
-    copy, which is searched as its users do; that of a folder is exact.
+    copy, which is searched as by its users; a folder is searched exactly.
 
     Without DATASET the stored queries stand in for users': those of each generated set search an
     index sharpened by the other sets, and each should find the document it was written for. That
@@ -90,14 +90,16 @@ def eval_(
     from strop.io.datasets import write_run
 
     if dataset is None:
-        return _without_labels(path, methods, per_query, given | {"run_out": run_out})
-    methods, steps = methods or ["trad", "sharp"], chosen_steps(given)
-    how = {name: given[name] for name in _PASSED_ON}
+        return _without_labels(path, methods, per_query, options | {"run_out": run_out})
+    methods, steps = methods or ["trad", "sharp"], chosen_steps(options)
+    how = {name: options[name] for name in _PASSED_ON}
     with open_readable(path) as index, progress_bars() as progress:
         if run_out is not None:  # now: an error after the work would waste it
             run_out.mkdir(parents=True, exist_ok=True)
-        data = read_labelled(dataset, given)
-        grid = evaluate_grid(index, data, methods, steps, progress=progress, **how, **limits(given))
+        data = read_labelled(dataset, options)
+        grid = evaluate_grid(
+            index, data, methods, steps, progress=progress, **how, **limits(options)
+        )
     report = grid.first
     if report.missing:
         warn(
@@ -116,7 +118,7 @@ def eval_(
 
 
 def _without_labels(
-    path: Path | str, methods: list[str], per_query: bool, given: dict[str, Any]
+    path: Path | str, methods: list[str], per_query: bool, options: dict[str, Any]
 ) -> Answer:
     """Compare methods by stored queries."""
     from strop.cli.tables import print_report
@@ -124,17 +126,17 @@ def _without_labels(
     from strop.evaluation.estimate import METHODS, estimate
 
     for key in _LABELS_ONLY:
-        if given[key]:
+        if options[key]:
             raise click.UsageError(f"--{key.replace('_', '-')} needs DATASET")
-    settings = {name: given[name] for name in ("alpha", "temperature", "sets", "n", "words")}
+    settings = {name: options[name] for name in ("alpha", "temperature", "sets", "n", "words")}
     if not isinstance(path, Path):
         raise click.UsageError("without DATASET an index folder is needed, not a published copy")
     with open_index(path) as index, progress_bars() as progress:
         report = estimate(
             index,
             methods or METHODS,
-            measures=given["measures"],
-            queries=given["limit_queries"] or 1000,
+            measures=options["measures"],
+            queries=options["limit_queries"] or 1000,
             progress=progress,
             **settings,
         )
@@ -159,13 +161,14 @@ def _without_labels(
     click.option("--queries", default=1000, help="Stored queries to use per set."),
     click.option("--reset", is_flag=True, help="Restore the usual defaults."),
 )
-def tune(path: Path, labels: str | None, queries: int, reset: bool, **given: Any) -> Answer:
+def tune(path: Path, labels: str | None, queries: int, reset: bool, **options: Any) -> Answer:
     """Choose better defaults of sharp for INDEX, without labels, and store them.
 
     Two or more generated query sets are cross-validated: the queries of each set search an index
-    sharpened by the others. With sentences alone only the weight of words is chosen. The gain is
-    measured on queries that had no part in the choice, with a 95% interval; settings without a
-    sure gain are not taken. Options such as --alpha override the stored choice. See docs/tuning.md.
+    sharpened by the others. One generated set beside sentences decides only whitening and words.
+    The gain is measured on queries that had no part in the choice, with a 95% interval; settings
+    without a sure gain are not taken. Options such as --alpha override the stored choice. See
+    docs/tuning.md.
     """
     from strop.cli.tables import print_choice
     from strop.evaluation.tune import tune as choose
@@ -178,8 +181,8 @@ def tune(path: Path, labels: str | None, queries: int, reset: bool, **given: Any
             return Answer({}, "sharp has its usual defaults again")
         choice = choose(
             index,
-            read_labelled(labels, given) if labels else None,
-            ignore_same_id=given["ignore_same_id"],
+            read_labelled(labels, options) if labels else None,
+            ignore_same_id=options["ignore_same_id"],
             queries=queries,
             progress=progress,
         )

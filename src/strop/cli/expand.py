@@ -53,32 +53,32 @@ def expansion_options(several: bool) -> Callable[[F], F]:
     )
 
 
-def chosen_steps(given: dict[str, Any]) -> dict[str, QueryMethod | None]:
+def chosen_steps(options: dict[str, Any]) -> dict[str, QueryMethod | None]:
     """Return the query methods named, with their settings; None stands for ``none``."""
-    names = given["expand"] or ["none"]
+    names = options["expand"] or ["none"]
     if names == ["none"]:
         for key in ("lm", "base_url", "concurrency", "budget", "price", "profile", "task"):
-            if given[key] is not None:
+            if options[key] is not None:
                 raise click.UsageError(f"--{key.replace('_', '-')} needs --expand")
-        if given["settings"]:
+        if options["settings"]:
             raise click.UsageError("--expand-option needs --expand")
         return {"none": None}
     from strop.expand.methods import QUERY_METHODS
 
     if unknown := [name for name in names if name != "none" and name not in QUERY_METHODS]:
         raise BadInput(f"no query method {unknown[0]!r}: choose from none, {_ALL}")
-    if given["lm"] is None:
+    if options["lm"] is None:
         raise click.UsageError("--expand needs a language model: --lm SPEC")
     kinds = {name: QUERY_METHODS.get(name) for name in names}
     own = {name: {field.name for field in fields(kind)} for name, kind in kinds.items() if kind}
-    for key in given["settings"]:
+    for key in options["settings"]:
         if not any(key in known for known in own.values()):
             raise click.UsageError(f"--expand-option {key} is no setting of {', '.join(kinds)}")
-    profile = profile_of(given)
-    common = {"profile": profile, **given["settings"]}
-    if given["task"] is not None:
-        common["task"] = given["task"]
-    lm = load_model(given, profile)
+    profile = profile_of(options)
+    common = {"profile": profile, **options["settings"]}
+    if options["task"] is not None:
+        common["task"] = options["task"]
+    lm = load_model(options, profile)
     steps: dict[str, QueryMethod | None] = {}
     for name, kind in kinds.items():
         settings = {key: value for key, value in common.items() if kind and key in own[name]}
@@ -86,9 +86,9 @@ def chosen_steps(given: dict[str, Any]) -> dict[str, QueryMethod | None]:
     return steps
 
 
-def limits(given: dict[str, Any]) -> dict[str, Any]:
+def limits(options: dict[str, Any]) -> dict[str, Any]:
     """Return what refining may cost, as ``Index.refine`` takes it."""
-    return {"budget": given["budget"], "price": given_price(given)}
+    return {"budget": options["budget"], "price": given_price(options)}
 
 
 def report_expansion(name: str, refined: Refined) -> None:

@@ -49,7 +49,7 @@ PROMPT = together(
         " tokens.",
     ),
     click.option(
-        "--examples", help="Queries of the domain, one per line (or JSONL), as models of style."
+        "--examples", help="Queries of the domain, one per line (or JSONL), as examples of style."
     ),
     click.option(
         "--noun",
@@ -83,7 +83,7 @@ PROMPT = together(
     click.option("--replace", is_flag=True, help="Replace lists that came from a file."),
     click.option("--retry-failed", is_flag=True, help="Send only requests that failed."),
     click.option(
-        "--dry-run", is_flag=True, help="Say what it would cost, and who would get the text."
+        "--dry-run", is_flag=True, help="Show the cost and the host that would receive the texts."
     ),
     click.option("--show-dropped", is_flag=True, help="Show dropped queries and replies, and why."),
     click.option(
@@ -101,7 +101,7 @@ PROMPT = together(
     click.option("--replies-in", help="Read the replies from a file in either vendor's form."),
     click.option("--queries-out", type=Path, help="Write the set to a file that --file reads."),
 )
-def queries(path: Path, **given: Any) -> Answer:
+def queries(path: Path, **options: Any) -> Answer:
     """Sharpen INDEX with a set of queries.
 
     \b
@@ -115,17 +115,17 @@ def queries(path: Path, **given: Any) -> Answer:
     only what is missing is requested. Keys are read from the environment (OPENAI_API_KEY,
     ANTHROPIC_API_KEY, STROP_API_KEY) and stored nowhere.
     """
-    _check_usage(given)
+    _check_usage(options)
     with open_index(path) as index, progress_bars() as progress:
-        if given["lm"] is None and given["queries_out"] is not None:
-            return _written(index, given["into"] or given["style"], given["queries_out"])
-        if given["lm"] is None:
-            name = given["into"] or given["style"]
-            return _imported(index, name, given["file"], given["n"], progress)
-        generation = _generation(index, given)
-        answer = _run(generation, given, progress)
-        if given["queries_out"] is not None:
-            _written(index, generation.name, given["queries_out"])
+        if options["lm"] is None and options["queries_out"] is not None:
+            return _written(index, options["into"] or options["style"], options["queries_out"])
+        if options["lm"] is None:
+            name = options["into"] or options["style"]
+            return _imported(index, name, options["file"], options["n"], progress)
+        generation = _generation(index, options)
+        answer = _run(generation, options, progress)
+        if options["queries_out"] is not None:
+            _written(index, generation.name, options["queries_out"])
     return answer
 
 
@@ -136,14 +136,14 @@ def queries(path: Path, **given: Any) -> Answer:
     click.option("--negatives", type=COUNT, default=1, help="Negatives per query."),
 )
 def triplets(path: Path, output: Path, name: str, negatives: int) -> Answer:
-    """Write (query, positive, negative) texts for training, as sentence-transformers takes them.
+    """Write (query, positive, negative) texts for training sentence-transformers.
 
     Negatives are the references a query was written against, or its document's. Load the file with
     datasets.load_dataset("json", data_files=FILE).
     """
     with open_index(path) as index:
         triples = index.triplets(name, negatives)
-        written = _write_lines(output, (one._asdict() for one in triples))
+        written = _write_lines(output, (triplet._asdict() for triplet in triples))
     message = f"{counted(written, 'triplet')} written to {output}"
     return Answer({"triplets": written, "file": str(output)}, message)
 
@@ -153,26 +153,26 @@ def triplets(path: Path, output: Path, name: str, negatives: int) -> Answer:
 _WITHOUT_LM = frozenset({"path", "style", "file", "n", "into", "queries_out", "as_json"})
 
 
-def _check_usage(given: dict[str, Any]) -> None:
+def _check_usage(options: dict[str, Any]) -> None:
     """Refuse options that would have no effect: someone counts on them."""
-    style, file, out = given["style"], given["file"], given["queries_out"]
-    if given["lm"] is not None:
+    style, file, out = options["style"], options["file"], options["queries_out"]
+    if options["lm"] is not None:
         actions = ("dry_run", "show_dropped", "batch", "requests_out", "replies_in")
-        chosen = [name for name in actions if given[name]]
+        chosen = [name for name in actions if options[name]]
         both = " and ".join("--" + name.replace("_", "-") for name in chosen)
-        batch = given["batch"]
+        batch = options["batch"]
         priced = chosen == ["dry_run", "batch"] and batch == "submit"
         makes = not chosen or chosen == ["replies_in"] or (batch == "collect" and len(chosen) == 1)
         wrong = {
             f"with --lm the style is one of {', '.join(STYLES)}": style not in STYLES,
             "--file and --lm are two sources: give one": file is not None,
             "--n is for --file and sentences; with --lm it is --max-queries":
-                given["n"] is not None,
+                options["n"] is not None,
             f"{both} exclude each other": len(chosen) > 1 and not priced,
             "--again is for a run, --batch submit and --batch collect":
-                given["again"] and (chosen not in ([], ["batch"]) or batch == "status"),
+                options["again"] and (chosen not in ([], ["batch"]) or batch == "status"),
             "--budget cannot be kept for a file that is answered elsewhere":
-                given["budget"] is not None and given["requests_out"] is not None,
+                options["budget"] is not None and options["requests_out"] is not None,
             "--queries-out needs a command that makes queries": out is not None and not makes,
         }  # fmt: skip
     else:
@@ -185,11 +185,11 @@ def _check_usage(given: dict[str, Any]) -> None:
         wrong = {
             "--queries-out writes what is in the index: not with --file":
                 file is not None and out is not None,
-            "--set or --style: which set?": style is None and given["into"] is None,
+            "--set or --style: which set?": style is None and options["into"] is None,
             "--set names the set; --style does so where there is none: give one":
-                style is not None and given["into"] is not None,
+                style is not None and options["into"] is not None,
             "--style sentences needs no --file": makes_sentences and file is not None,
-            f"who writes {style or given['into']} queries? Give --lm SPEC, or --file FILE":
+            f"who writes {style or options['into']} queries? Give --lm SPEC, or --file FILE":
                 out is None and file is None and not makes_sentences,
         }  # fmt: skip
     for message, holds in wrong.items():
@@ -197,37 +197,37 @@ def _check_usage(given: dict[str, Any]) -> None:
             raise click.UsageError(message)
 
 
-def _generation(index: Index, given: dict[str, Any]) -> Generation:
+def _generation(index: Index, options: dict[str, Any]) -> Generation:
     """Return the generation that the options describe."""
-    settings = prompt_settings(given)
+    settings = prompt_settings(options)
     return index.generation(
-        load_model(given, settings.prompt.profile),
+        load_model(options, settings.prompt.profile),
         settings,
-        into=given["into"],
-        limit=given["limit"],
-        price=given_price(given),
-        retry=given["retry_failed"],
-        replace=given["replace"] or given["dry_run"] or given["show_dropped"],
+        into=options["into"],
+        limit=options["limit"],
+        price=given_price(options),
+        retry=options["retry_failed"],
+        replace=options["replace"] or options["dry_run"] or options["show_dropped"],
     )
 
 
-def prompt_settings(given: dict[str, Any]) -> GenerationSettings:
+def prompt_settings(options: dict[str, Any]) -> GenerationSettings:
     """Return what the model is asked for, by the options of ``PROMPT``."""
     from strop.generate import GenerationSettings, PromptSettings
     from strop.generate.prompts import DOCUMENT_CHARS
 
-    profile = profile_of(given)
+    profile = profile_of(options)
     prompt = PromptSettings(
-        style=given["style"],
-        examples=tuple(_examples(given["examples"])) if given["examples"] else (),
-        noun=given["noun"],
-        packed=given["packed"],
+        style=options["style"],
+        examples=tuple(_examples(options["examples"])) if options["examples"] else (),
+        noun=options["noun"],
+        packed=options["packed"],
         profile=profile,
-        max_queries=given["max_queries"],
-        document_chars=given["document_chars"] or DOCUMENT_CHARS,
+        max_queries=options["max_queries"],
+        document_chars=options["document_chars"] or DOCUMENT_CHARS,
     )
     more: dict[str, Any] = dict(_SMALL) if profile == "small" else {}
-    more |= {name: given[name] for name in _SMALL if given[name] is not None}
+    more |= {name: options[name] for name in _SMALL if options[name] is not None}
     return GenerationSettings(prompt, **more)
 
 
@@ -252,32 +252,32 @@ def _examples(file: str) -> list[str]:
 # -- actions --------------------------------------------------------------------------------
 
 
-def _run(generation: Generation, given: dict[str, Any], progress: Progress | None) -> Answer:
+def _run(generation: Generation, options: dict[str, Any], progress: Progress | None) -> Answer:
     """Do what the options ask of a generation."""
-    if given["dry_run"]:
-        return _estimate(generation, bool(given["batch"]), given["budget"])
-    if given["show_dropped"]:
+    if options["dry_run"]:
+        return _estimate(generation, bool(options["batch"]), options["budget"])
+    if options["show_dropped"]:
         return _dropped(generation)
-    if given["batch"] == "submit":
-        return _submit(generation, given, progress)
-    if given["batch"] == "status":
+    if options["batch"] == "submit":
+        return _submit(generation, options, progress)
+    if options["batch"] == "status":
         return _status(generation)
-    if given["batch"] == "collect":
-        summary, running = generation.collect(again=given["again"], progress=progress)
+    if options["batch"] == "collect":
+        summary, running = generation.collect(again=options["again"], progress=progress)
         waiting = [
-            f"{one.id} is still running ({one.succeeded:,} of {one.total:,}); collect later"
-            for one in running
+            f"{batch.id} is still running ({batch.succeeded:,} of {batch.total:,}); collect later"
+            for batch in running
         ]
         return _summary(generation, summary, waiting)
-    if given["requests_out"] is not None:
-        file = given["requests_out"]
+    if options["requests_out"] is not None:
+        file = options["requests_out"]
         written = generation.write_requests(file, progress)
         wrote = f"{counted(written, 'request')} written to {file}"
         message = f"{wrote}; read the replies with --replies-in"
         return Answer({"requests": written, "file": str(file)}, message)
-    if given["replies_in"] is not None:
-        return _summary(generation, generation.read_replies(given["replies_in"], progress))
-    summary = generation.run(budget=given["budget"], again=given["again"], progress=progress)
+    if options["replies_in"] is not None:
+        return _summary(generation, generation.read_replies(options["replies_in"], progress))
+    summary = generation.run(budget=options["budget"], again=options["again"], progress=progress)
     return _summary(generation, summary)
 
 
@@ -296,34 +296,36 @@ def _estimate(generation: Generation, batch: bool, budget: float | None) -> Answ
 
 def _dropped(generation: Generation) -> Answer:
     dropped = [
-        {"id": one.document.id, "reason": reason, "text": text}
-        for one in generation.lists()
-        for reason, text in one.dropped
+        {"id": list_.document.id, "reason": reason, "text": text}
+        for list_ in generation.lists()
+        for reason, text in list_.dropped
     ]
     lines = [f"{row['id']}: {row['reason']}: {' '.join(row['text'].split())}" for row in dropped]
     return Answer({"set": generation.name, "dropped": dropped}, "\n".join(lines))
 
 
-def _submit(generation: Generation, given: dict[str, Any], progress: Progress | None) -> Answer:
-    submission = generation.submit(budget=given["budget"], again=given["again"], progress=progress)
+def _submit(generation: Generation, options: dict[str, Any], progress: Progress | None) -> Answer:
+    submission = generation.submit(
+        budget=options["budget"], again=options["again"], progress=progress
+    )
     if submission.stopped and not submission.batches:
         raise _too_small(submission.stopped, submission.next_cost)
     sent = submission.batches.items()
     lines = [f"batch {id_}: {counted(count, 'request')}" for id_, count in sent]
     lines += [f"not all were sent: {submission.stopped}"] if submission.stopped else []
-    nothing = "nothing is open: all is answered, or in a running batch"
+    nothing = "no request is open: all have replies or are in a running batch"
     return Answer(asdict(submission), "\n".join(lines) or nothing)
 
 
 def _status(generation: Generation) -> Answer:
     states = generation.status()
     lines = [
-        f"{one.id}: {one.state}, {one.succeeded:,} of {one.total:,} answered"
-        + (f", {one.failed:,} failed" if one.failed else "")
-        + (f" ({one.error})" if one.error else "")
-        for one in states
+        f"{batch.id}: {batch.state}, {batch.succeeded:,} of {batch.total:,} answered"
+        + (f", {batch.failed:,} failed" if batch.failed else "")
+        + (f" ({batch.error})" if batch.error else "")
+        for batch in states
     ]
-    value = {"batches": [asdict(one) for one in states]}
+    value = {"batches": [asdict(state) for state in states]}
     return Answer(value, "\n".join(lines) or "no batch is running")
 
 

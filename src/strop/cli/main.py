@@ -50,10 +50,10 @@ class _Group(click.Group):
     """Ends with 1 and one line on an error the user can mend; usage errors end with 2."""
 
     def make_context(self, info_name: Any, args: list[str], *rest: Any, **more: Any) -> Any:
-        given = list(args)  # parsing empties the list
+        arguments = list(args)  # parsing empties the list
         with _safe_usage_errors():
             ctx = super().make_context(info_name, args, *rest, **more)
-        ctx.meta["strop.args"] = given
+        ctx.meta["strop.args"] = arguments
         return ctx
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from strop.cli.messages import echo, print_json, warn
+from strop.common.text import is_url
 
 if TYPE_CHECKING:  # the verbs load these themselves, so that --help is quick
     from strop.generate.templates import Profile
@@ -47,8 +48,8 @@ def verb(
 
     def make(function: Callable[..., Answer]) -> click.Command:
         @wraps(function)
-        def run(as_json: bool, **given: Any) -> None:
-            answer = function(**given)
+        def run(as_json: bool, **values: Any) -> None:
+            answer = function(**values)
             for warning in answer.warnings:
                 warn(warning)
             if as_json:
@@ -105,7 +106,7 @@ def _named_values(_: click.Context, option: click.Parameter, pairs: Any) -> dict
 
 
 def _delimiter(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """A tab is hard to type: ``tab`` and ``\\t`` mean it."""
+    """Read a separator; ``tab`` and ``\\t`` are a tab, which is hard to type."""
     return "\t" if value in ("tab", "\\t") else value
 
 
@@ -137,7 +138,7 @@ class _Folder(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         self._urls = urls
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if "://" not in str(value):
+        if not is_url(value):
             return Path(value)
         if not self._urls:
             self.fail("this verb needs the folder of an index, not a published copy", param, ctx)
@@ -153,13 +154,13 @@ WAIT = click.option(
     metavar="SECONDS",
     expose_value=False,
     callback=lambda context, _, value: context.meta.update(wait=value),
-    help="Wait so long for another process that writes to INDEX.",
+    help="How long to wait for another process that writes to INDEX.",
 )
 WRITTEN_INDEX = together(INDEX, WAIT)
 
 
 def waiting_time() -> float:
-    """Return the seconds that ``--wait`` gave, 0 where the verb has no such option."""
+    """Return the seconds of ``--wait``, 0 where the verb has no such option."""
     context = click.get_current_context(silent=True)
     return 0 if context is None else float(context.meta.get("wait", 0))
 
@@ -185,13 +186,13 @@ CORPUS = together(
         "--include",
         multiple=True,
         metavar="PATTERN",
-        help="Of a folder only files such as '*.md' or 'docs/*' (repeatable).",
+        help="In a folder, read only files such as '*.md' or 'docs/*' (repeatable).",
     ),
     click.option(
         "--exclude",
         multiple=True,
         metavar="PATTERN",
-        help="Of a folder no files or folders such as drafts or '*.pdf' (repeatable).",
+        help="In a folder, skip files or folders such as drafts or '*.pdf' (repeatable).",
     ),
     click.option(
         "--max-document-bytes",
@@ -217,7 +218,7 @@ SCORING = together(
     click.option(
         "--words",
         type=float,
-        help="Weight of the query's words in sharp, 0 for none.  [wordllama 0.8, others 0.35]",
+        help="Weight of the query's words in sharp, 0 for none.  [wordllama 1.1, others 0.35]",
     ),
 )
 
@@ -233,13 +234,13 @@ MEASURES = split_option(
 )
 
 
-def read_labelled(folder: str, given: dict[str, Any]) -> Dataset:
+def read_labelled(folder: str, options: dict[str, Any]) -> Dataset:
     """Read the labelled queries that the options describe."""
     from strop.evaluation.scoring import select_queries
     from strop.io.datasets import read_dataset
 
-    data = read_dataset(folder, given["split"])
-    return select_queries(data, given["exclude_queries"], given.get("limit_queries"))
+    data = read_dataset(folder, options["split"])
+    return select_queries(data, options["exclude_queries"], options.get("limit_queries"))
 
 
 # -- language models --------------------------------------------------------------------------
@@ -268,27 +269,29 @@ MODEL = together(
 )
 
 
-def profile_of(given: dict[str, Any]) -> Profile:
-    """Return the profile that was given, else the one that suits the model."""
-    small = given["lm"] == "smollm2" if given["profile"] is None else given["profile"] == "small"
+def profile_of(options: dict[str, Any]) -> Profile:
+    """Return the profile of ``--profile``, else the one that suits the model."""
+    small = (
+        options["lm"] == "smollm2" if options["profile"] is None else options["profile"] == "small"
+    )
     return "small" if small else "instruct"
 
 
-def load_model(given: dict[str, Any], profile: Profile) -> LM:
+def load_model(options: dict[str, Any], profile: Profile) -> LM:
     """Load the model that the options name."""
     from strop.lm import load
 
-    options = dict(given["lm_options"])
-    if profile == "small" and not given["lm"].startswith("anthropic:"):
-        options.setdefault("completion", True)
+    lm_options = dict(options["lm_options"])
+    if profile == "small" and not options["lm"].startswith("anthropic:"):
+        lm_options.setdefault("completion", True)
     for name in ("base_url", "concurrency"):
-        if given[name] is not None:
-            options[name] = given[name]
-    return load(given["lm"], **options)
+        if options[name] is not None:
+            lm_options[name] = options[name]
+    return load(options["lm"], **lm_options)
 
 
-def given_price(given: dict[str, Any]) -> Price | None:
-    """Return the price that was given."""
+def given_price(options: dict[str, Any]) -> Price | None:
+    """Return the price of ``--price``."""
     from strop.lm import Price
 
-    return Price.parse(given["price"]) if given["price"] else None
+    return Price.parse(options["price"]) if options["price"] else None

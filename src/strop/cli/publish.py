@@ -16,7 +16,7 @@ from strop.common.text import counted
 @verb(
     INDEX,
     click.argument("url"),
-    click.option("--dry-run", is_flag=True, help="Only say what would be written."),
+    click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing."),
     click.option(
         "--source",
         metavar="SELECT",
@@ -60,10 +60,10 @@ def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool)
     ),
     click.option(
         "--form",
-        type=click.Choice(["indexsharp", "rows", "expanded"]),
+        type=click.Choice(["indexsharp", "rows", "augmented"]),
         default="indexsharp",
         help="indexsharp: one sharpened vector per document. rows: its own and one per query."
-        " expanded: of the text with the queries of one set appended.",
+        " augmented: of the text with the queries of one set appended.",
     ),
     SETS,
     click.option("--alpha", type=float, default=1.0, help="Strength of sharpening, of indexsharp."),
@@ -77,7 +77,7 @@ def export(path: Path, output: Path, form: Any, sets: list[str], alpha: float) -
     from strop.engines.export import export as write
 
     with open_index(path) as index, progress_bars() as progress:
-        if form == "expanded" and len(sets) == 1:
+        if form == "augmented" and len(sets) == 1:
             index.augment(sets[0], progress)
         count = write(index.searcher, output, form, sets=sets, alpha=alpha)
     message = f"{counted(count, 'vector')} in {output}"

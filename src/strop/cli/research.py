@@ -91,9 +91,9 @@ def reproduce(
     examples: Path | None,
     perplexity_lm: str | None,
     documents: int | None,
-    **given: Any,
+    **options: Any,
 ) -> Answer:
-    """Measure the paper's tables with the data and models at hand, and compare.
+    """Measure the paper's tables with the available data and models, and compare.
 
     Tables: beir, beir-recall, beir-map, query-side, index-time, bright, miracl, perplexity; without
     TABLE all of them. Missing data is listed with the folder it belongs in: docs/reproduce.md.
@@ -120,7 +120,7 @@ def reproduce(
     perplexity = None
     if perplexity_lm:
         perplexity = PerplexitySettings(perplexity_lm, documents=documents or 500)
-    setup = Setup(examples=shown, perplexity=perplexity, **given)
+    setup = Setup(examples=shown, perplexity=perplexity, **options)
     with progress_bars() as progress:
         outcomes = list(
             reproduce(figures, setup, tolerance=tolerance, run=not only_list, progress=progress)
@@ -134,7 +134,7 @@ def _print_outcomes(tables: Sequence[Table], outcomes: Sequence[Outcome], only_l
     from strop.cli.tables import plain, standard_output
 
     out = standard_output()
-    differs = sorted({why for one in outcomes for why in one.differs})
+    differs = sorted({why for outcome in outcomes for why in outcome.differs})
     notes = {why: str(number) for number, why in enumerate(differs, 1)}
     for table in tables:
         here = [outcome for outcome in outcomes if outcome.table == table.name]
@@ -153,27 +153,37 @@ def _print_list(table: Table, outcomes: Sequence[Outcome], notes: Mapping[str, s
     from strop.cli.tables import plain, plain_table, standard_output
 
     out = standard_output()
-    datasets = list(dict.fromkeys(one.dataset for one in outcomes if one.dataset != "average"))
+    datasets = list(
+        dict.fromkeys(outcome.dataset for outcome in outcomes if outcome.dataset != "average")
+    )
     expected = plain_table("", *(name.removeprefix(f"{table.name}-") for name in datasets), "mean")
     needed = plain_table("", "method", "needs", "ready", "a run is comparable")
     for row in table.rows:
-        mine = {one.dataset: one for one in outcomes if one.row == row}
+        mine = {outcome.dataset: outcome for outcome in outcomes if outcome.row == row}
         if not mine:
             continue
         cells = []
         for name in datasets:
-            one = mine.get(name)
-            mark = "" if one is None or one.verdict == "not run" else " ✓" if one.measured else " ○"
-            cells.append(plain(f"{one.expected:.2f}{mark}" if one else ""))
+            outcome = mine.get(name)
+            mark = (
+                ""
+                if outcome is None or outcome.verdict == "not run"
+                else " ✓"
+                if outcome.measured
+                else " ○"
+            )
+            cells.append(plain(f"{outcome.expected:.2f}{mark}" if outcome else ""))
         mean = "" if row.average is None else f"{row.average:.2f}"
         label = plain(f"{row.label} (quoted there)" if row.quoted else row.label)
         expected.add_row(label, *cells, mean)
-        ready = sum(one.verdict != "not run" for one in mine.values())
+        ready = sum(outcome.verdict != "not run" for outcome in mine.values())
         needed.add_row(
             label, plain(row.spec()), plain(", ".join(row.needs())), f"{ready} of {len(mine)}",
-            plain(_comparable(row, [why for one in mine.values() for why in one.differs], notes)),
+            plain(_comparable(row, [why for cell in mine.values() for why in cell.differs], notes)),
         )  # fmt: skip
-    counts = Counter("measured" if one.measured is not None else one.verdict for one in outcomes)
+    counts = Counter(
+        "measured" if outcome.measured is not None else outcome.verdict for outcome in outcomes
+    )
     expected.caption = (
         f"{counted(len(outcomes), 'figure')}: {counts['measured']} measured ✓,"
         f" {counts['ready']} can be ○, {counts['not run']} lack something"
@@ -193,16 +203,17 @@ def _print_measured(table: Table, outcomes: Sequence[Outcome]) -> None:
     from strop.cli.tables import plain, plain_table, standard_output
 
     out = standard_output()
-    done = [one for one in outcomes if one.measured is not None]
+    done = [outcome for outcome in outcomes if outcome.measured is not None]
     if done:
         shown = plain_table("", "dataset", "expected", "measured", "difference", "verdict")
         for column in shown.columns[2:5]:
             column.justify = "right"
-        for one in done:
-            assert one.measured is not None
+        for outcome in done:
+            assert outcome.measured is not None
             shown.add_row(
-                plain(one.row.label), plain(one.dataset), f"{one.expected:.2f}",
-                f"{one.measured:.2f}", f"{one.measured - one.expected:+.2f}", plain(one.verdict),
+                plain(outcome.row.label), plain(outcome.dataset), f"{outcome.expected:.2f}",
+                f"{outcome.measured:.2f}", f"{outcome.measured - outcome.expected:+.2f}",
+                plain(outcome.verdict),
             )  # fmt: skip
         out.print(shown)
     out.print(f"{len(done)} of {len(outcomes)} figures were measured")
@@ -213,8 +224,10 @@ def _print_missing(outcomes: Sequence[Outcome], notes: Mapping[str, str]) -> Non
     from strop.cli.tables import plain, standard_output
 
     out = standard_output()
-    missing = Counter(why for one in outcomes if one.verdict == "not run" for why in one.why)
-    differs = Counter(why for one in outcomes for why in one.differs)
+    missing = Counter(
+        why for outcome in outcomes if outcome.verdict == "not run" for why in outcome.why
+    )
+    differs = Counter(why for outcome in outcomes for why in outcome.differs)
     if missing:
         out.print("\nNot run, because of what is missing:")
         for why, count in sorted(missing.items()):
@@ -250,7 +263,7 @@ def _print_missing(outcomes: Sequence[Outcome], notes: Mapping[str, str]) -> Non
     click.option("--documents", default=500, help="Perplexity: number of documents."),
     click.option("--tokens", default=256, help="Perplexity: tokens per document."),
 )
-def analyse(path: Path, dataset: str, what: list[str], output: Path, **given: Any) -> Answer:
+def analyse(path: Path, dataset: str, what: list[str], output: Path, **options: Any) -> Answer:
     """Draw how settings change the quality of INDEX on DATASET, as PNG, SVG and CSV.
 
     alpha, temperature and n are varied. sets uses each query set alone, to compare generators.
@@ -263,24 +276,25 @@ def analyse(path: Path, dataset: str, what: list[str], output: Path, **given: An
     known = (*SWEPT, "perplexity")
     if not what or set(what) - set(known):
         raise click.UsageError(f"--what takes any of {', '.join(known)}, not {','.join(what)!r}")
-    sets, results, lines = given["sets"], {}, []
+    sets, results, lines = options["sets"], {}, []
     with open_index(path) as index, progress_bars() as progress:
-        data = read_labelled(dataset, given)
+        data = read_labelled(dataset, options)
         for name in what:
             if name == "perplexity":
                 settings = PerplexitySettings(
-                    given["perplexity_lm"], given["tokens"], given["documents"]
+                    options["perplexity_lm"], options["tokens"], options["documents"]
                 )
-                method = given["method"] + (f":sets={'+'.join(sets)}" if sets else "")
-                found = boost_against_perplexity(index, data, method, settings, progress=progress)
-                figure, rows, results[name] = (
-                    draw_correlation(found, data.name), found.rows(), found.to_json()
-                )  # fmt: skip
-                lines.append(f"perplexity: {found.summary()}")
+                method = options["method"] + (f":sets={'+'.join(sets)}" if sets else "")
+                correlation = boost_against_perplexity(
+                    index, data, method, settings, progress=progress
+                )
+                figure, rows = draw_correlation(correlation, data.name), correlation.rows()
+                results[name] = correlation.to_json()
+                lines.append(f"perplexity: {correlation.summary()}")
             else:
                 swept = sweep(
-                    index, data, name, sets=sets, measure=given["measure"],
-                    ignore_same_id=given["ignore_same_id"], progress=progress,
+                    index, data, name, sets=sets, measure=options["measure"],
+                    ignore_same_id=options["ignore_same_id"], progress=progress,
                 )  # fmt: skip
                 figure, rows = draw_sweep(swept), swept.rows()
                 results[name] = {"plain": swept.plain, "points": rows}
@@ -305,19 +319,19 @@ def analyse(path: Path, dataset: str, what: list[str], output: Path, **given: An
     LABELLED,
     click.option("--most", default=5, help="Number of gains and losses to explain."),
 )
-def report(path: Path, dataset: str, output: Path, **given: Any) -> Answer:
+def report(path: Path, dataset: str, output: Path, **options: Any) -> Answer:
     """Write an HTML report on INDEX and DATASET: tables, figures, explained gains and losses."""
     from strop.research.html_report import write_report
 
     args = click.get_current_context().meta.get("strop.args", [])
     how = {
-        name: given[name]
+        name: options[name]
         for name in ("methods", "method", "sets", "measures", "ignore_same_id", "most")
     }
     with open_index(path) as index, progress_bars() as progress:
         page = write_report(
             index,
-            read_labelled(dataset, given),
+            read_labelled(dataset, options),
             output,
             command=shlex.join(["strop", *args]),
             progress=progress,

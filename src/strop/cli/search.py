@@ -18,6 +18,13 @@ from strop.filters import read_condition, read_filter
 from strop.types import HIT_FIELDS
 
 
+def _fields(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> list[str]:
+    names = [name.strip() for one in given for name in one.split(",")]
+    if unknown := [name for name in names if name not in HIT_FIELDS]:
+        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(HIT_FIELDS)}")
+    return names
+
+
 @verb(
     INDEX_OR_URL,
     click.argument("text"),
@@ -26,20 +33,21 @@ from strop.types import HIT_FIELDS
     SCORING,
     click.option("--explain", is_flag=True, help="Show which stored queries moved each document."),
     click.option("--exact", is_flag=True, help="Score every document, also in a large index."),
-    click.option("--chunks", is_flag=True, help="Hits are chunks, not the documents they are of."),
+    click.option("--chunks", is_flag=True, help="Rank chunks, not documents."),
     click.option(
         "--where",
         "conditions",
         multiple=True,
         metavar="CONDITION",
         help="Only documents whose metadata match: year>=2020, lang=en, or JSON such as "
-        '{"tags": {"$in": ["a", "b"]}}. All must match if given several times.',
+        '{"tags": {"$in": ["a", "b"]}}. All must match (repeatable).',
     ),
     click.option(
         "--fields",
-        type=click.Choice(HIT_FIELDS),
         multiple=True,
-        help="Only these fields of hits, with --json. May be given several times.",
+        callback=_fields,
+        metavar="FIELDS",
+        help=f"Only these fields of hits, with --json: {', '.join(HIT_FIELDS)}.",
     ),
     expansion_options(several=False),
 )
@@ -57,13 +65,13 @@ def search(
     exact: bool,
     chunks: bool,
     conditions: tuple[str, ...],
-    fields: tuple[str, ...],
+    fields: list[str],
     **expansion: Any,
 ) -> Answer:
     """Rank the documents of INDEX, or of a published copy (its URL), for the query TEXT."""
     if not text.strip():
         raise BadInput("the query is empty: write what to look for")
-    where = {"$and": [read_condition(one) for one in conditions]} if conditions else None
+    where = {"$and": [read_condition(text) for text in conditions]} if conditions else None
     if where is not None:
         read_filter(where)  # before anything is paid for
     steps = chosen_steps(expansion)
@@ -78,8 +86,8 @@ def search(
         settings = {"alpha": alpha, "temperature": temperature, "sets": sets, "n": n}
         chosen = index.method(method, words=words, **settings)
         with progress_bars() as progress:
-            if chosen.expanded is not None and isinstance(index, Index):
-                index.augment(chosen.expanded, progress)
+            if chosen.augmented is not None and isinstance(index, Index):
+                index.augment(chosen.augmented, progress)
             if step is not None:
                 if not isinstance(index, Index):
                     raise BadInput("--expand needs the folder of an index, not a published copy")

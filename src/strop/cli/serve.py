@@ -26,8 +26,10 @@ def _with_extra(what: str) -> Iterator[None]:
 
 @click.command()
 @click.argument("collection", metavar="INDEX_OR_URL")
-@click.option("--host", default=_HOST, help="Address to listen on; others than loopback need keys.")
-@click.option("--port", default=8765, type=click.IntRange(0, 65535), help="0 takes any free one.")
+@click.option("--host", default=_HOST, help="Address to listen on; all but loopback need keys.")
+@click.option(
+    "--port", default=8765, type=click.IntRange(0, 65535), help="Port; 0 takes a free one."
+)
 @click.option("--workers", default=1, type=click.IntRange(1, 64), help="Processes that serve.")
 @click.option(
     "--allow-host",

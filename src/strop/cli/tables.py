@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -55,10 +56,14 @@ def print_pairs(rows: Iterable[tuple[str, str]]) -> None:
 
 SNIPPET = 200
 """Characters of a document that a list of hits shows."""
+_OWN = ("title", "text")
 
 
 def print_hits(rows: Sequence[dict[str, Any]]) -> None:
     """Print ranked documents."""
+    if not rows:
+        standard_output().print("No document matches.")
+        return
     table = plain_table("", "score", "id", "document")
     for row in rows:
         table.add_row(str(row["rank"]), f"{row['score']:.4f}", plain(row["id"]), _snippet(row))
@@ -71,21 +76,34 @@ def _snippet(row: dict[str, Any]) -> Text:
     if passage["start"] is not None and row.get("chunk", {}).get("id") == row["id"]:
         begin = row["chunk"]["start"]  # the text is the chunk's, places are the document's
         passage = {**passage, "start": passage["start"] - begin, "end": passage["end"] - begin}
-    snippet = plain(shorten(row["title"], SNIPPET) + "\n" * bool(row["title"]))
-    if passage["start"] is None:
+    title = row["title"]
+    snippet = plain(shorten(title, SNIPPET) + "\n" * bool(title))
+    begin = _heading_end(title, text)
+    text = text[begin:]
+    if passage["start"] is None or passage["end"] <= begin:
         snippet.append(plain(shorten(text, SNIPPET)))
-        if passage["text"] and passage["source"] not in ("title", "text"):
+        if passage["start"] is None and passage["text"] and passage["source"] not in _OWN:
             snippet.append(plain(f"\n{passage['source']}: ", "dim"))
             snippet.append(plain(shorten(passage["text"], SNIPPET), "bold"))
         return snippet
-    start, end = passage["start"], min(passage["end"], passage["start"] + SNIPPET)
+    start, end = max(0, passage["start"] - begin), passage["end"] - begin
+    end = min(end, start + SNIPPET)
     room = (SNIPPET - (end - start)) // 2
     before, after = text[max(0, start - room) : start], text[end : end + room]
-    parts = (("…" if start > room else "") + before, ""), (text[start:end], "bold"), (after, "")
-    for part, style in parts:
-        snippet.append(plain(" ".join(part.split(" ")).replace("\n", " "), style))
-    snippet.append("…" if end + room < len(text) else "")
+    if start > room:  # whole words only
+        before = "… " + before.partition(" ")[2]
+    if end + room < len(text):
+        after = after.rpartition(" ")[0] + " …"
+    for part, style in ((before, ""), (text[start:end], "bold"), (after, "")):
+        snippet.append(plain(re.sub(r"\s+", " ", part), style))
     return snippet
+
+
+def _heading_end(title: str, text: str) -> int:
+    """Return where a text goes on after a heading that its title, or the end of it, repeats."""
+    last = title.split(" > ")[-1].split()
+    heading = re.match(r"[#\s]*" + r"\s+".join(map(re.escape, last)) + r"[#=\s]*\n\s*", text)
+    return heading.end() if last and heading else 0
 
 
 def print_document(
@@ -103,9 +121,9 @@ def print_document(
     if chunks:
         out.print()
         out.print(plain("chunks", "bold"), f"({len(chunks)})")
-    for one in chunks:
-        headings = " > ".join(one.headings)
-        out.print(plain(f"  {one.id}  {one.start:,} to {one.end:,}  {headings}".rstrip()))
+    for chunk in chunks:
+        headings = " > ".join(chunk.headings)
+        out.print(plain(f"  {chunk.id}  {chunk.start:,} to {chunk.end:,}  {headings}".rstrip()))
     for name, texts in queries.items():
         out.print()
         out.print(plain(name, "bold"), f"({len(texts)})")
@@ -236,10 +254,10 @@ def print_choice(choice: Choice) -> None:
 def print_sets(sets: Sequence[dict[str, Any]]) -> None:
     """Print the query sets of an index."""
     table = plain_table("set", "source", "documents", "queries", "size")
-    for one in sets:
+    for set_ in sets:
         table.add_row(
-            plain(one["name"]), one["source"], f"{one['lists']:,}", f"{one['queries']:,}",
-            human_bytes(one["bytes"]),
+            plain(set_["name"]), set_["source"], f"{set_['lists']:,}", f"{set_['queries']:,}",
+            human_bytes(set_["bytes"]),
         )  # fmt: skip
     standard_output().print(table)
 
@@ -260,8 +278,8 @@ def _published(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "of index", f"{about['index_id']}, version {about['version']:,}, {about['published']}"
     yield "embedder", f"{embedder['name']}, {embedder['dim']} dimensions"
     yield "documents", f"{about['documents']:,}"
-    for name, of in about["sets"].items():
-        yield f"set {name}", counted(of["queries"], "text")
+    for name, set_ in about["sets"].items():
+        yield f"set {name}", counted(set_["queries"], "text")
     sets = about["method"]["sets"]
     method = Method(**{**about["method"], "sets": None if sets is None else tuple(sets)})
     yield "method", method_spec(method)
@@ -275,15 +293,15 @@ def _contents(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "documents", f"{about['documents']:,}{_aside(empty=about['empty'])}"
     if about["chunks"] is not None:
         yield "chunks", f"{about['chunks']:,} of at most {about['chunking']} tokens"
-    for name, of in about["sets"].items():
-        lists = f"{counted(of['queries'], 'text')} for {counted(of['documents'], 'document')}"
-        yield f"set {name}", f"{lists}, {of['vectors']}"
-        if of["older_than_text"]:
-            yield "", _renewal(name, of, about["path"])
-    if of := about["references"]:
-        since = _aside(changes_since=of["out_of_date"])
-        chosen = f"{of['neighbors']} neighbours, k {of['smallest']}:{of['largest']}{since}"
-        yield "references", f"of {counted(of['documents'], 'document')}, {chosen}"
+    for name, set_ in about["sets"].items():
+        lists = f"{counted(set_['queries'], 'text')} for {counted(set_['documents'], 'document')}"
+        yield f"set {name}", f"{lists}, {set_['vectors']}"
+        if set_["older_than_text"]:
+            yield "", _renewal(name, set_, about["path"])
+    if chosen := about["references"]:
+        since = _aside(changes_since=chosen["out_of_date"])
+        sizes = f"{chosen['neighbors']} neighbours, k {chosen['smallest']}:{chosen['largest']}"
+        yield "references", f"of {counted(chosen['documents'], 'document')}, {sizes}{since}"
     if tuned := about["tuned"]:
         unused = "" if tuned["in_use"] else " (not in use: the query sets have changed)"
         yield "tuned", method_spec(sharp_with(tuned["method"])) + unused
@@ -294,15 +312,15 @@ def _contents(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _size_rows(about["sizes"], about["path"])
 
 
-def _renewal(name: str, of: dict[str, Any], path: str) -> str:
-    """Say how the queries of an older text come to count again."""
+def _renewal(name: str, set_: dict[str, Any], path: str) -> str:
+    """Return how to use queries again that were written for an older text."""
     how = f"strop queries {shlex.quote(path)} --set {name}"
-    if of["source"] == "lm":
-        how += f" --style {of['settings']['prompt']['style']} --lm {of['lm']}"
+    if set_["source"] == "lm":
+        how += f" --style {set_['settings']['prompt']['style']} --lm {set_['lm']}"
     else:
         how += " --file FILE"
     keep = f"strop add {shlex.quote(path)} CORPUS --keep-queries"
-    old = of["older_than_text"]
+    old = set_["older_than_text"]
     lists = "1 list older than its text" if old == 1 else f"{old:,} lists older than their texts"
     return f"{lists}, not used until renewed: {how}; or keep: {keep}"
 
@@ -340,23 +358,23 @@ def print_plan(plan: dict[str, Any]) -> None:
     totals = {"core_seconds": 0.0, "seconds": 0.0, "bytes": 0.0}
     for column in table.columns[1:]:
         column.justify = "right"
-    for one in plan["stages"]:
+    for stage in plan["stages"]:
         for key in totals:
-            totals[key] += one[key]
-        table.add_row(*_plan_row(one["name"], f"{one['tasks']:,}", one, one["cost"]))
-    costs = [one["cost"] for one in plan["stages"] if one["cost"] is not None]
+            totals[key] += stage[key]
+        table.add_row(*_plan_row(stage["name"], f"{stage['tasks']:,}", stage, stage["cost"]))
+    costs = [stage["cost"] for stage in plan["stages"] if stage["cost"] is not None]
     table.add_row(*_plan_row("in all", "", totals, sum(costs) if costs else None))
     standard_output().print(table)
     estimated = " (estimated from bytes)" if plan["estimated"] else ""
     standard_output().print(plain(f"{counted(plan['documents'], 'document')}{estimated}"))
 
 
-def _plan_row(name: str, tasks: str, one: dict[str, float], cost: float | None) -> list[str]:
-    hours = [f"{one[key] / 3600:,.2f}" for key in ("core_seconds", "seconds")]
+def _plan_row(name: str, tasks: str, needs: dict[str, float], cost: float | None) -> list[str]:
+    hours = [f"{needs[key] / 3600:,.2f}" for key in ("core_seconds", "seconds")]
     return [
         name,
         tasks,
         *hours,
-        human_bytes(round(one["bytes"])),
+        human_bytes(round(needs["bytes"])),
         "" if cost is None else f"{cost:,.2f}",
     ]

@@ -43,7 +43,7 @@ def check(path: Path | str, repair: bool, recall: bool, sample: int) -> Answer:
     """Read every file of INDEX and report damage; exit code 1 if there is any.
 
     Vectors are compared with their checksums; SQLite examines the catalog. Of a published copy,
-    given by its URL, every record is read; publishing again mends it.
+    given by its URL, every record is read; publishing again repairs it.
     """
     if isinstance(path, str):
         return _check_copy(path, repair or recall)
@@ -139,12 +139,12 @@ def sets(path: Path, drop: str | None, rename: tuple[str, str] | None) -> Answer
             index.drop_set(drop)
         if rename is not None:
             index.rename_set(*rename)
-        found = [asdict(one) for one in index.sets]
-    if not found:
+        rows = [asdict(set_) for set_ in index.sets]
+    if not rows:
         return Answer({"sets": []}, f"No query sets: strop queries {shlex.quote(str(path))}")
     from strop.cli.tables import print_sets
 
-    return Answer({"sets": found}, partial(print_sets, found))
+    return Answer({"sets": rows}, partial(print_sets, rows))
 
 
 @verb(INDEX_OR_URL)

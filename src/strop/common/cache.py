@@ -35,8 +35,8 @@ def cache_file(name: str) -> Path | None:
 class Cache:
     """Byte strings by key in one table of a SQLite file; ``path`` None stores nothing.
 
-    Several threads and processes may use one file. A file that cannot be read or written costs
-    one warning, after which nothing is cached; it never costs the work itself.
+    Several threads and processes may use one file. If the file cannot be read or written,
+    there is one warning and nothing is cached; the work continues.
     """
 
     def __init__(self, path: Path | None, table: str) -> None:
@@ -89,7 +89,7 @@ class Cache:
                 return connection
             except sqlite3.Error as error:
                 connection.close()
-                # Two processes that make a new file at once: SQLite refuses one without waiting.
+                # If two processes create the file at once, SQLite refuses one without waiting.
                 if "locked" not in str(error) or time.monotonic() > until:
                     raise
                 time.sleep(0.01)
@@ -101,7 +101,7 @@ class Cache:
                 return
             self._unusable = True
         warnings.warn(
-            f"going on without the cache {self.path}: {error} "
+            f"continuing without the cache {self.path}: {error} "
             "(delete the file, or set STROP_CACHE=off)",
             stacklevel=stacklevel,
         )

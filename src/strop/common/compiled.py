@@ -37,18 +37,20 @@ def compiled(*, reorder: bool = False, inline: bool = False) -> Callable[[F], F]
 
 
 def _bits_set(context: Any, word: Any) -> Any:
-    def generate(_: Any, builder: Any, __: Any, given: list[Any]) -> Any:
-        return builder.ctpop(given[0])
+    def generate(_: Any, builder: Any, __: Any, arguments: list[Any]) -> Any:
+        return builder.ctpop(arguments[0])
 
     return types.uint64(types.uint64), generate
 
 
 def _line_soon(context: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, _: Any, given: list[Any]) -> Any:
+    def generate(context: Any, builder: Any, _: Any, arguments: list[Any]) -> Any:
         pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer] + [number] * 3)
         read = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), kind)
-        builder.call(read, [builder.inttoptr(given[0], pointer), number(0), number(3), number(1)])
+        builder.call(
+            read, [builder.inttoptr(arguments[0], pointer), number(0), number(3), number(1)]
+        )
         return context.get_dummy_value()
 
     return types.void(types.intp), generate

@@ -1,8 +1,8 @@
 """Calls to services over HTTP: language models and embedders go through this module alone.
 
 A call is bounded in time and bytes, goes to one host only, and ends in a body, in ``CallFailed``
-(what to do about it is in there; ``retries.persist`` does it) or in ``ServiceError`` (nothing more
-is to be sent). Keys are taken out of every message.
+(its attributes say what to do; ``retries.persist`` does it) or in ``ServiceError`` (send nothing
+more). Keys are removed from every message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Headers = Mapping[str, str]
 REPLY_BYTES = 16 << 20
 """The longest body of a call, unless the caller says otherwise."""
 HEAD_BYTES = 1 << 20
-"""The most that may come before a body: headers, and answers that announce another one."""
+"""The most bytes before a body: headers, and interim responses."""
 _ERROR_BYTES = 64 << 10
 _WIRE = 8
 """Bytes on the wire per byte of a body at most; a chunk of one byte takes six."""
@@ -45,7 +45,7 @@ class Client:
     """Calls to one service.
 
     ``headers`` go with every call, the key among them; ``key_variables`` are named where the
-    service refuses it. ``timeout`` is the seconds that a call may take as a whole.
+    service refuses it. ``timeout`` is the seconds of a whole call.
     Threads may share it. ``transport`` is for tests.
     """
 
@@ -92,7 +92,7 @@ class Client:
             raise CallFailed(f"the text cannot be sent: {one_line(error)}") from None
 
     def parsed(self, data: bytes) -> Any:
-        """Return what the bytes of a body say in JSON."""
+        """Parse the bytes of a body as JSON."""
         try:
             return json.loads(data)
         except (ValueError, RecursionError):  # the latter if it is nested too deeply
@@ -100,7 +100,7 @@ class Client:
             raise self.malformed(f"sent no JSON but: {text}") from None
 
     def malformed(self, what: str) -> CallFailed:
-        """The error for a reply that makes no sense."""
+        """Return the error for a malformed reply."""
         return CallFailed(f"{self.host} {what}", malformed=True)
 
     def send(
@@ -117,8 +117,8 @@ class Client:
     ) -> bytes:
         """Make a call and return the body that came, of at most ``limit`` bytes.
 
-        Sent is ``content``, which is JSON, or a form with a file. ``into`` is a file that the body
-        is written to instead.
+        It sends ``content``, which is JSON, or a form with a file. The body is written to the file
+        ``into`` instead, if there is one.
         """
         import httpx
 
@@ -215,7 +215,7 @@ class Client:
         return b"".join(parts)
 
     def _explanation(self, response: httpx.Response) -> Any:
-        """What a refusal says, as JSON or text; what is too long for that is left."""
+        """The explanation of a refusal, as JSON or text; a very long one is cut."""
         data = b""
         with suppress(CallFailed):  # the status says enough
             for piece in self._decoded(response):
@@ -251,7 +251,7 @@ class Client:
             raise self.malformed("sent half a body")
 
     def refused(self, status: int, body: Any, headers: Headers) -> CallFailed | ServiceError:
-        """What a status other than success means for the call, or for the run."""
+        """Return the error of a status other than success, for the call or for the run."""
         message, code, fields = _explained(body)
         answer = f"{self.host} answered {status}: {one_line(message)}"
         if status in (401, 403):

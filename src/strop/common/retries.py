@@ -22,8 +22,8 @@ _MALFORMED_REPEATS = 2
 class CallFailed(Exception):
     """One call failed. The attributes say what to do about it.
 
-    ``retryable``: try again. ``malformed``: the reply made no sense; try again, but only twice,
-    since such replies are paid for. ``unreachable``: nothing was sent. ``rate_limited``: the
+    ``retryable``: try again. ``malformed``: the reply cannot be read; try again, but only twice,
+    since such replies cost money. ``unreachable``: nothing was sent. ``rate_limited``: the
     service wants fewer calls at a time. ``wait``: seconds for which it wants none.
     ``configuration``: if no call has worked yet, the cause is not this request but a setting.
     ``status`` is the HTTP status, 0 if there was none; ``fields`` are the fields of the request
@@ -51,7 +51,7 @@ class CallFailed(Exception):
 
 
 class Stopped(Exception):
-    """The run is over; what was waiting is not sent any more."""
+    """The run has ended; waiting calls are not sent."""
 
 
 class Clock:
@@ -87,8 +87,8 @@ class Policy:
 class Gate:
     """Lets as many calls through at a time as the service takes.
 
-    Begins at ``most``. A rate-limited call halves the number, once for all calls that were under
-    way by then; after as many successes in a row as the number is, it grows by one. A pause that
+    Begins at ``most``. A rate-limited call halves the number, once for all calls in flight
+    then; after as many successes in a row as the number is, it grows by one. A pause that
     the service asks for holds for every call. ``succeeded``: whether any call has worked yet.
     """
 
@@ -117,7 +117,7 @@ class Gate:
                     self.clock.wait(self._changed, None)
 
     def leave(self, entered: float, failure: CallFailed | None = None, ok: bool = False) -> None:
-        """Give the place back and learn from how the call went."""
+        """Free the place and adapt the limit to the result of the call."""
         with self._changed:
             self._active -= 1
             if ok:
@@ -127,7 +127,7 @@ class Gate:
                     self.limit, self._streak = self.limit + 1, 0
             elif failure is not None:
                 self._learn(failure, entered)
-            # After a success one place is free, for one; otherwise everybody looks again.
+            # After a success one place is free, or two; otherwise all threads check again.
             self._changed.notify(2) if ok else self._changed.notify_all()
 
     def _learn(self, failure: CallFailed, entered: float) -> None:
@@ -139,14 +139,14 @@ class Gate:
             self.limit, self._halved_at = max(1, self.limit // 2), now
 
     def stop(self) -> None:
-        """Let nothing through any more."""
+        """Let no more calls through."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
 
 def persist(call: Callable[[], T], gate: Gate, policy: Policy) -> T:
-    """Call until it works or there is no point; then ``CallFailed``, or ``Stopped``."""
+    """Call until it works; ``CallFailed`` when retries end, or ``Stopped``."""
     tries = malformed = 0
     not_before = float("-inf")
     began = policy.clock.now()

@@ -1,4 +1,4 @@
-"""Keys of services: where they are read, and how they are taken out of what services send back."""
+"""Keys of services: where they are read, and how they are removed from messages and replies."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _VARIABLES = (
     "AWS_BEARER_TOKEN_BEDROCK", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
 )  # fmt: skip
 _LONG_ENOUGH = 8
-"""Characters. Servers of one's own get words such as "none" or "ollama" for a key. In replies they
-are words like any other."""
+"""Characters. Users give local servers keys such as "none" or "ollama", which are ordinary words in
+replies."""
 _SHORTEST = 4
 _LONGEST_LINE = 200
 _READ_FOR_A_LINE = 4000
@@ -28,7 +28,7 @@ _ESCAPE = re.compile(
     re.IGNORECASE,
 )
 _TIMES = 6
-"""How often escapes are undone, of escapes of escapes."""
+"""How many levels of nested escapes are undone."""
 
 
 def key_for(host: str, variables: Sequence[str]) -> str | None:

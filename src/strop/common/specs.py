@@ -1,4 +1,4 @@
-"""What loading an embedder and loading a language model have in common, checks of options too."""
+"""Shared by the loading of embedders and language models, with checks of options."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def check_kinds(option: str, by_kind: Mapping[str, str]) -> None:
         raise BadInput(f"{option} has {sorted(unknown)}; it may have 'query' and 'document'")
 
 
-def differing(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are given and not at their default."""
-    return {key: value for key, value in given.items() if value not in (None, defaults.get(key))}
+def differing(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are set and differ from their default."""
+    return {key: value for key, value in options.items() if value not in (None, defaults.get(key))}
 
 
 def suggestion(text: str, known: Sequence[str]) -> str:

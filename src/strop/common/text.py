@@ -1,4 +1,4 @@
-"""Text as people see it: control characters escaped, long text cut, nouns in the right number."""
+"""Text as people see it: control characters escaped, long text cut, plurals, sizes, URLs."""
 
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     if plural is None:
         plural = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
     return f"{count:,} {noun if count == 1 else plural}"
+
+
+def is_url(target: object) -> bool:
+    """Tell whether a target is the URL of a published copy, and not a folder."""
+    return isinstance(target, str) and "://" in target
 
 
 def human_bytes(size: float) -> str:

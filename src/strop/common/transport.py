@@ -1,7 +1,7 @@
 """Connections whose calls are bounded in time and bytes as a whole, headers included.
 
-httpx bounds each read and each write, so a service that sends a byte every now and then is never
-late. Here the stream below HTTP knows the deadline of the call that uses it. Imported only when a
+httpx bounds each read and each write, so a service that sends a byte now and then never times
+out. Here the stream below HTTP knows the deadline of the call that uses it. Imported only when a
 service is called.
 """
 
@@ -34,16 +34,16 @@ _CONNECT = 10.0
 _IDLE = 30.0
 _GRACE = 1.0
 _AT_HAND = 0.02
-"""Seconds. After the deadline only what has arrived is read: a reply that came is paid for, however
-late this process looks at it."""
+"""Seconds. After the deadline only bytes that have arrived are read: such a reply is paid for,
+even if this process reads it late."""
 
 
 class TooLong(Exception):
-    """More bytes came than a call may bring."""
+    """The response has more bytes than allowed."""
 
 
 class _Bounds(threading.local):
-    """What the call of this thread may still use."""
+    """Time and bytes left for the call of this thread."""
 
     deadline = grace = float("inf")
     room = float("inf")
@@ -75,7 +75,7 @@ def bounded(seconds: float, head: int) -> Iterator[None]:
 
 
 def allow(count: int) -> None:
-    """Let so many bytes more come, for the body."""
+    """Allow ``count`` more bytes, for the body."""
     _bounds.room = count
 
 
@@ -122,8 +122,8 @@ class _Backend(httpcore.SyncBackend):
 class Transport(httpx.BaseTransport):
     """Calls to one address, through the proxy and by the certificates that the environment names.
 
-    Each call under way has a connection of its own, which the next call takes over. A pool of many
-    connections would look at all of them, for each of them, at the start and end of every call.
+    Each call has a connection of its own, which a later call reuses. A pool of many connections
+    would check all of them at the start and end of every call.
     """
 
     def __init__(self, url: str) -> None:

@@ -41,8 +41,8 @@ def load(
     - an embedder, which is returned as it is.
 
     ``options`` belong to the family; ``load(e.name, **e.options)`` makes ``e`` again.
-    ``cache`` is True (the user's cache folder) or a file: vectors are remembered there, unless
-    computing them is as fast as that.
+    ``cache`` is True (the user's cache folder) or a file: vectors are stored there, unless
+    computing them is as fast.
     """
     embedder = _make(spec, options)
     if cache is False or not getattr(embedder, "worth_caching", True):

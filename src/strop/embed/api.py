@@ -31,7 +31,7 @@ _DEFAULTS = {"batch_size": 64, "timeout": 60.0, "retries": 6, "concurrency": 4, 
 _BATCH_CHARACTERS = 200_000
 _REPLY_BYTES = 1 << 20
 _VECTOR_BYTES = 512 << 10
-"""The longest vector there is (16,384 numbers of 32 characters), with what stands around it."""
+"""The longest vector there is (16,384 numbers of 32 characters), with its punctuation."""
 _TOO_MUCH = frozenset({400, 413, 422})
 
 
@@ -76,13 +76,13 @@ class ApiEmbedder(BaseEmbedder):
             dimensions=(dimensions or 1, 1), max_chars=(max_chars or 1, 1),
         )  # fmt: skip
         check_seconds(timeout=timeout, backoff=backoff)
-        given = {
+        options = {
             "base_url": None if url == _OPENAI else url, "dimensions": dimensions,
             "batch_size": batch_size, "input_type": dict(input_type or {}) or None,
             "prompts": dict(prompts or {}) or None, "max_chars": max_chars, "timeout": timeout,
             "retries": retries, "concurrency": concurrency, "backoff": backoff,
         }  # fmt: skip
-        self.options = differing(given, _DEFAULTS)
+        self.options = differing(options, _DEFAULTS)
         self._model = name.removeprefix(PREFIX)
         self._url, self._host = url, urlsplit(url).netloc
         self._prompts, self._input_type = prompts or {}, input_type or {}

@@ -58,7 +58,7 @@ class BaseEmbedder(ABC):
     """Options that do not change vectors beyond what revision and prompt already say."""
 
     window: int | None = None
-    """The most tokens of a text that the model reads, None if it reads all or nobody knows."""
+    """The most tokens of a text that the model reads, None if it reads all or this is unknown."""
 
     _dim: int | None = None
 
@@ -100,8 +100,8 @@ class BaseEmbedder(ABC):
         return [_estimated_tokens(text) for text in texts]
 
     def __repr__(self) -> str:
-        given = "".join(f", {key}={value!r}" for key, value in self.options.items())
-        return f"<embedder {self.name}{given}>"
+        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        return f"<embedder {self.name}{options}>"
 
 
 def token_counter(embedder: Embedder) -> Callable[[Sequence[str]], list[int]]:

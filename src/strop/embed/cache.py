@@ -65,7 +65,7 @@ class CachedEmbedder:
         keys = self._keys(cleaned, kind)
         stored = self._cache.get(keys)
         new = {key: text for key, text in zip(keys, cleaned, strict=True) if key not in stored}
-        # Texts of like length side by side: a model pads a batch to its longest text.
+        # Texts of similar length together: a model pads a batch to its longest text.
         order = sorted(new, key=lambda key: len(new[key]))
         for start in range(0, len(order), _CHUNK):
             chunk = order[start : start + _CHUNK]

@@ -16,7 +16,7 @@ PREFIX = "callable:"
 class CallableEmbedder(BaseEmbedder):
     """Wraps ``f(texts)`` or ``f(texts, kind)``, which returns one row of numbers per text.
 
-    An index cannot store a function: it is handed over again when the index is opened. Vectors
+    An index cannot store a function: pass it again when you open the index. Vectors
     are only cached under a name that the user gave, since two lambdas look alike; ``revision``
     tells versions of the function apart.
     """

@@ -64,7 +64,10 @@ class MiniLM(BaseEmbedder):
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return how many tokens each text has, also behind those that the model reads."""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [len(one.ids) + sum(len(more.ids) for more in one.overflowing) for one in encodings]
+        return [
+            len(encoding.ids) + sum(len(more.ids) for more in encoding.overflowing)
+            for encoding in encodings
+        ]
 
     def _means(self, tokens: list[list[int]]) -> NDArray[np.float32]:
         """Return the mean token vector of each text; the first one is the longest."""

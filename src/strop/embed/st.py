@@ -50,13 +50,13 @@ class SentenceTransformerEmbedder(BaseEmbedder):
         path: str | None = None,
         task: str | None = None,
     ) -> None:
-        given = {
+        options = {
             "prompts": dict(prompts) if prompts is not None else None, "max_length": max_length,
             "pooling": pooling, "dtype": dtype, "device": device, "batch_size": batch_size,
             "trust_remote_code": trust_remote_code, "revision": revision,
             "path": str(path) if path is not None else None, "task": task,
         }  # fmt: skip
-        self.options = differing(given, {"batch_size": 32, "trust_remote_code": False})
+        self.options = differing(options, {"batch_size": 32, "trust_remote_code": False})
         self.name = name
         preset = PRESETS.get(name)
         _check(name, preset, self.options)
@@ -199,7 +199,7 @@ def _hub_trouble(source: str, revision: str | None) -> str | None:
 
     try:
         model_info(source, revision=revision, timeout=10)
-    except Exception as error:  # whatever the installed HTTP library raises
+    except Exception as error:  # depends on the installed HTTP library
         return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"[:200]
     return None
 
@@ -285,12 +285,12 @@ def _make_bidirectional(transformer: Any, name: str) -> None:
 
 
 def _prompts(
-    model: Any, preset: Preset | None, given: Mapping[str, str] | None, task: str | None
+    model: Any, preset: Preset | None, own: Mapping[str, str] | None, task: str | None
 ) -> dict[Kind, str]:
-    own = getattr(model, "prompts", None) or {}
+    stored = getattr(model, "prompts", None) or {}
     prompts: dict[Kind, str] = {
-        "query": own.get("query") or "",
-        "document": own.get("document") or own.get("passage") or own.get("corpus") or "",
+        "query": stored.get("query") or "",
+        "document": stored.get("document") or stored.get("passage") or stored.get("corpus") or "",
     }
     if preset:
         wording = TASKS.get(task, task) if task is not None else preset.task
@@ -298,8 +298,8 @@ def _prompts(
             "query": preset.query_prompt.replace("{task}", wording),
             "document": preset.document_prompt,
         }
-    if given is not None:
-        prompts = {"query": given.get("query", ""), "document": given.get("document", "")}
+    if own is not None:
+        prompts = {"query": own.get("query", ""), "document": own.get("document", "")}
     return prompts
 
 

@@ -25,11 +25,6 @@ ENGINES = {
 """The module of each scheme of a URL."""
 
 
-def is_url(target: object) -> bool:
-    """Tell whether a target is the URL of a published copy, and not a folder."""
-    return isinstance(target, str) and "://" in target
-
-
 def open_engine(url: str) -> Engine:
     """Return the engine that a URL names; it connects when it is first used."""
     address = Address.read(url)

@@ -155,11 +155,17 @@ class Engine(Protocol):
         """Return those of some pieces that are there; none if there is no copy."""
 
     def nearest(
-        self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
+        self,
+        query_vectors: Vectors,
+        rows: int,
+        own: bool,
+        among: Ints | None,
+        also: Sequence[Ints] | None = None,
     ) -> list[dict[int, Found]]:
         """Return for each query the documents of about so many nearest rows, by number.
 
-        ``own``: only of the documents' own vectors. ``among``: only of these documents.
+        ``own``: only of the documents' own vectors. ``among``: only of these documents. ``also``
+        has for each query documents that are wanted whatever their rows.
         """
 
     def found(self, numbers: Ints) -> dict[int, Found]:

@@ -159,26 +159,28 @@ class Part:
         if method.whiten:  # the rows of the engine are not whitened
             query_vectors = self._copy.whitening().before(query_vectors)
             rows *= _WHITENED
-        found = self._nearest(query_vectors, rows, k, method)
-        if not method.words or not query_texts:
-            return found
-        return [
-            np.union1d(places, self._scores_of(query_texts[at], method).best(2 * first_depth(k)))
-            for at, places in enumerate(found)
-        ]
+        by_words = [np.empty(0, np.int64)] * len(query_vectors)
+        if method.words and query_texts:
+            most = 2 * first_depth(k)
+            by_words = [self._scores_of(text, method).best(most) for text in query_texts]
+        return self._nearest(query_vectors, rows, k, method, by_words)
 
-    def _nearest(self, query_vectors: Vectors, rows: int, k: int, method: Method) -> list[Ints]:
+    def _nearest(
+        self, query_vectors: Vectors, rows: int, k: int, method: Method, by_words: list[Ints]
+    ) -> list[Ints]:
+        """Return the places of the nearest rows' documents, with others that are wanted too."""
         own = method.weighting == "none" or not (method.alpha or method.weighting == "max")
         if own:
             rows = max(k, rows // ROWS_PER_HIT)
         among = None if self._selected is None else self.numbers
         most = int(self._copy.about["rows"])
-        found = []
-        for at, near in enumerate(self._copy.engine.nearest(query_vectors, rows, own, among)):
+        also = [self.numbers[places] for places in by_words]
+        found, ask = [], self._copy.engine.nearest
+        for at, near in enumerate(ask(query_vectors, rows, own, among, also)):
             wanted = rows
             while len(near) < k and wanted < most:  # many rows of few documents
                 wanted *= 4
-                (near,) = self._copy.engine.nearest(query_vectors[at : at + 1], wanted, own, among)
+                (near,) = ask(query_vectors[at : at + 1], wanted, own, among, also[at : at + 1])
             self._keep(near)
             numbers = np.array(sorted(near), np.int64)
             places = np.searchsorted(self.numbers, numbers)

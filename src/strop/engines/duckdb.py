@@ -194,7 +194,12 @@ class DuckDB:
         return {name: bytes(content) for name, content in self._rows(sql, list(names))}
 
     def nearest(
-        self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
+        self,
+        query_vectors: Vectors,
+        rows: int,
+        own: bool,
+        among: Ints | None,
+        also: Sequence[Ints] | None = None,
     ) -> list[dict[int, Found]]:
         """Return for each query the documents of its nearest rows."""
         where, given = "", list[list[Any]]([[]])
@@ -213,12 +218,13 @@ class DuckDB:
             "SELECT number, id, packed FROM documents WHERE number IN"
             f" (SELECT number FROM {'own' if own else 'rows'} {where}"
             f" ORDER BY array_inner_product(vector, ?::FLOAT[{query_vectors.shape[1]}]) DESC"
-            " LIMIT ?)"
+            " LIMIT ?) OR number IN (SELECT unnest(?::BIGINT[]))"
         )
+        more = [np.empty(0, np.int64)] * len(query_vectors) if also is None else also
         given = given if len(given) == len(query_vectors) else given[:1] * len(query_vectors)
         return [
-            _found(self._rows(sql, *before, vector, rows))
-            for before, vector in zip(given, query_vectors, strict=True)
+            _found(self._rows(sql, *before, vector, rows, wanted))
+            for before, vector, wanted in zip(given, query_vectors, more, strict=True)
         ]
 
     def _total(self) -> int:

@@ -19,10 +19,10 @@ from strop.errors import BadInput, MissingExtra
 from strop.io.files import atomic_write
 from strop.search.rows import as_floats
 from strop.search.searcher import Searcher
-from strop.storage.query_sets import expanded_set
+from strop.storage.query_sets import augmented_set
 from strop.types import Vectors
 
-Form = Literal["indexsharp", "rows", "expanded"]
+Form = Literal["indexsharp", "rows", "augmented"]
 ENDINGS = (".parquet", ".npy", ".jsonl")
 Row = dict[str, Any]
 
@@ -38,7 +38,7 @@ def export(
     """Write vectors with ids and metadata; return how many.
 
     ``indexsharp``: one vector for each document, d + ``alpha`` * the mean of its queries, of unit
-    length. ``rows``: the document's own vector and one for each query. ``expanded``: the vector of
+    length. ``rows``: the document's own vector and one for each query. ``augmented``: the vector of
     the text with the queries of one set appended (``Index.augment`` makes these). ``sets``: all
     that ``sharp`` mixes. The ending of the file says how it is written; beside ``x.npy`` stands
     ``x.jsonl`` with ids and metadata.
@@ -50,8 +50,8 @@ def export(
         raise BadInput(f"{path}: the name must end in one of {', '.join(ENDINGS)}")
     with searcher.catalog.reading():
         names = [searcher.require(name).name for name in sets] or searcher.views.query_sets()
-        if form == "expanded":
-            rows = _expanded(searcher, names)
+        if form == "augmented":
+            rows = _augmented(searcher, names)
         else:
             rows = _rows(searcher, names, form, alpha)
         return _WRITERS[path.suffix](path, rows, searcher.catalog.dim)
@@ -80,11 +80,11 @@ def _rows(searcher: Searcher, names: Sequence[str], form: Form, alpha: float) ->
                     yield {**about, "set": name, "n": n + 1, "text": text, "vector": row}
 
 
-def _expanded(searcher: Searcher, names: Sequence[str]) -> Iterator[Row]:
+def _augmented(searcher: Searcher, names: Sequence[str]) -> Iterator[Row]:
     if len(names) != 1:
-        raise BadInput("the form expanded appends the queries of one set: name it with --sets")
+        raise BadInput("the form augmented appends the queries of one set: name it with --sets")
     snapshot = searcher.views.snapshot()
-    spans = snapshot.sets.get(expanded_set(names[0]))
+    spans = snapshot.sets.get(augmented_set(names[0]))
     if spans is None or not (spans.count == 1).all():
         raise BadInput(
             f"not every document is embedded with its {names[0]!r} queries: call"

@@ -121,7 +121,12 @@ class LanceDB:
         return found
 
     def nearest(
-        self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
+        self,
+        query_vectors: Vectors,
+        rows: int,
+        own: bool,
+        among: Ints | None,
+        also: Sequence[Ints] | None = None,
     ) -> list[dict[int, Found]]:
         """Return for each query the documents of its nearest rows."""
         table = self._table("rows")
@@ -132,14 +137,15 @@ class LanceDB:
             conditions.append(_within("number", among))
         found = []
         with self._explained():
-            for vector in query_vectors:
+            for at, vector in enumerate(query_vectors):
                 query = table.search(vector).distance_type("dot").select(["number", "_distance"])
                 query = query.limit(rows)
                 query = query.ef(max(EF, rows)).nprobes(1)
                 if conditions:
                     query = query.where(" AND ".join(conditions), prefilter=True)
                 numbers = query.to_arrow()["number"].to_numpy()
-                found.append(self.found(np.unique(numbers.astype(np.int64))))
+                more = np.empty(0, np.int64) if also is None else also[at]
+                found.append(self.found(np.union1d(numbers.astype(np.int64), more)))
         return found
 
     def found(self, numbers: Ints) -> dict[int, Found]:

@@ -165,7 +165,12 @@ class Postgres:
         return dict(self.rows(sql, list(names)))
 
     def nearest(
-        self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
+        self,
+        query_vectors: Vectors,
+        rows: int,
+        own: bool,
+        among: Ints | None,
+        also: Sequence[Ints] | None = None,
     ) -> list[dict[int, Found]]:
         """Return for each query the documents of its nearest rows, in one round trip."""
         conditions = ["own"] if own else []
@@ -173,13 +178,18 @@ class Postgres:
             conditions.append("number = ANY(%s)")
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         sql = (
-            "SELECT number, id, packed FROM (SELECT DISTINCT number FROM (SELECT number"
-            " FROM {rows} "
-            f"{where} ORDER BY vector <#> %s::text::halfvec LIMIT %s) AS nearest) AS proposed"
-            " JOIN {documents} USING (number)"
+            "SELECT number, id, packed FROM (SELECT number FROM (SELECT number FROM {rows} "
+            f"{where} ORDER BY vector <#> %s::text::halfvec LIMIT %s) AS nearest"
+            " UNION SELECT unnest(%s::bigint[])) AS proposed JOIN {documents} USING (number)"
         )
         given = [] if among is None else [among.tolist()]
-        return [_found(self.rows(sql, *given, _text(one), rows)) for one in query_vectors]
+        more = (
+            [list[int]()] * len(query_vectors) if also is None else [one.tolist() for one in also]
+        )
+        return [
+            _found(self.rows(sql, *given, _text(vector), rows, wanted))
+            for vector, wanted in zip(query_vectors, more, strict=True)
+        ]
 
     def found(self, numbers: Ints) -> dict[int, Found]:
         """Return the ids and vectors of documents."""

@@ -179,7 +179,7 @@ class Published:
                 raise BadInput(f"{self.path} has no query set {name!r} (it has: {have})")
         if chosen.sets is None and not copy.mixed:
             raise BadInput(f"{chosen.name} needs a query set and {self.path} has none")
-        if chosen.expanded is not None:
+        if chosen.augmented is not None:
             raise BadInput(f"{chosen.name} is not in a published copy: search the index folder")
         if chosen.whiten and whitened(chosen, copy.mixed) != copy.about["whitening"]:
             raise BadInput(

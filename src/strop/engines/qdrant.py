@@ -152,7 +152,12 @@ class Qdrant:
         return {wanted[str(one.id)]: _decoded(one.payload["content"]) for one in found}
 
     def nearest(
-        self, query_vectors: Vectors, rows: int, own: bool, among: Ints | None
+        self,
+        query_vectors: Vectors,
+        rows: int,
+        own: bool,
+        among: Ints | None,
+        also: Sequence[Ints] | None = None,
     ) -> list[dict[int, Found]]:
         """Return for each query the documents whose best row is nearest, in one round trip."""
         from qdrant_client import models
@@ -161,20 +166,22 @@ class Qdrant:
         if among is not None:
             only = models.Filter(must=[models.HasIdCondition(has_id=among.tolist())])
         limit = rows if own else max(50, int(_DOCUMENTS_PER_ROW * rows))
-        params = models.SearchParams(hnsw_ef=max(EF, limit))
+        params = models.SearchParams(hnsw_ef=max(EF, limit))  # the local mode compares all
         found = []
-        for vector in query_vectors:
+        for at, vector in enumerate(query_vectors):
             try:
                 with self._lock, self._explained():
                     answer = self._client.query_points(
                         self._name, query=vector.tolist() if own else [vector.tolist()],
                         using="own" if own else "rows", limit=limit, query_filter=only,
-                        search_params=params,
+                        search_params=None if self._local else params,
                         with_payload=["id", "packed"],
                     )  # fmt: skip
-                found.append(_found(answer.points))
+                near = _found(answer.points)
             except _NothingThere:
-                found.append({})
+                near = {}
+            missing = [] if also is None else [one for one in also[at].tolist() if one not in near]
+            found.append(near | (self.found(np.array(missing)) if missing else {}))
         return found
 
     def found(self, numbers: Ints) -> dict[int, Found]:

@@ -69,7 +69,7 @@ def estimate(
 
 def _without(method: Method, name: str, others: tuple[str, ...]) -> Method:
     """Return a method that mixes only what may be mixed."""
-    if method.expanded is not None:
+    if method.augmented is not None:
         raise BadInput(f"{name} appends stored queries to the texts: it needs labelled queries")
     if method.sets is None:
         return replace(method, name=name, sets=others)

@@ -123,8 +123,8 @@ def evaluate(
     if isinstance(index, Published) and leak_gate is not None:
         raise BadInput("a leak gate needs the index folder, not a published copy")
     for method in chosen.values():
-        if method.expanded is not None and isinstance(index, Index):
-            index.augment(method.expanded, progress)
+        if method.augmented is not None and isinstance(index, Index):
+            index.augment(method.augmented, progress)
     vectors = query_vectors
     if vectors is None:
         vectors = index.embed_queries(list(dataset.queries.values()))
@@ -337,7 +337,7 @@ def _settings(method: Method) -> dict[str, Any]:
     settings: dict[str, Any] = {"bm25": method.bm25} if method.bm25 != "no" else {}
     settings |= {"words": method.words} if method.words else {}
     if method.weighting == "none":
-        return settings | ({"expanded": method.expanded} if method.expanded else {})
+        return settings | ({"augmented": method.augmented} if method.augmented else {})
     temperature = "inf" if math.isinf(method.temperature) else method.temperature
     return settings | {
         "sets": method.sets or "all",

@@ -1,4 +1,4 @@
 """Query expansion: HyDE, Query2Doc, LameR and ReDE-RF refine a query before it is searched.
 
-A new way to refine queries is made here. Nothing here changes documents or their vectors.
+A new query method is added here. Nothing here changes documents or their vectors.
 """

@@ -1,7 +1,7 @@
 """Queries refined by a language model: HyDE, Query2Doc, LameR and ReDE-RF.
 
-Each makes of a query's text a refined vector q_r, which takes the place of q in the weights of
-sharpening as well as in the score. So every way to refine goes with every way to score:
+Each turns the text of a query into a refined vector q_r, which replaces q in the weights of
+sharpening and in the score. So every query method works with every scoring method:
 ``index.search(queries, method="consharp", expand=HyDE("openai:…"))``.
 
 Replies are kept in the index's catalog, so that no call is made twice. A query that cannot be
@@ -36,7 +36,7 @@ class QueryMethod(ABC):
     """The common settings. ``lm`` is a language model, its name or a function.
 
     ``task`` says what queries and documents are: one of ``TASKS`` or a ``TaskWording``.
-    ``profile`` "small" has a text completed, for models that do not follow instructions. A
+    ``profile`` "small" is a text to complete, for models that do not follow instructions. A
     ``temperature`` of None is left to the model: some accept nothing else. ``examples`` are
     pairs of a query and a passage that answers it.
     """
@@ -65,7 +65,7 @@ class QueryMethod(ABC):
 
     @property
     def model(self) -> LM:
-        """The language model; made already when the settings were."""
+        """The language model, which was loaded with the settings."""
         return load_lm(self.lm)
 
     def to_json(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Query2Doc(QueryMethod):
 
 @dataclass(frozen=True)
 class LameR(QueryMethod):
-    """Answers written with the candidates of a first pass in view (2304.14233).
+    """Answers written by a model that sees the candidates of a first pass (2304.14233).
 
     q_r lies half-way between q and the mean of the answers' vectors. ``first_pass`` is the
     method that finds the ``candidates``.
@@ -140,7 +140,7 @@ class ReDERF(QueryMethod):
     """Real documents that the model judges relevant (2410.21242).
 
     q_r is the mean of q and the vectors of the ``candidates`` judged relevant. Where none is, it
-    is the mean of q and ``samples`` passages written with the candidates in view.
+    is the mean of q and of ``samples`` passages, written by a model that sees the candidates.
     """
 
     samples: int = 8
@@ -153,7 +153,7 @@ class ReDERF(QueryMethod):
         work.search(self.first_pass, self.candidates)
         without = []
         for place, verdicts in work.verdicts():
-            if relevant := [one.vector for one, verdict in verdicts if verdict]:
+            if relevant := [document.vector for document, verdict in verdicts if verdict]:
                 vectors = [work.query_vectors[place], *relevant]
                 work.refined_vectors[place] = np.mean(vectors, axis=0)
             else:

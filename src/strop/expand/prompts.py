@@ -104,9 +104,9 @@ def expansion_prompt(
     if profile == "small":
         return _completion(purpose, task, query, texts, examples)
     shown = "\n".join(
-        f"<EXAMPLE>\n<QUERY>{safe_text(single_line(one))}</QUERY>\n{safe_text(single_line(text))}"
+        f"<EXAMPLE>\n<QUERY>{safe_text(single_line(example))}</QUERY>\n{safe_text(single_line(text))}"
         "\n</EXAMPLE>"
-        for one, text in examples
+        for example, text in examples
     )
     named = {"query": task.query, "passage": task.passage, "relation": task.relation}
     labels = [purpose, "verdict" if purpose == "verdict" else "text", "shown" if shown else ""]
@@ -131,19 +131,21 @@ def _completion(
 ) -> Prompt:
     """Return a text that a model without instructions goes on with as wanted."""
     label, passage = task.labels
-    pairs = [(single_line(one), single_line(text)) for one, text in examples] or list(_PAIRS)
+    pairs = [(single_line(example), single_line(text)) for example, text in examples] or list(
+        _PAIRS
+    )
     if purpose != "verdict":
         if purpose == "answer":  # the candidates themselves show how to go on
             pairs = [(query, text) for text in candidates]
-        shots = "".join(f"{label}: {one}\n{passage}: {text}\n\n" for one, text in pairs)
+        shots = "".join(f"{label}: {example}\n{passage}: {text}\n\n" for example, text in pairs)
         return Prompt("", f"{shots}{label}: {query}\n", f"{passage}:")
     # Each example once with its own text and once with the next one's.
     turned = [text for _, text in (*pairs[1:], *pairs[:1])]
     shots = ""
-    for (one, text), other in zip(pairs, turned, strict=True):
+    for (example, text), other in zip(pairs, turned, strict=True):
         for shown in (text, other) if other != text else (text,):
             verdict = "Yes" if shown == text else "No"
-            shots += f"{label}: {one}\n{passage}: {shown}\nRelevant: {verdict}\n\n"
+            shots += f"{label}: {example}\n{passage}: {shown}\nRelevant: {verdict}\n\n"
     return Prompt("", f"{shots}{label}: {query}\n", f"{passage}: {candidates[0]}\nRelevant:")
 
 

@@ -160,7 +160,7 @@ class Refinement:
                 self._candidates[place] = [
                     Candidate(documents.get(number).content, searcher.vector_of(id_))
                     for id_, number in [
-                        one for one in numbers.items() if one[1] not in left_out[place]
+                        pair for pair in numbers.items() if pair[1] not in left_out[place]
                     ][:k]
                 ]
                 if not self._candidates[place]:
@@ -179,10 +179,10 @@ class Refinement:
         """Yield for each query the vectors of the passages written for it."""
         texts = dict(self.texts(purpose, places, samples))
         with self.timed():
-            flat = self.embed([one for of in texts.values() for one in of], "document")
-        for place, of in texts.items():
-            yield place, flat[: len(of)]
-            flat = flat[len(of) :]
+            flat = self.embed([text for group in texts.values() for text in group], "document")
+        for place, group in texts.items():
+            yield place, flat[: len(group)]
+            flat = flat[len(group) :]
 
     def texts(
         self, purpose: Purpose, places: Iterable[int], samples: int
@@ -191,11 +191,12 @@ class Refinement:
         prompts = {}
         for place in places:
             if place not in self.failed:
-                shown = [one.text for one in self._candidates[place]] if purpose == "answer" else []
+                candidates = self._candidates[place] if purpose == "answer" else []
+                shown = [candidate.text for candidate in candidates]
                 prompts[place] = [self._prompt(purpose, place, shown)] * samples
         replies = self._call(prompts, self._method.max_tokens, self._method.temperature)
-        for place, of in replies.items():
-            read = (read_passage(reply.text, self._task) for reply in of if reply is not None)
+        for place, group in replies.items():
+            read = (read_passage(reply.text, self._task) for reply in group if reply is not None)
             if passages := [text for text in read if text]:
                 yield place, passages
             else:
@@ -204,8 +205,8 @@ class Refinement:
     def verdicts(self) -> Iterator[tuple[int, list[tuple[Candidate, bool]]]]:
         """Yield for each query its candidates and whether they were judged relevant."""
         prompts = {
-            place: [self._prompt("verdict", place, [one.text]) for one in self._candidates[place]]
-            for place in range(self.count)
+            place: [self._prompt("verdict", place, [document.text]) for document in documents]
+            for place, documents in enumerate(self._candidates)
             if place not in self.failed
         }
         temperature = None if self._method.temperature is None else 0.0
@@ -215,7 +216,7 @@ class Refinement:
                 self.failed.setdefault(place, "no reply said Yes or No")
                 continue
             pairs = zip(self._candidates[place], verdicts, strict=True)
-            yield place, [(one, bool(verdict)) for one, verdict in pairs]
+            yield place, [(document, bool(verdict)) for document, verdict in pairs]
 
     def _prompt(self, purpose: Purpose, place: int, candidates: Sequence[str]) -> Prompt:
         method = self._method
@@ -230,15 +231,15 @@ class Refinement:
         """Return the replies to each query's prompts; stored ones are not requested again."""
         requests: dict[int, list[Request]] = {}
         stop = SMALL_STOPS if self._method.profile == "small" else ()
-        for place, of in prompts.items():
+        for place, query_prompts in prompts.items():
             requests[place] = []
             samples: dict[Prompt, int] = {}
-            for prompt in of:
+            for prompt in query_prompts:
                 sample = samples[prompt] = samples.get(prompt, -1) + 1
                 requests[place].append(
                     self._calls.request(prompt, max_tokens, temperature, sample, stop)
                 )
-        wanted = {request.key: request for same in requests.values() for request in same}
+        wanted = {request.key: request for group in requests.values() for request in group}
         replies = self._replies
         replies.recall(wanted)
         missing = [request for key, request in wanted.items() if key not in replies.known]
@@ -251,15 +252,16 @@ class Refinement:
                 progress=self._progress, total=len(missing),
             )  # fmt: skip
         self._spending.add(spending)
-        for place, same in requests.items():
-            arrived = [replies.known[one.key] for one in same if one.key in replies.known]
-            self._seconds[place] += _elapsed([one.seconds for one in arrived], self._at_once)
+        for place, group in requests.items():
+            keys = [request.key for request in group]
+            arrived = [replies.known[key] for key in keys if key in replies.known]
+            self._seconds[place] += _elapsed([reply.seconds for reply in arrived], self._at_once)
             if not arrived:
-                errors = [replies.errors[one.key] for one in same if one.key in replies.errors]
+                errors = [replies.errors[key] for key in keys if key in replies.errors]
                 self.failed[place] = (errors or [spending.stopped or "no call was made"])[0]
         return {
-            place: [replies.known.get(one.key) for one in same]
-            for place, same in requests.items()
+            place: [replies.known.get(request.key) for request in group]
+            for place, group in requests.items()
             if place not in self.failed
         }
 
@@ -278,7 +280,7 @@ class Refinement:
 
 
 class _Replies:
-    """Replies in memory and in the catalog; an index that cannot be written is no obstacle."""
+    """Replies in memory and in the catalog; in memory alone if the index cannot be written."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -327,6 +329,6 @@ class _Replies:
 def _elapsed(seconds: Sequence[float], at_once: int) -> float:
     """Return how long calls take that begin in order, ``at_once`` at a time."""
     ends = [0.0] * at_once
-    for one in seconds:
-        heapq.heapreplace(ends, ends[0] + one)
+    for duration in seconds:
+        heapq.heapreplace(ends, ends[0] + duration)
     return max(ends)

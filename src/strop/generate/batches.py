@@ -1,6 +1,6 @@
 """Requests that go to a batch service, at half the price within a day, or to a file.
 
-Whatever was submitted is recorded, so that nothing is paid for twice.
+Every submission is recorded, so that nothing is paid for twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Submission:
 
 
 def submit(catalog: Catalog, plan: Plan, service: Batches, budget: float | None) -> Submission:
-    """Send what is open; each batch is recorded as soon as the service has taken it."""
+    """Send open requests; each batch is recorded as soon as the service has taken it."""
     sent: dict[str, tuple[str, int]] = {}
     spending = plan.calls.no_spending()
     submitted = {}
@@ -64,7 +64,7 @@ def submit(catalog: Catalog, plan: Plan, service: Batches, budget: float | None)
             except Exception as error:
                 raise MayHaveBegun(
                     f"batch {batch.id} has begun and could not be recorded ({error}). When that is "
-                    "mended and the batch has ended, download its results: --replies-in FILE"
+                    "repaired and the batch has ended, download its results: --replies-in FILE"
                 ) from error
             submitted[batch.id] = len(names)
     except MayHaveBegun:
@@ -114,7 +114,7 @@ def collect(catalog: Catalog, plan: Plan, again: bool) -> tuple[Spending, list[S
 
 
 def write_request_file(catalog: Catalog, plan: Plan, path: str | os.PathLike[str]) -> int:
-    """Write what is open as JSON lines in the vendor's form; return how many."""
+    """Write open requests as JSON lines in the vendor's form; return how many."""
     sent: dict[str, tuple[str, int]] = {}
 
     def requests() -> Iterator[Request]:
@@ -159,9 +159,11 @@ def _keep(
                 for task in plan.tasks()
                 for request in task.requests
             }
-            unrecorded |= any(one.key in planned and one.key not in sent for one in part)
+            unrecorded |= any(answer.key in planned and answer.key not in sent for answer in part)
             sent = {**planned, **sent}
-        known = catalog.replies.known([sent[one.key][0] for one in part if one.key in sent])
+        known = catalog.replies.known(
+            [sent[answer.key][0] for answer in part if answer.key in sent]
+        )
         kept: dict[str, tuple[Reply | Failure, int, Provenance]] = {}
         for answer in part:
             if answer.key not in sent:
@@ -173,8 +175,8 @@ def _keep(
                 continue  # it was kept before
             kept[key] = (replace(answer, key=key), number, provenance)
         by_source: dict[str, list[tuple[Reply | Failure, int, Provenance]]] = {}
-        for one in kept.values():
-            by_source.setdefault(repr(one[2]), []).append(one)
+        for entry in kept.values():
+            by_source.setdefault(repr(entry[2]), []).append(entry)
         for same in by_source.values():
             pairs = [(answer, number) for answer, number, _ in same]
             plan.calls.keep(pairs, spending, batch=batch, provenance=same[0][2])

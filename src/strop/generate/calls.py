@@ -18,14 +18,14 @@ from strop.storage.replies import Provenance, reply_key
 from strop.types import Progress
 
 Numbered = tuple[Reply | Failure, int]
-"""What came of a request, and the number of its document."""
+"""The result of a request, and the number of its document."""
 Save = Callable[[list[tuple[Reply, int]], list[tuple[Failure, int]], Provenance], None]
 """Stores replies and failures, each with the number of its document, in one commit."""
 
 
 @dataclass
 class Spending:
-    """What came of calls and what they cost; ``cost`` is in USD, None if the price is unknown."""
+    """Results and cost of calls; ``cost`` is in USD, None if the price is unknown."""
 
     replies: int = 0
     failures: int = 0
@@ -35,7 +35,7 @@ class Spending:
     cost: float | None = None
     errors: Counter[str] = field(default_factory=Counter)
     stopped: str = ""
-    """Why requests were left over, if any were."""
+    """Why some requests were not sent, "" if all were."""
     next_cost: float = 0.0
     """USD that the next call can cost at most, if the budget ended the run."""
     unknown_replies: int = 0
@@ -50,7 +50,7 @@ class Spending:
         )
 
     def add(self, other: Spending) -> None:
-        """Add what came of further calls."""
+        """Add the results of further calls."""
         for name in ("replies", "failures", "input_tokens", "output_tokens", "cached_tokens"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         if self.cost is not None:
@@ -108,7 +108,7 @@ class Calls:
 
         Ends before ``budget`` (USD) could be exceeded. Calls in flight count at their worst-case
         cost; when they are back at their true cost, there may be money for more. Whatever ends
-        the run, calls in flight are waited for and kept.
+        the run, it waits for calls in flight and keeps their replies.
         """
         self.check_budget(budget)
         spending = self.no_spending()
@@ -145,7 +145,7 @@ class Calls:
                 request, _ = in_flight.pop(answer.key)
                 worst_cases.pop(answer.key, None)
                 if isinstance(answer, Reply) and answer.usage == Usage(0, 0) and self.price:
-                    # The service gives no token counts: a budget must count all the same.
+                    # The service gives no token counts; the budget needs an estimate.
                     tokens = count_tokens(request.prompt), count_tokens(answer.text)
                     spending.cost = (spending.cost or 0.0) + self.price.cost(*tokens)
             arrived.clear()
@@ -200,7 +200,7 @@ class Calls:
             )
 
     def worst_case_cost(self, request: Request, batch: bool = False) -> float:
-        """USD that a request can cost at most: all written to the cache, the longest reply."""
+        """Worst-case cost of a request in USD: all written to the cache, the longest reply."""
         assert self.price is not None
         tokens = count_tokens(request.prompt)
         return max(
@@ -221,8 +221,8 @@ class Calls:
         """
         if not answers:
             return
-        replies = [(one, number) for one, number in answers if isinstance(one, Reply)]
-        failures = [(one, number) for one, number in answers if isinstance(one, Failure)]
+        replies = [(answer, number) for answer, number in answers if isinstance(answer, Reply)]
+        failures = [(answer, number) for answer, number in answers if isinstance(answer, Failure)]
         self._save(replies, failures, provenance or self.provenance)
         for failure, _ in failures:
             spending.failures += 1

@@ -112,7 +112,7 @@ def near_duplicates(queries: Sequence[str], threshold: float = NEAR) -> list[int
 
 
 def wrong_script(query: str, document_text: str, examples: Sequence[str] = ()) -> bool:
-    """Say whether a query is in a script that neither its document nor the examples use.
+    """Tell whether a query is in a script that neither its document nor the examples use.
 
     Latin words among others are fine, and so is a query all of whose words are in the document,
     such as a name.
@@ -152,8 +152,8 @@ def _letter(letter: str) -> str:
     return letter if (category[0] in "LMNS" and category != "Sk") or letter in "#%" else " "
 
 
-def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
-    return len(one & other) / max(1, len(one | other))
+def _jaccard(first: frozenset[str], second: frozenset[str]) -> float:
+    return len(first & second) / max(1, len(first | second))
 
 
 @lru_cache(maxsize=65536)

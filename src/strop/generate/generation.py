@@ -1,7 +1,7 @@
 """Queries written by a language model for an index: estimate, run, batches, files of requests.
 
-Every reply is committed as it comes. After any stop the same generation goes on with what is
-missing. What only reads (estimate, status, lists) takes no lock.
+Every reply is committed as it comes. After any stop the same generation continues with the
+missing replies. Methods that only read (estimate, status, lists) take no lock.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Generation:
 
     ``into`` is the set the queries go to, by default that of the style. ``limit`` plans for the
     first documents only, ``retry`` for what failed before. Lists that came from a file are kept
-    unless ``replace`` is given: nothing here could restore them.
+    unless ``replace`` is given: they cannot be restored.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Generation:
         again: bool = False,
         progress: Progress | None = None,
     ) -> Summary:
-        """Send what has no reply yet, keep every reply, and embed the queries.
+        """Send requests without a reply, keep every reply, and embed the queries.
 
         Stops before ``budget`` (USD) could be exceeded. ``again`` sends although a batch may be
         running whose submission was cut off.
@@ -137,7 +137,7 @@ class Generation:
             try:
                 with self._catalog.replies.reserved():
                     spending = self.plan.run(budget=budget, progress=progress)
-            except ServiceError:  # no money left, say: what was paid for is used all the same
+            except ServiceError:  # such as no money left: replies that were paid for are used
                 self._store_lists(Spending(), progress)
                 raise
             return self._store_lists(spending, progress)
@@ -151,7 +151,7 @@ class Generation:
         again: bool = False,
         progress: Progress | None = None,
     ) -> batches.Submission:
-        """Send what is open to the vendor's batch service, at half the price within a day.
+        """Send open requests to the vendor's batch service, at half the price within a day.
 
         ``again`` sends although an earlier submission was cut off.
         """
@@ -205,14 +205,14 @@ class Generation:
         summary = Summary(spending)
 
         def answered() -> Iterator[tuple[int, list[str]]]:
-            for one in self.plan.lists():
-                summary.dropped.update(reason for reason, _ in one.dropped)
-                summary.empty_replies += one.empty_replies
-                summary.in_batches += len(self._catalog.batches.outstanding(one.missing))
-                summary.refused += sum(self._catalog.replies.failed(one.missing).values())
-                if one.replies:
+            for answers in self.plan.lists():
+                summary.dropped.update(reason for reason, _ in answers.dropped)
+                summary.empty_replies += answers.empty_replies
+                summary.in_batches += len(self._catalog.batches.outstanding(answers.missing))
+                summary.refused += sum(self._catalog.replies.failed(answers.missing).values())
+                if answers.replies:
                     summary.answered += 1
-                    yield one.number, one.queries
+                    yield answers.number, answers.queries
 
         known = self._catalog.sets.all().get(self.name)
         summary.replaced_source = known.settings["source"] if known else ""
@@ -228,7 +228,7 @@ class Generation:
         return summary
 
     def _set_settings(self) -> dict[str, Any]:
-        """Return what the index keeps of where the set comes from."""
+        """Return the source of the set, which the index stores."""
         return {
             "source": "lm", "kind": "query", "lm": self.lm.name,
             "options": self.plan.calls.keyed_options,

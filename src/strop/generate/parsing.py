@@ -67,7 +67,7 @@ class ParsedReply(NamedTuple):
 def parse_reply(
     text: str, settings: PromptSettings, truncated: bool = False, references: int | None = None
 ) -> ParsedReply:
-    """Read the queries of a reply, whatever form the model gave it. Never raises.
+    """Read the queries of a reply of any form. Never raises.
 
     ``truncated``: the reply was cut off for its length, so an incomplete last query is dropped.
     ``references`` is how many were shown; other numbers are ignored.
@@ -99,12 +99,12 @@ def parse_reply(
 
 
 def is_refusal(text: str) -> bool:
-    """Say whether a text begins with the phrases by which models decline."""
+    """Tell whether a text begins with a phrase by which models decline."""
     return _REFUSAL.match(text) is not None
 
 
 def without_reasoning(text: str) -> str:
-    """Drop what a model thought aloud; a lone closing tag ends thoughts begun in the prompt."""
+    """Drop the model's reasoning; a lone closing tag ends reasoning begun in the prompt."""
     kept: list[str] = []
     begin, thinking, filled = 0, False, len(text.rstrip())
     for tag in _REASONING.finditer(text):

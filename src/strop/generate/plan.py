@@ -1,7 +1,7 @@
-"""Which requests a language model gets for each document, what they cost, what replies give.
+"""The requests for each document, what they cost, and the queries that the replies hold.
 
 A plan lists the requests document by document. Requests with a stored reply are not sent again.
-From the stored replies of a document its query list is made.
+The query list of a document is made from its stored replies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strop.storage.catalog import Catalog
 from strop.types import Document, Progress
 
 EXPECTED_REFERENCES = 4
-"""How many references a document gets, as long as they are not chosen (Cranfield: 4.0)."""
+"""How many references a document gets, while they are not chosen yet (Cranfield: 4.0)."""
 # Used before any reply came: queries in a reply, tokens of one query with its plan and tags,
 # seconds before a reply begins, tokens a second of a service (output) and of a small local model
 # (output, input).
@@ -38,7 +38,7 @@ _TOGETHER = 8
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    """What the model is asked for, and how much it may write.
+    """Which queries the model writes, and how long its replies may be.
 
     ``samples`` sends each prompt several times, for small models that write one query.
     """
@@ -61,7 +61,7 @@ class GenerationSettings:
         return self.prompt.style != "simple"
 
     def prompt_for(self, references: int) -> PromptSettings:
-        """Share a limit among several calls: each is asked for its part and one more."""
+        """Share a limit among several calls: each writes its part and one more."""
         prompt = self.prompt
         if not self.needs_references or prompt.packed or prompt.max_queries is None:
             return prompt
@@ -172,8 +172,8 @@ class Plan:
                 return
             references: list[Document] = []
             selected = self._catalog.references.of(number) if self.needs_references else None
-            for one in selected.references if selected else ():
-                other = self._catalog.documents.number_of(one.id)
+            for reference in selected.references if selected else ():
+                other = self._catalog.documents.number_of(reference.id)
                 references.append(self._catalog.documents.get(other))
             chosen = selected is not None or not self.needs_references
             yield make_task(self.calls, self.settings, number, document, tuple(references), chosen)
@@ -213,7 +213,7 @@ class Plan:
                 return
 
     def run(self, *, budget: float | None = None, progress: Progress | None = None) -> Spending:
-        """Send what is open and keep each reply as it comes; stop before exceeding ``budget``."""
+        """Send open requests and keep each reply as it comes; stop before exceeding ``budget``."""
         total = sum(1 for _ in self.open_requests()) if progress is not None else 0
         return self.calls.run(self.open_requests(), budget=budget, progress=progress, total=total)
 
@@ -230,7 +230,9 @@ class Plan:
             if task.chosen or not task.document.content:
                 requests = [request for request, _ in self._open([task])]
                 without += not task.requests and bool(task.document.content)
-                stored += len(self._catalog.replies.known([one.key for one in task.requests]))
+                stored += len(
+                    self._catalog.replies.known([request.key for request in task.requests])
+                )
             else:  # references are likely to be about as long as their document
                 unchosen += 1
                 likely = (task.document,) * EXPECTED_REFERENCES
@@ -268,7 +270,7 @@ class Plan:
     # -- replies --------------------------------------------------------------------------
 
     def lists(self) -> Iterator[QueryList]:
-        """Yield what the stored replies give for each document, in order."""
+        """Yield the queries in the stored replies of each document, in order."""
         for task in self.tasks():
             yield read_task(task, self.settings.prompt, self._catalog.replies.read)
 
@@ -293,17 +295,17 @@ def make_task(
     single = settings.needs_references and not prompt.packed
     stop = SMALL_STOPS if prompt.profile == "small" else ()
     requests, shown = [], []
-    for at, one in enumerate(build_prompt(prompt, document, references)):
+    for at, text in enumerate(build_prompt(prompt, document, references)):
         for sample in range(settings.samples):
             requests.append(
-                calls.request(one, settings.max_tokens, settings.temperature, sample, stop)
+                calls.request(text, settings.max_tokens, settings.temperature, sample, stop)
             )
             shown.append((at,) if single else tuple(range(len(references))))
     return Task(number, document, references, chosen, tuple(requests), tuple(shown))
 
 
 def read_task(task: Task, prompt: PromptSettings, read: Callable[[str], Reply | None]) -> QueryList:
-    """Return what the replies to a document's requests give; ``read`` finds a reply by its key."""
+    """Return the queries in the replies for a document; ``read`` returns a reply by its key."""
     per_reply: list[list[tuple[str, tuple[int, ...]]]] = []
     dropped: list[tuple[str, str]] = []
     missing = []

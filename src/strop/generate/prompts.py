@@ -1,4 +1,4 @@
-"""The prompts with which a language model is asked for queries."""
+"""Prompts that have a language model write queries."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ SHOTS = {
 
 @dataclass(frozen=True)
 class PromptSettings:
-    """What the model is asked for; the defaults follow the paper."""
+    """Settings of the prompts; the defaults follow the paper."""
 
     style: Style = "contrastive"
     examples: tuple[str, ...] = ()  # not shown to small models, which would stray from the text
@@ -137,7 +137,9 @@ def build_prompt(
     if settings.style == "simple":
         return [Prompt(system, shared, closing)]
     name = "REFERENCE {}" if settings.packed else "REFERENCE"
-    blocks = [_block(name.format(at), one, settings) for at, one in enumerate(references, start=1)]
+    blocks = [
+        _block(name.format(at), text, settings) for at, text in enumerate(references, start=1)
+    ]
     if settings.packed and blocks:
         blocks = ["".join(blocks)]
     return [Prompt(system, shared, block + closing) for block in blocks]

@@ -47,7 +47,7 @@ def _triplets(catalog: Catalog, set_: QuerySet, negatives: int) -> Iterator[Trip
         if not queries:
             continue
         nearest = _references(catalog, number)
-        order = {one.id: at for at, one in enumerate(nearest)}
+        order = {reference.id: at for at, reference in enumerate(nearest)}
         while generated is not None and generated.number < number:
             generated = next(lists, None)
         against: dict[str, tuple[Document, ...]] = {}
@@ -55,19 +55,19 @@ def _triplets(catalog: Catalog, set_: QuerySet, negatives: int) -> Iterator[Trip
             against = dict(zip(generated.queries, generated.against, strict=True))
         for query in queries:
             others = sorted(
-                against.get(query) or nearest, key=lambda one: order.get(one.id, len(order))
+                against.get(query) or nearest, key=lambda other: order.get(other.id, len(order))
             )
             for other in others[:negatives]:
                 if other.content and document.content:
                     pair = (other, document) if set_.negative else (document, other)
-                    yield Triplet(query, *(one.content for one in pair))
+                    yield Triplet(query, *(member.content for member in pair))
 
 
 def _references(catalog: Catalog, number: int) -> list[Document]:
     """Return a document's references, the nearest first."""
     selected = catalog.references.of(number)
-    references = sorted(selected.references, key=lambda one: -one.similarity) if selected else []
-    return [catalog.documents.get(catalog.documents.number_of(one.id)) for one in references]
+    nearest = sorted(selected.references, key=lambda ref: -ref.similarity) if selected else []
+    return [catalog.documents.get(catalog.documents.number_of(ref.id)) for ref in nearest]
 
 
 def _generated_lists(catalog: Catalog, set_: QuerySet) -> Iterator[QueryList]:
@@ -80,10 +80,10 @@ def _generated_lists(catalog: Catalog, set_: QuerySet) -> Iterator[QueryList]:
 
 
 class _RecordedLM(BaseLM):
-    """The model that wrote a set, by its name and options; it finds replies and is never called."""
+    """The model that wrote a set, to look up its replies; it is never called."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self.name, self.options = name, options
 
     def complete(self, requests: Iterable[Request]) -> Replies:
-        raise AssertionError("a model that only finds replies was called")
+        raise AssertionError("this model only looks up replies")

@@ -1,8 +1,8 @@
 """Cuts long texts into chunks at their structure: headings, paragraphs, sentences, lines, words.
 
 The chunks of a text cover all of it, so the text can be put together from them again. A chunk ends
-at the best place that is near its full size, and no chunk goes on behind a heading unless all that
-stands under that heading fits too. So a change of a text moves the ends of few chunks.
+at the best place that is near its full size, and no chunk continues after a heading unless all the
+text under that heading fits too. So a change of a text moves the ends of few chunks.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def split_text(text: str, chunking: Chunking, count: CountTokens) -> list[Piece]
             and atoms.tokens(begin, atoms.place(sections[last + 1].end)) <= chunking.size
         ):
             last += 1
-        headings = _common([one.headings for one in sections[first : last + 1]])
+        headings = _common([section.headings for section in sections[first : last + 1]])
         ends = atoms.place(sections[last].end)
-        pieces += [Piece(start, end, headings) for start, end in atoms.pack(begin, ends, chunking)]
+        pieces += [Piece(start, end, headings) for start, end in atoms.fill(begin, ends, chunking)]
         first = last + 1
     return pieces
 
@@ -100,7 +100,7 @@ def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _sections(text: str) -> list[Piece]:
-    """Return the parts of a text that begin with a heading, and what stands before the first."""
+    """Return the parts of a text that begin with a heading, and the text before the first."""
     sections: list[Piece] = []
     path: list[tuple[int, str]] = []
     styles: list[str] = []  # characters of underlines; which of them is above which, by first use
@@ -123,7 +123,7 @@ def _headings(text: str) -> list[tuple[int, int, int, str, str]]:
     lines = text.splitlines(keepends=True)
     places = [0, *accumulate(map(len, lines))]
     bare = [line.rstrip() for line in lines] + ["", ""]
-    found: list[tuple[int, int, int, str, str]] = []
+    headings: list[tuple[int, int, int, str, str]] = []
     fenced = False
     for at, line in enumerate(bare[:-2]):
         after_gap = at == 0 or not bare[at - 1]
@@ -133,25 +133,25 @@ def _headings(text: str) -> list[tuple[int, int, int, str, str]]:
             continue
         below = bare[at + 1]
         if (hashes := _HASHES.match(line)) and hashes[2]:
-            found.append((places[at], places[at + 1], len(hashes[1]), "", hashes[2]))
+            headings.append((places[at], places[at + 1], len(hashes[1]), "", hashes[2]))
         elif not after_gap or line[0].isspace() or not any(map(str.isalnum, line)):
             continue
         elif _UNDERLINE.match(below) and len(below) >= len(line) and len(line) <= 120:
-            found.append((places[at], places[at + 2], 0, below[0], line))
+            headings.append((places[at], places[at + 2], 0, below[0], line))
         # As in manual pages: capitals at the margin, the text below indented.
         elif _CAPITALS.match(line) and below[:1].isspace() and below.strip():
-            found.append((places[at], places[at + 1], 1, "", line))
-    return found
+            headings.append((places[at], places[at + 1], 1, "", line))
+    return headings
 
 
-# -- packing ----------------------------------------------------------------------------------
+# -- filling ----------------------------------------------------------------------------------
 
 
 class _Atoms:
     """A text as a row of small parts: where each ends, what ends there, and its tokens."""
 
     def __init__(self, text: str, sections: list[Piece], size: int, count: CountTokens) -> None:
-        parts = [(one.start, one.end, _HEADING) for one in sections]
+        parts = [(section.start, section.end, _HEADING) for section in sections]
         for kind in (_PARAGRAPH, _SENTENCE):  # overlaps are made of sentences
             parts = [piece for part in parts for piece in _cut(text, *part, kind)]
         done: list[tuple[int, int, int, int]] = []
@@ -174,25 +174,25 @@ class _Atoms:
         """Return the number of the part that begins at an offset."""
         return bisect_left(self._starts, offset)
 
-    def tokens(self, first: int, behind: int) -> int:
+    def tokens(self, first: int, stop: int) -> int:
         """Return the tokens of some parts."""
-        return self._before[behind] - self._before[first]
+        return self._before[stop] - self._before[first]
 
-    def pack(self, first: int, behind: int, chunking: Chunking) -> list[tuple[int, int]]:
+    def fill(self, first: int, stop: int, chunking: Chunking) -> list[tuple[int, int]]:
         """Return the places of the chunks of some parts."""
         chunks: list[tuple[int, int]] = []
         begin = done = first
         while True:
             end = max(begin + 1, self._reach(begin, chunking.size))
-            if end >= behind:
-                chunks.append((self._starts[begin], self._starts[behind]))
+            if end >= stop:
+                chunks.append((self._starts[begin], self._starts[stop]))
                 return chunks
             done = self._best_end(begin, done + 1, end, chunking.size)
             chunks.append((self._starts[begin], self._starts[done]))
             begin = self._overlapping(begin, done, chunking)
 
     def _reach(self, begin: int, size: int) -> int:
-        """Return behind which part so many tokens end."""
+        """Return the part after which ``size`` tokens end."""
         return bisect_left(self._before, self._before[begin] + size + 1) - 1
 
     def _best_end(self, begin: int, least: int, end: int, size: int) -> int:
@@ -201,7 +201,7 @@ class _Atoms:
         return min(half or [end], key=lambda at: (self._kinds[at - 1], -at))
 
     def _overlapping(self, begin: int, end: int, chunking: Chunking) -> int:
-        """Return where the chunk after the one that ends at ``end`` begins; it must get further."""
+        """Return where the chunk after ``end`` begins, with its overlap; always after ``begin``."""
         at = end
         while (
             at - 1 > begin

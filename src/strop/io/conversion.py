@@ -26,7 +26,7 @@ class Converted(NamedTuple):
 
 
 def can_convert(suffix: str) -> bool:
-    """Tell whether what reads files of this kind is installed."""
+    """Tell whether the libraries for this kind of file are installed."""
     return all(importlib.util.find_spec(name) is not None for name in _NEEDS[suffix])
 
 
@@ -38,7 +38,7 @@ def convert(data: bytes, suffix: str, path: str, max_bytes: int) -> Converted:
         converted = _READERS[suffix](data, path, max_bytes)
     except BadInput:
         raise
-    except Exception as error:  # whatever a damaged file makes these libraries raise
+    except Exception as error:  # damaged files make these libraries raise anything
         raise BadInput(
             f"{path}: cannot be read as {suffix[1:].upper()} ({type(error).__name__}:"
             f" {one_line(error)}); open it to see whether it is damaged, or leave it out with"
@@ -69,7 +69,7 @@ def _docx(data: bytes, path: str, max_bytes: int) -> Converted:
 
     # A few kilobytes can unpack to gigabytes.
     if sum(part.file_size for part in zipfile.ZipFile(io.BytesIO(data)).infolist()) > 4 * max_bytes:
-        raise too_long(path, "what it unpacks to", 4 * max_bytes)
+        raise too_long(path, "its unpacked content", 4 * max_bytes)
     no_images = mammoth.images.img_element(lambda _: {"src": ""})
     html = mammoth.convert_to_html(io.BytesIO(data), convert_image=no_images).value
     return _html(html.encode("utf-8", "replace"), path, max_bytes)

@@ -142,10 +142,10 @@ def _find_corpus(path: str, format: str | None) -> tuple[str, str]:
             raise BadInput(f"{path}: is a folder, and --format {format} needs a file")
         if format == "beir":
             return format, corpus
-        inside = sorted(one.parent for one in Path(path).glob("*/corpus.jsonl*"))
+        inside = sorted(file.parent for file in Path(path).glob("*/corpus.jsonl*"))
         if inside:
             raise BadInput(
-                f"{path}: holds BEIR folders ({', '.join(one.name for one in inside[:5])}"
+                f"{path}: holds BEIR folders ({', '.join(folder.name for folder in inside[:5])}"
                 f"{', …' if len(inside) > 5 else ''}): name one of them, such as {inside[0]}"
             )
         return format, path

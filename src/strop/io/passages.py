@@ -9,7 +9,7 @@ _WORD = re.compile(r"\S+")
 
 
 def locate(part: str, text: str) -> tuple[int, int] | None:
-    """Return the start and end of ``part`` in ``text``, whatever white space stands between.
+    """Return the start and end of ``part`` in ``text``, with any white space in between.
 
     Sentences are stored with single spaces (sentences.py). None where the part is not there.
     """

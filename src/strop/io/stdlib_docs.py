@@ -94,7 +94,7 @@ def _modules(names: Iterable[str]) -> Iterator[tuple[str, types.ModuleType]]:
             continue
         yield name, module
         if hasattr(module, "__path__"):
-            below = (one.name for one in pkgutil.iter_modules(module.__path__))
+            below = (submodule.name for submodule in pkgutil.iter_modules(module.__path__))
             waiting += sorted((f"{name}.{part}" for part in below), reverse=True)
 
 

@@ -57,8 +57,8 @@ class AnthropicLM(ServiceLM):
             url = base_url or os.environ.get("ANTHROPIC_BASE_URL")
             if isinstance(url, str):  # people give it as they do for OpenAI's protocol
                 url = url.rstrip("/").removesuffix("/v1")
-        given = {"bedrock": bedrock, "region": region}
-        super().__init__(name, url or self.vendor, given, **shared)
+        own = {"bedrock": bedrock, "region": region}
+        super().__init__(name, url or self.vendor, own, **shared)
         self.bedrock, self._region = bedrock, region
 
     def headers(self) -> dict[str, str]:
@@ -70,7 +70,7 @@ class AnthropicLM(ServiceLM):
         return {"anthropic-version": _VERSION, **({"x-api-key": key} if key else {})}
 
     def body(self, request: Request) -> Body:
-        """What is sent for a request, the system and the shared part marked for caching.
+        """The JSON body of a request, the system and the shared part marked for caching.
 
         Anthropic refuses blank blocks and blank stop sequences, so neither is sent.
         """
@@ -122,7 +122,7 @@ def _block(text: str, cached: bool = False) -> Body:
 
 
 def read_anthropic(body: Any, host: str) -> Answer:
-    """What a message says; ``CallFailed`` if it says nothing."""
+    """Read a message; ``CallFailed`` if it has no text."""
     return read_answer(host, body, _fields, _usage)
 
 

@@ -11,7 +11,7 @@ from strop.common.retries import CallFailed
 from strop.common.secrets import one_line, redact, storable
 
 Body = dict[str, Any]
-"""JSON fields by name: what is sent or came."""
+"""JSON fields by name, of a request or a reply."""
 Options = Mapping[str, Any]
 """JSON values by name: what is stored to load a model again."""
 
@@ -21,11 +21,11 @@ THIS_PROCESS = "this process"
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt. What many requests have in common stands first, so that services can cache it.
+    """One prompt. The part that many requests share stands first, so that services can cache it.
 
-    ``system`` holds the instructions, ``shared`` what several requests of one document begin
-    with, ``rest`` what is this one's own; the user's text is ``shared + rest``. ``key`` comes
-    back with the reply. A ``temperature`` of None leaves the choice to the service: several
+    ``system`` holds the instructions, ``shared`` the beginning that several requests of one
+    document share, ``rest`` the request's own part; the user's text is ``shared + rest``.
+    ``key`` comes back with the reply. A ``temperature`` of None leaves the choice to the service: several
     newer models accept nothing else.
     """
 
@@ -63,7 +63,7 @@ class Usage:
 
 
 class Answer(NamedTuple):
-    """What one call brought."""
+    """The result of one call."""
 
     text: str
     truncated: bool
@@ -73,10 +73,10 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model wrote. ``truncated``: it ran into ``max_tokens``.
+    """The text of a model. ``truncated``: it reached ``max_tokens``.
 
-    ``model`` is the name by which the service calls what answered. ``seconds`` run from when
-    the request was first taken up, so waits and repetitions are in them.
+    ``model`` is the service's name of the model that answered. ``seconds`` count from the first
+    try, with waits and repetitions.
     """
 
     key: str
@@ -91,7 +91,7 @@ class Reply:
 class Failure:
     """A request without a reply. ``error`` is one line.
 
-    ``final``: sending the same again is pointless; otherwise it may well work later.
+    ``final``: the same request would fail again; otherwise it may work later.
     """
 
     key: str
@@ -101,13 +101,12 @@ class Failure:
 
 
 class Replies(Protocol):
-    """An iterator over replies and failures, in any order, each as soon as it is there.
+    """An iterator over replies and failures, in any order, each as soon as it arrives.
 
     Requests are pulled in the thread that iterates, and only when a place is free: never more
-    are taken and not yet handed over than the concurrency (above 32, a half more). So ending
-    the iterable of requests ends the run, and all that was taken still comes. An error that
-    concerns the whole run (a refused key) is raised after every reply that was on its way has
-    been handed over.
+    are open than the concurrency (above 32, a half more). So ending the iterable of requests
+    ends the run, after the results of all that were pulled. An error of the whole run (a
+    refused key) is raised after every reply in flight has been returned.
     """
 
     def __iter__(self) -> Replies: ...
@@ -115,15 +114,15 @@ class Replies(Protocol):
     def __next__(self) -> Reply | Failure: ...
 
     def ready(self) -> list[Reply | Failure]:
-        """Return what has come meanwhile, without waiting and without sending more."""
+        """Return the results that have arrived, without waiting and without sending more."""
 
     def send_more(self) -> None:
         """Fill the places that have become free, as taking the next reply would."""
 
     def close(self) -> list[Reply | Failure]:
-        """End the run early: begin nothing more, repeat nothing, wait for what is on its way.
+        """End the run early: send and repeat nothing more, wait for calls in flight.
 
-        Returns what had been taken and not handed over yet, so that no paid reply is lost;
+        Returns the results not returned yet, so that no paid reply is lost;
         requests that were waiting come as failures that are not final. A second call returns
         an empty list.
         """
@@ -142,37 +141,37 @@ class LM(Protocol):
 
     @property
     def host(self) -> str:
-        """Which host receives the text, such as ``api.openai.com`` or ``this process``."""
+        """The host that receives the text, such as ``api.openai.com`` or ``this process``."""
 
     def complete(self, requests: Iterable[Request]) -> Replies:
         """Answer requests, several at a time."""
 
 
 class BaseLM:
-    """The common part: the name, and options that are kept only where they differ."""
+    """The common part: the name, and the options that differ from their defaults."""
 
     name: str
     options: Options
     host: str = THIS_PROCESS
     unkeyed_options: frozenset[str] = frozenset()
-    """Options that do not change what the model says, only how fast or how patiently."""
+    """Options that change speed or retries, not replies."""
     identity: Mapping[str, str] = MappingProxyType({})
     """What tells it from another model of the same name and options."""
 
     def __repr__(self) -> str:
-        given = "".join(f", {key}={value!r}" for key, value in self.options.items())
-        return f"<language model {self.name}{given}>"
+        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        return f"<language model {self.name}{options}>"
 
 
 # -- reading replies -------------------------------------------------------------------------
 
 _LONGEST_NAME = 200
 MOST_TOKENS = 10**9
-"""No call has more. A service that says otherwise is not believed."""
+"""No call has more; larger counts of a service are ignored."""
 
 
 class Fields(NamedTuple):
-    """What stands where in a vendor's reply; ``declined`` is why there is no text, if so."""
+    """What stands where in a vendor's reply; ``declined``: why there is no text, if there is none."""
 
     text: str
     truncated: bool
@@ -197,14 +196,14 @@ def read_answer(
         raise CallFailed(f"{host} sent an empty reply", malformed=True)
     try:
         counts = usage(body.get("usage"))
-    except (AttributeError, TypeError, ValueError):  # a reply is a reply, whatever its counts
+    except (AttributeError, TypeError, ValueError):  # the reply is used without its counts
         counts = Usage(0, 0)
     name = redact(storable(str(model or "")))[:_LONGEST_NAME]
     return Answer(redact(storable(text)), truncated, name, counts)
 
 
 def text_of(content: Any) -> str:
-    """A text, or the texts of a list of blocks; thoughts are left out."""
+    """A text, or the texts of a list of blocks without its reasoning."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = [block["text"] for block in content if block.get("type", "text") == "text"]
@@ -212,7 +211,7 @@ def text_of(content: Any) -> str:
 
 
 def token_count(usage: Mapping[str, Any], name: str) -> int:
-    """A number of tokens; ``ValueError`` for one that no call can have."""
+    """Read a number of tokens; ``ValueError`` for an impossible one."""
     number = usage.get(name)
     if number is None:
         return 0

@@ -42,7 +42,7 @@ _RESULT_BYTES = 4 << 30
 
 
 class MayHaveBegun(ServiceError):
-    """Nobody can say from here whether a batch was begun: the answer did not come."""
+    """The answer of the service did not arrive: a batch may be running."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Status:
-    """How far a batch is. ``state`` is the service's own word, ``error`` why it failed."""
+    """Progress of a batch. ``state`` is the service's own word, ``error`` why it failed."""
 
     id: str
     state: str
@@ -80,7 +80,7 @@ class Batches(ABC):
         self.lm = lm
 
     def submit(self, requests: Iterable[Request]) -> Iterator[Submitted]:
-        """Submit requests, in as many batches as the service's limits ask for.
+        """Submit requests, in as many batches as the service's limits require.
 
         Each batch is yielded as soon as the service has taken it and before the next is made:
         keep its id at once. Requests are pulled as batches are filled.
@@ -90,15 +90,15 @@ class Batches(ABC):
                 yield Submitted(self._begin(client, lines), names)
 
     def status(self, ids: Iterable[str]) -> list[Status]:
-        """Ask how far batches are, in the order of ``ids``."""
+        """Return the status of batches, in the order of ``ids``."""
         with self.lm.client() as client:
             return [self._read_status(id, self._look(client, id)) for id in ids]
 
     def collect(self, expected: Mapping[str, Collection[str]]) -> Iterator[Reply | Failure]:
-        """Fetch what came of batches that have ended; of others nothing.
+        """Fetch the results of batches that have ended; skip others.
 
-        ``expected`` maps ids of batches to the custom ids submitted: whatever the service does not
-        answer (expired, cancelled, refused as a whole) comes as a failure.
+        ``expected`` maps ids of batches to the custom ids submitted: a request without an answer
+        (expired, cancelled, refused as a whole) comes as a failure.
         """
         with self.lm.client(_TIMEOUT) as client:
             for id, names in expected.items():
@@ -117,7 +117,7 @@ class Batches(ABC):
     def _results(
         self, client: Client, id: str, batch: Record, problems: list[str]
     ) -> Iterator[Reply | Failure]:
-        """Yield the results of a batch; lines that are none are added to the problems."""
+        """Yield the results of a batch; other lines are added to the problems."""
         for path in self._result_paths(id, batch):
             with tempfile.TemporaryFile() as file:
                 self._try(partial(client.send, "GET", path, limit=_RESULT_BYTES, into=file))
@@ -168,12 +168,12 @@ class Batches(ABC):
         return redact(storable(id))
 
     def _once(self, client: Client, body: Record) -> Any:
-        """Begin a batch; repeat only what was surely refused, since a second one costs money."""
+        """Begin a batch; repeat only if it was certainly refused: a second batch costs money."""
         try:
             return client.post(self.path, body)
         except CallFailed as failure:
             if failure.retryable and not (failure.rate_limited or failure.unreachable):
-                advice = "it may have begun all the same: look at the service's list of batches"
+                advice = "it may have begun nevertheless: look at the service's list of batches"
                 raise MayHaveBegun(f"{failure}; {advice}, then submit again") from None
             raise
 
@@ -200,7 +200,7 @@ class Batches(ABC):
 
     @abstractmethod
     def _read_status(self, id: str, batch: Record) -> Status:
-        """What the service's JSON about a batch says."""
+        """Read the service's JSON about a batch."""
 
     @abstractmethod
     def _result_paths(self, id: str, batch: Record) -> Iterator[str]:
@@ -252,7 +252,7 @@ class OpenAIBatches(Batches):
 
 
 class AnthropicBatches(Batches):
-    """Requests are sent in one call, and results fetched in one once all have been dealt with."""
+    """Requests are sent in one call, and results fetched in one once all are processed."""
 
     most_requests = 100_000
     most_bytes = 256_000_000
@@ -275,7 +275,7 @@ class AnthropicBatches(Batches):
 
 
 def _count(counts: Any, name: str) -> int:
-    """A number of requests; 0 for what is none."""
+    """Read a number of requests; 0 for anything else."""
     try:
         return token_count(counts, name) if isinstance(counts, dict) else 0
     except ValueError:

@@ -18,8 +18,8 @@ PREFIX = "callable:"
 class CallableLM(BaseLM):
     """Wraps ``f(prompt) -> text``, called from ``threads`` threads at a time.
 
-    The prompt is the system text, a blank line and the user's text. What the function raises
-    makes a failure of that one request; tokens are not counted.
+    The prompt is the system text, a blank line and the user's text. An error that the
+    function raises is a failure of that request; tokens are not counted.
     """
 
     unkeyed_options = frozenset({"threads"})

@@ -29,14 +29,14 @@ _FINAL_TYPES = frozenset(
 def custom_id(key: str) -> str:
     """The name under which a request goes to a batch service: a hash of its key.
 
-    Services allow 64 letters, digits, _ and -. Replies of batches have it as their key; who
-    submitted them keeps which is which.
+    Services allow 64 letters, digits, _ and -. Replies of batches have it as their key; the
+    caller keeps the mapping.
     """
     return "s" + hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=24).hexdigest()
 
 
 def write_requests(path: str | os.PathLike[str], requests: Iterable[Request], lm: LM) -> int:
-    """Write requests as JSON lines for a batch service or anything that reads them; how many.
+    """Write requests as JSON lines, as batch services read them; return how many.
 
     They have the form of the model's vendor, or OpenAI's where the model has no service.
     """

@@ -41,16 +41,15 @@ class MissingModel(MissingExtra):
 class LlamaLM(BaseLM):
     """A GGUF file, loaded at the first request and kept.
 
-    ``completion=True`` has the prompt continued as it is, which small models do better than
-    chat. ``n_threads`` threads compute, for ``parallel`` requests at a time, each of which may
+    ``completion=True`` continues the prompt instead of a chat, which small models do better. ``n_threads`` threads compute, for ``parallel`` requests at a time, each of which may
     have ``n_ctx`` tokens with its reply; ``n_gpu_layers`` are computed on a GPU if there is
     one.
 
     Sampling starts from ``seed`` and the request's key: the same requests in the same order get
-    the same replies as long as ``parallel`` is 1, and one prompt asked under several keys gets
+    the same replies as long as ``parallel`` is 1, and one prompt under several keys gets
     several replies. The computed beginning of a prompt is reused for the next, which saves
     most of the time where prompts begin alike but lets rounding depend on the order;
-    ``cache_prompt=False`` makes each reply a matter of its own request alone.
+    with ``cache_prompt=False`` each reply depends on its own request alone.
     """
 
     unkeyed_options = frozenset({"cache_prompt", "n_ctx", "n_gpu_layers", "n_threads", "parallel"})
@@ -74,18 +73,18 @@ class LlamaLM(BaseLM):
         if importlib.util.find_spec("xllamacpp") is None:
             raise MissingExtra(name, "llama")
         self.name = name
-        given = {
+        options = {
             "completion": completion, "n_threads": n_threads, "parallel": parallel, "n_ctx": n_ctx,
             "n_gpu_layers": n_gpu_layers, "seed": seed, "cache_prompt": cache_prompt,
         }  # fmt: skip
-        self.options = differing(given, _DEFAULTS)
+        self.options = differing(options, _DEFAULTS)
         self._path = _packaged() if name == SMOLLM2 else Path(name.removeprefix(PREFIX))
         if not self._path.is_file():
             raise BadInput(f"{self._path}: there is no such file; give llama:<file.gguf>")
         self._completion, self.concurrency, self._n_ctx = completion, parallel, n_ctx
         self._n_threads, self._n_gpu_layers = n_threads, n_gpu_layers
         self._seed, self._cache_prompt = seed, cache_prompt
-        if name != SMOLLM2:  # another file may come to stand under the same name
+        if name != SMOLLM2:  # the file of this name may change
             with open(self._path, "rb") as file:
                 head = hashlib.blake2b(file.read(1 << 20), digest_size=8).hexdigest()
             self.identity = {"file": f"{self._path.stat().st_size}-{head}"}
@@ -108,7 +107,7 @@ class LlamaLM(BaseLM):
         if isinstance(reply, dict) and "error" in reply:
             message = one_line(reply["error"].get("message", reply["error"]))
             raise CallFailed(f"{self._path.name}: {message}")
-        # The model is named by its path there, which is this machine's own affair.
+        # The server names the model by its path, which is private to this machine.
         return read_openai(reply, THIS_PROCESS)._replace(model=self._path.name)
 
     def _loaded(self) -> Any:
@@ -130,7 +129,7 @@ class LlamaLM(BaseLM):
         params.warmup = False
         params.verbosity = _SILENT
         params.cache_ram_mib = 0
-        # It also listens on a port of this machine; nobody else is to use it.
+        # It also listens on a port of this machine, which nobody else may use.
         params.api_keys = [secrets.token_urlsafe(32)]
         params.ui = params.endpoint_slots = False
         try:

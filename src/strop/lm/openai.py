@@ -21,7 +21,7 @@ class OpenAILM(ServiceLM):
 
     ``base_url`` is by default that of the variable OPENAI_BASE_URL, else OpenAI's. The key
     comes from STROP_API_KEY or OPENAI_API_KEY and is kept nowhere; servers on one's own machine
-    need none. ``completion`` sends one text to be continued, which small models do better. The
+    need none. ``completion`` sends one text to continue, which small models do better. The
     other options are those of ``ServiceLM``.
     """
 
@@ -45,7 +45,7 @@ class OpenAILM(ServiceLM):
         return headers | {name: value for name, value in account.items() if value}
 
     def body(self, request: Request) -> Body:
-        """What is sent for a request."""
+        """The JSON body of a request."""
         return openai_body(request, self.model, self.extra, self.completion, self.tokens_name)
 
     def answer(self, client: Client, request: Request) -> Answer:

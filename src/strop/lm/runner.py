@@ -1,4 +1,4 @@
-"""Many calls at a time: requests pulled here, answered by threads, handed over here."""
+"""Many calls at a time: requests are pulled here, answered by threads, returned here."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from strop.errors import ServiceError
 from strop.lm.base import Answer, Failure, Reply, Request
 
 MANY = 32
-"""Calls at a time, above which some more requests are taken than can be sent: replies then come so
-close together that handling them would leave places empty."""
+"""Above so many calls at a time, some more requests are pulled than can be sent: replies then arrive
+so fast that handling them would leave places empty."""
 _LOOK_UP = 0.2
 
 
@@ -32,7 +32,7 @@ class _Unanswered:
 
 @dataclass(frozen=True)
 class _Broken:
-    """What ends the whole run, and the request that brought it to light."""
+    """An error that ends the whole run, and the request that met it."""
 
     error: Exception
     request: Request
@@ -64,7 +64,7 @@ class Run:
         self._ahead = concurrency // 2 if concurrency > MANY else 0
         self._waiting: SimpleQueue[Request | None] = SimpleQueue()
         self._results: SimpleQueue[_Result] = SimpleQueue()
-        # Threads hold no reference to the run, so one that is dropped can be told to stop.
+        # Threads hold no reference to the run, so a run that is dropped can stop them.
         self._work = partial(_work, self._waiting, self._results, answer, self._gate, policy)
         self._release = release
         self._threads: list[threading.Thread] = []
@@ -74,14 +74,14 @@ class Run:
 
     @property
     def limit(self) -> int:
-        """How many calls may be under way at a time at the moment."""
+        """How many calls may be in flight now."""
         return self._gate.limit
 
     def __iter__(self) -> Run:
         return self
 
     def __next__(self) -> Reply | Failure:
-        """Hand over the next reply or failure."""
+        """Return the next reply or failure."""
         while True:
             self.send_more()
             if not self._outstanding:
@@ -100,7 +100,7 @@ class Run:
                 request = next(self._source)
             except StopIteration:
                 self._exhausted = True
-            except Exception as error:  # raised once what is on its way has arrived
+            except Exception as error:  # raised once calls in flight have ended
                 self._exhausted, self._error = True, self._error or error
             else:
                 self._outstanding += 1
@@ -111,7 +111,7 @@ class Run:
                     thread.start()
 
     def ready(self) -> list[Reply | Failure]:
-        """Return what has arrived meanwhile. See ``Replies``."""
+        """Return the results that have arrived. See ``Replies``."""
         arrived: list[Reply | Failure] = []
         with suppress(Empty):
             while True:
@@ -120,7 +120,7 @@ class Run:
         return arrived
 
     def _take(self, wait: bool = True) -> Reply | Failure | None:
-        """Take the next result; None if it is not for handing over. ``Empty`` if there is none."""
+        """Take the next result; None if it is not for the caller. ``Empty`` if there is none."""
         item = self._next_result() if wait else self._results.get_nowait()
         self._outstanding -= 1
         if isinstance(item, Reply | Failure):
@@ -134,10 +134,10 @@ class Run:
         while True:
             with suppress(Empty):
                 return self._results.get(timeout=_LOOK_UP)
-            interrupts.check()  # while nothing is in our hands
+            interrupts.check()  # while no reply is held here
 
     def close(self) -> list[Reply | Failure]:
-        """End the run; return what was not handed over. See ``Replies``."""
+        """End the run; return the results not returned yet. See ``Replies``."""
         self._exhausted = True
         self._gate.stop()
         self._end()
@@ -156,12 +156,12 @@ class Run:
         return rest
 
     def _dismiss(self) -> None:
-        """Let threads end that find nothing more to do."""
+        """Let idle threads end."""
         for _ in self._threads:
             self._waiting.put(None)
 
     def _end(self) -> None:
-        """Let the threads end, then what they used."""
+        """End the threads, then release what they used."""
         if self._ended:
             return
         self._ended = self._exhausted = True
@@ -181,8 +181,8 @@ class Run:
                 self._release()
         if self._outstanding:
             warnings.warn(
-                f"{self._outstanding} requests to a language model were dropped on their way; "
-                "end the requests and take what is left, or call close(), to keep their replies",
+                f"{self._outstanding} requests to a language model were dropped in flight; "
+                "to keep their replies, read all results or call close()",
                 ResourceWarning,
                 stacklevel=2,
             )
@@ -195,13 +195,13 @@ def _work(
     gate: Gate,
     policy: Policy,
 ) -> None:
-    """What each thread does: answer requests until there is a None."""
+    """Answer requests until there is a None; each thread runs this."""
     while (request := waiting.get()) is not None:
         results.put(_result(request, answer, gate, policy))
 
 
 def _result(request: Request, answer: _Call, gate: Gate, policy: Policy) -> _Result:
-    """All that is done about a request; whatever happens, it ends with something for the run."""
+    """Answer a request, with retries; every outcome, errors too, is a result for the run."""
     now = policy.clock.now
     start = now()
     try:
@@ -212,6 +212,6 @@ def _result(request: Request, answer: _Call, gate: Gate, policy: Policy) -> _Res
         return Failure(request.key, str(failure), not failure.retryable, now() - start)
     except Stopped:
         return _Unanswered(request, now() - start)
-    except Exception as error:  # of the whole run, or a mistake that must not pass unseen
+    except Exception as error:  # of the whole run, or a bug that must be seen
         return _Broken(error, request, now() - start)
     return Reply(request.key, *answered, now() - start)

@@ -1,4 +1,4 @@
-"""What the services over HTTP share: options, keys, and runs of many calls at a time."""
+"""Shared by services over HTTP: options, keys, and runs of many calls at a time."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from strop.lm.runner import MANY, Run
 
 _DEFAULTS = {"concurrency": 16, "retries": 8, "timeout": 120.0, "backoff": 0.5}
 _SPARE = 64
-"""Files that a process needs open besides its connections."""
+"""Open files that a process needs besides its connections."""
 
 
 class ServiceLM(BaseLM):
     """A model behind HTTP.
 
-    ``concurrency`` calls at most are under way at a time; fewer while the service limits their
-    rate. ``retries`` and ``backoff`` say how often and after how many seconds a call is repeated,
-    ``timeout`` after how many seconds one is given up. ``extra`` holds further fields for the body
+    At most ``concurrency`` calls are in flight; fewer while the service limits their rate. ``retries`` and ``backoff`` say how often and after how many seconds a call is repeated,
+    ``timeout`` after how many seconds a call fails. ``extra`` holds further fields for the body
     of each call, such as {"reasoning_effort": "low"}. ``clock`` is for tests.
     """
 
@@ -44,7 +43,7 @@ class ServiceLM(BaseLM):
         self,
         name: str,
         url: str,
-        given: Mapping[str, Any],
+        own_options: Mapping[str, Any],
         *,
         concurrency: int = 16,
         retries: int = 8,
@@ -53,7 +52,7 @@ class ServiceLM(BaseLM):
         extra: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """``given`` are the options of one provider."""
+        """``own_options`` are the options of one provider."""
         check_whole(concurrency=(concurrency, 1), retries=(retries, 0))
         check_seconds(timeout=timeout, backoff=backoff)
         check_connections(concurrency)
@@ -68,7 +67,7 @@ class ServiceLM(BaseLM):
         shared = {
             "concurrency": concurrency, "retries": retries, "timeout": timeout, "backoff": backoff,
         }  # fmt: skip
-        own = {"base_url": None if self.at_vendor else self.url, **given, "extra": self.extra}
+        own = {"base_url": None if self.at_vendor else self.url, **own_options, "extra": self.extra}
         self.options = {
             **{option: value for option, value in own.items() if value},
             **differing(shared, _DEFAULTS),
@@ -83,18 +82,18 @@ class ServiceLM(BaseLM):
 
     @abstractmethod
     def headers(self) -> dict[str, str]:
-        """What goes with every call, the key among it."""
+        """Headers of every call, with the key."""
 
     @abstractmethod
     def body(self, request: Request) -> Body:
-        """What is sent for a request."""
+        """The JSON body of a request."""
 
     @abstractmethod
     def answer(self, client: Client, request: Request) -> Answer:
         """Make one call."""
 
     def client(self, timeout: float | None = None) -> Client:
-        """Return what calls are made with; close it in the end."""
+        """Return a client for calls; close it at the end."""
         return Client(
             self.url, self.headers(), timeout or self.timeout, key_variables=self.key_variables
         )

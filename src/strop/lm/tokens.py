@@ -6,8 +6,8 @@ import math
 import re
 
 # Tokens per character. Vocabularies differ by a third and more between vendors and generations;
-# these lie in the upper half of what tokenizers of today give, so that estimates of money err
-# upwards.
+# these lie in the upper half of today's tokenizers, so that estimates of money are rather too
+# high.
 _LATIN = 0.25
 _RATES = (
     (re.compile(r"[\u00c0-\u024f\u1e00-\u1eff]+"), 0.8),  # Latin letters with accents

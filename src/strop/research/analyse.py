@@ -25,14 +25,8 @@ Doubles = NDArray[np.float64]
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 TEMPERATURES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 NUMBERS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50)
-_BY_TEMPERATURE: dict[str, dict[str, Any]] = {
-    "T = 1": {"temperature": 1.0},
-    "T = 0.1": {"temperature": 0.1},
-}
-_BY_ALPHA: dict[str, dict[str, Any]] = {"α = 1": {"alpha": 1.0}, "α = 2": {"alpha": 2.0}}
-SWEPT = {"alpha": _BY_TEMPERATURE, "temperature": _BY_ALPHA, "n": _BY_TEMPERATURE,
-         "sets": _BY_TEMPERATURE}  # fmt: skip
-"""What can be varied, and what is fixed for each curve: the paper's value, and strop's."""
+SWEPT = ("alpha", "temperature", "n", "sets")
+"""What can be varied."""
 _TOP = 100
 _RESAMPLES = 1000
 _AT_ONCE = 16
@@ -56,7 +50,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """One setting varied; ``plain`` is what plain search reaches."""
+    """One setting varied; ``plain`` is what plain search reaches.
+
+    ``in_use`` is the index's own value of that setting, None where it has none; the curve at the
+    index's other settings comes first.
+    """
 
     what: str
     measure: str
@@ -64,6 +62,7 @@ class Sweep:
     queries: int
     plain: float
     points: tuple[Point, ...]
+    in_use: float | None = None
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the points as rows of a table."""
@@ -93,17 +92,18 @@ def sweep(
 ) -> Sweep:
     """Vary alpha, temperature or n, or use each query set alone, at two fixed settings.
 
-    To compare generators, import each one's file as a set of its own.
+    The first is the index's own, the second the paper's. To compare generators, import each one's
+    file as a set of its own.
     """
     if what not in SWEPT:
         raise BadInput(f"{what!r} cannot be swept: choose from {', '.join(SWEPT)}")
-    mixed = tuple(sets or index.query_sets())
-    base = index.method(replace(METHODS["sharp"], sets=mixed))
-    if what == "sets":  # each alone, without what the index was tuned to
-        base = METHODS["sharp"]
+    own = index.method("sharp")
+    mixed = tuple(sets or (what != "sets" and own.sets) or index.query_sets())
+    base = replace(own, sets=mixed)
     methods: dict[tuple[str, Any], Method] = {}
-    for label, fixed in SWEPT[what].items():
-        for x in _values(index, what, mixed):
+    in_use = {"alpha": base.alpha, "temperature": base.temperature, "n": base.n}.get(what)
+    for label, fixed in _fixed(what, base).items():
+        for x in _values(index, what, mixed, in_use):
             settings: dict[str, Any] = {**fixed, what: (x,) if what == "sets" else x}
             methods[label, x] = replace(base, name=f"{label} {x}", **settings)
     report = evaluate(
@@ -111,23 +111,35 @@ def sweep(
         ignore_same_id=ignore_same_id, progress=progress,
     )  # fmt: skip
     per_query = {
-        name: np.array(list(of[measure].values())) for name, of in report.per_query.items()
+        name: np.array(list(scores[measure].values())) for name, scores in report.per_query.items()
     }
     points = tuple(
         _point(label, x, per_query[method.name], per_query["trad"])
         for (label, x), method in methods.items()
     )
     plain = 100 * report.results["trad"][measure]
-    return Sweep(what, measure, report.dataset, report.queries, plain, points)
+    return Sweep(what, measure, report.dataset, report.queries, plain, points, in_use)
 
 
-def _values(index: Index, what: str, sets: Sequence[str]) -> Sequence[Any]:
+def _fixed(what: str, base: Method) -> dict[str, dict[str, Any]]:
+    """Return what is fixed for each curve: the index's own value, and the paper's or double."""
+    if what == "temperature":
+        other = 1.0 if base.alpha != 1.0 else 2.0
+        return {f"α = {alpha:g}": {"alpha": alpha} for alpha in (base.alpha, other)}
+    own = base.temperature
+    return {f"T = {T:g}": {"temperature": T} for T in (own, 1.0 if own != 1.0 else 0.1)}
+
+
+def _values(index: Index, what: str, sets: Sequence[str], in_use: float | None) -> Sequence[Any]:
     if what == "n":
         longest = max(
             (len(texts) for name in sets for _, texts in index.query_lists(name)), default=1
         )
         return [*(n for n in NUMBERS if n < longest), longest]
-    return {"alpha": ALPHAS, "temperature": TEMPERATURES, "sets": sets}[what]
+    if what == "sets":
+        return sets
+    usual = ALPHAS if what == "alpha" else TEMPERATURES
+    return sorted({*usual, *([in_use] if in_use and math.isfinite(in_use) else [])})
 
 
 def _point(fixed: str, x: Any, values: Doubles, plain: Doubles) -> Point:

@@ -7,23 +7,34 @@ from strangers: Jinja escapes them, and the page's policy lets it load nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from strop.common.text import counted, escape_controls, human_bytes, shorten
 from strop.errors import BadInput, MissingExtra
 from strop.evaluation.changes import DEPTH, largest_changes
-from strop.evaluation.scoring import MEASURES, evaluate
+from strop.evaluation.conclusion import conclusion
+from strop.evaluation.scoring import MEASURES, Report, evaluate
 from strop.index import Index
 from strop.io.files import atomic_write
 from strop.methods import method_spec, sharp_with
-from strop.research.analyse import SWEPT, sweep
+from strop.research.analyse import SWEPT, Sweep, sweep
 from strop.research.figures import draw_sweep, svg_address
 from strop.types import Dataset, Progress
 
 PAGE = "index.html"
 _TEXT_CHARS = 300
-SWEEPS = tuple(SWEPT)
+SWEEPS = SWEPT
+_BASELINES = ("bm25", "hybrid")
+_CAPTIONS = {
+    "alpha": "How far a document's vector may move. At 0 it stays where it is, and only words "
+    "are added, where they count.",
+    "temperature": "How evenly a document's stored texts count: to the left the most similar "
+    "alone, to the right all of them equally.",
+    "n": "How many stored texts of each document and set are used.",
+    "sets": "Each query set used alone. A bar that crosses 0 may be chance.",
+}
 
 
 def write_report(
@@ -50,18 +61,21 @@ def write_report(
         )
     mixed = f":sets={'+'.join(sets)}" if sets else ""
     method = method or f"sharp{mixed}"
-    chosen = list(dict.fromkeys(["trad", *(methods or _fitting(have, mixed)), method]))
+    words = index.method("sharp").words
+    usual = [*_BASELINES, *([f"trad:words={words:g}"] if words else []), *_fitting(have, mixed)]
+    chosen = list(dict.fromkeys(["trad", *(methods or usual), method]))
     how: Any = {"ignore_same_id": ignore_same_id, "progress": progress}
     report = evaluate(index, dataset, chosen, measures=measures, baseline="trad", **how)
     gained, lost = largest_changes(index, dataset, report, method, most)
     measure, figures = report.measures[0], {}
     for what in SWEEPS:
         swept = sweep(index, dataset, what, sets=sets, measure=measure, **how)
-        figures[what] = svg_address(draw_sweep(swept))
+        figures[what] = (svg_address(draw_sweep(swept)), _caption(swept))
     about = index.info()
     page = template.render(
         dataset=dataset, about=about, report=report, method=method, figures=figures, gained=gained,
-        lost=lost, depth=DEPTH, contents=_contents(about), command=command,
+        conclusions=list(_conclusions(report, method)), lost=lost, depth=DEPTH,
+        contents=_contents(about), command=command,
         content=lambda id_: index.get(id_).content,
     )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,6 +83,31 @@ def write_report(
     with atomic_write(path) as file:
         file.write(page)
     return path
+
+
+def _conclusions(report: Report, method: str) -> Iterator[str]:
+    """Yield how a method compares with plain search, then with the strongest other baseline."""
+    yield conclusion(report, method)
+    measure = report.measures[0]
+    others = [name for name in report.results if name in _BASELINES or name.startswith("trad:")]
+    if others := [name for name in others if name != method]:
+        best = max(others, key=lambda name: report.results[name][measure])
+        yield conclusion(replace(report, baseline=best), method)
+
+
+def _caption(swept: Sweep) -> str:
+    """Say what a figure shows: the setting, and where this index stands."""
+    text = _CAPTIONS[swept.what]
+    if swept.what == "sets":
+        return text
+    curve = [point for point in swept.points if point.fixed == swept.points[0].fixed]
+    best = max(curve, key=lambda point: point.value)
+    here = [point for point in curve if point.x == swept.in_use]
+    if here:
+        text += f" This index uses {here[0].x:g} ({here[0].value:.2f});"
+    elif swept.what == "n":
+        text += f" This index uses all ({curve[-1].value:.2f});"
+    return f"{text} best on these queries: {best.x:g} ({best.value:.2f}), at {best.fixed}."
 
 
 def _template() -> Any:
@@ -104,12 +143,12 @@ def _contents(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "embedder", f"{embedder['name']}, {embedder['dim']} dimensions"
     yield "its options", str(embedder["options"] or "none")
     yield "documents", f"{about['documents']:,}"
-    for name, of in about["sets"].items():
-        lists = f"{counted(of['queries'], 'text')} for {counted(of['documents'], 'document')}"
-        yield f"set {name}", f"{lists}, from {of['source']}"
-    if of := about["references"]:
-        chosen = f"{of['neighbors']} neighbours"
-        yield "references", f"of {counted(of['documents'], 'document')}, {chosen}"
+    for name, set_ in about["sets"].items():
+        lists = f"{counted(set_['queries'], 'text')} for {counted(set_['documents'], 'document')}"
+        yield f"set {name}", f"{lists}, from {set_['source']}"
+    if chosen := about["references"]:
+        neighbours = f"{chosen['neighbors']} neighbours"
+        yield "references", f"of {counted(chosen['documents'], 'document')}, {neighbours}"
     if about["tuned"] and about["tuned"]["in_use"]:
         yield "sharp as tuned", method_spec(sharp_with(about["tuned"]["method"]))
     yield "size", f"{human_bytes(about['sizes']['total'])}, format {about['format']}"

@@ -38,7 +38,7 @@ class Row:
     def style(self) -> str:
         """The set of generated queries its method needs, "" for none."""
         method = METHODS[self.method]
-        return method.expanded or (method.sets[0] if method.sets else "")
+        return method.augmented or (method.sets[0] if method.sets else "")
 
     def needs(self) -> list[str]:
         """Return what a run needs beside the collections."""

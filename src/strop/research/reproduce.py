@@ -94,31 +94,31 @@ def reproduce(
     run: bool = True,
     progress: Progress | None = None,
 ) -> Iterator[Outcome]:
-    """Yield what became of each figure; ``run`` False only looks at what was measured before."""
+    """Yield the outcome of each figure; without ``run``, of those measured before."""
     results = Results(setup.output)
     plans = [plan(figure, setup) for figure in figures]
     ready = sorted(
-        (one for one in plans if not one.missing),
-        key=lambda one: (one.collection.name, one.embedder),
+        (planned for planned in plans if not planned.missing),
+        key=lambda planned: (planned.collection.name, planned.embedder),
     )
     failed: dict[str, str] = {}
     if run:
         with _Runner(setup, progress) as runner:
-            for one in ready:
-                if results.get(one) is None and one.key not in failed:
+            for planned in ready:
+                if results.get(planned) is None and planned.key not in failed:
                     try:
-                        results.put(one, *runner.measure(one))
+                        results.put(planned, *runner.measure(planned))
                     except StropError as error:  # the others may run
-                        failed[one.key] = str(error)
-    for one in plans:
-        figure, finished = one.figure, results.get(one)
+                        failed[planned.key] = str(error)
+    for planned in plans:
+        figure, finished = planned.figure, results.get(planned)
         if finished is None:
-            measured, differs = None, one.differs
-            why = one.missing or (failed.get(one.key, "not run yet"),)
-            verdict = "not run" if run or one.missing else "ready"
+            measured, differs = None, planned.differs
+            why = planned.missing or (failed.get(planned.key, "not run yet"),)
+            verdict = "not run" if run or planned.missing else "ready"
         else:
             measured = finished["measures"][figure.table.measure]
-            why = differs = (*one.differs, *finished.get("differs", ()))
+            why = differs = (*planned.differs, *finished.get("differs", ()))
             verdict = _verdict(measured, figure.expected, figure.row, differs, tolerance)
         yield Outcome(
             figure.table.name, figure.row, figure.dataset, figure.table.measure, figure.expected,
@@ -129,14 +129,14 @@ def reproduce(
 def averages(outcomes: Sequence[Outcome], tolerance: float | None = None) -> Iterator[Outcome]:
     """Yield the mean of each row that has one in the paper and was measured throughout."""
     rows: dict[tuple[str, Row], list[Outcome]] = {}
-    for one in outcomes:
-        rows.setdefault((one.table, one.row), []).append(one)
+    for outcome in outcomes:
+        rows.setdefault((outcome.table, outcome.row), []).append(outcome)
     for (table, row), parts in rows.items():
-        values = [one.measured for one in parts if one.measured is not None]
+        values = [outcome.measured for outcome in parts if outcome.measured is not None]
         if row.average is None or len(values) < len(row.figures):
             continue
         mean = sum(values) / len(values)
-        differs = tuple(dict.fromkeys(why for one in parts for why in one.differs))
+        differs = tuple(dict.fromkeys(why for outcome in parts for why in outcome.differs))
         verdict = _verdict(mean, row.average, row, differs, tolerance)
         yield Outcome(
             table, row, "average", parts[0].measure, row.average, mean, verdict, differs, differs
@@ -296,8 +296,9 @@ class _Runner:
     def _examples(self, plan: Plan, dataset: Dataset) -> tuple[tuple[str, ...], list[str]]:
         """Return five queries to show, and those among them that are test queries."""
         if self._setup.examples:
-            given = set(self._setup.examples)
-            return self._setup.examples, [q for q, text in dataset.queries.items() if text in given]
+            shown_texts = set(self._setup.examples)
+            tested = [q for q, text in dataset.queries.items() if text in shown_texts]
+            return self._setup.examples, tested
         spare = plan.collection.spare_queries(self._setup.folder("data"))
         if len(spare) >= _EXAMPLES:
             return tuple(spare[:_EXAMPLES]), []

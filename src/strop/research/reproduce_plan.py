@@ -49,8 +49,8 @@ class Setup:
 
     def folder(self, what: str) -> Path:
         """Return where data, models or queries lie."""
-        given: Path | None = getattr(self, what)
-        return given or self.output / what
+        folder: Path | None = getattr(self, what)
+        return folder or self.output / what
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,9 @@ class Selections:
                 self._last.move_to_end(filter_)
                 return self._last[filter_]
         numbers = self._catalog.facets.select(filter_)
-        selected = Selected(np.flatnonzero(np.isin(snapshot.numbers, numbers, assume_unique=True)))
+        numbers = numbers[numbers <= snapshot.numbers[-1]] if len(snapshot.numbers) else numbers[:0]
+        places = np.searchsorted(snapshot.numbers, numbers)
+        selected = Selected(places[snapshot.numbers[places] == numbers])
         with self._lock:
             if self._version != snapshot.version:
                 self._version = snapshot.version

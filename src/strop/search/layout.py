@@ -189,6 +189,11 @@ class Layout:
             self._fixed = (self_dots, doc_dots, grams)
         return self._fixed
 
+    @property
+    def has_fixed(self) -> bool:
+        """Whether there is something for a newer layout to take over."""
+        return self._fixed is not None
+
     def follow(self, older: Layout, at: Ints) -> None:
         """Take over what is fixed for documents from a layout of the same sets made before.
 

@@ -26,7 +26,7 @@ def drop_leaks(
     """Return a snapshot without the generated queries that are too close to a test query.
 
     Gone is every stored query whose cosine to any of ``query_vectors`` (n, dim) is ``gate`` or
-    more, whatever its document; also from expanded texts, which are embedded anew without it.
+    more, whatever its document; also from augmented texts, which are embedded anew without it.
     Sentences stay: they are the corpus's own. Also says of each set which of a document's queries
     went, by its number.
     """
@@ -44,7 +44,7 @@ def drop_leaks(
         elif of in dropped:
             changed = _with_leaks(snapshot.sets[of], dropped[of]) & (spans.count > 0)
             texts = [
-                _expanded(catalog, known[of], int(snapshot.numbers[place]), gone)
+                _augmented(catalog, known[of], int(snapshot.numbers[place]), gone)
                 for place, gone in _gone(snapshot.sets[of], dropped[of], changed)
             ]
             vectors = as_floats(np.array(spans.vectors[spans.start]))
@@ -99,7 +99,7 @@ def _gone(spans: Spans, dropped: Flags, changed: Flags) -> list[tuple[int, Flags
     ]
 
 
-def _expanded(catalog: Catalog, set_: QuerySet, number: int, gone: Flags) -> str:
+def _augmented(catalog: Catalog, set_: QuerySet, number: int, gone: Flags) -> str:
     texts = catalog.sets.queries(set_, number)
     left = [text for text, leaks in zip(texts, gone, strict=True) if not leaks]
     return " ".join([catalog.documents.get(number).content, *left])

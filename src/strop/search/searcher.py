@@ -17,7 +17,7 @@ import numpy as np
 
 from strop.common.arrays import Floats, Ints, ranges
 from strop.errors import BadInput
-from strop.filters import Filter
+from strop.filters import Filter, kind_names
 from strop.methods import (
     METHODS,
     Method,
@@ -41,7 +41,7 @@ from strop.search.words import DEPTH, Words, best_with_words, first_depth, fuse
 from strop.storage.catalog import Catalog
 from strop.storage.database import sensible
 from strop.storage.ledger import DOCUMENTS
-from strop.storage.query_sets import QuerySet, expanded_set
+from strop.storage.query_sets import QuerySet, augmented_set
 from strop.storage.snapshot import Snapshot
 from strop.types import Hits, Vectors
 
@@ -186,12 +186,14 @@ class Searcher:
         """
         settings = self.catalog.settings
         file, stored = settings.sidecar("candidates"), settings.get("codes")
-        if file is None or stored is None or stored["file"] != file or stored["sets"] != names:
+        if file is None or stored is None:
             return False
-        changes = self.catalog.vectors.changes(stored["version"])
-        if changes is None:
-            return False
-        return int((1 + changes[:, 1] - changes[:, 0]).sum()) <= int(stored["spare"])
+        with sensible(self.catalog.path, "settings of search codes"):
+            version, spare = int(stored["version"]), int(stored["spare"])
+            if stored["file"] != file or stored["sets"] != names:
+                return False
+        changes = self.catalog.vectors.changes(version)
+        return changes is not None and int((1 + changes[:, 1] - changes[:, 0]).sum()) <= spare
 
     def _drop_codes(self) -> None:
         if self.catalog.settings.sidecar("candidates") is not None:
@@ -203,7 +205,7 @@ class Searcher:
         """Return a query set; name the remedy if the index has none of that name."""
         sets = self.catalog.sets.all()
         if name not in sets:
-            have = [other for other, set_ in sets.items() if set_.settings["source"] != "expanded"]
+            have = [other for other, set_ in sets.items() if not set_.augmented]
             remedy = (
                 f"Make it: strop queries {self.catalog.folder} --style sentences"
                 if name == "sentences"
@@ -319,8 +321,8 @@ class Searcher:
     def _verify(self, view: View, method: Method, places: Ints) -> None:
         """Compare the rows behind the documents at ``places`` with their checksums."""
         known, names, snapshot = self.catalog.sets.all(), view.names, view.snapshot
-        if method.expanded is not None:
-            names = [*names, expanded_set(method.expanded)]
+        if method.augmented is not None:
+            names = [*names, augmented_set(method.augmented)]
         spans = {DOCUMENTS: snapshot.documents}
         spans |= {known[name].set_id: snapshot.sets[name] for name in names}
         for set_id, of in spans.items():
@@ -328,8 +330,17 @@ class Searcher:
             self.catalog.vectors.verify_rows(set_id, of.vectors, rows, of.known_sums)
 
     def warn_of_unknown(self, where: Filter | None) -> None:
-        """Warn the caller's caller of fields of a filter that no document has."""
-        if where is not None and (unknown := self.catalog.facets.unknown(where)):
+        """Warn the caller's caller of fields, or kinds of values, that no document has."""
+        if where is None:
+            return
+        for field, (kinds, there) in self.catalog.facets.other_kinds(where).items():
+            warnings.warn(
+                f"filter: {field!r} is compared with {kind_names(kinds)}, and documents have"
+                f" {kind_names(there)} there. Write numbers without quotes, texts in quotes, dates"
+                " as 2024-05-01",
+                stacklevel=3,
+            )
+        if unknown := self.catalog.facets.unknown(where):
             names = self.catalog.facets.field_names()
             shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
             warnings.warn(
@@ -402,16 +413,14 @@ class Searcher:
         found = [explain(one, moved, of, method) for one, of in zip(ids, terms, strict=True)]
         return max(found, key=lambda part: part.score)
 
-    def terms(self, ids: Sequence[str], query_text: str, method: Method) -> list[Terms]:
-        """Return what the scores of documents, or of chunks, are made of."""
+    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
+        """Return what the scores of documents, or of chunks, are made of: vectors, texts, words."""
         with self.catalog.reading():
             view = self.views.of(method)
             places = np.array([self._place(view, id_) for id_ in ids], np.int64)
             numbers = view.snapshot.numbers[places].tolist()
             sets = [self.views.texts_of_all(self.require(name), numbers) for name in view.names]
-            scores: Floats = np.zeros(len(ids), np.float32)
-            if query_text:
-                scores = self.views.words(method).of(query_text).at(places)
+            words = self.views.words(method).of(query).at(places) if query else np.zeros(len(ids))
             fetched = view.layout.fetch(places)
         rows = np.split(fetched.queries, np.cumsum(fetched.counts)[:-1])
         texts = [
@@ -419,7 +428,7 @@ class Searcher:
              for text in of.get(number, [])[: method.n]]
             for number in numbers
         ]  # fmt: skip
-        each = zip(fetched.documents, rows, texts, scores.tolist(), strict=True)
+        each = zip(fetched.documents, rows, texts, words.tolist(), strict=True)
         return [Terms(*of) for of in each]
 
     # -- documents ------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from strop.search.word_scores import WordScorer
 from strop.search.words import Words, count_words
 from strop.storage.catalog import Catalog
 from strop.storage.database import sensible
-from strop.storage.query_sets import QuerySet, expanded_set
+from strop.storage.query_sets import QuerySet, augmented_set
 from strop.storage.snapshot import Snapshot, load_snapshot
 from strop.storage.word_reader import SourceWords
 from strop.storage.words import TEXT
@@ -63,7 +63,7 @@ class Views:
         return [
             name
             for name, set_ in self._catalog.sets.all().items()
-            if set_.settings["source"] != "expanded" and not set_.negative
+            if not set_.augmented and not set_.negative
         ]
 
     def mixed(self, method: Method) -> list[str]:
@@ -83,12 +83,12 @@ class Views:
         names = self.mixed(method)
         known = self._catalog.sets.all()  # another set may have the name later
         ids = [known[name].set_id for name in names]
-        key = (*ids, method.n, method.expanded, method.whiten)
+        key = (*ids, method.n, method.augmented, method.whiten)
         layout = layouts.get(key)
         if layout is None:
             documents = snapshot.documents
-            if method.expanded is not None:
-                documents = snapshot.sets[self._expanded(method)]
+            if method.augmented is not None:
+                documents = snapshot.sets[self._augmented(method)]
             mixed = [snapshot.sets[name] for name in names]
             layout = Layout(documents, mixed, method.n, method.whiten)
             if not method.whiten:  # its map changes with the vectors
@@ -115,13 +115,13 @@ class Views:
         newest = self._last = snapshot, layouts
         return newest
 
-    def _expanded(self, method: Method) -> str:
-        name = expanded_set(method.expanded or "")
-        expanded = self._catalog.sets.all().get(name)
-        if expanded is None or self._catalog.waiting.count(expanded.set_id):
+    def _augmented(self, method: Method) -> str:
+        name = augmented_set(method.augmented or "")
+        augmented = self._catalog.sets.all().get(name)
+        if augmented is None or self._catalog.waiting.count(augmented.set_id):
             raise BadInput(
-                f"{method.name} needs every document embedded with its {method.expanded!r} "
-                f"queries: call index.augment({method.expanded!r}) first"
+                f"{method.name} needs every document embedded with its {method.augmented!r} "
+                f"queries: call index.augment({method.augmented!r}) first"
             )
         return name
 
@@ -129,7 +129,7 @@ class Views:
         """Give a layout what the one before it has computed for documents that did not change."""
         before = self._before
         older = None if before is None else before[1].pop(key, None)
-        if before is None or older is None or not older.size:
+        if before is None or older is None or not older.size or not older.has_fixed:
             return
         at = np.minimum(np.searchsorted(before[0], snapshot.numbers), older.size - 1)
         layout.follow(older, np.where(before[0][at] == snapshot.numbers, at, -1))

@@ -33,8 +33,11 @@ DEPTH = 1000
 """How many documents of each ranking a fusion looks at."""
 FIRST_DEPTH = 50
 """The least documents of the dense ranking that are looked at first, where words count."""
-_SCORED = 20
-"""So many times the depth of the dense ranking are scored because of their words."""
+_APPROXIMATE_DEPTH = 20
+"""The same where an approximate search ranks: its time grows with the depth."""
+_SCORED = 20, 1000
+"""So many times the depth of the dense ranking, and at least so many documents, are scored because
+of their words."""
 _RRF = 60
 """Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
 
@@ -186,14 +189,15 @@ def best_with_words(
             places[at] = largest(total, k)
             best[at] = total[places[at]]
         return best, places
-    left, depth = np.arange(len(queries) if k else 0), min(size, max(k, first_depth(sure)))
+    depth = first_depth(k) if approximate is None else max(_APPROXIMATE_DEPTH, 2 * k)
+    left, depth = np.arange(len(queries) if k else 0), min(size, depth)
     while len(left):
         scores, ranked = (approximate or layout.scan)(query_vectors[left], method, depth)
-        undecided = []
+        undecided, most = [], max(_SCORED[0] * depth, _SCORED[1])
         for row, at in enumerate(left.tolist()):
             dense, word_scores = (scores[row], ranked[row]), words.of(queries[at])
             best[at], places[at], missed = _unite(
-                layout, query_vectors[at], dense, word_scores, method, (sure, k), _SCORED * depth
+                layout, query_vectors[at], dense, word_scores, method, (sure, k), most
             )
             if missed and approximate is None and depth < size:
                 undecided.append(at)

@@ -139,7 +139,7 @@ def usable_methods(service: Service) -> list[str]:
             service.collection.method(name)
         except BadInput:
             continue
-        if method.expanded is None:
+        if method.augmented is None:
             usable.append(name)
     return usable
 
@@ -164,7 +164,7 @@ async def post_eval(service: Service, _: Request, asked: models.EvalRequest) -> 
     if unlabelled := asked.qrels.keys() - asked.queries.keys():
         raise Refused(400, f"qrels name the query {min(unlabelled)!r}, which queries does not have")
     for name in asked.methods:
-        if (await service.read(service.collection.method, name)).expanded is not None:
+        if (await service.read(service.collection.method, name)).augmented is not None:
             raise Refused(400, f"{name} embeds all documents again: run strop eval instead")
     report = await service.measure(
         evaluate, service.collection, dataset, asked.methods, measures=tuple(asked.measures)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ from strop.server.routes import json_response, routes
 from strop.server.service import Service
 from strop.server.settings import Keys, Settings
 
+log = logging.getLogger("strop.server")
 PAGE = Path(__file__).parent / "page"
 OPERATIONS = [*api.OPERATIONS, *compatible.OPERATIONS, *explore.OPERATIONS]
 
@@ -43,11 +45,12 @@ def make_app(service: Service, settings: Settings, keys: Keys) -> Starlette:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with agents.session_manager.run():
-            warming = asyncio.ensure_future(asyncio.to_thread(service.warm_up))
-            warming.add_done_callback(_raise)
+            # The end of the process does not wait for this thread, which may compile for long.
+            warming = threading.Thread(target=_warm_up, args=(service,), daemon=True)
+            warming.start()
             yield
-            await asyncio.wait([warming])
-            service.close()
+            if not warming.is_alive():  # else it is reading
+                service.close()
 
     middleware = [Middleware(Guard, settings=settings, keys=keys, metrics=service.metrics)]
     if settings.origins:
@@ -83,11 +86,11 @@ async def _page(_: Request) -> Response:
     return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
 
 
-def _raise(warming: asyncio.Future[None]) -> None:
-    if not warming.cancelled() and (error := warming.exception()) is not None:
-        asyncio.get_running_loop().call_exception_handler(
-            {"message": "the collection cannot be searched", "exception": error}
-        )
+def _warm_up(service: Service) -> None:
+    try:
+        service.warm_up()
+    except Exception as error:
+        log.error("the collection cannot be searched", exc_info=error)
 
 
 async def _http_error(_: Request, error: Exception) -> Response:

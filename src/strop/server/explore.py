@@ -303,7 +303,7 @@ def _collection(service: Service) -> dict[str, Any]:
 
 
 def _contrast(index: Index, name: str, source: str) -> float | None:
-    return None if source == "expanded" else index.searcher.contrast_rate(name)
+    return None if source == "augmented" else index.searcher.contrast_rate(name)
 
 
 async def generation(service: Service, _: Request, __: None) -> dict[str, Any]:

@@ -107,14 +107,17 @@ class Service:
     def warm_up(self) -> None:
         """Load the embedder and compile what searches need; a server is ready after that.
 
-        One query and several take different ways, and so do words and vectors. The first time on
-        a machine compiling takes half a minute: no user should wait for that.
+        One query and several take different ways, and so do words and vectors, candidates and all
+        documents. The first time on a machine compiling each takes up to half a minute: no user
+        should wait for that.
         """
         self.collection.embed_queries("warm up")
-        if len(self.collection):
-            for method in (None, "trad", "trad:words=1", "bm25"):
+        ways = [(None, False), ("trad", False), ("trad:words=1", False), ("bm25", False),
+                (None, True), ("trad", True), ("maxsim", True)]  # fmt: skip
+        for method, exact in ways if len(self.collection) else ():
+            with suppress(BadInput):  # without query sets there is no maxsim
                 for queries in (["warm up"], ["warm up"], [f"warm up {n}" for n in range(16)]):
-                    self.collection.search(queries, 10, method)
+                    self.collection.search(queries, 10, method, exact=exact)
         self.ready = True
 
     def version(self) -> int:

@@ -40,11 +40,11 @@ from strop.storage.vectors import (
 
 DOCUMENTS = 0
 """The set that stands for the documents' own vectors."""
-DERIVED = ("sentences", "expanded")
+DERIVED = ("sentences", "augmented")
 """Sources of query sets whose lists are made from the documents alone, when they are wanted."""
 _IS_DERIVED = (
     "coalesce((SELECT json_extract(settings, '$.source') FROM sets WHERE sets.set_id = ?),"
-    f" 'expanded') IN {DERIVED}"
+    f" 'augmented') IN {DERIVED}"
 )
 SUMS_TOGETHER = 1024
 """Checksums kept in one entry of the catalog."""

@@ -19,7 +19,7 @@ from strop.storage.texts import find_document, remove_queries, write_queries
 from strop.storage.vectors import file_name, type_for
 from strop.storage.waiting import WaitingList
 
-SOURCES = ("sentences", "file", "lm", "expanded")
+SOURCES = ("sentences", "file", "lm", "augmented")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class QuerySet:
     """A named set of query lists, one list for each document that has any.
 
     ``settings["source"]`` is ``sentences`` (derived from the text), ``file`` (imported), ``lm``
-    (written by a language model) or ``expanded`` (one text per document: its own with the
+    (written by a language model) or ``augmented`` (one text per document: its own with the
     queries of ``settings["of"]`` appended). ``settings["kind"]`` says whether its texts are
     embedded as queries or documents.
     """
@@ -44,7 +44,7 @@ class QuerySet:
     @property
     def augmented(self) -> bool:
         """Whether its lists are documents' texts with queries of another set appended."""
-        return bool(self.settings["source"] == "expanded")
+        return bool(self.settings["source"] == "augmented")
 
     @property
     def negative(self) -> bool:
@@ -54,9 +54,9 @@ class QuerySet:
         return self.name == "negative"
 
 
-def expanded_set(style: str) -> str:
-    """Return the name of the set of texts expanded with the queries of another."""
-    return f"expanded:{style}"
+def augmented_set(style: str) -> str:
+    """Return the name of the set of texts augmented with the queries of another."""
+    return f"augmented:{style}"
 
 
 def _renamed(names: Sequence[str], old: str, new: str) -> list[str]:
@@ -155,7 +155,7 @@ class QuerySets:
                 folder = self._database.path.parent
                 raise BadInput(f"{folder} has a query set {new!r}: drop it or choose another name")
             for one in self._with_augmented(set_):
-                name, settings = (expanded_set(new), {**one.settings, "of": new})
+                name, settings = (augmented_set(new), {**one.settings, "of": new})
                 if one is set_:
                     name, settings = new, one.settings
                 connection.execute(

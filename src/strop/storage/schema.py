@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strop.storage.words import WORD_TABLES
 
-FORMAT = 5
+FORMAT = 6
 """A catalog of another format is refused: there is nothing to upgrade from."""
 
 SCHEMA = (

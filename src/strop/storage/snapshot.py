@@ -55,6 +55,25 @@ class Spans:
 
 
 @dataclass(frozen=True)
+class Followed:
+    """Which documents of a snapshot before have not changed: ``runs`` of places (r, 3).
+
+    A run is the first place before, the first place now, and how many. ``numbers`` are those of the
+    snapshot before: the array itself tells which one that was.
+    """
+
+    numbers: Ints
+    runs: Ints
+
+    def places(self) -> Ints:
+        """Return for each place before the place now, -1 if the document changed; then -1."""
+        now = np.full(len(self.numbers) + 1, -1, np.int64)
+        for before, after, count in self.runs.tolist():
+            now[before : before + count] = np.arange(after, after + count)
+        return now
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """What a reader sees: the documents that have vectors, in order, and their query lists."""
 
@@ -62,18 +81,24 @@ class Snapshot:
     numbers: Ints
     documents: Spans
     sets: Mapping[str, Spans]
+    followed: Followed | None = None
+    """How it came from the snapshot before, None if it was read from the catalog or a cache."""
+
+
+Columns = tuple[Ints, Ints, Ints]
 
 
 @dataclass(frozen=True)
 class _Table:
     """The numbers behind a snapshot.
 
-    ``columns[set_id]`` is (3, documents): start, count, vector_version.
+    ``columns[set_id]`` are start, count and vector_version of each document.
     """
 
     version: int
     numbers: Ints
-    columns: Mapping[int, Ints]
+    columns: Mapping[int, Columns]
+    followed: Followed | None = None
 
 
 def load_snapshot(catalog: Catalog, before: Snapshot | None = None) -> Snapshot:
@@ -123,7 +148,7 @@ def _load(
                 f"cannot be. To repair that: strop check {catalog.folder} --repair"
             )
     sets = {name: spans[set_id] for set_id, name in names.items()}
-    return Snapshot(version, table.numbers, spans[DOCUMENTS], sets)
+    return Snapshot(version, table.numbers, spans[DOCUMENTS], sets, table.followed)
 
 
 def in_bounds(table: _Table, set_id: int, rows: int) -> bool:
@@ -140,17 +165,14 @@ def _table_of(snapshot: Snapshot, names: Mapping[int, str]) -> _Table:
     spans |= {
         set_id: snapshot.sets[name] for set_id, name in names.items() if name in snapshot.sets
     }
-    columns = {
-        set_id: np.stack([one.start, one.count, one.vector_version])
-        for set_id, one in spans.items()
-    }
+    columns = {set_id: (one.start, one.count, one.vector_version) for set_id, one in spans.items()}
     return _Table(snapshot.version, snapshot.numbers, columns)
 
 
 def _whole(catalog: Catalog, version: int, set_ids: list[int]) -> _Table:
     """Read everything from the catalog."""
     own = catalog.vectors.searchable_spans(DOCUMENTS)
-    columns = {DOCUMENTS: np.ascontiguousarray(own[:, 1:].T)}
+    columns = {DOCUMENTS: _aligned(own[:, 0], own)}
     for set_id in set_ids:
         columns[set_id] = _aligned(own[:, 0], catalog.vectors.searchable_spans(set_id))
     return _Table(version, np.ascontiguousarray(own[:, 0]), columns)
@@ -160,29 +182,47 @@ def _followed(
     table: _Table, catalog: Catalog, changes: NDArray[np.int64], version: int, set_ids: list[int]
 ) -> _Table:
     """Read anew what changed, and only that."""
+    none = _aligned(table.numbers, np.zeros((0, 4), np.int64))
+    columns = {set_id: table.columns.get(set_id, none) for set_id in (DOCUMENTS, *set_ids)}
     if not len(changes):
-        empty = np.zeros((3, len(table.numbers)), np.int64)
-        columns = {set_id: table.columns.get(set_id, empty) for set_id in (DOCUMENTS, *set_ids)}
         return _Table(version, table.numbers, columns)
-    first, behind = np.searchsorted(table.numbers, [changes[:, 0], changes[:, 1] + 1])
-    covered = np.zeros(len(table.numbers) + 1, np.int64)
-    np.add.at(covered, first, 1)
-    np.add.at(covered, behind, -1)
-    keep = np.cumsum(covered[:-1]) == 0
+    first, last = _joined(changes)
     own = catalog.vectors.changed_spans(DOCUMENTS, table.version)
-    numbers = np.concatenate([table.numbers[keep], own[:, 0]])
-    order = None if (np.diff(numbers) > 0).all() else np.argsort(numbers, kind="stable")
-    columns = {}
-    for set_id in (DOCUMENTS, *set_ids):
+    # Between what is kept stands what was read anew: nothing has to be sorted.
+    old_ends = np.searchsorted(table.numbers, first).tolist()
+    old_starts = [0, *np.searchsorted(table.numbers, last + 1).tolist()]
+    new_edges = np.searchsorted(own[:, 0], [first, last + 1]).T.tolist()
+    old_ends.append(len(table.numbers))
+    new_edges.append([0, 0])
+
+    def joined(old: Ints, new: Ints) -> Ints:
+        parts = []
+        for start, end, (begin, behind) in zip(old_starts, old_ends, new_edges, strict=True):
+            parts += [old[start:end], new[begin:behind]]
+        return np.concatenate(parts)
+
+    for set_id, old in columns.items():
         new = own if set_id == DOCUMENTS else catalog.vectors.changed_spans(set_id, table.version)
-        old = table.columns.get(set_id, np.zeros((3, len(table.numbers)), np.int64))
-        joined = np.concatenate([old.compress(keep, axis=1), _aligned(own[:, 0], new)], axis=1)
-        columns[set_id] = joined if order is None else joined.take(order, axis=1)
-    return _Table(version, numbers if order is None else numbers[order], columns)
+        read = _aligned(own[:, 0], new)
+        columns[set_id] = joined(old[0], read[0]), joined(old[1], read[1]), joined(old[2], read[2])
+    kept = np.subtract(old_ends, old_starts)
+    between = np.diff(new_edges, axis=1)[:, 0]
+    now = np.cumsum(kept + between) - kept - between
+    runs = np.stack([old_starts, now, kept], axis=1)
+    followed = Followed(table.numbers, runs)
+    return _Table(version, joined(table.numbers, own[:, 0]), columns, followed)
 
 
-def _aligned(numbers: Ints, spans: NDArray[np.int64]) -> Ints:
-    """Return start, count, vector_version (3, n) of each of ``numbers``; zeros for no list.
+def _joined(changes: NDArray[np.int64]) -> tuple[Ints, Ints]:
+    """Return ranges (first, last) of numbers as ranges apart from each other, ascending."""
+    changes = changes[np.argsort(changes[:, 0])]
+    last = np.maximum.accumulate(changes[:, 1])
+    begins = np.concatenate([[True], changes[1:, 0] > last[:-1]])
+    return changes[begins, 0], last[np.append(begins[1:], True)]
+
+
+def _aligned(numbers: Ints, spans: NDArray[np.int64]) -> Columns:
+    """Return start, count, vector_version of each of ``numbers``; zeros for no list.
 
     A list may be there before its document's vector, and is then left out.
     """
@@ -191,7 +231,7 @@ def _aligned(numbers: Ints, spans: NDArray[np.int64]) -> Ints:
     known[known] = numbers[places[known]] == spans[known, 0]
     columns = np.zeros((3, len(numbers)), np.int64)
     columns[:, places[known]] = spans[known, 1:].T
-    return columns
+    return columns[0], columns[1], columns[2]
 
 
 # -- the cache -------------------------------------------------------------------------------
@@ -204,7 +244,7 @@ def _cached(catalog: Catalog) -> _Table | None:
         return None
     arrays, about = cached
     numbers = arrays.pop("numbers")
-    columns = {int(set_id): array for set_id, array in arrays.items()}
+    columns = {int(id_): (array[0], array[1], array[2]) for id_, array in arrays.items()}
     return _Table(about["version"], numbers, columns)
 
 
@@ -220,7 +260,8 @@ def keep_cache(catalog: Catalog) -> None:
         names = {set_.set_id: set_.name for set_ in catalog.sets.all().values()}
         older = catalog.settings.sidecar(SPANS)
     table = _table_of(snapshot, names)
-    arrays = {"numbers": table.numbers, **{str(id_): array for id_, array in table.columns.items()}}
+    arrays = {"numbers": table.numbers}
+    arrays |= {str(set_id): np.stack(columns) for set_id, columns in table.columns.items()}
     folder, name = catalog.folder / CACHE, f"{SPANS}-{uuid.uuid4().hex}"
     try:
         write_arrays(folder / name, arrays, {"version": table.version})

@@ -49,7 +49,7 @@ def check_stored(stored: str) -> str:
 
 def type_for(stored: str, source: str) -> str:
     """Return the type of the rows of a query set, by its source; the documents' are float32."""
-    return "float32" if source == "expanded" else stored  # expanded texts stand for the documents
+    return "float32" if source == "augmented" else stored  # augmented texts stand for the documents
 
 
 def row_type(dtype: str, dim: int) -> np.dtype[Any]:

@@ -65,11 +65,11 @@ class WaitingList:
     def unfinished(self) -> int:
         """Return how many documents and query lists ``finish`` would embed.
 
-        Expanded texts are not among them: they are embedded when a method needs them.
+        Augmented texts are not among them: they are embedded when a method needs them.
         """
         count = self._database.value(
             "SELECT count(*) FROM waiting WHERE refused IS NULL AND set_id NOT IN"
-            " (SELECT set_id FROM sets WHERE json_extract(settings, '$.source') = 'expanded')"
+            " (SELECT set_id FROM sets WHERE json_extract(settings, '$.source') = 'augmented')"
         )
         return int(count)
 

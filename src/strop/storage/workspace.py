@@ -34,7 +34,7 @@ from strop.storage.intake import (
     load_embedder,
 )
 from strop.storage.pipeline import Pipeline
-from strop.storage.query_sets import expanded_set
+from strop.storage.query_sets import augmented_set
 from strop.storage.sidecar import CACHE, SIDECAR_FILE, entries
 from strop.storage.sizes import counts, sizes
 from strop.storage.snapshot import keep_cache
@@ -189,12 +189,12 @@ class Workspace:
 
     def augment(self, style: str, progress: Progress | None = None) -> None:
         """Embed each document's text with its queries of the set ``style`` appended."""
-        name = expanded_set(style)
+        name = augmented_set(style)
         known = self.catalog.sets.all().get(name)
         if known is not None and not self.catalog.waiting.count(known.set_id):
             return  # a reader needs no lock then
         with self.writing():
-            self.catalog.sets.ensure(name, {"source": "expanded", "kind": "document", "of": style})
+            self.catalog.sets.ensure(name, {"source": "augmented", "kind": "document", "of": style})
             self.pipeline.run(progress, augmented=style)
         refused = [one for one in self.catalog.waiting.refused() if one["set"] == name]
         if refused:

@@ -19,6 +19,7 @@ from strop.storage.catalog import Catalog
 from strop.storage.database import Database
 from strop.storage.settings import Settings
 from strop.storage.sidecar import CACHE
+from strop.storage.snapshot import Snapshot
 
 
 class CodeCache:
@@ -28,7 +29,7 @@ class CodeCache:
         self._catalog = catalog
         self._index = index
         # Replaced as one value: threads may look at different versions at the same time.
-        self._last: tuple[str | None, Layout, Prefilter | None] | None = None
+        self._last: tuple[str | None, Snapshot, Layout, Prefilter | None] | None = None
 
     def close(self) -> None:
         """Release the codes."""
@@ -47,9 +48,10 @@ class CodeCache:
                         self._put(older, view, prefilter.spare)
                         return
                     new = prefilter.without_row
-                    table = prefilter.table.extended(layout.only(new), sources[new])
+                    added = np.stack([column[new] for column in sources], axis=1)
+                    table = prefilter.table.extended(layout.only(new), added)
         if table is None:
-            table = CodeTable.of(layout, sources, names)
+            table = CodeTable.of(layout, np.stack(sources, axis=1), names)
         name = f"candidates-{uuid.uuid4().hex}"
         try:
             table.write(self._path(name))
@@ -90,25 +92,33 @@ class CodeCache:
     def prefilter(self, view: View) -> Prefilter | None:
         """Return the codes matched with a view; None, with a warning, if there are none."""
         name, last = self._catalog.settings.sidecar("candidates"), self._last
-        layout = view.layout
-        if last is None or last[0] != name or last[1] is not layout:
+        if last is None or last[0] != name or last[2] is not view.layout:
+            before = None if last is None or last[0] != name else last[3]
             prefilter = None
             try:
-                if last is not None and last[0] == name and last[2] is not None:
-                    table = last[2].table
-                else:
-                    table = self._open(name)
-                if table.sets != view.names:
-                    raise IndexDamaged(f"they are of other query sets ({', '.join(table.sets)})")
-                prefilter = Prefilter.of(table, layout, _sources(view))
+                prefilter = self._match(view, name, before, None if last is None else last[1])
             except IndexDamaged as error:
                 warnings.warn(
-                    f"searching all {layout.size:,} documents, without search codes: {error}. "
+                    f"searching all {view.layout.size:,} documents, without search codes: {error}. "
                     f"To make them: strop finish {self._index}",
                     stacklevel=4,
                 )
-            last = self._last = name, layout, prefilter
-        return last[2]
+            last = self._last = name, view.snapshot, view.layout, prefilter
+        return last[3]
+
+    def _match(
+        self, view: View, name: str | None, before: Prefilter | None, older: Snapshot | None
+    ) -> Prefilter:
+        """Match codes with a view; ``before`` are the same ones, matched with an ``older`` one."""
+        table = self._open(name) if before is None else before.table
+        if table.sets != view.names:
+            raise IndexDamaged(f"they are of other query sets ({', '.join(table.sets)})")
+        followed = view.snapshot.followed
+        if before is None or older is None or followed is None:
+            return Prefilter.of(table, view.layout, _sources(view))
+        if followed.numbers is not older.numbers:  # there were others between the two
+            return Prefilter.of(table, view.layout, _sources(view))
+        return before.followed(view.layout, followed.places(), _sources(view))
 
     def _open(self, name: str | None) -> CodeTable:
         while name is not None:
@@ -125,10 +135,10 @@ class CodeCache:
         raise IndexDamaged("there are none yet")
 
 
-def _sources(view: View) -> Ints:
-    """Return for each document its number and which vectors it has: (n, columns)."""
+def _sources(view: View) -> list[Ints]:
+    """Return for each document its number and which vectors it has, by column."""
     snapshot = view.snapshot
     columns = [snapshot.numbers, snapshot.documents.vector_version]
     for spans in (snapshot.sets[name] for name in view.names):
         columns += [spans.vector_version, spans.count]
-    return np.stack(columns, axis=1)
+    return columns

@@ -9,7 +9,7 @@ is answered from few rows, and a query that is far from all of them from many.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -67,16 +67,19 @@ class Prefilter:
         self._rest = layout.only(self.without_row)
 
     @classmethod
-    def of(cls, table: CodeTable, layout: Layout, sources: Ints) -> Prefilter:
-        """Match the documents of a layout with rows by their ``sources`` (n, columns)."""
-        place_of = np.full(len(table), -1, np.int64)
-        known = table.sources
-        if len(known) and len(sources) and known.shape[1] == sources.shape[1]:
-            # The first column is a document's number, ascending in a layout.
-            at = np.minimum(np.searchsorted(sources[:, 0], known[:, 0]), len(sources) - 1)
-            same = (sources[at] == known).all(axis=1)
-            place_of[same] = at[same]
-        return cls(table, layout, place_of)
+    def of(cls, table: CodeTable, layout: Layout, sources: Sequence[Ints]) -> Prefilter:
+        """Match the documents of a layout with rows by their ``sources``, columns of the table."""
+        return cls(table, layout, _matched(table.sources, sources))
+
+    def followed(self, layout: Layout, now: Ints, sources: Sequence[Ints]) -> Prefilter:
+        """Return it for a newer layout; ``now`` has where each document stands there, then -1.
+
+        Only rows of documents that changed (-1) are matched by their ``sources``.
+        """
+        place_of = now[self.place_of]
+        changed = np.flatnonzero((place_of < 0) & (self.place_of >= 0))
+        place_of[changed] = _matched(self.table.sources[changed], sources)
+        return Prefilter(self.table, layout, place_of)
 
     def only(self, places: Ints, layout: Layout) -> Prefilter:
         """Return it for a layout of some of the documents, those at ``places``."""
@@ -177,6 +180,18 @@ class Prefilter:
         sample = values[self._useful[::step]]
         at = max(0, len(sample) - max(1, n // step))
         return float(np.partition(sample, at)[at])
+
+
+def _matched(known: Ints, sources: Sequence[Ints]) -> Ints:
+    """Return the places of the documents with the same sources, -1 where there is none."""
+    numbers = sources[0]  # ascending in a layout
+    if not len(numbers) or not len(known) or known.shape[1] != len(sources):
+        return np.full(len(known), -1, np.int64)
+    at = np.minimum(np.searchsorted(numbers, known[:, 0]), len(numbers) - 1)
+    same = np.ones(len(known), bool)
+    for column, source in enumerate(sources):
+        same &= source[at] == known[:, column]
+    return np.where(same, at, -1)
 
 
 def _look(

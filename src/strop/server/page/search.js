@@ -71,7 +71,7 @@ export function searchView(main, given) {
       state.candidates = reply.candidates.map((one) => ({ ...one, s: floats(one.s), u: floats(one.u), g: floats(one.g) }));
       state.total = reply.total;
       if (!state.settings) prepare(reply.defaults);
-      status.textContent = `${count(state.candidates.length, "candidate")} of ${count(state.total, "document")} in ${Math.round(performance.now() - began)} ms`;
+      status.textContent = `${count(state.candidates.length, "candidate")} of ${count(state.total, "document")} in ${Math.round(performance.now() - began)} ms, ranked without feedback`;
       render();
       if (plane.open) map();
     } catch (error) {

@@ -46,8 +46,8 @@ export function settingsPanel(side, name, settings, defaults, changed) {
     rows.map((row) => row.element));
 }
 
-/** The method of the server with these settings. */
+/** The method of the server with these settings. Feedback among the best 50 is not in the page. */
 export function specOf({ alpha, temperature, words }) {
   const number = (value) => Number(value.toPrecision(6));
-  return `sharp:alpha=${number(alpha)}:temperature=${number(temperature)}:words=${number(words)}`;
+  return `sharp:alpha=${number(alpha)}:temperature=${number(temperature)}:words=${number(words)}:feedback=0`;
 }
