@@ -25,9 +25,10 @@ tests:
 	$(BIN)/pytest -m "not slow" -n 2 --dist worksteal --durations=10
 
 # Real models over whole collections; minutes to hours without the cached vectors. Crashes at every
-# step, and more random cases of each property.
+# step, and more random cases of the formula.
 test-slow: $(VENV)/.dev
-	STROP_EXAMPLES=10 $(BIN)/pytest -m "slow or hypothesis"
+	$(BIN)/pytest -m slow
+	STROP_EXAMPLES=10 $(BIN)/pytest -m hypothesis tests/search/test_formula.py
 
 # Guided by coverage where atheris is installed, by seeded mutation elsewhere.
 fuzz: $(VENV)/.dev
