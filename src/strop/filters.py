@@ -20,7 +20,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from typing import Any, Literal
@@ -258,11 +258,25 @@ def _matches(node: Filter, id_: str, found: set[Fact]) -> bool:
     )
 
 
-def fields_of(filter_: Filter) -> set[str]:
-    """Return the fields that a filter tests."""
+_NAMES: dict[Kind, str] = {
+    "bool": "true or false", "number": "numbers", "string": "text", "instant": "dates",
+}  # fmt: skip
+
+
+def kind_names(kinds: Iterable[Kind]) -> str:
+    """Return kinds of values in words."""
+    return " and ".join(_NAMES[kind] for kind in kinds if kind in _NAMES)
+
+
+def fields_of(filter_: Filter) -> dict[str, set[Kind]]:
+    """Return the fields that a filter tests, with the kinds of the values it compares."""
     if isinstance(filter_, Test):
-        return {filter_.field}
-    return {name for part in getattr(filter_, "parts", ()) for name in fields_of(part)}
+        return {filter_.field: {filter_.kind}}
+    fields: dict[str, set[Kind]] = {}
+    for part in getattr(filter_, "parts", ()):
+        for field, kinds in fields_of(part).items():
+            fields.setdefault(field, set()).update(kinds)
+    return fields
 
 
 _SHORT = re.compile(r"\s*([^\s=!<>]+)\s*(!=|>=|<=|=|>|<)\s*(.*?)\s*")

@@ -203,3 +203,17 @@ def test_a_count_has_its_noun_in_the_right_number() -> None:
     assert counted(2000, "document") == "2,000 documents"
     assert counted(0, "query") == "0 queries"
     assert counted(1, "query") == "1 query"
+
+
+def test_a_hit_shows_its_passage_and_its_title_once(tmp_path: Path) -> None:
+    text = f"# Wings lift\n\n{'More words here. ' * 9}Drag slows ships. {'The end. ' * 30}"
+    rows = [{"id": "1", "title": "Wings lift", "text": text}, {"id": "2", "text": "Hulls."}]
+    index = tmp_path / "x.index"
+    strop("build", "-", "-o", index, stdin=jsonl(*rows))
+    shown = strop("search", index, "what slows ships", "-k", "1").stdout
+    assert shown.count("Wings lift") == 1
+    assert "Drag slows ships." in " ".join(shown.split())
+    assert "No document matches" in strop("search", index, "wings", "--where", "$id=3").stdout
+    some = strop("search", index, "wings", "--json", "--fields", "id,score", "--fields", "title")
+    assert some.json["hits"][0].keys() == {"rank", "id", "score", "title"}
+    assert "'foo' is not one of" in strop("search", index, "wings", "--fields", "id,foo").stderr

@@ -161,7 +161,7 @@ def test_an_edit_embeds_the_chunks_that_changed(tmp_path: Path) -> None:
         assert index.check() == []
 
 
-@pytest.mark.filterwarnings("ignore:filter. no document has")
+@pytest.mark.filterwarnings("ignore:filter. ")
 @given(st.data())
 @settings(max_examples=8)
 def test_an_index_that_changed_is_like_a_new_one(

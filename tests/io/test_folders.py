@@ -128,3 +128,16 @@ def test_columns_of_numbers(tmp_path: Path, column: list[str], expected: list[ob
     assert [one.metadata["value"] for one in found] == expected
     assert [type(one.metadata["value"]) for one in found] == [type(one) for one in expected]
     assert [one.id for one in found] == ["0", "1"]
+
+
+def test_other_kinds_of_files_are_counted_and_read_where_they_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a.md", "b.py", "c.py", "Makefile"):
+        (tmp_path / name).write_text(f"text of {name}")
+    assert [one.id for one in read_corpus(tmp_path)] == ["a.md"]
+    assert "3 files of other kinds not read: .py (2), without extension (1)" in caplog.text
+    caplog.clear()
+    found = read_corpus(tmp_path, include=["*.py", "*.md"])
+    assert [one.id for one in found] == ["a.md", "b.py", "c.py"]
+    assert caplog.text == ""

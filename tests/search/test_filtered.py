@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.fakes import create, reopen, vectors_of
+from helpers.fakes import Bag, create, reopen, vectors_of
 from helpers.filters import FILTERS, METADATA
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +32,7 @@ METHODS = [
     "sharp:whiten=0.5:words=2",
 ]  # fmt: skip
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:filter. no document has"),
+    pytest.mark.filterwarnings("ignore:filter. "),
     pytest.mark.usefixtures("without_words"),
 ]
 
@@ -266,3 +266,28 @@ def test_a_language_model_sees_documents_that_match(large: Index) -> None:
     assert {*hits.ids[0]} <= {"d0", "d1", "d2"}
     (prompt,) = prompts
     assert {*re.findall(r"number\d+", prompt)} == {"number0", "number1", "number2"}
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"n": {"$gte": "15"}}, "'n' is compared with text, and documents have numbers there"),
+        ({"n": True}, "'n' is compared with true or false, and documents have numbers"),
+        ({"day": {"$gte": 2020}}, "'day' is compared with numbers, and .* text and dates there"),
+        ({"name": {"$lt": "2020-01-01"}}, "'name' is compared with dates, and documents have text"),
+    ],
+)
+def test_a_value_of_another_kind_is_a_warning(
+    tmp_path: Path, where: dict[str, object], message: str
+) -> None:
+    with Index.create(tmp_path / "index", Bag()) as index:
+        index.add([{"id": "a", "text": "a", "n": 20, "day": "2024-05-01", "name": "Ada"}])
+        with pytest.warns(UserWarning, match=message):
+            assert index.search("a", where=where).ids.shape == (1, 0)
+
+
+def test_a_filter_of_several_kinds_is_no_mistake(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "index", Bag()) as index:
+        index.add([{"id": "a", "text": "a", "n": 20, "none": None}])
+        for where in ({"n": {"$in": [20, "20"]}}, {"n": {"$ne": None}}, {"none": None}):
+            assert len(index.search("a", where=where)[0]) == 1

@@ -26,8 +26,8 @@ from strop.types import Changes
 # What was interrupted is searched here all the time.
 pytestmark = pytest.mark.filterwarnings("ignore::strop.errors.UnfinishedIndex")
 
-KILLS = int(os.environ.get("STROP_KILLS", "8"))
-EVERY = 13 if KILLS < 50 else 1
+KILLS = int(os.environ.get("STROP_KILLS", "5"))
+EVERY = 17 if KILLS < 50 else 1
 """Of the steps of a run, each so-many-th is tried."""
 WORDS = [f"w{n}" for n in range(40)]
 

@@ -18,6 +18,13 @@ from strop.filters import read_condition, read_filter
 from strop.types import HIT_FIELDS
 
 
+def _fields(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> list[str]:
+    names = [name.strip() for one in given for name in one.split(",")]
+    if unknown := [name for name in names if name not in HIT_FIELDS]:
+        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(HIT_FIELDS)}")
+    return names
+
+
 @verb(
     INDEX_OR_URL,
     click.argument("text"),
@@ -37,9 +44,10 @@ from strop.types import HIT_FIELDS
     ),
     click.option(
         "--fields",
-        type=click.Choice(HIT_FIELDS),
         multiple=True,
-        help="Only these fields of hits, with --json (repeatable).",
+        callback=_fields,
+        metavar="FIELDS",
+        help=f"Only these fields of hits, with --json: {', '.join(HIT_FIELDS)}.",
     ),
     expansion_options(several=False),
 )
@@ -57,7 +65,7 @@ def search(
     exact: bool,
     chunks: bool,
     conditions: tuple[str, ...],
-    fields: tuple[str, ...],
+    fields: list[str],
     **expansion: Any,
 ) -> Answer:
     """Rank the documents of INDEX, or of a published copy (its URL), for the query TEXT."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -55,10 +56,14 @@ def print_pairs(rows: Iterable[tuple[str, str]]) -> None:
 
 SNIPPET = 200
 """Characters of a document that a list of hits shows."""
+_OWN = ("title", "text")
 
 
 def print_hits(rows: Sequence[dict[str, Any]]) -> None:
     """Print ranked documents."""
+    if not rows:
+        standard_output().print("No document matches.")
+        return
     table = plain_table("", "score", "id", "document")
     for row in rows:
         table.add_row(str(row["rank"]), f"{row['score']:.4f}", plain(row["id"]), _snippet(row))
@@ -71,21 +76,34 @@ def _snippet(row: dict[str, Any]) -> Text:
     if passage["start"] is not None and row.get("chunk", {}).get("id") == row["id"]:
         begin = row["chunk"]["start"]  # the text is the chunk's, places are the document's
         passage = {**passage, "start": passage["start"] - begin, "end": passage["end"] - begin}
-    snippet = plain(shorten(row["title"], SNIPPET) + "\n" * bool(row["title"]))
-    if passage["start"] is None:
+    title = row["title"]
+    snippet = plain(shorten(title, SNIPPET) + "\n" * bool(title))
+    begin = _heading_end(title, text)
+    text = text[begin:]
+    if passage["start"] is None or passage["end"] <= begin:
         snippet.append(plain(shorten(text, SNIPPET)))
-        if passage["text"] and passage["source"] not in ("title", "text"):
+        if passage["start"] is None and passage["text"] and passage["source"] not in _OWN:
             snippet.append(plain(f"\n{passage['source']}: ", "dim"))
             snippet.append(plain(shorten(passage["text"], SNIPPET), "bold"))
         return snippet
-    start, end = passage["start"], min(passage["end"], passage["start"] + SNIPPET)
+    start, end = max(0, passage["start"] - begin), passage["end"] - begin
+    end = min(end, start + SNIPPET)
     room = (SNIPPET - (end - start)) // 2
     before, after = text[max(0, start - room) : start], text[end : end + room]
-    parts = (("…" if start > room else "") + before, ""), (text[start:end], "bold"), (after, "")
-    for part, style in parts:
-        snippet.append(plain(" ".join(part.split(" ")).replace("\n", " "), style))
-    snippet.append("…" if end + room < len(text) else "")
+    if start > room:  # whole words only
+        before = "… " + before.partition(" ")[2]
+    if end + room < len(text):
+        after = after.rpartition(" ")[0] + " …"
+    for part, style in ((before, ""), (text[start:end], "bold"), (after, "")):
+        snippet.append(plain(re.sub(r"\s+", " ", part), style))
     return snippet
+
+
+def _heading_end(title: str, text: str) -> int:
+    """Return where a text goes on after a heading that its title, or the end of it, repeats."""
+    last = title.split(" > ")[-1].split()
+    heading = re.match(r"[#\s]*" + r"\s+".join(map(re.escape, last)) + r"[#=\s]*\n\s*", text)
+    return heading.end() if last and heading else 0
 
 
 def print_document(

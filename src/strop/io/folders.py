@@ -50,21 +50,33 @@ def files_in(folder: str, include: Sequence[str] = (), exclude: Sequence[str] = 
     Hidden names are skipped and links to folders not followed. ``include`` and ``exclude`` are
     patterns such as ``*.md`` or ``docs/*``: one without a slash is compared with the name of each
     file and folder, another with the whole path in the folder, where ``*`` stands for slashes too.
+    Files of a kind that ``include`` names, such as ``*.py``, are read as text.
     """
     files: list[File] = []
     left_out: Counter[str] = Counter()
+    others: Counter[str] = Counter()
+    named = {suffix(pattern) for pattern in include} - {""}
     for path, id_ in _walk(folder, exclude):
         if include and not _matches(id_, include):
             continue
         kind = "" if is_gzip(path) and suffix(path) in CONVERTED else suffix(path)
         if kind in CONVERTED and not can_convert(kind):
             left_out[kind] += 1
-        elif kind in TEXTS or kind in CONVERTED:
+        elif kind not in {*TEXTS, *CONVERTED, *named}:
+            others[kind or "without extension"] += 1
+        else:
             try:
                 about = os.stat(path)
             except OSError as error:
                 raise cannot_read(path, error) from error
             files.append(File(checked_id(id_, path), path, about.st_size, about.st_mtime_ns))
+    if others and files:
+        _log.warning(
+            "%s: %s of other kinds not read: %s. A kind that --include names is read as text:"
+            " --include '*.py' --include '*.md' reads these two kinds", folder,
+            counted(sum(others.values()), "file"),
+            ", ".join(f"{kind} ({count})" for kind, count in others.most_common(8)),
+        )  # fmt: skip
     if left_out and not files:
         raise MissingExtra(f"Reading {' and '.join(sorted(left_out))} files", "files")
     if left_out:

@@ -17,7 +17,7 @@ import numpy as np
 
 from strop.common.arrays import Floats, Ints, ranges
 from strop.errors import BadInput
-from strop.filters import Filter
+from strop.filters import Filter, kind_names
 from strop.methods import (
     METHODS,
     Method,
@@ -330,8 +330,17 @@ class Searcher:
             self.catalog.vectors.verify_rows(set_id, of.vectors, rows, of.known_sums)
 
     def warn_of_unknown(self, where: Filter | None) -> None:
-        """Warn the caller's caller of fields of a filter that no document has."""
-        if where is not None and (unknown := self.catalog.facets.unknown(where)):
+        """Warn the caller's caller of fields, or kinds of values, that no document has."""
+        if where is None:
+            return
+        for field, (kinds, there) in self.catalog.facets.other_kinds(where).items():
+            warnings.warn(
+                f"filter: {field!r} is compared with {kind_names(kinds)}, and documents have"
+                f" {kind_names(there)} there. Write numbers without quotes, texts in quotes, dates"
+                " as 2024-05-01",
+                stacklevel=3,
+            )
+        if unknown := self.catalog.facets.unknown(where):
             names = self.catalog.facets.field_names()
             shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
             warnings.warn(

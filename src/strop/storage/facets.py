@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -126,16 +126,29 @@ class Facets:
 
     def unknown(self, filter_: Filter) -> list[str]:
         """Return the fields of a filter that no document has."""
-        with self._database.reading() as connection:
-            return [
-                field
-                for field in sorted(fields_of(filter_))
-                if connection.execute(
-                    "SELECT 1 FROM facets WHERE field = (SELECT field FROM fields WHERE name = ?)",
-                    (stored_text(field),),
-                ).fetchone()
-                is None
-            ]
+        return [field for field in sorted(fields_of(filter_)) if not self._has(field, _KINDS)]
+
+    def other_kinds(self, filter_: Filter) -> dict[str, tuple[list[Kind], list[Kind]]]:
+        """Return the fields that have values, but none of a kind that the filter compares.
+
+        With each the kinds of the filter and those that documents have.
+        """
+        found = {}
+        for field, kinds in fields_of(filter_).items():
+            if not kinds & {"exists", "null"} and not self._has(field, kinds):
+                there = [kind for kind in _KINDS if self._has(field, [kind])]
+                if {*there} - {"exists", "null"}:
+                    found[field] = sorted(kinds), there
+        return found
+
+    def _has(self, field: str, kinds: Iterable[Kind]) -> bool:
+        """Tell whether a document has a value of one of these kinds in a field."""
+        row = self._database.row(
+            "SELECT EXISTS (SELECT 1 FROM facets WHERE kind IN (SELECT value FROM json_each(?))"
+            " AND field = (SELECT field FROM fields WHERE name = ?))",
+            (json.dumps([_KINDS[kind] for kind in kinds]), stored_text(field)),
+        )
+        return bool(row and row[0])
 
     def field_names(self) -> list[str]:
         """Return the fields that documents have, for messages; very long ones are cut."""
