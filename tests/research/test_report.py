@@ -84,7 +84,8 @@ def test_the_page_says_what_evaluate_says(index: Path, dataset: Path, tmp_path: 
             assert f"{100 * value:.2f}" in page.said
     # What it comes to stands on top, then the same beside the strongest baseline.
     with Index.open(index) as opened:
-        baselines = evaluate(opened, dataset, ["trad", "bm25", "hybrid", "trad:words=0.8", "sharp"])
+        words = f"trad:words={opened.method('sharp').words:g}"
+        baselines = evaluate(opened, dataset, ["trad", "bm25", "hybrid", words, "sharp"])
     assert conclusion(baselines, "sharp") in page.said
     ndcg = {name: of["nDCG@10"] for name, of in baselines.results.items()}
     rival = max(list(ndcg)[1:-1], key=ndcg.__getitem__)

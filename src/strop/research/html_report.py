@@ -28,8 +28,8 @@ _TEXT_CHARS = 300
 SWEEPS = SWEPT
 _BASELINES = ("bm25", "hybrid")
 _CAPTIONS = {
-    "alpha": "How far a document's vector may move. At 0 it stays where it is, and only words "
-    "are added, where they count.",
+    "alpha": "How far a document's vector may move. At 0 it stays where it is; words and "
+    "feedback still count, where they are on.",
     "temperature": "How evenly a document's stored texts count: to the left the most similar "
     "alone, to the right all of them equally.",
     "n": "How many stored texts of each document and set are used.",
