@@ -102,7 +102,7 @@ def test_request_files_are_answered_elsewhere(
     assert not server.seen
     assert cluster(corpus, shards, server, "--stage", "requests", *given)["left"] == {}
     left = [one.read_text() for one in (shards / "requests" / "simple").glob("*-*.jsonl")]
-    assert left == [""] * 4  # nothing is open any more
+    assert left == [""] * 4  # no request is open any more
     assert strop("cluster", "import", shards, tmp_path / "index").code == 0
     with Index.open(tmp_path / "index") as index:
         assert all(len(index.queries_of(id_)["simple"]) == 2 for id_ in index.ids())

@@ -34,7 +34,7 @@ def sent(server: ScriptedServer) -> int:
 def test_the_life_of_a_batch(topics: Path, server: ScriptedServer, lm: str) -> None:
     told = run(topics, server, *SIMPLE, *SUBMIT, "--json", lm=lm).json
     assert told == {"batches": {"batch_0": 12}, "stopped": "", "next_cost": 0.0}
-    assert "nothing is open" in run(topics, server, *SIMPLE, *SUBMIT, lm=lm).stdout
+    assert "no request is open" in run(topics, server, *SIMPLE, *SUBMIT, lm=lm).stdout
     run(topics, server, *SIMPLE, lm=lm)  # a plain run does not ask what is out
     assert (sent(server), asked(server)) == (12, 0)
     server.polls = 1
@@ -129,7 +129,7 @@ def test_a_batch_that_may_have_begun_is_not_sent_twice(
     results.write_text(jsonl(*downloaded(server, "batch_0", lm)))
     run(topics, server, *SIMPLE, "--replies-in", results, lm=lm)
     assert len(lists(topics, "simple")) == 12
-    assert "nothing is open" in run(topics, server, *SIMPLE, *SUBMIT, lm=lm).stdout
+    assert "no request is open" in run(topics, server, *SIMPLE, *SUBMIT, lm=lm).stdout
     assert sent(server) == 12
 
 
@@ -277,7 +277,7 @@ def test_a_batch_that_cannot_be_written_down_is_not_sent_twice(
     results = tmp_path / "results.jsonl"
     results.write_text(jsonl(*downloaded(server, "batch_0", "openai:m")))
     run(topics, server, *SIMPLE, "--replies-in", results)
-    assert "nothing is open" in run(topics, server, *SIMPLE, *SUBMIT).stdout
+    assert "no request is open" in run(topics, server, *SIMPLE, *SUBMIT).stdout
     assert (len(lists(topics, "simple")), sent(server)) == (12, 12)
 
 
