@@ -562,8 +562,10 @@ def test_what_moved_a_document_adds_up(index: Path, options: list[str]) -> None:
         assert told["id"] == hit["id"]
         assert len(told["queries"]) >= 2
         total = told["plain"] + sum(part["moved"] for part in told["queries"]) + told["words"]
-        assert total == pytest.approx(hit["score"], abs=1e-4)
-        assert told["score"] == pytest.approx(hit["score"], abs=1e-4)
+        assert total == pytest.approx(told["score"], abs=1e-4)
+        assert told["score"] + told["feedback"] == pytest.approx(hit["score"], abs=1e-4)
+    if "maxsim" in options or "simsharp" in options:  # they have none
+        assert max(abs(hit["explanation"]["feedback"]) for hit in ran["hits"]) < 1e-4
     people = strop(*asked).stdout
     first = ran["hits"][0]
     assert f"1. {first['id']}" in people

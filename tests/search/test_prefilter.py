@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from strop.common.arrays import unit_rows
 from strop.methods import Method, parse_method
 from strop.search import scoring
+from strop.search.folder import Folder
 from strop.search.layout import Layout
 from strop.search.prefilter import prefilter
 from strop.search.prefilter.codes import (
@@ -24,7 +25,6 @@ from strop.search.prefilter.codes import (
 )
 from strop.search.prefilter.prefilter import Prefilter, suits
 from strop.search.prefilter.table import CodeTable, centroids_and_differences
-from strop.search.searcher import Folder
 from strop.storage.snapshot import Spans
 
 SHARP = Method("m", temperature=0.1)

@@ -16,8 +16,8 @@ from strop import Index, evaluate
 from strop.common.arrays import unit_rows
 from strop.errors import BadInput
 from strop.methods import Method
+from strop.search.folder import Folder
 from strop.search.layout import Layout
-from strop.search.searcher import Folder
 from strop.search.words import QueryWordScores, count_words, fuse
 from strop.storage.snapshot import Spans
 from strop.types import Dataset

@@ -82,7 +82,10 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 
 def listed(_: click.Context, __: click.Parameter, value: str | None) -> list[str]:
     """Read a list separated by commas."""
-    return [part.strip() for part in (value or "").split(",") if part.strip()]
+    parts = [part.strip() for part in (value or "").split(",") if part.strip()]
+    if value and not parts:
+        raise click.BadParameter(f"{value!r} has no name in it")
+    return parts
 
 
 def _listed_sets(_: click.Context, __: click.Parameter, value: str | None) -> list[str]:

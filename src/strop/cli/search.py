@@ -106,7 +106,8 @@ def search(
             row = {"rank": rank, **hit.to_dict()}
             if explain:
                 explained = index.explain(text, hit.id, chosen, vectors=query_vectors)
-                row["explanation"] = asdict(explained)
+                feedback = hit.score - explained.score  # it is of the whole ranking, not of one hit
+                row["explanation"] = {**asdict(explained), "feedback": feedback}
             rows.append(row)
     from strop.cli.tables import print_explained, print_hits
 

@@ -138,16 +138,22 @@ def print_document(
             out.print(plain(line))
 
 
+_SHOWN = 5e-5
+"""What is less than that shows as zero."""
+
+
 def print_explained(rows: Sequence[dict[str, Any]]) -> None:
     """Print ranked documents, each with the stored queries that moved it most."""
     out = standard_output()
     for row in rows:
         explanation = row["explanation"]
+        feedback = explanation["feedback"]
         out.print(
             plain(f"{row['rank']}. {row['id']} ", "bold"),
-            f"{explanation['score']:.4f} = {explanation['plain']:.4f} plain"
+            f"{row['score']:.4f} = {explanation['plain']:.4f} plain"
             f" {explanation['score'] - explanation['words'] - explanation['plain']:+.4f}"
-            + (f" {explanation['words']:+.4f} words" if explanation["words"] else ""),
+            + (f" {explanation['words']:+.4f} words" if explanation["words"] else "")
+            + (f" {feedback:+.4f} feedback" if abs(feedback) > _SHOWN else ""),
         )
         table = plain_table("moved", "weight", "similarity", "set", "stored query")
         for part in explanation["queries"][:5]:

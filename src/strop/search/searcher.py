@@ -1,15 +1,10 @@
-"""Searches of an index folder: from query vectors and texts to ranked documents.
-
-The one path is propose, fetch, score (scoring.py). ``Folder`` proposes everything where the index
-is small, and where it is large the documents that the prefilter and the words point to.
-``Folder.best`` is the same with the steps done in one pass: that is what users wait for.
-"""
+"""Searches of an index folder: methods, filters, hits, explanations (the ranking: folder.py)."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,15 +24,13 @@ from strop.methods import (
 from strop.search.chunk_queries import Lists, lists_by_chunk
 from strop.search.contrast import contrast_rate
 from strop.search.explain import Explanation, Terms, explain
-from strop.search.feedback import ranked_first, with_feedback
 from strop.search.filtered import Selected, Selections
+from strop.search.folder import Folder
 from strop.search.grouping import Groups, best_documents
 from strop.search.hits import read_hits
-from strop.search.layout import Layout
 from strop.search.leaks import Embed, drop_leaks
-from strop.search.scoring import Fetched
 from strop.search.views import Removed, View, Views
-from strop.search.words import DEPTH, Words, best_with_words, first_depth, fuse
+from strop.search.words import first_depth
 from strop.storage.catalog import Catalog
 from strop.storage.database import sensible
 from strop.storage.ledger import DOCUMENTS
@@ -52,71 +45,6 @@ PREFILTER_FROM = 2000
 """Documents from which a search looks at candidates only; fewer are scored in milliseconds."""
 SCANNED_SHARE = 0.01
 """Where a filter selects at most this share, all of it is scored: a prefilter reads every row."""
-
-
-@dataclass(frozen=True)
-class Folder:
-    """The documents of a view as a ``scoring.Store``."""
-
-    layout: Layout
-    prefilter: Prefilter | None
-    words: Words | None
-
-    def propose(
-        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
-    ) -> list[Ints]:
-        """Return for each query the places of documents that can be among its best k."""
-        everything = np.arange(self.layout.size)
-        if self.prefilter is None:
-            return [everything] * len(query_vectors)
-        depth = first_depth(k) if self.words else k
-        proposals = []
-        for at, query_vector in enumerate(query_vectors):
-            places = self.prefilter.search(query_vector[None], method, depth)[1][0]
-            if self.words:
-                places = np.union1d(places, self.words.of(query_texts[at]).best(depth))
-            proposals.append(np.sort(places))
-        return proposals
-
-    def fetch(self, places: Ints, query_texts: Sequence[str], method: Method) -> Fetched:
-        """Return what scoring these documents needs."""
-        fetched = self.layout.fetch(places)
-        if self.words is None:
-            return fetched
-        word_scores = np.array([self.words.of(text).at(places) for text in query_texts])
-        return replace(fetched, word_scores=word_scores)
-
-    def best(
-        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
-    ) -> tuple[Floats, Ints]:
-        """Return the best k documents for each query: scores and places, (n, k).
-
-        ``query_vectors`` are as they are compared (``Layout.moved``).
-        """
-        layout, k = self.layout, min(k, self.layout.size)
-        if method.bm25 == "no":
-            ranked = self._ranked(query_vectors, query_texts, k, method)
-            return with_feedback(ranked, layout.documents, method, k)
-        assert self.words is not None
-        depth = max(k, DEPTH)
-        by_words = self.words.rank(query_texts, depth)
-        if method.bm25 == "only":
-            return by_words[0][:, :k], by_words[1][:, :k]
-        dense = layout.scan(query_vectors, method, depth)
-        return fuse(dense, by_words, layout.size, k)
-
-    def _ranked(
-        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
-    ) -> tuple[Floats, Ints]:
-        """Return the best k, or as many as feedback ranks again."""
-        layout, first = self.layout, ranked_first(k, method, self.layout.size)
-        approximate = None if self.prefilter is None else self.prefilter.search
-        if self.words is None:
-            return (approximate or layout.scan)(query_vectors, method, first)
-        return best_with_words(
-            layout, self.words, query_texts, query_vectors, method, first, approximate,
-            k if approximate else first,
-        )  # fmt: skip
 
 
 class Searcher:
