@@ -31,6 +31,8 @@ _PASSED_ON = (
     "words"
 )  # fmt: skip
 """Options that ``evaluate`` has under the same names."""
+_DEFAULTS = "default"
+"""Stands for the methods that are compared unless others are named."""
 _LABELS_ONLY = ("run_out", "expand", "exclude_queries", "ignore_same_id", "leak_gate", "baseline")
 
 
@@ -39,6 +41,8 @@ _LABELS_ONLY = ("run_out", "expand", "exclude_queries", "ignore_same_id", "leak_
     click.argument("dataset", required=False),
     split_option(
         "--methods",
+        default=_DEFAULTS,
+        show_default=False,
         help="Any of trad, sharp, simsharp, consharp, indexsharp, maxsim, doc2query, docexp, bm25,"
         " hybrid. Each may have settings: sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5"
         " (T is short for temperature). sharp:words=1 adds keyword matching to the score;"
@@ -91,7 +95,7 @@ def eval_(
 
     if dataset is None:
         return _without_labels(path, methods, per_query, options | {"run_out": run_out})
-    methods, steps = methods or ["trad", "sharp"], chosen_steps(options)
+    methods, steps = ["trad", "sharp"] if methods == [_DEFAULTS] else methods, chosen_steps(options)
     how = {name: options[name] for name in _PASSED_ON}
     with open_readable(path) as index, progress_bars() as progress:
         if run_out is not None:  # now: an error after the work would waste it
@@ -134,7 +138,7 @@ def _without_labels(
     with open_index(path) as index, progress_bars() as progress:
         report = estimate(
             index,
-            methods or METHODS,
+            METHODS if methods == [_DEFAULTS] else methods,
             measures=options["measures"],
             queries=options["limit_queries"] or 1000,
             progress=progress,

@@ -82,10 +82,7 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 
 def listed(_: click.Context, __: click.Parameter, value: str | None) -> list[str]:
     """Read a list separated by commas."""
-    parts = [part.strip() for part in (value or "").split(",") if part.strip()]
-    if value and not parts:
-        raise click.BadParameter(f"{value!r} has no name in it")
-    return parts
+    return [part.strip() for part in (value or "").split(",") if part.strip()]
 
 
 def _listed_sets(_: click.Context, __: click.Parameter, value: str | None) -> list[str]:
