@@ -20,7 +20,7 @@ FAQ = {  # answer: the questions it has been given to
     "Invoices are mailed on the first day of a month. Older ones are in Settings, Billing.": [
         "where is my receipt", "I need a document for the tax office"],
     "Open Settings, Billing, and choose Cancel. You can use what you paid for until its end.": [
-        "how do I stop my subscription", "do not charge my card next month"],
+        "how do I stop my subscription", "no more bills next month please"],
     "A refund is possible within 30 days of a payment. Write to us with the invoice number.": [
         "I want my money back", "charged twice for the same month"],
     "Files above 2 GB must be uploaded with the desktop program, which can resume.": [

@@ -200,7 +200,7 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
     click.option(
         "--style", type=click.Choice(STYLES), default="contrastive", help="Which queries."
     ),
-    click.option("--lm", help="Model whose price counts, such as openai:gpt-4.1-mini."),
+    click.option("--lm", help="Model whose price counts, such as openai:gpt-5-mini."),
     click.option("--price", metavar="IN,OUT", help="USD per million tokens, for other models."),
     _EMBEDDER,
     _OPTIONS,

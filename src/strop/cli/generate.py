@@ -105,8 +105,8 @@ def queries(path: Path, **options: Any) -> Answer:
     """Sharpen INDEX with a set of queries.
 
     \b
-    strop queries INDEX --lm openai:gpt-4.1-mini --style contrastive --dry-run
-    strop queries INDEX --lm openai:gpt-4.1-mini --style contrastive --budget 5
+    strop queries INDEX --lm openai:gpt-5-mini --style contrastive --dry-run
+    strop queries INDEX --lm openai:gpt-5-mini --style contrastive --budget 5
     strop queries INDEX --file simple.jsonl --set simple
     strop queries INDEX --style sentences
 

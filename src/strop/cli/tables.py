@@ -151,7 +151,7 @@ def print_explained(rows: Sequence[dict[str, Any]]) -> None:
         out.print(
             plain(f"{row['rank']}. {row['id']} ", "bold"),
             f"{row['score']:.4f} = {explanation['plain']:.4f} plain"
-            f" {explanation['score'] - explanation['words'] - explanation['plain']:+.4f}"
+            f" {explanation['score'] - explanation['words'] - explanation['plain']:+.4f} sharpening"
             + (f" {explanation['words']:+.4f} words" if explanation["words"] else "")
             + (f" {feedback:+.4f} feedback" if abs(feedback) > _SHOWN else ""),
         )

@@ -133,7 +133,7 @@ class LM(Protocol):
 
     @property
     def name(self) -> str:
-        """The spec that loads it, such as ``openai:gpt-4.1-mini``."""
+        """The spec that loads it, such as ``openai:gpt-5-mini``."""
 
     @property
     def options(self) -> Options:

@@ -1,6 +1,6 @@
 """Batch services, at half the price within a day: OpenAI's batches, Anthropic's message batches.
 
-service = open_batches(load("anthropic:claude-haiku-4-5"))
+service = open_batches(load("anthropic:claude-sonnet-5"))
 for batch in service.submit(requests):      # keep batch.id and batch.custom_ids
     ...
 service.status([batch.id])

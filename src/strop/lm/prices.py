@@ -77,7 +77,7 @@ def known_prices() -> Mapping[str, Price]:
 def price(model: str, *, host: str | None = None) -> Price | None:
     """The price of a model, None if unknown.
 
-    ``model`` is a name such as ``gpt-4.1-mini``, with or without the date of a version.
+    ``model`` is a name such as ``gpt-5-mini``, with or without the date of a version.
     ``host`` is the service to call: the table holds for the model's vendor only.
     """
     for name in (model, _DATED.sub("", model)):
