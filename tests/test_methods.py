@@ -52,4 +52,6 @@ def test_specs_are_short() -> None:
     assert method_spec(METHODS["trad"]) == "trad"
     assert method_spec(parse_method("trad:words=1")) == "trad:words=1"
     assert method_spec(parse_method("hybrid:of=sharp")) == "hybrid:of=sharp:alpha=1:temperature=0.1"
-    assert method_spec(METHODS["sharp"]) == "sharp:alpha=1:temperature=0.1"
+    # An index has its own defaults of the last two, so these are always written.
+    zero = "sharp:alpha=1:temperature=0.1:feedback=0:words=0"
+    assert method_spec(METHODS["sharp"]) == zero

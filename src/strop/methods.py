@@ -254,6 +254,8 @@ def method_spec(method: Method) -> str:
     for key in ("alpha", "temperature", "n", "whiten", "feedback", "words"):
         value = getattr(method, key)
         shown = method.weighting == "softmax" and key in ("alpha", "temperature")
+        # The defaults of these two depend on the index.
+        shown |= base.name == "sharp" and method.bm25 == "no" and key in ("feedback", "words")
         if shown or value != getattr(base, key):
             parts.append(f"{key}={_number(value)}")
     if method.augmented != base.augmented:

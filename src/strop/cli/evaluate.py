@@ -114,7 +114,7 @@ def eval_(
         report_expansion(name, refined)
     if run_out is not None:
         for label, run in grid.runs():
-            safe = label.replace(":", "_").replace("=", "-")
+            safe = label.replace(":", "_").replace("=", "-").replace("/", "_")
             write_run(run_out / f"{report.dataset}.{safe}.trec", run, f"strop-{safe}")
     if grid.refined:
         return Answer(grid.to_json(per_query), partial(tables.print_grid, grid))

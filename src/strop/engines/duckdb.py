@@ -358,6 +358,8 @@ def _open(path: Path, read_only: bool, script: str = "") -> Any:
     quoted = str(path).replace("'", "''")
     mode = "READ_ONLY" if read_only else "READ_WRITE"
     connection.execute(f"ATTACH '{quoted}' AS copy ({mode}); USE copy;")
+    # The file may be somebody else's: a view in it must read no other file and no address.
+    connection.execute("SET enable_external_access=false; SET lock_configuration=true;")
     connection.execute(script) if script else None
     return connection
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from strop.engines.base import Address, EngineError
@@ -27,7 +28,7 @@ def read_source(url: str, source: str) -> Iterator[Document]:
     address = Address.read(url)
     if not address.scheme.startswith("postgres"):
         raise BadInput(f"--source needs a database of PostgreSQL, not {address.shown}")
-    statement = f"SELECT to_jsonb(one)::text FROM ({checked_source(source)}) AS one"
+    statement = f"SELECT to_jsonb(one)::text FROM ({checked_source(source)}\n) AS one"
     try:
         with psycopg.connect(address.server, connect_timeout=10) as connection:
             connection.read_only = True
@@ -43,7 +44,8 @@ def read_source(url: str, source: str) -> Iterator[Document]:
 def checked_source(source: str) -> str:
     """Return a query without its last semicolon; refuse what is no single SELECT."""
     query = source.strip().removesuffix(";").strip()
-    if query.partition(" ")[0].upper() not in ("SELECT", "WITH") or ";" in query:
+    # A second statement would end in a syntax error inside the brackets that surround the query.
+    if not query or query.split(None, 1)[0].upper() not in ("SELECT", "WITH"):
         raise BadInput(f"--source takes one SELECT, not {source!r:.80}")
     return query
 
@@ -67,12 +69,14 @@ def sync_source(index: Any, url: str, source: str, progress: Any = None) -> Any:
         for one in read_source(url, source):
             seen.add(one.id)
             yield one
+        if not seen:  # a wrong condition must not remove all documents and their queries
+            raise BadInput(f"--source selects no row, so nothing was changed: {source!r:.80}")
 
     changes = index.add(documents(), progress)
     gone = [id_ for id_ in index.ids() if id_ not in seen]
     if gone:
         index.remove(gone)
-    return changes
+    return replace(changes, removed=len(gone))
 
 
 def rows_of_source(postgres: Any, ids: Iterable[str]) -> dict[str, Document]:

@@ -59,7 +59,8 @@ def reranked(hits: Hits, queries: Sequence[str], model: str | Reranker, k: int) 
     rows: list[list[Hit]] = []
     for query, row in zip(queries, hits, strict=True):
         first = row[:RERANKED]
-        texts = [f"{hit.title}\n{hit.text}".strip() for hit in first]
+        read = [(hit.title, hit.chunk.text if hit.chunk else hit.text) for hit in first]
+        texts = [f"{title}\n{text}".strip() for title, text in read]
         scores = reranker([(query, text) for text in texts]) if first else []
         if len(scores) != len(first):
             raise BadInput(f"the reranker returned {len(scores)} scores for {len(first)} texts")

@@ -120,11 +120,10 @@ def _candidates(service: Service, asked: CandidatesRequest) -> dict[str, Any]:
     if default.weighting == "softmax":  # the browser has the formula, not these two
         sharp = replace(default, whiten=0.0, feedback=0.0)
     fields = ("id", "title", "text", "metadata", "chunk")
-    by_chunk: dict[str, Any] = {} if service.index is None else {"chunks": True}
     with service.steady():
         ranked = [
             collection.search(
-                asked.query, asked.k, method, where=asked.where, fields=fields, **by_chunk
+                asked.query, asked.k, method, where=asked.where, fields=fields, chunks=True
             )[0]
             for method in (default, METHODS["trad"], METHODS["bm25"])
         ]
