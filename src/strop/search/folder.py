@@ -58,16 +58,28 @@ class Folder:
         return replace(fetched, word_scores=word_scores)
 
     def best(
-        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
+        self,
+        query_vectors: Vectors,
+        query_texts: Sequence[str],
+        k: int,
+        method: Method,
+        compared: list[Ints] | None = None,
     ) -> tuple[Floats, Ints]:
         """Return the best k documents for each query: scores and places, (n, k).
 
-        ``query_vectors`` are as they are compared (``Layout.moved``).
+        ``query_vectors`` are as they are compared (``Layout.moved``). ``compared`` gets the places
+        of the documents that feedback compares: the scores of hits rest on their vectors too.
         """
         layout, k = self.layout, min(k, self.layout.size)
+
+        def documents(places: Ints) -> Vectors:
+            if compared is not None:
+                compared.append(places)
+            return layout.documents(places)
+
         if method.bm25 == "no":
             ranked = self._ranked(query_vectors, query_texts, k, method)
-            return with_feedback(ranked, layout.documents, method, k)
+            return with_feedback(ranked, documents, method, k)
         assert self.words is not None
         depth = max(k, DEPTH)
         by_words = self.words.rank(query_texts, depth)

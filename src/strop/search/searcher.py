@@ -226,11 +226,11 @@ class Searcher:
             selected = None if where is None else self._selections.of(view.snapshot, where)
             by_document = by_document and self.catalog.documents.are_chunked()
             layout = view.layout if selected is None else selected.layout(view.layout)
-            moved = layout.moved(query_vectors)
+            moved, compared = layout.moved(query_vectors), list[Ints]()
 
             def best(n: int) -> tuple[Floats, Ints]:
                 folder = self._folder(view, method, n, exact, selected)
-                scores, places = folder.best(moved, query_texts, n, method)
+                scores, places = folder.best(moved, query_texts, n, method, compared)
                 return scores, places if selected is None else selected.places[places]
 
             with np.errstate(over="ignore", invalid="ignore"):  # of damaged rows: verified below
@@ -240,21 +240,27 @@ class Searcher:
                     else best(k)
                 )
             if method.bm25 != "only" and not self.views.fixed:
-                self._verify(view, method, np.unique(places))
+                others = np.unique(np.concatenate([*compared, np.empty(0, np.int64)]))
+                others = others if selected is None else selected.places[others]
+                self._verify(view, method, np.unique(places), others)
             return read_hits(
                 self.catalog, self.views, view, method, moved, query_texts,
                 (scores, places), fields, by_document,
             )  # fmt: skip
 
-    def _verify(self, view: View, method: Method, places: Ints) -> None:
-        """Compare the rows behind the documents at ``places`` with their checksums."""
+    def _verify(self, view: View, method: Method, places: Ints, others: Ints) -> None:
+        """Compare the rows behind the documents at ``places`` with their checksums.
+
+        Of ``others`` only the documents' own rows are compared.
+        """
         known, names, snapshot = self.catalog.sets.all(), view.names, view.snapshot
         if method.augmented is not None:
             names = [*names, augmented_set(method.augmented)]
         spans = {DOCUMENTS: snapshot.documents}
         spans |= {known[name].set_id: snapshot.sets[name] for name in names}
         for set_id, of in spans.items():
-            rows = ranges(of.start[places], of.count[places])
+            wanted = np.union1d(places, others) if set_id == DOCUMENTS else places
+            rows = ranges(of.start[wanted], of.count[wanted])
             self.catalog.vectors.verify_rows(set_id, of.vectors, rows, of.known_sums)
 
     def warn_of_unknown(self, where: Filter | None) -> None:
