@@ -38,7 +38,13 @@ def test_a_source_is_one_select() -> None:
 
     for query in ("SELECT\n id, text FROM d;", "WITH\tx AS (SELECT 1) SELECT ';' AS id FROM x"):
         assert checked_source(query) == query.removesuffix(";")
-    for query in ("", "DROP TABLE d", ";"):
+    for query in (
+        "",
+        "DROP TABLE d",
+        ";",
+        "SELECT 1; DROP TABLE d",
+        "SELECT ';' AS a; DROP TABLE d",
+    ):
         with pytest.raises(BadInput, match="one SELECT"):
             checked_source(query)
 

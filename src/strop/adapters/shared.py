@@ -111,11 +111,11 @@ def raising(error: type[Exception], what: type[StropError] = StropError) -> Iter
 
 
 def in_thread(call: Callable[..., Any]) -> Any:
-    """Return the async form of a method: the same, in a thread."""
+    """Return the async form of a method, or of what a subclass has in its place, in a thread."""
 
     @wraps(call)
-    async def called(*args: Any, **kwargs: Any) -> Any:
-        return await asyncio.to_thread(call, *args, **kwargs)
+    async def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await asyncio.to_thread(getattr(self, call.__name__), *args, **kwargs)
 
     return called
 

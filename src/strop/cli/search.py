@@ -105,7 +105,8 @@ def search(
         for rank, hit in enumerate(hits, 1):
             row = {"rank": rank, **hit.to_dict()}
             if explain:
-                explained = index.explain(text, hit.id, chosen, vectors=query_vectors)
+                ranked = hit.chunk.id if hit.chunk else hit.id
+                explained = index.explain(text, ranked, chosen, vectors=query_vectors)
                 feedback = hit.score - explained.score  # it is of the whole ranking, not of one hit
                 row["explanation"] = {**asdict(explained), "feedback": feedback}
             rows.append(row)

@@ -8,6 +8,7 @@ makes a view of the query, and readers read that view.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from strop.errors import BadInput, MissingExtra
 from strop.types import Document
 
 _AT_ONCE = 1000
+_QUOTED = re.compile(r"'(?:[^']|'')*'" + r'|"(?:[^"]|"")*"')
 
 
 def read_source(url: str, source: str) -> Iterator[Document]:
@@ -44,8 +46,8 @@ def read_source(url: str, source: str) -> Iterator[Document]:
 def checked_source(source: str) -> str:
     """Return a query without its last semicolon; refuse what is no single SELECT."""
     query = source.strip().removesuffix(";").strip()
-    # A second statement would end in a syntax error inside the brackets that surround the query.
-    if not query or query.split(None, 1)[0].upper() not in ("SELECT", "WITH"):
+    first = query.split(None, 1)[0].upper() if query else ""
+    if first not in ("SELECT", "WITH") or ";" in _QUOTED.sub("", query):
         raise BadInput(f"--source takes one SELECT, not {source!r:.80}")
     return query
 

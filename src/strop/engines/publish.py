@@ -100,6 +100,8 @@ class _Publisher:
 
         known = None if about is None else about.get("source")
         self._source: str | None = source or known
+        # What the copy names is not run: somebody else may have written it. Its view is there.
+        self._new_source = source if source != known else None
         if self._source and not hasattr(engine, "use_source"):
             raise BadInput(f"--source needs PostgreSQL, not {engine.address.shown}")
         if self._source and self._documents.are_chunked():
@@ -115,8 +117,8 @@ class _Publisher:
     def run(self, dry_run: bool, progress: Progress | None) -> Publication:
         """Write what differs; return what that was."""
         candidates, gone, compared = self._differing()
-        if self._source and not dry_run:
-            self._engine.use_source(self._source)  # type: ignore[attr-defined]
+        if self._new_source and not dry_run:
+            self._engine.use_source(self._new_source)  # type: ignore[attr-defined]
         counts = {"new": 0, "changed": 0, "unchanged": 0}
         done = 0
         for at in range(0, len(candidates), BATCH):
