@@ -26,13 +26,15 @@ class Recorder:
         self.open = threading.Event()
         self.open.set()
 
-    def __call__(self, queries: list[str], k: int, method: Any = None, **_: Any) -> Hits:
+    def __call__(
+        self, queries: list[str], k: int, method: Any = None, **_: Any
+    ) -> tuple[str, Hits]:
         self.open.wait(30)
         self.calls.append((queries, k, method))
         if "bad" in queries:
             raise BadInput("bad is refused")
         ids = np.array([[f"{query}/{k}/{method}"] for query in queries], object)
-        return Hits(ids, np.ones(ids.shape, np.float32))
+        return str(method), Hits(ids, np.ones(ids.shape, np.float32))
 
 
 def _batcher(search: Recorder, waiting: int = 1000) -> Batcher:
@@ -66,7 +68,8 @@ def test_every_request_gets_the_answers_to_its_own_queries(
         if "bad" in queries:
             assert isinstance(answer, BadInput)
         else:
-            assert [row[0].id for row in answer] == [f"{one}/{k}/{method}" for one in queries]
+            assert answer.method == str(method)
+            assert [row[0].id for row in answer.hits] == [f"{one}/{k}/{method}" for one in queries]
     for queries, _, _ in search.calls:
         assert len(queries) <= max(MOST, *(len(of) for of, _, _ in requests))
 
@@ -109,7 +112,7 @@ def test_more_than_can_wait_are_refused_and_those_given_up_are_not_searched() ->
         await asyncio.sleep(0)
         search.open.set()
         await asyncio.gather(*running)
-        assert (await ask(batcher, ["x"] * 10))[0][0].id == "x/1/None"
+        assert (await ask(batcher, ["x"] * 10)).hits[0][0].id == "x/1/None"
         batcher.close()
 
     asyncio.run(run())

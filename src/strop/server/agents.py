@@ -104,8 +104,8 @@ def agent_server(service: Service) -> MCPServer[Any]:
 
     async def found(query: str, k: int, where: Any, method: str | None) -> list[Hit]:
         options = Options.of(k, method, where)
-        (hits,) = await _told(service, lambda: service.search([query], options))
-        return hits
+        answer = await _told(service, lambda: service.search([query], options))
+        return answer.hits[0]
 
     @server.tool(annotations=_READS)
     async def search(

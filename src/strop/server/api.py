@@ -23,18 +23,17 @@ from strop.types import HIT_FIELDS, Dataset, Document, Hit
 async def search(service: Service, _: Request, asked: models.SearchRequest) -> dict[str, Any]:
     """Rank the documents for one query or several."""
     fields = tuple(asked.fields) if asked.fields is not None else HIT_FIELDS
-    chosen = await service.read(service.collection.method, asked.method)
     options = Options.of(
         asked.k, asked.method, asked.where, fields=_needed(fields), exact=asked.exact
     )
     found = await service.search(asked.texts, options)
-    rows = [[hit.to_dict(fields) for hit in hits] for hits in found]
+    rows = [[hit.to_dict(fields) for hit in hits] for hits in found.hits]
     if asked.explain:
-        for query, hits, values in zip(asked.texts, found, rows, strict=True):
+        for query, hits, values in zip(asked.texts, found.hits, rows, strict=True):
             reasons = await _explained(service, query, hits, asked.method)
             for value, why in zip(values, reasons, strict=True):
                 value["explanation"] = why
-    return {"method": method_spec(chosen), "hits": rows if asked.query is None else rows[0]}
+    return {"method": found.method, "hits": rows if asked.query is None else rows[0]}
 
 
 def _needed(fields: Sequence[str]) -> tuple[str, ...]:

@@ -16,12 +16,10 @@ from typing import Any
 from strop.server.errors import Refused
 from strop.types import HIT_FIELDS, Hit, Hits
 
-MOST = 64
+MOST = 32
 """Queries in a batch; a larger request is searched alone."""
-_SEARCHES = 2
-"""Searches at the same time: the next one is read and embedded while one is scored."""
-
-Search = Callable[..., Hits]
+Search = Callable[..., tuple[str, Hits]]
+"""Searches, and says by which method with which settings."""
 Observe = Callable[[str, float], None]
 
 
@@ -41,20 +39,33 @@ class Options:
         return cls(k, method, None if where is None else json.dumps(where), **more)
 
 
+@dataclass(frozen=True)
+class Found:
+    """The hits of each query, and the method that found them."""
+
+    method: str
+    hits: list[list[Hit]]
+
+
 @dataclass
 class _Job:
     queries: Sequence[str]
-    done: asyncio.Future[list[list[Hit]]]
+    done: asyncio.Future[Found]
     since: float = field(default_factory=time.perf_counter)
 
 
 class Batcher:
     """Collects queries and searches them in batches, in threads of its own."""
 
-    def __init__(self, search: Search, waiting: int, observe: Observe) -> None:
-        """``waiting`` queries at most wait; ``observe`` gets a stage's name and its seconds."""
+    def __init__(self, search: Search, waiting: int, observe: Observe, threads: int = 1) -> None:
+        """``waiting`` queries at most wait; ``observe`` gets a stage's name and its seconds.
+
+        Searches that only compute are best done one after another: Python runs one thread at a
+        time, and two that take turns slow each other down (by a quarter, benchmarks/serve.py).
+        """
         self._search, self._limit, self._observe = search, waiting, observe
-        self._threads = ThreadPoolExecutor(_SEARCHES, thread_name_prefix="strop-search")
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="strop-search")
+        self._most_running = threads
         self._jobs: dict[Options, list[_Job]] = {}
         self._waiting = self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -63,14 +74,14 @@ class Batcher:
         """Wait for the searches under way."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    async def search(self, queries: Sequence[str], options: Options) -> list[list[Hit]]:
+    async def search(self, queries: Sequence[str], options: Options) -> Found:
         """Return the hits of each query."""
         if self._waiting + len(queries) > self._limit:
             raise Refused(429, f"{self._waiting} queries wait already: try again in a second")
         job = _Job(queries, asyncio.get_running_loop().create_future())
         self._jobs.setdefault(options, []).append(job)
         self._waiting += len(queries)
-        if self._running < _SEARCHES:
+        if self._running < self._most_running:
             self._running += 1
             task = asyncio.create_task(self._drain())
             self._tasks.add(task)
@@ -114,15 +125,15 @@ class Batcher:
                 return options, taken
         return None
 
-    def _run(self, texts: Sequence[str], options: Options) -> list[list[Hit]] | Exception:
+    def _run(self, texts: Sequence[str], options: Options) -> Found | Exception:
         began = time.perf_counter()
         try:
             where = None if options.where is None else json.loads(options.where)
-            hits = self._search(
+            method, hits = self._search(
                 list(texts), options.k, options.method,
                 where=where, fields=options.fields, exact=options.exact,
             )  # fmt: skip
-            return list(hits)
+            return Found(method, list(hits))
         except Exception as error:  # is raised where the request waits
             return error
         finally:
@@ -130,7 +141,7 @@ class Batcher:
             self._observe("batch", len(texts))
 
 
-def _settle(jobs: Sequence[_Job], results: list[list[Hit]] | Exception) -> None:
+def _settle(jobs: Sequence[_Job], results: Found | Exception) -> None:
     at = 0
     for job in jobs:
         if job.done.done():
@@ -138,5 +149,6 @@ def _settle(jobs: Sequence[_Job], results: list[list[Hit]] | Exception) -> None:
         elif isinstance(results, Exception):
             job.done.set_exception(results)
         else:
-            job.done.set_result(results[at : at + len(job.queries)])
+            hits = results.hits[at : at + len(job.queries)]
+            job.done.set_result(Found(results.method, hits))
         at += len(job.queries)

@@ -74,7 +74,7 @@ async def store_search(
     where = None if asked.filters is None else read_store_filter(asked.filters)
     found = await service.search(queries, Options.of(asked.max_num_results, where=where))
     best: dict[str, Hit] = {}
-    for hit in (hit for hits in found for hit in hits):
+    for hit in (hit for hits in found.hits for hit in hits):
         if hit.id not in best or hit.score > best[hit.id].score:
             best[hit.id] = hit
     ranked = sorted(best.values(), key=lambda hit: -hit.score)[: asked.max_num_results]
@@ -147,8 +147,8 @@ async def _scores_of_ids(
         len(ids), asked.method, {"$id": {"$in": sorted(set(ids))}},
         fields=("id", "score", "text"), exact=True,
     )  # fmt: skip
-    (hits,) = await service.search([asked.query], options)
-    found = {hit.id: hit for hit in hits}
+    answer = await service.search([asked.query], options)
+    found = {hit.id: hit for hit in answer.hits[0]}
     if unknown := [id_ for id_ in ids if id_ not in found]:
         raise Refused(404, f"{service.name} has no document {unknown[0]!r} with a vector")
     return [found[id_].score for id_ in ids], [found[id_].text for id_ in ids]

@@ -13,15 +13,18 @@ from typing import Any, TypeVar
 
 from strop.errors import BadInput, IndexBusy
 from strop.index import Index
-from strop.server.batching import Batcher, Options
+from strop.methods import method_spec
+from strop.server.batching import Batcher, Found, Options
 from strop.server.errors import Refused
 from strop.server.metrics import Metrics
 from strop.server.settings import Limits
 from strop.storage.references import Reference
-from strop.types import Collection, Hit
+from strop.types import Collection, Hits
 
 T = TypeVar("T")
 _READERS = 8
+_ENGINE_SEARCHES = 2
+"""Searches of a published copy at the same time."""
 _BUSY = 0.05
 """Seconds between attempts to write while another process does."""
 
@@ -34,7 +37,9 @@ class Service:
         self.limits = limits or Limits()
         self.metrics = Metrics()
         self.ready = False
-        self.batches = Batcher(collection.search, self.limits.waiting, self.metrics.observe)
+        # A search of a published copy waits for its engine most of the time.
+        threads = 1 if isinstance(collection, Index) else _ENGINE_SEARCHES
+        self.batches = Batcher(self._search, self.limits.waiting, self.metrics.observe, threads)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="strop-read")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="strop-write")
         self._slow = asyncio.Semaphore(1)
@@ -65,9 +70,15 @@ class Service:
 
     # -- work in threads ----------------------------------------------------------------------
 
-    async def search(self, queries: Sequence[str], options: Options) -> list[list[Hit]]:
+    async def search(self, queries: Sequence[str], options: Options) -> Found:
         """Search together with what others ask at the same time."""
         return await asyncio.wait_for(self.batches.search(queries, options), self.limits.seconds)
+
+    def _search(
+        self, queries: list[str], k: int, method: str | None, **options: Any
+    ) -> tuple[str, Hits]:
+        chosen = self.collection.method(method)
+        return method_spec(chosen), self.collection.search(queries, k, chosen, **options)
 
     async def read(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
         """Call something that reads the collection."""
