@@ -178,7 +178,7 @@ MAY_HAVE_SQL = {
     "storage",
     "engines",
     "common/cache.py",
-}  # the second is a cache file of its own, no index
+}  # the last is a cache file of its own, no index
 SQL = re.compile(
     r"\b(SELECT\s.*\sFROM|INSERT\s+(OR\s+\w+\s+)?INTO|DELETE\s+FROM|UPDATE\s+\w+\s+SET"
     r"|(CREATE|ALTER|DROP)\s+(TEMP\s+)?(TABLE|INDEX)|PRAGMA\s)"

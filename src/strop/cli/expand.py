@@ -37,16 +37,14 @@ def expansion_options(several: bool) -> Callable[[F], F]:
         split_option("--expand", help=f"Have a language model refine the queries. {which}."),
         click.option(
             "--task",
-            help="What queries and documents are: web, science, scifact, nfcorpus, fiqa,"
+            help="With --expand, the kind of collection: web, science, scifact, nfcorpus, fiqa,"
             " trec-covid, scidocs, arguana, bright, miracl.  [web]",
         ),
         named_values(
             "--expand-option",
             "settings",
-            "A setting of --expand: samples (passages to write: hyde, rede-rf 8, lamer 5),"
-            " max_tokens (per passage: hyde, rede-rf 512, query2doc, lamer 128), temperature (0.7;"
-            " query2doc, lamer 1; null leaves it to the model), candidates (documents of the first"
-            " pass: lamer 10, rede-rf 20), first_pass (the method that finds them: trad)",
+            "A setting of --expand: samples, max_tokens, temperature, candidates, first_pass; see"
+            " docs/query-expansion.md",
         ),
         PROFILE,
         MODEL,

@@ -146,7 +146,7 @@ class _Folder(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 INDEX = click.argument("path", metavar="INDEX", type=_Folder())
-INDEX_OR_URL = click.argument("path", metavar="INDEX", type=_Folder(urls=True))
+INDEX_OR_URL = click.argument("path", metavar="INDEX_OR_URL", type=_Folder(urls=True))
 WAIT = click.option(
     "--wait",
     type=click.FloatRange(0),
@@ -154,7 +154,7 @@ WAIT = click.option(
     metavar="SECONDS",
     expose_value=False,
     callback=lambda context, _, value: context.meta.update(wait=value),
-    help="How long to wait for another process that writes to INDEX.",
+    help="How long to wait for another process that writes to the same index.",
 )
 WRITTEN_INDEX = together(INDEX, WAIT)
 
@@ -171,7 +171,7 @@ CORPUS = together(
     click.option(
         "--format",
         type=click.Choice(["beir", "jsonl", "csv", "tsv", "parquet", "text"]),
-        help="Corpus format, if not clear from the extension.",
+        help="Corpus format, if not clear from the extension; text: a document per line.",
     ),
     click.option("--id-field", help="Name of the id field.  [_id, id]"),
     click.option("--text-field", help="Name of the text field.  [text]"),
@@ -214,7 +214,7 @@ SCORING = together(
         " their mean.  [sharp 0.1, simsharp and consharp 1]",
     ),
     SETS,
-    click.option("--n", type=int, help="Use the first N queries per document and set."),
+    click.option("--n", type=int, help="Use the first N queries per document and set.  [all]"),
     click.option(
         "--words",
         type=float,

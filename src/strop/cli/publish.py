@@ -20,7 +20,8 @@ from strop.common.text import counted
     click.option(
         "--source",
         metavar="SELECT",
-        help="Texts and metadata stay in a table of this PostgreSQL: SELECT id, title, body, ...",
+        help="Query that returns id, text or body, maybe title and metadata, from a table of this"
+        " PostgreSQL: the texts stay there and are not copied.",
     ),
     click.option("--sync", is_flag=True, help="First bring INDEX up to date with --source."),
 )
@@ -28,13 +29,13 @@ def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool)
     """Bring the copy of INDEX at URL up to date, so that searches need no folder.
 
     \b
-    postgresql://user@host/database?table=NAME   PostgreSQL with pgvector
-    qdrant://host:6333/collection                Qdrant (qdrant+https:// with TLS)
-    lancedb:///folder                            LanceDB
-    duckdb:///file.duckdb                        DuckDB
+    postgresql://user@host/database?table=NAME   extra postgres; needs pgvector
+    qdrant://host:6333/collection                extra qdrant (qdrant+https://)
+    lancedb:///folder                            extra lancedb
+    duckdb:///file.duckdb                        extra duckdb
 
     Only what changed since the last time is written; a stopped run continues. Other verbs take the
-    URL in place of INDEX: search, eval, info, check, show. See docs/engines.md.
+    URL in place of INDEX: search, eval, info, check, show, serve, mcp. See docs/engines.md.
     """
     if sync and (source is None or dry_run):
         raise click.UsageError("--sync needs --source, and writes: not with --dry-run")

@@ -15,6 +15,7 @@ from strop.cli.options import COUNT, INDEX_OR_URL, SCORING, Answer, verb
 from strop.cli.progress import progress_bars
 from strop.errors import BadInput
 from strop.filters import read_condition, read_filter
+from strop.methods import METHODS
 from strop.types import HIT_FIELDS
 
 
@@ -29,7 +30,10 @@ def _fields(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> l
     INDEX_OR_URL,
     click.argument("text"),
     click.option("-k", default=10, type=COUNT, help="Number of hits."),
-    click.option("--method", help="A method of `strop eval`.  [sharp]"),
+    click.option(
+        "--method",
+        help=f"One of {', '.join(METHODS)}; with settings: sharp:alpha=2.  [sharp]",
+    ),
     SCORING,
     click.option("--explain", is_flag=True, help="Show which stored queries moved each document."),
     click.option("--exact", is_flag=True, help="Score every document, also in a large index."),

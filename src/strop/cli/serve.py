@@ -57,8 +57,9 @@ def serve(
     """
     with _with_extra("strop serve"):
         from strop.server.run import serve as run
-        from strop.server.settings import Settings
+        from strop.server.settings import Settings, read_keys
     settings = Settings(collection, host, port, hosts, origins)
+    read_keys(settings)  # a mistake is told before an address is
     shown = f"[{host}]" if ":" in host else host
     if port:  # else the log says which one it took
         say(f"http://{shown}:{port}/ (page), /docs (API), /mcp (agents). Stop with Ctrl-C.")

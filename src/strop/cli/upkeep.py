@@ -149,9 +149,10 @@ def sets(path: Path, drop: str | None, rename: tuple[str, str] | None) -> Answer
 
 @verb(INDEX_OR_URL)
 def trust(path: Path | str) -> Answer:
-    """Use the embedder that INDEX names, also code, folders and addresses of its maker.
+    """Allow an index to load the embedder it names, even if that runs code of its maker.
 
-    Only for an index whose maker you trust. This is remembered in your own configuration folder.
+    It may then also call addresses and read folders that its maker chose. Only for an index whose
+    maker you trust. This is remembered in your own configuration folder.
     """
     with open_readable(path) as index:
         covered = index.trust()

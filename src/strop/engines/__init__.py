@@ -1,8 +1,9 @@
-"""Published copies of an index in databases: PostgreSQL, Qdrant, LanceDB, DuckDB; one file each.
+"""Published copies of an index in databases: PostgreSQL, Qdrant, LanceDB, DuckDB.
 
 The folder is the truth. ``publish`` brings a copy up to date, and ``Published`` searches it
-without the folder: the engine proposes and fetches, ``search.scoring`` scores. An engine knows
-nothing of methods, words or embedders.
+without the folder: the engine proposes and fetches, ``search.scoring`` scores. A new engine is one
+more file that implements ``Engine`` (base.py), and its scheme in ``ENGINES``. It knows nothing of
+methods, words or embedders.
 """
 
 from __future__ import annotations
