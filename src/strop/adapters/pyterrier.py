@@ -124,7 +124,7 @@ class StropRetriever(pt.Transformer):
         places = np.repeat(np.arange(len(lengths)), lengths)
         data = {name: of[places] for name, of in given.items() if name not in columns}
         data |= {name: np.array(values, _dtype(name)) for name, values in columns.items()}
-        return pd.DataFrame(data)
+        return pd.DataFrame(data, copy=False)
 
     def _search(self, queries: list[str]) -> Iterable[list[Hit]]:
         if not queries:
