@@ -198,7 +198,7 @@ def words_searches(index: Index, asked: Vectors, clock: Clock, when: str) -> dic
 
     clock(f"first words_search{when}", partial(search, 0))
     took = [_timed(partial(search, at)) for at in range(len(asked))]
-    common = [len({*search(at)} & {*search(at, True)}) / 10 for at in range(9)]
+    common = [len({*search(at)} & {*search(at, True)}) / 10 for at in range(len(asked))]
     print(
         f"  words_search{when}: {np.median(took):.4f} s, overlap {np.mean(common):.3f}", flush=True
     )

@@ -573,7 +573,7 @@ def test_readers_in_threads_see_only_whole_changes(
 
     def enough() -> bool:
         ended = any(one.done() for one in looking)  # by an error, which result() tells
-        return ended or all(watcher.searches > 40 for watcher in watchers)
+        return ended or all(watcher.searches > 20 for watcher in watchers)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)

@@ -189,7 +189,7 @@ def best_with_words(
             places[at] = largest(total, k)
             best[at] = total[places[at]]
         return best, places
-    depth = first_depth(k) if approximate is None else max(_APPROXIMATE_DEPTH, 2 * k)
+    depth = first_depth(k) if approximate is None else max(_APPROXIMATE_DEPTH, 2 * sure, 3 * k // 2)
     left, depth = np.arange(len(queries) if k else 0), min(size, depth)
     while len(left):
         scores, ranked = (approximate or layout.scan)(query_vectors[left], method, depth)
