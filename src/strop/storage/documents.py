@@ -146,7 +146,8 @@ class Documents:
             numbers = self.chunks.numbers_of(id_)
             if numbers:
                 whole = self.chunks.rows(numbers[:1])[numbers[0]].whole
-                return self.chunks.documents([whole])[whole]
+                with sensible(self._database.path, "chunks"):
+                    return self.chunks.documents([whole])[whole]
             return self.get(self.number_of(id_))
 
     def total(self) -> int:

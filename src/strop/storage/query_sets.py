@@ -81,7 +81,9 @@ class QuerySets:
         with sensible(self._database.path, "query sets"):
             sets = {name: QuerySet(id_, name, json.loads(text)) for id_, name, text in rows}
             for name, set_ in sets.items():
-                if not isinstance(name, str) or set_.settings["source"] not in SOURCES:
+                about = set_.settings
+                known = about["source"] in SOURCES and about["kind"] in ("query", "document")
+                if not (known and isinstance(name, str) and (not set_.augmented or about["of"])):
                     raise ValueError(f"{name!r:.40} with {set_.settings!r:.80}")
                 set_.negative  # noqa: B018 (its settings must be there)
         return sets

@@ -70,7 +70,8 @@ class References:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that the stored lists and references were made with."""
-        return dict(self._settings.get("references") or {})
+        with sensible(self._database.path, "settings of references"):
+            return dict(self._settings.get("references") or {})
 
     def begin(self, settings: dict[str, Any], *, lists: bool, selections: bool) -> None:
         """Store other settings; keep the neighbour ``lists`` and ``selections`` on request."""
