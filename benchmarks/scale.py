@@ -9,7 +9,8 @@ Everything else is timed as a user meets it: ``Index.add`` and ``Index.import_qu
 commit on disk. ``open`` is a new process (after its imports) that opens the index and explains one
 document, for which it must know where all vectors stand but need not read them; ``open_cpu`` is the
 processor's share of that. Each size runs in a process of its own; the page cache is as warm as
-memory allows, as it is for an index in use. A search is the median of 9 (exact, plain) or 25. A
+memory allows, as it is for an index in use. A search is the median of 9 (exact, plain) or 25
+queries, each asked once before. Changes are the mean of three. A
 words_search is ``sharp:words=1`` with six words; its overlap is that of its best ten with the exact
 ones. With --engines, the same words are also given to other word engines (see words.py), which are
 asked the same six words; ``words_ratio`` is a words_search over the sum of a sharpened_search, for
@@ -29,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -45,6 +46,7 @@ _WORDS = 45  # of a text
 _MARKS = str.maketrans("0123456789", "!$%()*/:;<")
 _DIGITS = str.maketrans("!$%()*/:;<", "0123456789")
 _POOL = 4093, 4099  # primes: their sums repeat after 16 million texts
+TURNS = 3  # changes of each kind
 
 
 @cache
@@ -149,8 +151,9 @@ def run(
     searched: dict[str, Any] = {}
     for name, times, exact in (("sharpened_search", 25, False), ("exact_search", 9, True)):
         clock(f"first {name}", lambda exact=exact: index.search(asked[:1], exact=exact))
-        took = [_timed(partial(index.search, one[None], exact=exact)) for one in asked[:times]]
-        searched[name] = float(np.median(took))
+        searched[name] = median(
+            [partial(index.search, one[None], exact=exact) for one in asked[:times]]
+        )
         print(f"  {name}: {searched[name]:.4f} s", flush=True)
     searched |= words_searches(index, asked, clock, "")
     if engines:
@@ -158,15 +161,18 @@ def run(
         searched["engines"] = engine_searches(engines, n, queries, path.parent, texts)
         parts = searched["sharpened_search"] + min(searched["engines"].values())
         searched["words_ratio"] = searched["words_search"] / parts
-    more = range(n, n + changed)
-    clock("add", lambda: index.add(document(at, 1, queries) for at in more))
-    clock("add", lambda: index.import_queries(lists(more, queries), "simple"))
-    clock("plain search after", lambda: index.search(asked[:1], method="trad"))
-    apart = range(0, n, max(1, n // changed))[:changed]
-    clock("update", lambda: index.add(document(at, 2, queries) for at in apart))
-    gone = [f"document-{at + 1}" for at in apart]
-    clock("remove", lambda: index.remove(gone))
-    assert not set(index.search(asked, k=100).ids.ravel()) & set(gone)
+    for turn in range(TURNS):  # words are put together now and then, which falls on some changes
+        more = range(n + turn * changed, n + (turn + 1) * changed)
+        clock("add", lambda more=more: index.add(document(at, 1, queries) for at in more))
+        clock("add", lambda more=more: index.import_queries(lists(more, queries), "simple"))
+        clock("plain search after", lambda: index.search(asked[:1], method="trad"))
+        apart = range(2 * turn, n, max(2 * TURNS, n // changed))[:changed]
+        clock("update", lambda of=apart: index.add(document(at, 2, queries) for at in of))
+        gone = [f"document-{at + 1}" for at in apart]
+        clock("remove", lambda gone=gone: index.remove(gone))
+        assert not set(index.search(asked, k=100).ids.ravel()) & set(gone)
+    for name in ("add", "update", "remove", "plain search after"):
+        clock.times[name] /= TURNS
     clock("sharpened_search after", lambda: index.search(asked[:1]))
     clock("exact_search after", lambda: index.search(asked[:1], exact=True))
     searched |= words_searches(index, asked, clock, "_after")
@@ -197,13 +203,11 @@ def words_searches(index: Index, asked: Vectors, clock: Clock, when: str) -> dic
         return list(hits.ids[0])
 
     clock(f"first words_search{when}", partial(search, 0))
-    took = [_timed(partial(search, at)) for at in range(len(asked))]
+    took = median([partial(search, at) for at in range(len(asked))])
     common = [len({*search(at)} & {*search(at, True)}) / 10 for at in range(len(asked))]
-    print(
-        f"  words_search{when}: {np.median(took):.4f} s, overlap {np.mean(common):.3f}", flush=True
-    )
+    print(f"  words_search{when}: {took:.4f} s, overlap {np.mean(common):.3f}", flush=True)
     return {
-        f"words_search{when}": float(np.median(took)),
+        f"words_search{when}": took,
         f"words_overlap{when}": float(np.mean(common)),
     }
 
@@ -225,15 +229,18 @@ def engine_searches(
             engine = ENGINES[name](Path(place))
             engine.write(terms())
             engine.open()
-            engine.search(texts[0].split(), 10)
-            took = [_timed(partial(engine.search, text.split(), 10)) for text in texts]
-        medians[name] = float(np.median(took))
+            medians[name] = median([partial(engine.search, text.split(), 10) for text in texts])
         print(f"  {name}: {medians[name]:.4f} s", flush=True)
     return medians
 
 
 def _no_problems(problems: list[str]) -> None:
     assert not problems, problems
+
+
+def median(steps: Sequence[Any]) -> float:
+    """Return the median seconds of steps that were all done once before."""
+    return float(np.median([[_timed(step) for step in steps] for _ in range(2)][1]))
 
 
 def _timed(step: Any) -> float:
