@@ -30,7 +30,8 @@ from strop.words.tokenizer import VERSION, Tokenizer
 
 ROWS = 150
 """The least nearest rows whose documents are scored: they hold 0.999 of the exact best ten."""
-ROWS_PER_HIT = 15
+ROWS_PER_HIT, _ROWS_PER_OTHER = 15, 8
+"""Rows for each document that must be right, and for each other one that feedback compares."""
 SCANNED = 500
 """Up to so many documents are all scored: fetching them is as fast as asking which."""
 AT_ONCE = 1000
@@ -120,6 +121,8 @@ class Part:
         self.ids: dict[int, str] = {}
         """Of the records that were read."""
         self._word_scores: dict[str, QueryWordScores] = {}
+        self.sure: int | None = None
+        """How many of the best must be right; None for all that are wanted."""
 
     def ids_of(self, places: Ints) -> list[str]:
         """Return the ids at some places."""
@@ -155,13 +158,14 @@ class Part:
         self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
     ) -> list[Ints]:
         """Return for each query the places of documents that can be among its best k."""
-        rows = max(ROWS, ROWS_PER_HIT * k)
+        sure = min(k, self.sure or k)
+        rows = max(ROWS, ROWS_PER_HIT * sure, _ROWS_PER_OTHER * k)
         if method.whiten:  # the rows of the engine are not whitened
             query_vectors = self._copy.whitening().before(query_vectors)
             rows *= _WHITENED
         by_words = [np.empty(0, np.int64)] * len(query_vectors)
         if method.words and query_texts:
-            most = 2 * first_depth(k)
+            most = 2 * max(first_depth(sure), k)
             by_words = [self._scores_of(text, method).best(most) for text in query_texts]
         return self._nearest(query_vectors, rows, k, method, by_words)
 
@@ -194,9 +198,8 @@ class Part:
     def fetch(self, places: Ints, query_texts: Sequence[str], method: Method) -> Fetched:
         """Return what scoring these documents needs."""
         numbers = self.numbers[places]
-        parts = self._parts(numbers)
+        own, parts = self.documents(places, method), self._parts(numbers)
         ids = [int(self._copy.sets[name]["id"]) for name in self.names(method)]
-        own = np.concatenate([parts[number][0] for number in numbers.tolist()] or [_none(self.dim)])
         lists = [
             [parts[number][id_][: method.n] for id_ in ids if id_ in parts[number]]
             for number in numbers.tolist()
@@ -205,12 +208,19 @@ class Part:
         counts = np.array([sum(map(len, of)) for of in lists], np.int64)
         queries = _floats(rows, self.dim)
         if method.whiten:
-            own, queries = (self._copy.whitening().apply(part) for part in (own, queries))
+            queries = self._copy.whitening().apply(queries)
         fetched = Fetched(own, queries, counts)
         if not query_texts or not method.words:
             return fetched
         word_scores = np.array([self._scores_of(text, method).at(places) for text in query_texts])
         return replace(fetched, word_scores=word_scores)
+
+    def documents(self, places: Ints, method: Method) -> Vectors:
+        """Return the documents' own vectors."""
+        numbers = self.numbers[places]
+        parts = self._parts(numbers)
+        own = np.concatenate([parts[number][0] for number in numbers.tolist()] or [_none(self.dim)])
+        return self._copy.whitening().apply(own) if method.whiten else own
 
     def _parts(self, numbers: Ints) -> dict[int, dict[int, Rows]]:
         """Return the vectors of documents by set; those of the last searches are remembered."""
@@ -253,9 +263,9 @@ def rank(
     if method.bm25 == "only":
         return part.words(method).rank(texts, k)
     if method.bm25 == "no":
-        first = ranked_first(k, method, len(part.numbers))
+        first, part.sure = ranked_first(k, method, len(part.numbers)), k
         ranked = _ranked(part, moved, texts, first, method)
-        return with_feedback(ranked, partial(_documents, part, method), method, k)
+        return with_feedback(ranked, partial(part.documents, method=method), method, k)
     depth = min(max(k, DEPTH), len(part.numbers))
     by_words = part.words(method).rank(texts, depth)
     dense = _ranked(part, moved, (), depth, method)
@@ -272,10 +282,6 @@ def _ranked(
     scores, places = (np.array([one[at] for one in found]) for at in (0, 1))
     shape = (len(query_vectors), k)
     return scores.astype(np.float32).reshape(shape), places.astype(np.int64).reshape(shape)
-
-
-def _documents(part: Part, method: Method, places: Ints) -> Vectors:
-    return part.fetch(places, (), method).documents
 
 
 def move(copy: Copy, query_vectors: Vectors, method: Method) -> Vectors:
