@@ -9,11 +9,12 @@ Everything else is timed as a user meets it: ``Index.add`` and ``Index.import_qu
 commit on disk. ``open`` is a new process (after its imports) that opens the index and explains one
 document, for which it must know where all vectors stand but need not read them; ``open_cpu`` is the
 processor's share of that. Each size runs in a process of its own; the page cache is as warm as
-memory allows, as it is for an index in use. A search is the median of 9 (exact, plain) or 25
-queries, each asked once before. Changes are the mean of three. A
-words_search is ``sharp:words=1`` with six words; its overlap is that of its best ten with the exact
-ones. With --engines, the same words are also given to other word engines (see words.py), which are
-asked the same six words; ``words_ratio`` is a words_search over the sum of a sharpened_search, for
+memory allows, as it is for an index in use. A search is the median of 9 (exact) or 25 queries,
+each asked once before; a plain search is one query asked often. Changes are the mean of three; what
+comes after them (compact, waste) has seen all three. A words_search is ``sharp:words=1`` with six
+words; its overlap is that of its best ten with the exact ones. With --engines, the same words are
+also given to other word engines (see words.py), which are asked the same six words;
+``words_ratio`` is a words_search over the sum of a sharpened_search, for
 the same vectors, and a query of the fastest engine. Peak memory counts mapped pages of vector
 files, which the system may drop. Per-document figures should grow at most 1.3-fold from one size to
 ten times that; the time for changing a fixed number of documents should not grow with the index.

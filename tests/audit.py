@@ -22,8 +22,8 @@ COPYLEFT = re.compile(r"GPL|MPL|Mozilla|EUPL|CDDL|Proprietary", re.IGNORECASE)
 # Of these the core brings certifi and tqdm; psycopg is the driver of the extra `postgres`. atheris
 # (Apache-2.0), which `make fuzz` installs, declares none.
 ALLOWED = {
-    "atheris", "certifi", "hypothesis", "orjson", "pathspec", "psycopg", "psycopg-binary", "psycopg-pool",
-    "pyterrier", "tqdm",
+    "atheris", "certifi", "hypothesis", "orjson", "pathspec", "psycopg", "psycopg-binary",
+    "psycopg-pool", "pyterrier", "tqdm",
 }  # fmt: skip
 
 

@@ -3,12 +3,52 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers import fakes
 
 import strop
+from strop.engines.duckdb import DuckDB
+
+
+def test_feedback_of_documents_that_an_engine_proposes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More documents are ranked than hits are wanted, and not all are fetched."""
+    pytest.importorskip("duckdb")
+    monkeypatch.setattr("strop.engines.copies.SCANNED", 0)
+    url = f"duckdb://{tmp_path / 'copy.duckdb'}"
+    draw = np.random.default_rng(0)
+    with fakes.create(tmp_path / "index") as index:
+        index.sharpen("sentences")
+        index.add(
+            {"id": f"d{at}", "text": f"{_text(draw)}. {_text(draw)}. {_text(draw)}."}
+            for at in range(900)
+        )
+        index.publish(url)
+        with strop.connect(url, embedder=fakes.Bag(), name="bag", dim=fakes.DIM) as copy:
+            queries = [_text(draw) for _ in range(30)]
+            fetched: list[int] = []
+            nearest = DuckDB.nearest
+
+            def counted(*args: Any) -> Any:
+                near = nearest(*args)
+                fetched.extend(map(len, near))
+                return near
+
+            monkeypatch.setattr(DuckDB, "nearest", counted)
+            want, found = (it.search(queries, 10) for it in (index, copy))
+    common = [len({*a} & {*b}) for a, b in zip(want.ids, found.ids, strict=True)]
+    assert np.mean(common) >= 9.8
+    assert min(fetched) >= 50
+    assert np.mean(fetched) < 450
+
+
+def _text(draw: np.random.Generator) -> str:
+    words = "an old dog in the snow cat hat tree sea red blue runs".split()
+    return " ".join(draw.choice(words, 5))
 
 
 def test_feedback_in_a_copy(tmp_path: Path) -> None:

@@ -217,6 +217,11 @@ def test_a_catalog_that_is_a_link_is_refused(path: Path, end: str) -> None:
         "UPDATE spans SET start = 'x' WHERE set_id = 0 AND number = 9",
         "UPDATE spans SET count = x'01' WHERE set_id = 1 AND number = 9",
         "UPDATE files SET dtype = 'float64'",
+        "UPDATE sets SET settings = json_remove(settings, '$.kind')",
+        "UPDATE sets SET settings = json_set(settings, '$.kind', 'else')",
+        "UPDATE sets SET settings = json_remove(settings, '$.n')",
+        "UPDATE sets SET settings = json_set(settings, '$.n', 'x')",
+        "UPDATE sets SET settings = json_set(settings, '$.source', 'augmented')",
     ],
 )
 def test_nonsense_is_refused_with_a_remedy_and_named_by_check(path: Path, sql: str) -> None:
@@ -227,6 +232,22 @@ def test_nonsense_is_refused_with_a_remedy_and_named_by_check(path: Path, sql: s
     if "embedder" not in sql:  # without one there is no index to open
         with reopen(path) as index:
             assert index.check()
+
+
+def test_settings_of_references_of_another_shape_are_refused(path: Path) -> None:
+    with reopen(path) as index:
+        index.select_references()
+    edit(path, "UPDATE meta SET value = '[1]' WHERE key = 'references'")
+    with pytest.raises(IndexDamaged, match="settings of references"), reopen(path) as index:
+        index.info()
+
+
+def test_a_document_whose_chunks_lost_their_rows_is_refused(tmp_path: Path) -> None:
+    with create(tmp_path / "cut", chunking="10:3") as index:
+        index.add([{"id": "a", "text": "One sentence has some words. " * 6}])
+    edit(tmp_path / "cut", "DELETE FROM documents")
+    with pytest.raises(IndexDamaged, match="chunks"), reopen(tmp_path / "cut") as index:
+        index.get("a")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool)
     duckdb:///file.duckdb                        extra duckdb
 
     Only what changed since the last time is written; a stopped run continues. Other verbs take the
-    URL in place of INDEX: search, eval, info, check, show, serve, mcp. See docs/engines.md.
+    URL in place of INDEX: search, eval, info, check, show, serve, mcp, trust. See docs/engines.md.
     """
     if sync and (source is None or dry_run):
         raise click.UsageError("--sync needs --source, and writes: not with --dry-run")

@@ -72,7 +72,7 @@ def search(
     fields: list[str],
     **expansion: Any,
 ) -> Answer:
-    """Rank the documents of INDEX, or of a published copy (its URL), for the query TEXT."""
+    """Rank the documents of an index, or of a published copy (its URL), for the query TEXT."""
     if not text.strip():
         raise BadInput("the query is empty: write what to look for")
     where = {"$and": [read_condition(text) for text in conditions]} if conditions else None

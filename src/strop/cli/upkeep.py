@@ -19,7 +19,7 @@ from strop.common.text import counted, human_bytes
 
 @verb(INDEX_OR_URL)
 def info(path: Path | str) -> Answer:
-    """Show what INDEX, or a published copy (its URL), holds, its size, and what is unfinished."""
+    """Show what an index or a published copy (its URL) holds, its size, what is unfinished."""
     from strop.cli.tables import print_copy, print_info
 
     with open_readable(path) as index:
@@ -40,7 +40,7 @@ def info(path: Path | str) -> Answer:
     ),
 )
 def check(path: Path | str, repair: bool, recall: bool, sample: int) -> Answer:
-    """Read every file of INDEX and report damage; exit code 1 if there is any.
+    """Read every file of an index and report damage; exit code 1 if there is any.
 
     Vectors are compared with their checksums; SQLite examines the catalog. Of a published copy,
     given by its URL, every record is read; publishing again repairs it.

@@ -33,8 +33,9 @@ DEPTH = 1000
 """How many documents of each ranking a fusion looks at."""
 FIRST_DEPTH = 50
 """The least documents of the dense ranking that are looked at first, where words count."""
-_APPROXIMATE_DEPTH = 20
-"""The same where an approximate search ranks: its time grows with the depth."""
+_APPROXIMATE_DEPTH, _BEYOND = 20, 1.5
+"""The same where an approximate search ranks, whose time grows with the depth; and so many times
+the documents that are wanted."""
 _SCORED = 20, 1000
 """So many times the depth of the dense ranking, and at least so many documents, are scored because
 of their words."""
@@ -189,7 +190,9 @@ def best_with_words(
             places[at] = largest(total, k)
             best[at] = total[places[at]]
         return best, places
-    depth = first_depth(k) if approximate is None else max(_APPROXIMATE_DEPTH, 2 * sure, 3 * k // 2)
+    depth = first_depth(k)
+    if approximate is not None:
+        depth = max(_APPROXIMATE_DEPTH, 2 * sure, int(_BEYOND * k))
     left, depth = np.arange(len(queries) if k else 0), min(size, depth)
     while len(left):
         scores, ranked = (approximate or layout.scan)(query_vectors[left], method, depth)

@@ -30,7 +30,7 @@ async def search(service: Service, _: Request, asked: models.SearchRequest) -> d
     rows = [[hit.to_dict(fields) for hit in hits] for hits in found.hits]
     if asked.explain:
         for query, hits, values in zip(asked.texts, found.hits, rows, strict=True):
-            reasons = await _explained(service, query, hits, asked.method)
+            reasons = await _explained(service, query, hits, found.method)
             for value, why in zip(values, reasons, strict=True):
                 value["explanation"] = why
     return {"method": found.method, "hits": rows if asked.query is None else rows[0]}

@@ -60,8 +60,8 @@ class Batcher:
     def __init__(self, search: Search, waiting: int, observe: Observe, threads: int = 1) -> None:
         """``waiting`` queries at most wait; ``observe`` gets a stage's name and its seconds.
 
-        Searches that only compute are best done one after another: Python runs one thread at a
-        time, and two that take turns slow each other down (by a quarter, benchmarks/serve.py).
+        Searches that only compute are best done one after another: much of a search is Python,
+        which runs one thread at a time (docs/log.md has both measured).
         """
         self._search, self._limit, self._observe = search, waiting, observe
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="strop-search")
@@ -109,7 +109,7 @@ class Batcher:
             self._running -= 1
 
     def _next(self) -> tuple[Options, list[_Job]] | None:
-        """Take jobs with equal options, those first that have waited longest."""
+        """Take jobs with equal options, in the order of their first one."""
         while self._jobs:
             options = next(iter(self._jobs))
             waiting, taken, size = self._jobs.pop(options), list[_Job](), 0

@@ -23,8 +23,8 @@ from strop.types import Collection, Hits
 
 T = TypeVar("T")
 _READERS = 8
-_ENGINE_SEARCHES = 2
-"""Searches of a published copy at the same time."""
+_WAITING_SEARCHES = 4
+"""Searches at the same time where they wait for others: a database, or an embedder's service."""
 _BUSY = 0.05
 """Seconds between attempts to write while another process does."""
 
@@ -37,8 +37,7 @@ class Service:
         self.limits = limits or Limits()
         self.metrics = Metrics()
         self.ready = False
-        # A search of a published copy waits for its engine most of the time.
-        threads = 1 if isinstance(collection, Index) else _ENGINE_SEARCHES
+        threads = 1 if _only_computes(collection) else _WAITING_SEARCHES
         self.batches = Batcher(self._search, self.limits.waiting, self.metrics.observe, threads)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="strop-read")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="strop-write")
@@ -147,6 +146,13 @@ class Service:
             selected = None if self.index is None else self.index.references_of(id_)
             return selected.references if selected else ()
         return ()
+
+
+def _only_computes(collection: Collection) -> bool:
+    if not isinstance(collection, Index):
+        return False
+    name = str(collection.catalog.embedder["name"])
+    return name.startswith(("wordllama", "minilm", "st:"))
 
 
 def name_of(collection: str) -> str:

@@ -83,7 +83,9 @@ class QuerySets:
             for name, set_ in sets.items():
                 about = set_.settings
                 known = about["source"] in SOURCES and about["kind"] in ("query", "document")
-                if not (known and isinstance(name, str) and (not set_.augmented or about["of"])):
+                known &= not set_.augmented or isinstance(about["of"], str)
+                known &= about["source"] != "sentences" or isinstance(about["n"], int)
+                if not known or not isinstance(name, str):
                     raise ValueError(f"{name!r:.40} with {set_.settings!r:.80}")
                 set_.negative  # noqa: B018 (its settings must be there)
         return sets
