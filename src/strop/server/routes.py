@@ -70,7 +70,7 @@ async def answer(service: Service, request: Request, operation: Operation) -> Re
     """Do what a request asks for; every error becomes a reply."""
     try:
         if operation.access == "write" and request.scope["state"]["access"] != "write":
-            raise Refused(403, "writing needs a write key: start the server with STROP_API_KEYS")
+            raise Refused(403, "writing needs a write key (STROP_API_KEYS of the server)")
         body = None
         if operation.body is not None:
             content = await _content(request, service)
