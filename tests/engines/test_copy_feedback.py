@@ -46,9 +46,9 @@ def test_feedback_of_documents_that_an_engine_proposes(
     assert np.mean(fetched) < 450
 
 
-def _text(draw: np.random.Generator) -> str:
+def _text(draw: np.random.Generator, count: int = 5) -> str:
     words = "an old dog in the snow cat hat tree sea red blue runs".split()
-    return " ".join(draw.choice(words, 5))
+    return " ".join(draw.choice(words, count))
 
 
 def test_feedback_in_a_copy(tmp_path: Path) -> None:
@@ -57,8 +57,7 @@ def test_feedback_in_a_copy(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     with fakes.create(tmp_path / "index") as index:
         index.sharpen("sentences")
-        words = "an old dog in the snow cat hat tree sea red blue runs".split()
-        index.add({"id": f"d{at}", "text": " ".join(draw.choice(words, 6))} for at in range(90))
+        index.add({"id": f"d{at}", "text": _text(draw, 6)} for at in range(90))
         index.publish(url)
         with strop.connect(url, embedder=fakes.Bag(), name="bag", dim=fakes.DIM) as copy:
             for k in (5, 60):

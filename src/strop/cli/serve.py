@@ -57,13 +57,15 @@ def serve(
     """
     with _with_extra("strop serve"):
         from strop.server.run import serve as run
-        from strop.server.settings import Settings, read_keys
+        from strop.server.settings import Settings
     settings = Settings(collection, host, port, hosts, origins)
-    read_keys(settings)  # a mistake is told before an address is
     shown = f"[{host}]" if ":" in host else host
-    if port:  # else the log says which one it took
-        say(f"http://{shown}:{port}/ (page), /docs (API), /mcp (agents). Stop with Ctrl-C.")
-    run(settings, workers)
+
+    def announce() -> None:
+        if port:  # else the log says which one it took
+            say(f"http://{shown}:{port}/ (page), /docs (API), /mcp (agents). Stop with Ctrl-C.")
+
+    run(settings, workers, announce)
 
 
 @click.command()

@@ -6,6 +6,7 @@ import os
 import tempfile
 import warnings
 from asyncio import Transport
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -24,10 +25,16 @@ _HEADER_SECONDS = 10.0
 _STOP_SECONDS = 20
 
 
-def serve(settings: Settings, workers: int = 1) -> None:
-    """Serve until the process is told to stop; requests under way are answered first."""
+def serve(
+    settings: Settings, workers: int = 1, announce: Callable[[], None] = lambda: None
+) -> None:
+    """Serve until the process is told to stop; requests under way are answered first.
+
+    ``announce`` is called when nothing is wrong with keys and collection.
+    """
     read_keys(settings)
     open_collection(settings.collection).close()  # an error now, not in each process
+    announce()
     log_to_stderr()
     with tempfile.TemporaryDirectory(prefix="strop-metrics-") as folder:
         os.environ[_SETTINGS] = settings.to_json()
