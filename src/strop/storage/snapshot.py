@@ -154,12 +154,12 @@ def _load(
 def in_bounds(table: _Table, set_id: int, rows: int) -> bool:
     """Tell whether the spans of a set can be what strop wrote: nothing else may be read."""
     start, count, _ = table.columns[set_id]
-    # Least and greatest need no array of their own, unlike comparisons of every number; and no
-    # sum can overflow once both parts are known to be small.
-    fine = _within(start, 0, rows) and _within(count, 0, rows) and _within(start + count, 0, rows)
+    # Least and greatest are found without another array; no sum of small numbers can overflow.
     if set_id == DOCUMENTS:
-        fine = fine and _within(count, 1, 1) and (table.numbers[1:] > table.numbers[:-1]).all()
-    return bool(fine)
+        rising = table.numbers[1:] > table.numbers[:-1]
+        return _within(start, 0, rows - 1) and _within(count, 1, 1) and bool(rising.all())
+    small = _within(start, 0, rows) and _within(count, 0, rows)
+    return small and not (len(start) and (start + count).max() > rows)
 
 
 def _within(numbers: Ints, least: int, most: int) -> bool:
