@@ -8,8 +8,6 @@ from typing import Any
 
 import qdrant_edge as edge
 
-from strop.engines.qdrant import EF
-
 
 def install() -> None:
     """Let folders be opened by the engine itself and not by the client's local mode."""
@@ -84,7 +82,7 @@ class EdgeClient:
     ) -> Any:  # fmt: skip
         request = edge.QueryRequest(
             limit, query=edge.Query.Nearest(query, using), with_payload=with_payload,
-            filter=_filter(query_filter), params=edge.SearchParams(max(EF, limit)),
+            filter=_filter(query_filter), params=edge.SearchParams(search_params.hnsw_ef),
         )  # fmt: skip
         return SimpleNamespace(points=self._shard(name).query(request))
 

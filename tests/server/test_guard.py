@@ -85,6 +85,14 @@ def test_a_server_for_others_does_not_start_without_keys(
     assert "STROP_API_KEYS" in ran.stderr
 
 
+def test_a_port_that_is_taken_is_refused_with_the_remedy(index: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ran = strop("serve", index, "--port", str(taken.getsockname()[1]))
+    assert ran.code == 1
+    assert "--port" in ran.stderr
+    assert "(page)" not in ran.stderr + ran.stdout
+
+
 @pytest.mark.parametrize("text", ["abc", "read:short", "admin:0123456789abcdef", "read:a space"])
 def test_keys_that_cannot_be_read_are_not_shown(text: str) -> None:
     from strop.errors import BadInput

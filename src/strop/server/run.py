@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import warnings
 from asyncio import Transport
@@ -13,6 +14,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from strop.errors import BadInput
 from strop.opening import connect
 from strop.server.guard import log_to_stderr
 from strop.server.metrics import SHARED
@@ -30,9 +32,10 @@ def serve(
 ) -> None:
     """Serve until the process is told to stop; requests under way are answered first.
 
-    ``announce`` is called when nothing is wrong with keys and collection.
+    ``announce`` is called when nothing is wrong with keys, address and collection.
     """
     read_keys(settings)
+    _check_address(settings.host, settings.port)
     open_collection(settings.collection).close()  # an error now, not in each process
     announce()
     log_to_stderr()
@@ -56,6 +59,22 @@ def serve(
             limit_concurrency=settings.limits.connections,
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
+
+
+def _check_address(host: str, port: int) -> None:
+    """Refuse an address that cannot be served at, before anything is loaded."""
+    try:
+        with socket.create_server((host, port), family=_family(host)):
+            pass
+    except OSError as error:
+        raise BadInput(
+            f"cannot serve at {host}, port {port}: {error.strerror or error}. Choose another with"
+            " --port (0 takes a free one) or --host"
+        ) from None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def create() -> Starlette:
