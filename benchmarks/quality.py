@@ -64,7 +64,9 @@ CHOICES = {
     "feedback 3 among 50, with WordLlama; words 1.1 with WordLlama": (
         "scifact", "nfcorpus", "cranfield", "nq-utd", "medline", "time", "lisa", "python", "man",
     ),
-    "words 0.35 with all others": ("nq-utd", "medline", "time"),
+    "words 0.45 with all others": (
+        "scifact", "nfcorpus", "cranfield", "nq-utd", "medline", "time", "lisa",
+    ),
     "capitals in lower case": ("time", "lisa", "scifact", "medline"),
     "whiten=0.5": ("scifact", "nfcorpus", "cranfield"),
     "not by default": ("python", "xquad-hi", "xquad-th"),

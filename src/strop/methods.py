@@ -88,7 +88,7 @@ METHODS: dict[str, Method] = {
 
 WORDS = {"wordllama": 1.1}
 """How much words count in ``sharp`` by default, for embedders that were measured as weak."""
-WORDS_OTHERS = 0.35
+WORDS_OTHERS = 0.45
 """The same for all others; benchmarks/quality.py has the collections both were chosen on."""
 FEEDBACK = 3.0
 """How much feedback counts in ``sharp`` by default, with any embedder."""

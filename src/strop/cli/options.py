@@ -218,7 +218,7 @@ SCORING = together(
     click.option(
         "--words",
         type=float,
-        help="Weight of the query's words in sharp, 0 for none.  [wordllama 1.1, others 0.35]",
+        help="Weight of the query's words in sharp, 0 for none.  [wordllama 1.1, others 0.45]",
     ),
 )
 

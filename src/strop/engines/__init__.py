@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 ENGINES = {
     "postgresql": "postgres", "postgres": "postgres", "qdrant": "qdrant", "qdrant+http": "qdrant",
     "qdrant+https": "qdrant", "lancedb": "lancedb", "duckdb": "duckdb",
+    "lancedb+s3": "lancedb", "lancedb+gs": "lancedb", "lancedb+az": "lancedb",
 }  # fmt: skip
 """The module of each scheme of a URL."""
 

@@ -1,4 +1,7 @@
-"""A copy in a LanceDB folder: rows in a graph with one byte per value, all else in plain tables.
+"""A copy in LanceDB: rows in a graph with one byte per value, all else in plain tables.
+
+It is a folder, or a place in an object store (``lancedb+s3://bucket/path``, gs, az). Keys and
+address of the store come from the environment, as LanceDB reads them.
 
 Each change of a table is a new version of it, so readers see the tables as some publisher's batch
 left them. Rows and facts are written before the records they lead to (base.py).
@@ -9,7 +12,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,8 @@ from filelock import FileLock, Timeout
 
 from strop.common.arrays import Ints
 from strop.engines.base import Address, EngineError, Found, Record, Stored, tested
-from strop.errors import IndexBusy, MissingExtra
+from strop.engines.lease import Lease
+from strop.errors import BadInput, IndexBusy, MissingExtra
 from strop.filters import Test
 from strop.types import Document, Vectors
 
@@ -45,7 +49,15 @@ class LanceDB:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self._store = address.scheme.partition("+")[2]
+        if self._store and "@" in address.parts.netloc:
+            raise BadInput(
+                f"{address.shown}: keys of an object store come from the environment, such as"
+                " AWS_ACCESS_KEY_ID"
+            )
         self._folder = Path(address.path)
+        self._place = f"{self._store}://{address.path}" if self._store else str(self._folder)
+        self._lease = Lease(address.shown, self.read, self._write, self.forget)
         self._tables: dict[str, Any] = {}
         self._opening = threading.RLock()
 
@@ -61,10 +73,16 @@ class LanceDB:
 
         with self._opening:
             if name not in self._tables:
-                if not (self._folder / f"{name}.lance").exists():
-                    return None
-                database = lancedb.connect(self._folder, read_consistency_interval=timedelta(0))
-                self._tables[name] = database.open_table(name)
+                if not self._store and not (self._folder / f"{name}.lance").exists():
+                    return None  # before the folder is made
+                with self._explained():
+                    database = lancedb.connect(self._place, read_consistency_interval=timedelta(0))
+                    try:
+                        self._tables[name] = database.open_table(name)
+                    except ValueError as error:
+                        if "not found" in str(error):
+                            return None
+                        raise
             return self._tables[name]
 
     @contextmanager
@@ -87,10 +105,14 @@ class LanceDB:
 
     @contextmanager
     def publishing(self, dim: int) -> Iterator[None]:
-        """Be the only publisher on this file system."""
-        import lancedb
-        from lancedb.index import BTree
+        """Be the only publisher: by a lock on a file system, by a lease in an object store."""
+        with nullcontext() if self._store else self._locked():
+            self._make(dim)
+            with self._lease.held() if self._store else nullcontext():
+                yield
 
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
         self._folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self._folder / "publisher.lock", timeout=0)
         try:
@@ -98,16 +120,22 @@ class LanceDB:
         except Timeout:
             raise IndexBusy(f"another process is publishing to {self.address.shown}") from None
         try:
-            with self._explained():
-                database = lancedb.connect(self._folder)
-                for name, schema in _schemas(dim).items():
-                    table = database.create_table(name, schema=schema, exist_ok=True)
-                    key = {"pieces": "name", "facts": "field"}.get(name, "number")
-                    if not table.list_indices():
-                        table.create_index(key, config=BTree())
             yield
         finally:
             lock.release()
+
+    def _make(self, dim: int) -> None:
+        """Make the tables that are not there."""
+        import lancedb
+        from lancedb.index import BTree
+
+        with self._explained():
+            database = lancedb.connect(self._place)
+            for name, schema in _schemas(dim).items():
+                table = database.create_table(name, schema=schema, exist_ok=True)
+                key = {"pieces": "name", "facts": "field"}.get(name, "number")
+                if not table.list_indices():
+                    table.create_index(key, config=BTree())
 
     # -- reading --------------------------------------------------------------------------
 
@@ -203,13 +231,16 @@ class LanceDB:
         return _numbers(rows)
 
     def size(self) -> int:
-        """Return the bytes of the folder."""
+        """Return the bytes of the folder; in an object store, those of the newest version."""
+        if self._store:
+            return sum(int(self._table(name).stats()["total_bytes"]) for name in _TABLES)
         return sum(one.stat().st_size for one in self._folder.rglob("*") if one.is_file())
 
     # -- writing --------------------------------------------------------------------------
 
     def put(self, records: Sequence[Record]) -> None:
         """Store records; a record last, once what leads to it is there."""
+        self._lease.renew()
         numbers = np.array([one.number for one in records], np.int64)
         vectors = np.concatenate([one.rows for one in records])
         rows = {
@@ -235,6 +266,7 @@ class LanceDB:
 
     def remove(self, numbers: Ints) -> None:
         """Remove documents."""
+        self._lease.renew()
         with self._explained():
             for name in ("rows", "facts", "documents"):
                 self._table(name).delete(_within("number", numbers))
@@ -254,6 +286,10 @@ class LanceDB:
 
     def write(self, pieces: Mapping[str, bytes]) -> None:
         """Store pieces."""
+        self._lease.renew()
+        self._write(pieces)
+
+    def _write(self, pieces: Mapping[str, bytes]) -> None:
         with self._explained():
             table = self._table("pieces")
             rows = [{"name": name, "content": content} for name, content in pieces.items()]

@@ -10,7 +10,6 @@ import base64
 import json
 import os
 import threading
-import time
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 
 from strop.common.arrays import Ints
 from strop.engines.base import Address, EngineError, Found, Record, Stored, tested
+from strop.engines.lease import Lease
 from strop.errors import BadInput, IndexBusy, MissingExtra
 from strop.filters import Test
 from strop.types import Document, Vectors
@@ -32,8 +32,6 @@ _DOCUMENTS_PER_ROW = 0.3
 """Documents to ask for in place of rows: a point stands for all rows of its document. With 0.65
 searches take half as long again and find no more."""
 _AT_ONCE = 200
-_LEASE, _SECONDS = "lease", 60.0
-"""The piece that names the publisher at work, and for how long it counts without a sign of life."""
 _SPACE = uuid.UUID("5f0f6a0c-2f0b-4d57-9a8b-2c1a52b1c9aa")
 
 
@@ -61,8 +59,7 @@ class Qdrant:
         self._lock: Any = (
             _locks.setdefault(path, threading.RLock()) if self._local else nullcontext()
         )
-        self._owner = uuid.uuid4().hex
-        self._renewed = 0.0
+        self._lease = Lease(address.shown, self.read, self._upsert, self.forget)
 
     # -- connections ----------------------------------------------------------------------
 
@@ -267,22 +264,8 @@ class Qdrant:
             with self._publishing_here():
                 yield
             return
-        held = self.read([_LEASE]).get(_LEASE)
-        lease = json.loads(held) if held else {"until": 0.0}
-        if lease["until"] > time.time():
-            raise IndexBusy(
-                f"another process is publishing to {self.address.shown}, or was stopped less than"
-                f" {_SECONDS:.0f} seconds ago"
-            )
-        self._renewed = 0.0
-        self._renew()
-        if json.loads(self.read([_LEASE])[_LEASE])["owner"] != self._owner:
-            raise IndexBusy(f"another process is publishing to {self.address.shown}")
-        try:
+        with self._lease.held():
             yield
-        finally:
-            if self._opened is not None:
-                self.forget([], [_LEASE])
 
     @contextmanager
     def _publishing_here(self) -> Iterator[None]:
@@ -296,12 +279,6 @@ class Qdrant:
             yield
         finally:
             _published.discard(key)
-
-    def _renew(self) -> None:
-        if not self._local and time.time() - self._renewed > _SECONDS / 4:
-            lease = {"owner": self._owner, "until": time.time() + _SECONDS}
-            self._renewed = time.time()
-            self._upsert({_LEASE: json.dumps(lease).encode()})
 
     def _make(self, dim: int) -> None:
         """Make the collections; payload indexes before the graph, so that filters can use it."""
@@ -333,7 +310,7 @@ class Qdrant:
         from qdrant_client import models
 
         for at in range(0, len(records), _AT_ONCE):
-            self._renew()
+            self._lease.renew()
             points = [
                 models.PointStruct(id=one.number, payload=_payload(one), vector=_vectors(one))
                 for one in records[at : at + _AT_ONCE]
@@ -345,7 +322,7 @@ class Qdrant:
         """Remove documents."""
         from qdrant_client import models
 
-        self._renew()
+        self._lease.renew()
         with self._lock, self._explained():
             self._client.delete(self._name, models.PointIdsList(points=numbers.tolist()), wait=True)
 
@@ -354,7 +331,7 @@ class Qdrant:
 
     def write(self, pieces: Mapping[str, bytes]) -> None:
         """Store pieces; what says what the copy is comes last."""
-        self._renew()
+        self._lease.renew()
         self._upsert(pieces)
 
     def _upsert(self, pieces: Mapping[str, bytes]) -> None:

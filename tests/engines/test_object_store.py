@@ -1,0 +1,86 @@
+"""A copy in an object store: LanceDB behind S3."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers.object_store import object_store
+
+from strop import Document, Index, connect
+from strop.engines import lease, open_engine
+from strop.errors import BadIndex, BadInput, IndexBusy
+
+TREES = ["Alders grow by rivers.", "Birches are white. Birds like them.", "Cedars smell good."]
+QUERY = "which trees grow by rivers?"
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[dict[str, str]]:
+    """One for all tests: LanceDB remembers where a bucket was."""
+    pytest.importorskip("moto", reason="pip install 'moto[s3]' flask flask-cors")
+    pytest.importorskip("lancedb", reason="pip install 'strop[lancedb]'")
+    with object_store("forest") as environment:
+        yield environment
+
+
+@pytest.fixture
+def url(
+    store: dict[str, str], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> str:
+    for name, value in store.items():
+        monkeypatch.setenv(name, value)
+    return f"lancedb+s3://forest/copies/{request.node.name}"
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    with Index.create(tmp_path / "index") as index:
+        index.sharpen("sentences")
+        index.add([Document(f"d{at}", text, metadata={"n": at}) for at, text in enumerate(TREES)])
+        yield index
+
+
+def assert_same(index: Index, url: str) -> None:
+    with connect(url) as copy:
+        assert copy.check() == []
+        for where in (None, {"n": {"$gte": 1}}):
+            want, found = (one.search(QUERY, k=3, where=where)[0] for one in (index, copy))
+            assert [(hit.id, hit.text) for hit in found] == [(hit.id, hit.text) for hit in want]
+            assert [hit.score for hit in found] == pytest.approx([hit.score for hit in want])
+
+
+def test_a_copy_in_an_object_store_follows_its_index(index: Index, url: str) -> None:
+    with pytest.raises(BadIndex, match="forest/copies"):
+        connect(url)
+    index.publish(url)
+    assert_same(index, url)
+    index.add([Document("d1", "Birches grow everywhere."), Document("new", "Elms by rivers.")])
+    index.remove(["d2"])
+    done = index.publish(url)
+    assert (done.new, done.changed, done.removed) == (1, 1, 1)
+    assert_same(index, url)
+    assert open_engine(url).size() > 0
+
+
+def test_one_publisher_at_a_time_and_a_stopped_one_is_followed(index: Index, url: str) -> None:
+    first, second = open_engine(url), open_engine(url)
+    with (
+        first.publishing(index.dim),
+        pytest.raises(IndexBusy, match="another process is publishing"),
+        second.publishing(index.dim),
+    ):
+        raise AssertionError
+    with first.publishing(index.dim):
+        first.write({lease.LEASE: json.dumps({"owner": "killed", "until": 0.0}).encode()})
+    index.publish(url)  # its time is over
+    assert_same(index, url)
+
+
+def test_a_key_in_the_url_is_refused_and_not_shown() -> None:
+    pytest.importorskip("lancedb", reason="pip install 'strop[lancedb]'")
+    with pytest.raises(BadInput, match="environment") as caught:
+        connect("lancedb+s3://key:secret@forest/copies")
+    assert "secret" not in str(caught.value)
