@@ -8,6 +8,8 @@ from typing import Any
 
 import qdrant_edge as edge
 
+from strop.engines.qdrant import EF_OWN, EF_ROWS
+
 
 def install() -> None:
     """Let folders be opened by the engine itself and not by the client's local mode."""
@@ -82,7 +84,7 @@ class EdgeClient:
     ) -> Any:  # fmt: skip
         request = edge.QueryRequest(
             limit, query=edge.Query.Nearest(query, using), with_payload=with_payload,
-            filter=_filter(query_filter), params=edge.SearchParams(search_params.hnsw_ef),
+            filter=_filter(query_filter), params=edge.SearchParams(max(limit, EF_OWN if using == "own" else EF_ROWS)),
         )  # fmt: skip
         return SimpleNamespace(points=self._shard(name).query(request))
 

@@ -25,7 +25,7 @@ from strop.errors import BadInput, IndexBusy, MissingExtra
 from strop.filters import Test
 from strop.types import Document, Vectors
 
-_EF_OWN, _EF_ROWS = 200, 2000
+EF_OWN, EF_ROWS = 200, 2000
 """How wide graphs are searched: one of multivectors finds less at the same width. With 260 it held
 0.976 of the best ten of SciFact, with 1,000 0.995; NFCorpus wants more."""
 _DOCUMENTS_PER_ROW = 0.4
@@ -166,7 +166,7 @@ class Qdrant:
         if among is not None:
             only = models.Filter(must=[models.HasIdCondition(has_id=among.tolist())])
         limit = rows if own else max(100, int(_DOCUMENTS_PER_ROW * rows))
-        width = max(_EF_OWN if own else _EF_ROWS, limit)
+        width = max(EF_OWN if own else EF_ROWS, limit)
         params = models.SearchParams(hnsw_ef=width)  # the local mode compares all
         found = []
         for at, vector in enumerate(query_vectors):
@@ -175,7 +175,7 @@ class Qdrant:
                     answer = self._client.query_points(
                         self._name, query=vector.tolist() if own else [vector.tolist()],
                         using="own" if own else "rows", limit=limit, query_filter=only,
-                        search_params=params,
+                        search_params=None if self._local else params,
                         with_payload=["id", "packed"],
                     )  # fmt: skip
                 near = _found(answer.points)
