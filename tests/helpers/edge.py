@@ -82,9 +82,10 @@ class EdgeClient:
         self, name: str, *, query: Any, using: str, limit: int, query_filter: Any,
         search_params: Any, with_payload: Any,
     ) -> Any:  # fmt: skip
+        width = max(limit, EF_OWN if using == "own" else EF_ROWS)
         request = edge.QueryRequest(
             limit, query=edge.Query.Nearest(query, using), with_payload=with_payload,
-            filter=_filter(query_filter), params=edge.SearchParams(max(limit, EF_OWN if using == "own" else EF_ROWS)),
+            filter=_filter(query_filter), params=edge.SearchParams(width),
         )  # fmt: skip
         return SimpleNamespace(points=self._shard(name).query(request))
 

@@ -21,7 +21,9 @@ def object_store(bucket: str) -> Iterator[dict[str, str]]:
             assert process.stderr is not None
             lines = iter(process.stderr.readline, "")
             told = (re.search(r"http://127\.0\.0\.1:\d+", line) for line in lines)
-            address = next(filter(None, told))[0]
+            found = next(filter(None, told), None)
+            assert found is not None, "moto did not start"
+            address = found[0]
             threading.Thread(target=process.stderr.read, daemon=True).start()  # or it would wait
             httpx.put(f"{address}/{bucket}").raise_for_status()
             yield {

@@ -9,11 +9,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.fakes import DIM, create, reopen
 
 from strop import Index
 from strop.errors import BadIndex, BadInput, IndexDamaged
+from strop.storage.sidecar import write_arrays
 from strop.storage.trust import needs_consent, trust_file
 
 
@@ -157,6 +159,24 @@ def test_a_sidecar_name_that_leads_elsewhere_is_refused(path: Path, name: Any) -
     with pytest.raises(IndexDamaged, match="sidecar"), reopen(path) as index:
         index.finish()
     assert outside.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("shape", ["small type", "short"])
+def test_spans_of_a_cache_are_whole_numbers_of_full_size(path: Path, shape: str) -> None:
+    """Sums of small numbers could overflow and lead beyond the file."""
+    with reopen(path) as index:
+        want = index.search("what grows 3", k=5).ids.tolist()
+        numbers = index.searcher.views.snapshot().numbers
+        version = index.catalog.settings.number("version")
+        ids = [0, *(one.set_id for one in index.catalog.sets.all().values())]
+    spans = np.zeros((3, len(numbers)), np.int8) if shape == "small type" else np.zeros((3, 1), int)
+    name = f"spans-{1:032x}"
+    columns = {str(set_id): spans for set_id in ids}
+    columns["0"] = columns["0"] + np.array([[0], [1], [0]], spans.dtype)
+    write_arrays(path / "cache" / name, {"numbers": numbers, **columns}, {"version": version})
+    edit(path, "INSERT OR REPLACE INTO meta VALUES ('sidecar:spans', ?)", json.dumps(name))
+    with reopen(path) as index:
+        assert index.search("what grows 3", k=5).ids.tolist() == want
 
 
 def test_linked_folders_are_used_and_not_swept(path: Path) -> None:

@@ -33,7 +33,7 @@ def open_engine(url: str) -> Engine:
     if address.scheme not in ENGINES:
         raise BadInput(
             f"no engine for {address.shown}: a URL begins with postgresql://, qdrant://,"
-            " lancedb:// or duckdb://"
+            " lancedb://, lancedb+s3:// or duckdb://"
         )
     module = import_module(f"strop.engines.{ENGINES[address.scheme]}")
     return cast(Engine, module.connect(address))

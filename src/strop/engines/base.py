@@ -55,6 +55,13 @@ class Address:
     @classmethod
     def read(cls, url: str) -> Address:
         """Read a URL; what follows ``?`` may hold ``table`` and ``schema``."""
+        if url.startswith("lancedb+") and set("@?#") & set(
+            unquote(url)
+        ):  # not shown: it may be a key
+            raise BadInput(
+                "the URL of an object store is bucket and path alone, lancedb+s3://BUCKET/PATH: its"
+                " keys come from the environment, such as AWS_ACCESS_KEY_ID"
+            )
         try:
             parts = urlsplit(url)
             _ = parts.hostname, parts.port  # raises where they make no sense
@@ -88,7 +95,8 @@ class Address:
 
 
 def _hidden(url: str) -> str:
-    url = re.sub(r"(?<=//)[^/@]*:[^/@]*@", lambda found: found[0].split(":")[0] + ":***@", url)
+    # Up to the last @: a password may hold any character.
+    url = re.sub(r"(?<=//)([^/@:]*):.*@", r"\1:***@", url)
     return re.sub(r"(?i)([?&](?:password|api_key|sslpassword)=)[^&]*", r"\1***", url)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from strop.common.arrays import Ints
 from strop.engines.base import Address, EngineError, Found, Record, Stored, tested
-from strop.engines.lease import Lease
+from strop.engines.lease import LEASE, Lease
 from strop.errors import BadInput, IndexBusy, MissingExtra
 from strop.filters import Test
 from strop.types import Document, Vectors
@@ -45,19 +45,16 @@ def connect(address: Address) -> LanceDB:
 
 
 class LanceDB:
-    """A copy in a folder (``base.Engine``)."""
+    """A copy in a folder or an object store (``base.Engine``)."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self._store = address.scheme.partition("+")[2]
-        if self._store and "@" in address.parts.netloc:
-            raise BadInput(
-                f"{address.shown}: keys of an object store come from the environment, such as"
-                " AWS_ACCESS_KEY_ID"
-            )
+        if self._store and not address.parts.netloc:
+            raise BadInput(f"{address.shown} names no bucket: lancedb+{self._store}://BUCKET/PATH")
         self._folder = Path(address.path)
         self._place = f"{self._store}://{address.path}" if self._store else str(self._folder)
-        self._lease = Lease(address.shown, self.read, self._write, self.forget)
+        self._lease = Lease(address.shown, self._read_lease, self._write_lease, self._drop_lease)
         self._tables: dict[str, Any] = {}
         self._opening = threading.RLock()
 
@@ -91,7 +88,9 @@ class LanceDB:
             yield
         except (OSError, RuntimeError, ValueError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise EngineError(f"{self.address.shown}: {reason:.200}") from error
+            if len(reason) > 200:  # what a store answered stands at the end
+                reason = f"{reason[:80]} … {reason[-120:]}"
+            raise EngineError(f"{self.address.shown}: {reason}") from error
 
     def _rows(self, name: str, where: str | None, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Return the rows of a table that meet a condition."""
@@ -106,10 +105,9 @@ class LanceDB:
     @contextmanager
     def publishing(self, dim: int) -> Iterator[None]:
         """Be the only publisher: by a lock on a file system, by a lease in an object store."""
-        with nullcontext() if self._store else self._locked():
+        with self._lease.held() if self._store else self._locked():
             self._make(dim)
-            with self._lease.held() if self._store else nullcontext():
-                yield
+            yield
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -123,6 +121,30 @@ class LanceDB:
             yield
         finally:
             lock.release()
+
+    # A table of its own: dropping it leaves no versions behind, and it is written by a thread.
+
+    def _read_lease(self) -> bytes | None:
+        with self._opening:
+            self._tables.pop(LEASE, None)  # another publisher may have made it anew
+            table = self._table(LEASE)
+        with self._explained():
+            rows = [] if table is None else table.to_arrow().to_pylist()
+        return rows[0]["content"] if rows else None
+
+    def _write_lease(self, claim: bytes) -> None:
+        import lancedb
+        import pyarrow as pa
+
+        with self._explained():
+            rows = pa.table({"content": pa.array([claim], pa.binary())})
+            lancedb.connect(self._place).create_table(LEASE, rows, mode="overwrite")
+
+    def _drop_lease(self) -> None:
+        import lancedb
+
+        with self._explained():
+            lancedb.connect(self._place).drop_table(LEASE)
 
     def _make(self, dim: int) -> None:
         """Make the tables that are not there."""
@@ -233,14 +255,15 @@ class LanceDB:
     def size(self) -> int:
         """Return the bytes of the folder; in an object store, those of the newest version."""
         if self._store:
-            return sum(int(self._table(name).stats()["total_bytes"]) for name in _TABLES)
+            tables = filter(None, map(self._table, _TABLES))
+            return sum(int(table.stats()["total_bytes"]) for table in tables)
         return sum(one.stat().st_size for one in self._folder.rglob("*") if one.is_file())
 
     # -- writing --------------------------------------------------------------------------
 
     def put(self, records: Sequence[Record]) -> None:
         """Store records; a record last, once what leads to it is there."""
-        self._lease.renew()
+        self._lease.check()
         numbers = np.array([one.number for one in records], np.int64)
         vectors = np.concatenate([one.rows for one in records])
         rows = {
@@ -266,7 +289,7 @@ class LanceDB:
 
     def remove(self, numbers: Ints) -> None:
         """Remove documents."""
-        self._lease.renew()
+        self._lease.check()
         with self._explained():
             for name in ("rows", "facts", "documents"):
                 self._table(name).delete(_within("number", numbers))
@@ -286,10 +309,7 @@ class LanceDB:
 
     def write(self, pieces: Mapping[str, bytes]) -> None:
         """Store pieces."""
-        self._lease.renew()
-        self._write(pieces)
-
-    def _write(self, pieces: Mapping[str, bytes]) -> None:
+        self._lease.check()
         with self._explained():
             table = self._table("pieces")
             rows = [{"name": name, "content": content} for name, content in pieces.items()]

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
-from strop.errors import IndexBusy
+from strop.errors import IndexBusy, StropError
 
 LEASE = "lease"
-"""The piece that names the publisher at work."""
+"""The name under which an engine keeps it."""
 SECONDS = 60.0
-"""How long it counts without a sign of life."""
+"""How long it counts without a sign of life, by the clocks of the publishers' machines."""
+SETTLED = 0.5
+"""Seconds between writing it and looking whether another publisher wrote at the same moment."""
 
 
 class Lease:
-    """One publisher's claim to a copy, renewed while it writes."""
+    """One publisher's claim to a copy. A thread renews it while the publisher is at work."""
 
     def __init__(
         self,
         shown: str,
-        read: Callable[[Sequence[str]], dict[str, bytes]],
-        write: Callable[[Mapping[str, bytes]], None],
-        forget: Callable[[Sequence[str], Sequence[str]], None],
+        read: Callable[[], bytes | None],
+        write: Callable[[bytes], None],
+        forget: Callable[[], None],
     ) -> None:
-        """The last three read, store and remove pieces of the copy (``base.Engine``)."""
+        """The last three read, store and remove the lease in the database."""
         self._shown, self._read, self._write, self._forget = shown, read, write, forget
         self._owner = uuid.uuid4().hex
-        self._renewed: float | None = None
+        self._lost = False
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -39,28 +42,45 @@ class Lease:
                 f"another process is publishing to {self._shown}, or was stopped less than"
                 f" {SECONDS:.0f} seconds ago"
             )
-        self._renewed = 0.0
+        self.renew()
+        time.sleep(SETTLED)
+        self._lost = self._claim()[0] != self._owner
+        self.check()
+        ended = threading.Event()
+        renewing = threading.Thread(target=self._keep, args=(ended,), daemon=True)
+        renewing.start()
         try:
-            self.renew()
-            if self._claim()[0] != self._owner:  # both looked before either wrote
-                raise IndexBusy(f"another process is publishing to {self._shown}")
             yield
         finally:
-            self._renewed = None
-            if self._claim()[0] == self._owner:
-                self._forget([], [LEASE])
+            ended.set()
+            renewing.join()
+            with suppress(StropError):  # it ends by itself; what went wrong before counts
+                if self._claim()[0] == self._owner:
+                    self._forget()
+
+    def check(self) -> None:
+        """Fail if another publisher took the lease, because this one was silent for too long."""
+        if self._lost:
+            raise IndexBusy(f"another process is publishing to {self._shown}")
+
+    def _keep(self, ended: threading.Event) -> None:
+        while not ended.wait(SECONDS / 4):
+            with suppress(StropError):  # a moment without a connection: the next time may do
+                self._lost = self._claim()[0] != self._owner
+                if self._lost:
+                    return
+                self.renew()
 
     def renew(self) -> None:
-        """Say that this publisher is still at work, now and then; nothing if it is not."""
-        if self._renewed is not None and time.time() - self._renewed > SECONDS / 4:
-            self._renewed = time.time()
-            claim = {"owner": self._owner, "until": self._renewed + SECONDS}
-            self._write({LEASE: json.dumps(claim).encode()})
+        """Say that this publisher is at work."""
+        claim = {"owner": self._owner, "until": time.time() + SECONDS}
+        self._write(json.dumps(claim).encode())
 
     def _claim(self) -> tuple[str, float]:
         """Return who is at work, and until when that counts."""
+        stored = self._read()
         try:
-            found = json.loads(self._read([LEASE])[LEASE])
+            found = json.loads(stored or b"")
             return str(found["owner"]), float(found["until"])
         except (KeyError, TypeError, ValueError):  # none, or not written by strop
             return "", 0.0

@@ -112,7 +112,8 @@ class Postgres:
             connection.execute("SELECT NULL::halfvec")  # loads the settings of pgvector
             connection.execute(f"SET hnsw.ef_search = {EF}")
             connection.execute("SET hnsw.iterative_scan = relaxed_order")
-            # A plan for any query reads the query's vector from text again for each comparison.
+            # A plan for any query reads the query's vector from text again for each comparison;
+            # compiling one takes longer than it saves.
             connection.execute("SET plan_cache_mode = force_custom_plan")
             connection.execute("SET jit = off")
 

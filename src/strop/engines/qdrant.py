@@ -20,7 +20,7 @@ import numpy as np
 
 from strop.common.arrays import Ints
 from strop.engines.base import Address, EngineError, Found, Record, Stored, tested
-from strop.engines.lease import Lease
+from strop.engines.lease import LEASE, Lease
 from strop.errors import BadInput, IndexBusy, MissingExtra
 from strop.filters import Test
 from strop.types import Document, Vectors
@@ -59,7 +59,12 @@ class Qdrant:
         self._lock: Any = (
             _locks.setdefault(path, threading.RLock()) if self._local else nullcontext()
         )
-        self._lease = Lease(address.shown, self.read, self._upsert, self.forget)
+        self._lease = Lease(
+            address.shown,
+            lambda: self.read([LEASE]).get(LEASE),
+            lambda claim: self._upsert({LEASE: claim}),
+            lambda: self.forget([], [LEASE]),
+        )
 
     # -- connections ----------------------------------------------------------------------
 
@@ -310,7 +315,7 @@ class Qdrant:
         from qdrant_client import models
 
         for at in range(0, len(records), _AT_ONCE):
-            self._lease.renew()
+            self._lease.check()
             points = [
                 models.PointStruct(id=one.number, payload=_payload(one), vector=_vectors(one))
                 for one in records[at : at + _AT_ONCE]
@@ -322,7 +327,7 @@ class Qdrant:
         """Remove documents."""
         from qdrant_client import models
 
-        self._lease.renew()
+        self._lease.check()
         with self._lock, self._explained():
             self._client.delete(self._name, models.PointIdsList(points=numbers.tolist()), wait=True)
 
@@ -331,7 +336,7 @@ class Qdrant:
 
     def write(self, pieces: Mapping[str, bytes]) -> None:
         """Store pieces; what says what the copy is comes last."""
-        self._lease.renew()
+        self._lease.check()
         self._upsert(pieces)
 
     def _upsert(self, pieces: Mapping[str, bytes]) -> None:

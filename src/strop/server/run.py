@@ -64,17 +64,19 @@ def serve(
 def _check_address(host: str, port: int) -> None:
     """Refuse an address that cannot be served at, before anything is loaded."""
     try:
-        with socket.create_server((host, port), family=_family(host)):
-            pass
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in found:
+            with socket.socket(family, kind, protocol) as one:
+                if os.name == "posix":  # elsewhere it would let two servers share a port
+                    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                one.bind(address)
     except OSError as error:
         raise BadInput(
             f"cannot serve at {host}, port {port}: {error.strerror or error}. Choose another with"
             " --port (0 takes a free one) or --host"
         ) from None
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def create() -> Starlette:

@@ -154,7 +154,8 @@ def _load(
 def in_bounds(table: _Table, set_id: int, rows: int) -> bool:
     """Tell whether the spans of a set can be what strop wrote: nothing else may be read."""
     start, count, _ = table.columns[set_id]
-    # Least and greatest are found without another array; no sum of small numbers can overflow.
+    # Least and greatest take less time than comparing every number; no sum of small numbers can
+    # overflow.
     if set_id == DOCUMENTS:
         rising = table.numbers[1:] > table.numbers[:-1]
         return _within(start, 0, rows - 1) and _within(count, 1, 1) and bool(rising.all())
@@ -250,6 +251,10 @@ def _cached(catalog: Catalog) -> _Table | None:
         return None
     arrays, about = cached
     numbers = arrays.pop("numbers")
+    # Of a smaller type, sums could overflow unnoticed.
+    whole = all(array.shape == (3, len(numbers)) for array in arrays.values())
+    if not whole or any(array.dtype != np.int64 for array in (numbers, *arrays.values())):
+        return None
     columns = {int(id_): (array[0], array[1], array[2]) for id_, array in arrays.items()}
     return _Table(about["version"], numbers, columns)
 
