@@ -90,13 +90,18 @@ WORDS = {"wordllama": 1.1}
 """How much words count in ``sharp`` by default, for embedders that were measured as weak."""
 WORDS_OTHERS = 0.45
 """The same for all others; benchmarks/quality.py has the collections both were chosen on."""
+WORDS_BLIND = 2.0
+"""The same where an embedder does not know the language (``search.own_sentences``)."""
 FEEDBACK = 3.0
 """How much feedback counts in ``sharp`` by default, with any embedder."""
 
 
-def default_methods(embedder: str) -> dict[str, Method]:
-    """Return all methods with the defaults for an embedder: words count in ``sharp``."""
-    words = WORDS.get(embedder, WORDS_OTHERS)
+def default_methods(embedder: str, blind: bool = False) -> dict[str, Method]:
+    """Return all methods with the defaults for an embedder: words count in ``sharp``.
+
+    ``blind``: it does not know the texts' language.
+    """
+    words = WORDS.get(embedder, WORDS_BLIND if blind else WORDS_OTHERS)
     return METHODS | {"sharp": replace(METHODS["sharp"], words=words, feedback=FEEDBACK)}
 
 

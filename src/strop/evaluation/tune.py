@@ -27,7 +27,7 @@ from strop.errors import BadInput
 from strop.evaluation.conclusion import bootstrap_interval
 from strop.evaluation.scoring import Report, evaluate
 from strop.index import Index
-from strop.methods import Method, default_methods
+from strop.methods import Method
 from strop.search.sampling import sample_queries
 from strop.types import Dataset, Progress, Vectors
 
@@ -133,7 +133,7 @@ def tune(
 
 def default_sharp(index: Index) -> Method:
     """Return ``sharp`` as it is in an index that was not tuned."""
-    return default_methods(index.catalog.embedder["name"])["sharp"]
+    return index.searcher.untuned_methods()["sharp"]
 
 
 def settings_grid(default: Method, sets: tuple[str, ...] | None) -> list[Method]:

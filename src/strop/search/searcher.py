@@ -15,6 +15,7 @@ from strop.errors import BadInput
 from strop.filters import Filter, kind_names
 from strop.methods import (
     METHODS,
+    WORDS,
     Method,
     check_method,
     chosen_method,
@@ -29,6 +30,7 @@ from strop.search.folder import Folder
 from strop.search.grouping import Groups, best_documents
 from strop.search.hits import read_hits
 from strop.search.leaks import Embed, drop_leaks
+from strop.search.own_sentences import is_blind
 from strop.search.views import Removed, View, Views
 from strop.search.words import first_depth
 from strop.storage.catalog import Catalog
@@ -171,8 +173,19 @@ class Searcher:
         return self.catalog.settings.once_per_version("methods", self._methods)
 
     def _methods(self) -> dict[str, Method]:
-        usual, tuned = default_methods(self.catalog.embedder["name"]), self.tuned()
+        usual, tuned = self.untuned_methods(), self.tuned()
         return usual | {"sharp": tuned} if tuned else usual
+
+    def untuned_methods(self) -> dict[str, Method]:
+        """Return all methods by name, as they are in an index that was not tuned."""
+        return self.catalog.settings.once_per_version("untuned", self._untuned_methods)
+
+    def _untuned_methods(self) -> dict[str, Method]:
+        embedder, sets = self.catalog.embedder["name"], self.catalog.sets.all().values()
+        sentences = [one.name for one in sets if one.settings["source"] == "sentences"]
+        if embedder in WORDS or not sentences:
+            return default_methods(embedder)
+        return default_methods(embedder, is_blind(self.views.snapshot(), sentences[0]))
 
     def tuned(self) -> Method | None:
         """Return the tuned ``sharp``, None if there is none or the query sets are others now."""

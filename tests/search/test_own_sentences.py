@@ -1,0 +1,67 @@
+"""Words count more where the embedder does not know the language of the documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from strop import Index
+from strop.methods import WORDS_BLIND, WORDS_OTHERS
+from strop.types import Vectors
+
+DIM = 32
+
+
+def knowing(texts: list[str]) -> Vectors:
+    """Texts that begin alike are near each other."""
+    seeds = [np.random.default_rng(crc32(text.split()[0].encode())) for text in texts]
+    return np.array([rng.normal(size=DIM) for rng in seeds], np.float32)
+
+
+def blind(texts: list[str]) -> Vectors:
+    """Every text is somewhere else."""
+    seeds = [np.random.default_rng(crc32(text.encode())) for text in texts]
+    return np.array([rng.normal(size=DIM) for rng in seeds], np.float32)
+
+
+def pages(count: int) -> list[dict[str, str]]:
+    return [
+        {"id": str(n), "text": f"Tree{n} grows here. Tree{n} has leaves. Tree{n} is old."}
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize(("embedder", "words"), [(knowing, WORDS_OTHERS), (blind, WORDS_BLIND)])
+def test_stored_vectors_tell_whether_the_embedder_is_blind(
+    embedder: Callable[[list[str]], Vectors], words: float, tmp_path: Path
+) -> None:
+    with Index.create(tmp_path / "index", embedder, name="mine", dim=DIM) as index:
+        index.sharpen("sentences")
+        index.add(pages(120))
+        assert index.method("sharp").words == words
+        assert index.method("sharp:words=0.7").words == 0.7
+        index.remove([str(n) for n in range(40)])
+        assert index.method("sharp").words == WORDS_OTHERS  # too few to tell
+
+
+def test_without_sentences_the_embedder_is_trusted(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "index", blind, name="mine", dim=DIM) as index:
+        index.add(pages(120))
+        index.import_queries({"1": ["what grows"]}, "simple")
+        assert index.method("sharp").words == WORDS_OTHERS
+
+
+def test_a_copy_keeps_what_its_index_found(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
+    from strop import connect
+
+    with Index.create(tmp_path / "index", blind, name="mine", dim=DIM) as index:
+        index.sharpen("sentences")
+        index.add(pages(120))
+        index.publish(f"duckdb://{tmp_path}/copy.duckdb")
+    with connect(f"duckdb://{tmp_path}/copy.duckdb", blind, name="mine", dim=DIM) as copy:
+        assert copy.method("sharp").words == WORDS_BLIND
