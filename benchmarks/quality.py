@@ -67,6 +67,7 @@ CHOICES = {
     "words 0.45 with all others": (
         "scifact", "nfcorpus", "cranfield", "nq-utd", "medline", "time", "lisa",
     ),
+    "words 2 where the embedder does not know the language": ("xquad-hi", "xquad-th", "time"),
     "capitals in lower case": ("time", "lisa", "scifact", "medline"),
     "whiten=0.5": ("scifact", "nfcorpus", "cranfield"),
     "not by default": ("python", "xquad-hi", "xquad-th"),
