@@ -10,7 +10,8 @@ document, stored as int8; FOLDER keeps its index and graph for the next run. Sha
 search width whose overlap@10 with the exact plain ranking is at least 0.99 (the largest, if none
 is). Both use as many threads as ``--threads`` says and answer one query per call. They take turns,
 query by query, five times. Searches by vector have no words; ``words`` are searches of a dataset's
-texts with the default weight of words, their vectors given. The median of a query's five times
+texts with the default weight of words, their vectors given; ``formula`` is the sharpened score
+alone, without the feedback that ``sharp`` has by default. The median of a query's five times
 counts, so p99 is that of hard queries and not of other load on the machine. Needs usearch (pip
 install usearch). The last line is JSON.
 """
@@ -39,6 +40,7 @@ from strop.types import Kind, Vectors
 
 K = 10
 TURNS = 5
+FORMULA = "sharp:words=0:feedback=0"
 PERCENTILES = (("p50", 50), ("p99", 99))
 WIDTHS = (64, 96, 128, 192, 256, 384)
 
@@ -81,6 +83,10 @@ def compare(
         if plain_overlap >= 0.99:
             break
     found = overlaps(index.search(query_vectors, K, "sharp").ids, exact)
+    of_formula = overlaps(
+        index.search(query_vectors, K, FORMULA).ids,
+        index.search(query_vectors, K, FORMULA, exact=True).ids,
+    )
     for q in query_vectors[:50]:  # compiles, and reads what is read once
         index.search(q[None], K, "sharp")
 
@@ -90,7 +96,7 @@ def compare(
 
     for at in range(min(50, len(texts))):
         with_words(at)
-    spent = np.zeros((4, TURNS, len(query_vectors)))
+    spent = np.zeros((5, TURNS, len(query_vectors)))
     for turn in range(TURNS):
         for at, q in enumerate(query_vectors):
             began = time.perf_counter()
@@ -102,11 +108,14 @@ def compare(
             began = time.perf_counter()
             index.search(q[None], K, "sharp")
             spent[2, turn, at] = time.perf_counter() - began
+            began = time.perf_counter()
+            index.search(q[None], K, FORMULA, fields=())
+            spent[4, turn, at] = time.perf_counter() - began
             if texts:
                 began = time.perf_counter()
                 with_words(at)
                 spent[3, turn, at] = time.perf_counter() - began
-    theirs, ours, whole, words = np.median(spent, axis=1)
+    theirs, ours, whole, words, formula = np.median(spent, axis=1)
     began = time.perf_counter()
     for q in query_vectors[:20]:
         index.search(q[None], K, "sharp", exact=True)
@@ -115,6 +124,8 @@ def compare(
     row |= {"plain_width": width, "plain_overlap": plain_overlap, "scan_ms": 1e3 * scan}
     row |= {"plain_build_s": plain_build, "threads": threads}
     row |= {"with_texts_p50_ms": 1e3 * np.median(whole)}
+    row |= {"formula_overlap": of_formula.mean(), "formula_p50_ms": 1e3 * np.median(formula)}
+    row |= {"formula_ratio_p50": np.median(formula) / np.median(theirs)}
     if texts:
         pairs = [(with_words(at), with_words(at, exact=True)) for at in range(len(texts))]
         same = [overlaps(found, right).mean() for found, right in pairs]
