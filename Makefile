@@ -21,9 +21,8 @@ test: $(VENV)/.dev
 types:
 	$(BIN)/mypy
 
-# Three processes for two cores: some tests wait for servers and for kills.
 tests:
-	$(BIN)/pytest -m "not slow" -n 3 --dist worksteal --durations=10
+	$(BIN)/pytest -m "not slow" -n 2 --dist worksteal --durations=10
 
 # Real models over whole collections; minutes to hours without the cached vectors. Crashes at every
 # step, and more random cases of the formula.
