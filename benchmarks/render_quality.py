@@ -29,7 +29,7 @@ nDCG@10, nothing chosen for a collection; bold: the best of the first four colum
 better than the best of plain, BM25, rank fusion and plain with words (paired t-test, Holm,
 p < 0.05). The defaults were chosen with a look at test queries of all English collections. "Held
 out" has settings that were chosen on the other collections alone (`benchmarks/quality.py
---protocol`; empty: not measured). Where a language model wrote queries (Cranfield, nq-utd), BM25
+--protocol`). Where a language model wrote queries (Cranfield, nq-utd), BM25
 and rank fusion count their words too."""
 
 

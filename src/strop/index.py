@@ -6,6 +6,7 @@ Each method calls the package that does the work. There is no SQL and no arithme
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -69,6 +70,8 @@ class Index:
         ``chunking``: ``"200:40"`` cuts documents into chunks of at most 200 tokens, 40 of them of
         the one before; None keeps them whole; ``auto`` decides by the first ones, and says so.
         """
+        if re.match(r"[a-z][a-z0-9+]+:/", str(path)):  # a Path has lost the second slash
+            raise BadInput("an index is a folder: build it there, then publish it to the URL")
         return cls(
             Workspace.create(Path(path), embedder, options, query_vectors, language, chunking)
         )

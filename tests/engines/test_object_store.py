@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.commands import strop
 from helpers.object_store import object_store
 
 from strop import Document, Index, connect
@@ -97,3 +98,29 @@ def test_a_url_without_a_bucket_is_refused() -> None:
     pytest.importorskip("lancedb", reason="pip install 'strop[lancedb]'")
     with pytest.raises(BadInput, match="names no bucket"):
         connect("lancedb+s3:///copies")
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("duckdb://", "names no place"), ("lancedb://", "names no place"),
+        ("duckdb://copy.duckdb?table=other", "only PostgreSQL"),
+        ("duckdb:copy.duckdb", "duckdb://"), ("lancedb+s3:/key:secret@b/x", "lancedb\\+s3://"),
+    ],
+)  # fmt: skip
+def test_a_url_that_leads_nowhere_is_refused(url: str, reason: str) -> None:
+    with pytest.raises(BadInput, match=reason) as caught:
+        connect(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_an_index_is_not_made_at_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in ("duckdb://copy.duckdb", Path("duckdb://copy.duckdb")):
+        with pytest.raises(BadInput, match="an index is a folder"):
+            Index.create(place)
+    ran = strop("build", "postgresql://me:secret@127.0.0.1:1/db", "-o", "x.index")
+    assert ran.code == 1
+    assert "--source" in ran.stderr
+    assert "secret" not in ran.stderr
+    assert not list(tmp_path.iterdir())

@@ -25,7 +25,7 @@ from strop.cli.options import (
     waiting_time,
 )
 from strop.cli.progress import progress_bars
-from strop.common.text import counted
+from strop.common.text import counted, is_url
 from strop.errors import BadInput, IndexBusy, StropError
 from strop.io.files import filled_lines, shown_name
 
@@ -168,6 +168,10 @@ def _add(
         from strop.engines.postgres_source import read_source
 
         return index.add(read_source(corpus, source), progress)
+    if is_url(corpus):
+        raise BadInput(  # without the URL, which may hold a password
+            "a corpus at a URL is read from PostgreSQL, by a query: --source 'SELECT id, text …'"
+        )
     if is_folder_of_files(corpus, reading["format"]):
         which = {name: reading[name] for name in ("include", "exclude", "max_document_bytes")}
         how = {"remove": sync, "keep_queries": keep_queries, "progress": progress}

@@ -35,6 +35,10 @@ def open_engine(url: str) -> Engine:
             f"no engine for {address.shown}: a URL begins with postgresql://, qdrant://,"
             " lancedb://, lancedb+s3:// or duckdb://"
         )
+    if address.options and not address.scheme.startswith("postgres"):
+        raise BadInput(f"{address.shown}: only PostgreSQL has ?table= and ?schema=")
+    if not (address.parts.netloc or address.parts.path):
+        raise BadInput(f"{address.shown} names no place: {address.scheme}://PLACE")
     module = import_module(f"strop.engines.{ENGINES[address.scheme]}")
     return cast(Engine, module.connect(address))
 

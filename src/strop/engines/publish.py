@@ -95,7 +95,8 @@ class _Publisher:
         if about is not None and about["index_id"] != self._catalog.settings.get("index_id"):
             raise BadIndex(
                 f"{engine.address.shown} holds a copy of another index: give the copy another name"
-                " (?table=NAME, another collection or path), or delete that one first"
+                " (in PostgreSQL ?table=NAME, else another collection or path), or delete that one"
+                " first"
             )
 
         known = None if about is None else about.get("source")
