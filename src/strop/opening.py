@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
 from strop.common.text import is_url
-from strop.engines import open_copy
+from strop.engines import ENGINES, open_copy
 from strop.errors import BadInput
 from strop.index import Index
 from strop.storage.intake import EmbedderSpec
@@ -20,8 +19,8 @@ def connect(
     target: str | os.PathLike[str], /, embedder: EmbedderSpec | None = None, **options: Any
 ) -> Index | Published:
     """Open an index folder, or a published copy by its URL (docs/engines.md)."""
-    scheme = re.match(r"(postgres(ql)?|qdrant|lancedb|duckdb)(\+\w+)?(?=:)", str(target))
-    if scheme and not is_url(target):
-        raise BadInput(f"the URL of a copy begins with {scheme[0]}://, with two slashes")
+    scheme, colon, _ = str(target).partition(":")
+    if colon and scheme in ENGINES and not is_url(target):
+        raise BadInput(f"the URL of a copy begins with {scheme}://, with two slashes")
     opened = open_copy if is_url(target) else Index.open
     return opened(target, embedder, **options)

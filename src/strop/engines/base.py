@@ -55,10 +55,9 @@ class Address:
     @classmethod
     def read(cls, url: str) -> Address:
         """Read a URL; what follows ``?`` may hold ``table`` and ``schema``."""
-        if url.startswith("lancedb+") and set("@?#") & set(
-            unquote(url)
-        ):  # not shown: it may be a key
-            raise BadInput(
+        in_store = url.startswith("lancedb+")
+        if in_store and not set("@?#").isdisjoint(unquote(url)):
+            raise BadInput(  # without the URL, which may hold a key
                 "the URL of an object store is bucket and path alone, lancedb+s3://BUCKET/PATH: its"
                 " keys come from the environment, such as AWS_ACCESS_KEY_ID"
             )
