@@ -153,18 +153,17 @@ def _load(
 
 def in_bounds(table: _Table, set_id: int, rows: int) -> bool:
     """Tell whether the spans of a set can be what strop wrote: nothing else may be read."""
-    start, count, _ = table.columns[set_id]
-    # Least and greatest take less time than comparing every number; no sum of small numbers can
-    # overflow.
+    numbers, (start, count, _) = table.numbers, table.columns[set_id]
+    if not len(start):
+        return True
+    # As unsigned numbers, those below zero are the greatest: one look at each column is enough.
+    start, count = start.view(np.uint64), count.view(np.uint64)
+    last, most = int(start.max()), int(count.max())
     if set_id == DOCUMENTS:
-        rising = table.numbers[1:] > table.numbers[:-1]
-        return _within(start, 0, rows - 1) and _within(count, 1, 1) and bool(rising.all())
-    small = _within(start, 0, rows) and _within(count, 0, rows)
-    return small and not (len(start) and (start + count).max() > rows)
-
-
-def _within(numbers: Ints, least: int, most: int) -> bool:
-    return not len(numbers) or bool(least <= numbers.min() and numbers.max() <= most)
+        return last < rows and most == count.min() == 1 and bool((numbers[1:] > numbers[:-1]).all())
+    if last > rows or most > rows:
+        return False
+    return last + most <= rows or bool((start + count).max() <= rows)
 
 
 def _table_of(snapshot: Snapshot, names: Mapping[int, str]) -> _Table:
@@ -256,6 +255,9 @@ def _cached(catalog: Catalog) -> _Table | None:
     if not whole or any(array.dtype != np.int64 for array in (numbers, *arrays.values())):
         return None
     columns = {int(id_): (array[0], array[1], array[2]) for id_, array in arrays.items()}
+    if DOCUMENTS in columns:  # each has one vector, whatever the file says
+        start, _, vector_version = columns[DOCUMENTS]
+        columns[DOCUMENTS] = start, np.broadcast_to(np.int64(1), start.shape), vector_version
     return _Table(about["version"], numbers, columns)
 
 
