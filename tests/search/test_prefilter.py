@@ -79,7 +79,7 @@ def test_products_with_signs(dim: int) -> None:
     scaled = np.sign(rows) * ((rows**2).sum(axis=1) / np.abs(rows).sum(axis=1))[:, None]
     for q in unit_rows(rows[:8] + rng.standard_normal((8, dim))):
         found = np.zeros(51, np.float32)
-        sign_products(signs, factors, *query_planes(q), 5, 45, found)
+        sign_products(signs.T.copy(), factors.T.copy(), *query_planes(q), 5, 45, found)
         step = 0.996 * np.sqrt((q**2).mean())
         levels = np.clip(np.floor(q / step + 2), 0, 3) - 1.5
         rounded = levels * (q @ q) / (q @ levels)

@@ -6,15 +6,18 @@ import json
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.cases import make_case
 from helpers.fakes import DIM, create, reopen
 
 from strop import Index
 from strop.errors import BadIndex, BadInput, IndexDamaged
+from strop.search.prefilter.table import CodeTable
 from strop.storage.sidecar import write_arrays
 from strop.storage.trust import needs_consent, trust_file
 
@@ -177,6 +180,34 @@ def test_spans_of_a_cache_are_whole_numbers_of_full_size(path: Path, shape: str)
     edit(path, "INSERT OR REPLACE INTO meta VALUES ('sidecar:spans', ?)", json.dumps(name))
     with reopen(path) as index:
         assert index.search("what grows 3", k=5).ids.tolist() == want
+
+
+@pytest.mark.parametrize(
+    "name",
+    (
+        "codes scales signs sign_factors centre differences difference_factors means sources"
+        " one_row_too_few one_list_too_long"
+    ).split(),
+)
+def test_arrays_of_search_codes_belong_together(tmp_path: Path, name: str) -> None:
+    """Compiled code reads them without looking at where they end."""
+    layout = make_case(0, (1, 30, 16, 1, 4), exact=False).layout()
+    counts = np.diff(layout.offsets)
+    sources = np.stack([np.arange(30), *np.zeros((2, 30), np.int64), counts], axis=1)
+    table = CodeTable.of(layout, sources, ["simple"])
+    table.write(tmp_path / "good")
+    assert len(CodeTable.open(tmp_path / "good")) == 30
+    if name == "one_row_too_few":
+        table = replace(table, signs=table.signs[:-1])
+    elif name == "one_list_too_long":  # the next one is as much too short
+        sources = sources.copy()
+        sources[3:5, 3] += [sources[4, 3] + 2, -sources[4, 3] - 2]
+        table = replace(table, sources=sources)
+    else:
+        table = replace(table, **{name: getattr(table, name).astype(np.float16)})
+    table.write(tmp_path / "bad")
+    with pytest.raises(IndexDamaged, match="do not belong together"):
+        CodeTable.open(tmp_path / "bad")
 
 
 def test_linked_folders_are_used_and_not_swept(path: Path) -> None:

@@ -152,8 +152,11 @@ class Searcher:
 
         The defaults of ``sharp`` are those ``strop tune`` chose for this index, if it did.
         """
-        with self.catalog.reading():
-            return self._method(method, settings)
+        if settings or not isinstance(method, str | None):
+            with self.catalog.reading():
+                return self._method(method, settings)
+        key = f"method:{method}"
+        return self.catalog.settings.once_per_version(key, lambda: self._method(method, {}))
 
     def _method(self, method: str | Method | None, settings: Mapping[str, Any]) -> Method:
         if method is None:
@@ -253,9 +256,9 @@ class Searcher:
                     else best(k)
                 )
             if method.bm25 != "only" and not self.views.fixed:
-                others = np.unique(np.concatenate([*compared, np.empty(0, np.int64)]))
+                others = np.concatenate(compared) if compared else places[:0]
                 others = others if selected is None else selected.places[others]
-                self._verify(view, method, np.unique(places), others)
+                self._verify(view, method, places, others)
             return read_hits(
                 self.catalog, self.views, view, method, moved, query_texts,
                 (scores, places), fields, by_document,
@@ -272,7 +275,7 @@ class Searcher:
         spans = {DOCUMENTS: snapshot.documents}
         spans |= {known[name].set_id: snapshot.sets[name] for name in names}
         for set_id, of in spans.items():
-            wanted = np.union1d(places, others) if set_id == DOCUMENTS else places
+            wanted = np.unique(np.append(places, others) if set_id == DOCUMENTS else places)
             rows = ranges(of.start[wanted], of.count[wanted])
             self.catalog.vectors.verify_rows(set_id, of.vectors, rows, of.known_sums)
 

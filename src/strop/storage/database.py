@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -146,13 +146,15 @@ class Database:
             raise
         return connection
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """One consistent view of the catalog, whatever a writer does meanwhile."""
         connection = self._connection
-        if connection.in_transaction:
-            yield connection
-            return
+        if connection.in_transaction:  # many times in a search, so it must cost nothing
+            return nullcontext(connection)
+        return self._read_transaction(connection)
+
+    @contextmanager
+    def _read_transaction(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         with explained(self.path):
             connection.execute("BEGIN")
             self._local.memo = {}

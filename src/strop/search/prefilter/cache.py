@@ -113,6 +113,8 @@ class CodeCache:
         table = self._open(name) if before is None else before.table
         if table.sets != view.names:
             raise IndexDamaged(f"they are of other query sets ({', '.join(table.sets)})")
+        if table.codes.shape[1] != view.layout.dim:
+            raise IndexDamaged(f"they are of vectors of {table.codes.shape[1]:,} dimensions")
         followed = view.snapshot.followed
         if before is None or older is None or followed is None:
             return Prefilter.of(table, view.layout, _sources(view))

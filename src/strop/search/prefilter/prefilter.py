@@ -165,7 +165,7 @@ class Prefilter:
         products = np.empty(size, np.float32)
 
         def work(first: int, last: int) -> None:
-            sign_products(table.signs, table.sign_factors, *planes, first, last, products)
+            sign_products(*table.sign_columns, *planes, first, last, products)
 
         if alone and size >= THREADS_FROM and thread_count() > 1:
             in_parts(size, work)

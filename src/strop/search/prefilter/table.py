@@ -72,6 +72,11 @@ class CodeTable:
         each = 1 + self.sources[:, 3::2].sum(axis=1)
         return np.concatenate([[0], np.cumsum(each)]).astype(np.int64)
 
+    @cached_property
+    def sign_columns(self) -> tuple[Signs, Floats]:
+        """The sign codes and their factors by column: every search reads all of them."""
+        return np.ascontiguousarray(self.signs.T), np.ascontiguousarray(self.sign_factors.T)
+
     @classmethod
     def of(
         cls, layout: Layout, sources: Ints, sets: list[str], centre: Vectors | None = None
@@ -120,13 +125,30 @@ class CodeTable:
             arrays, about = contents
             if about["format"] != FORMAT:
                 raise ValueError(f"it has format {about['format']}, not {FORMAT}")
-            signs = np.array(arrays.pop("signs"))  # every search reads all of them
-            table = cls(**arrays, signs=signs, sets=about["sets"])
-            if (table.begin < 0).any() or table.begin[-1] != len(table.differences):
+            table = cls(**arrays, sets=about["sets"])
+            if not table._is_possible():
                 raise ValueError("its arrays do not belong together")
             return table
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise IndexDamaged(f"the search codes {path} cannot be used: {error}") from error
+
+    def _is_possible(self) -> bool:
+        """Tell whether its arrays belong together: kernels would read outside of others."""
+        (size, dim), (rows, _) = self.codes.shape, self.differences.shape
+        words = sign_words(dim)
+        shapes = {
+            "codes": (np.int8, (size, dim)), "scales": (np.float32, (size,)),
+            "signs": (np.uint64, (size, words)), "sign_factors": (np.float32, (size, 2)),
+            "centre": (np.float32, (dim,)), "means": (np.float32, (size, 2)),
+            "differences": (np.uint64, (rows, words)),
+            "difference_factors": (np.float32, (rows, 2)),
+            "sources": (np.int64, (size, 2 + 2 * len(self.sets))),
+        }  # fmt: skip
+        known = all(
+            getattr(self, name).dtype == dtype and getattr(self, name).shape == shape
+            for name, (dtype, shape) in shapes.items()
+        )
+        return known and bool((np.diff(self.begin) > 0).all()) and self.begin[-1] == rows
 
     def write(self, path: Path) -> None:
         """Write a new file; return when it is on the disk."""
