@@ -1,5 +1,5 @@
 # make demo   set up and run the demonstration (no key, no model hub, no GPU)
-# make test   set up and run every check and test
+# make test   set up and run all checks and tests but the slow ones
 # make audit  list versions and licences of all dependencies, fail on one that is not permissive
 # make docs   build the documentation as a site in site/, links checked
 # make fuzz   run the readers of files and replies on 100,000 hostile inputs each

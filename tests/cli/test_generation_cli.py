@@ -756,6 +756,7 @@ def test_a_set_goes_to_a_file_and_into_another_index(
         (["--style", "simple", "--file", "x", "--dry-run"], 2, "--dry-run is for --lm"),
         (["--style", "simple", "--file", "x", "--packed"], 2, "--packed is for --lm"),
         (["--style", "sentences", "--budget", "1"], 2, "--budget is for --lm"),
+        (["--style", "sentences", "--wait", "1", "--set", "y"], 2, "--set"),
         (["--style", "simple", "--file", "x", "--set", "y"], 2, "--set"),
         (["--style", "simple", "--file", "x", "--queries-out", "y"], 2, "--queries-out"),
         (["--style", "simple"], 2, "--lm SPEC, or --file FILE"),

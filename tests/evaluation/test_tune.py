@@ -304,6 +304,9 @@ def test_the_command(index: Path) -> None:
     assert strop("tune", index, "--reset").code == 0
     assert strop("info", index, "--json").json["tuned"] is None
     assert strop("tune", index, "--reset", "--labels", "x").code == 2
+    refused = strop("tune", index, "--exclude-queries", "1")
+    assert refused.code == 2
+    assert "--exclude-queries needs --labels" in refused.stderr
 
 
 def test_the_command_shows_what_is_in_use(tmp_path: Path, blurred: Index) -> None:
@@ -315,5 +318,5 @@ def test_the_command_shows_what_is_in_use(tmp_path: Path, blurred: Index) -> Non
 def test_the_command_says_why_nothing_is_chosen(tmp_path: Path, corpus: Path) -> None:
     path = tmp_path / "sentences.index"
     assert strop("build", corpus, "-o", path).code == 0
-    output = strop("tune", path, "--ignore-same-id").stdout
+    output = strop("tune", path).stdout
     assert "sentences alone cannot judge" in " ".join(output.split())

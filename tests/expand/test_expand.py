@@ -810,6 +810,7 @@ def test_eval_keeps_one_budget_for_all(files: tuple[Path, Path], server: Scripte
         (["--expand", "hydra", "--lm", "smollm2"], 1, "no query method 'hydra'"),
         (["--lm", "smollm2"], 2, "--lm needs --expand"),
         (["--expand-option", "samples=3"], 2, "--expand-option needs --expand"),
+        (["--lm-option", "timeout=3"], 2, "--lm-option needs --expand"),
         (["--expand", "hyde,lamer", "--lm", "smollm2"], 2, "takes one query method here"),
         (
             ["--expand", "query2doc", "--lm", "openai:x", "--expand-option", "samples=3"],

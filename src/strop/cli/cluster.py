@@ -16,6 +16,7 @@ from strop.cli.options import (
     COUNT,
     MODEL,
     Answer,
+    Verbs,
     given_price,
     load_model,
     named_values,
@@ -34,15 +35,15 @@ _OPTIONS = named_values("--option", "options", "Option of the embedder, such as 
 _READING = ("format", "id_field", "text_field", "title_field", "delimiter", "max_document_bytes")
 
 
-@click.group()
+@click.group(cls=Verbs)
 def cluster() -> None:
     """Run the offline stages on many machines, from shard files to shard files.
 
     \b
-    strop cluster plan CORPUS --machines 16          time, storage and money of each stage
-    strop cluster run CORPUS -o FOLDER               up to contrastive references
-    strop cluster run CORPUS -o FOLDER --stage queries
-    strop cluster import FOLDER my.index             the result as an index
+    plan CORPUS --machines 16            time, storage and money of each stage
+    run CORPUS -o FOLDER                 up to contrastive references
+    run CORPUS -o FOLDER --stage queries
+    import FOLDER my.index               the result as an index
     """
 
 
@@ -89,12 +90,12 @@ def run(corpus: str, folder: Path, **options: Any) -> Answer:
     must see the folder and CORPUS under the same path.
 
     \b
-    vectors       documents in shards, embedded
-    references    cells, one shuffle by cell, neighbours and references of each document
-    requests      requests/STYLE/*.jsonl for a batch service; put its results, of the same names,
-                  into replies/STYLE
-    replies       or send them to the service (--lm, --base-url), every reply kept as it comes
-    queries       the queries in the replies, or sentences, embedded
+    vectors     documents in shards, embedded
+    references  cells, one shuffle by cell, neighbours, references
+    requests    requests/STYLE/*.jsonl for a batch service; put its results,
+                of the same names, into replies/STYLE
+    replies     or send them to the service (--lm, --base-url)
+    queries     the queries in the replies, or sentences, embedded
     """
     from strop.distributed.run import Cluster
 

@@ -19,6 +19,7 @@ from strop.cli.options import (
     SCORING,
     WRITTEN_INDEX,
     Answer,
+    given_option,
     read_labelled,
     split_option,
     verb,
@@ -82,8 +83,8 @@ def eval_(
     DATASET is a BEIR folder with queries.jsonl and qrels. trad is plain search, sharp mixes all
     query sets at temperature 0.1; docs/architecture.md explains the others. doc2query and docexp
     first embed the augmented documents and keep these vectors in the index. With --expand the
-    table has a row for each query method and scoring method. INDEX may be the URL of a published
-    copy, which is searched as by its users; a folder is searched exactly.
+    table has a row for each query method and scoring method. INDEX_OR_URL may be the URL of a
+    published copy, which is searched as by its users; a folder is searched exactly.
 
     Without DATASET the stored queries stand in for users': those of each generated set search an
     index sharpened by the other sets, and each should find the document it was written for. That
@@ -162,23 +163,26 @@ def _without_labels(
     WRITTEN_INDEX,
     click.option("--labels", metavar="DATASET", help="Choose by the labelled queries of DATASET."),
     LABELLED,
-    click.option("--queries", default=1000, help="Stored queries to use per set."),
+    click.option("--queries", type=COUNT, default=1000, help="Stored queries to use per set."),
     click.option("--reset", is_flag=True, help="Restore the usual defaults."),
 )
 def tune(path: Path, labels: str | None, queries: int, reset: bool, **options: Any) -> Answer:
-    """Choose better defaults of sharp for INDEX, without labels, and store them.
+    """Choose better defaults of sharp for INDEX, with labels or without, and store them.
 
     Two or more generated query sets are cross-validated: the queries of each set search an index
     sharpened by the others. One generated set beside sentences decides only whitening and words.
     The gain is measured on queries that had no part in the choice, with a 95% interval; settings
-    without a sure gain are not taken. Options such as --alpha override the stored choice. See
-    docs/tuning.md.
+    without a sure gain are not taken. --alpha and the like, of search and eval, override the
+    stored choice. See docs/tuning.md.
     """
     from strop.cli.tables import print_choice
     from strop.evaluation.tune import tune as choose
 
     if reset and labels:
         raise click.UsageError("--reset cannot be combined with --labels")
+    for key in ("split", "exclude_queries", "ignore_same_id"):
+        if not labels and (option := given_option(key)):
+            raise click.UsageError(f"{option.opts[0]} needs --labels")
     with open_index(path) as index, progress_bars() as progress:
         if reset:
             index.keep_tuned(None)

@@ -32,9 +32,10 @@ _ALL = "hyde, query2doc, lamer, rede-rf"
 
 def expansion_options(several: bool) -> Callable[[F], F]:
     """Return the options of query methods; ``several`` of them may be named."""
+    what = "the queries" if several else "the query"
     which = f"Any of none, {_ALL}" if several else f"One of {_ALL}"
     return together(
-        split_option("--expand", help=f"Have a language model refine the queries. {which}."),
+        split_option("--expand", help=f"Have a language model refine {what}. {which}."),
         click.option(
             "--task",
             help="With --expand, the kind of collection: web, science, scifact, nfcorpus, fiqa,"
@@ -58,8 +59,9 @@ def chosen_steps(options: dict[str, Any]) -> dict[str, QueryMethod | None]:
         for key in ("lm", "base_url", "concurrency", "budget", "price", "profile", "task"):
             if options[key] is not None:
                 raise click.UsageError(f"--{key.replace('_', '-')} needs --expand")
-        if options["settings"]:
-            raise click.UsageError("--expand-option needs --expand")
+        for key, option in (("settings", "--expand-option"), ("lm_options", "--lm-option")):
+            if options[key]:
+                raise click.UsageError(f"{option} needs --expand")
         return {"none": None}
     from strop.expand.methods import QUERY_METHODS
 

@@ -21,6 +21,7 @@ from strop.cli.options import (
     PROFILE,
     WRITTEN_INDEX,
     Answer,
+    given_option,
     given_price,
     load_model,
     profile_of,
@@ -65,8 +66,12 @@ PROMPT = together(
         type=click.IntRange(20),
         help="Longer texts are cut in prompts.  [8000; small: 2000]",
     ),
-    click.option("--max-tokens", type=COUNT, help="Tokens per reply at most.  [2000]"),
-    click.option("--temperature", type=click.FloatRange(0), help="LM sampling temperature."),
+    click.option("--max-tokens", type=COUNT, help="Tokens per reply at most.  [2000; small: 40]"),
+    click.option(
+        "--temperature",
+        type=click.FloatRange(0),
+        help="LM sampling temperature.  [the service's; small: 0.3]",
+    ),
     click.option("--samples", type=COUNT, help="Samples per prompt.  [1; small: 3]"),
 )
 
@@ -94,7 +99,7 @@ PROMPT = together(
     click.option(
         "--again",
         is_flag=True,
-        help="With --batch submit: submit again after a submission was cut off. With --batch"
+        help="Send although a batch whose submission was cut off may be running. With --batch"
         " collect: give up batches that the service does not know.",
     ),
     click.option("--requests-out", type=Path, help="Write the requests to a file instead."),
@@ -150,7 +155,7 @@ def triplets(path: Path, output: Path, name: str, negatives: int) -> Answer:
 
 # -- options --------------------------------------------------------------------------------
 
-_WITHOUT_LM = frozenset({"path", "style", "file", "n", "into", "queries_out", "as_json"})
+_WITHOUT_LM = frozenset({"path", "style", "file", "n", "into", "queries_out", "as_json", "wait"})
 
 
 def _check_usage(options: dict[str, Any]) -> None:
@@ -176,10 +181,8 @@ def _check_usage(options: dict[str, Any]) -> None:
             "--queries-out needs a command that makes queries": out is not None and not makes,
         }  # fmt: skip
     else:
-        ctx = click.get_current_context()
-        for option in ctx.command.params:
-            source = ctx.get_parameter_source(option.name or "")
-            if option.name not in _WITHOUT_LM and source is click.core.ParameterSource.COMMANDLINE:
+        for name in options:
+            if name not in _WITHOUT_LM and (option := given_option(name)):
                 raise click.UsageError(f"{option.opts[0]} is for --lm")
         makes_sentences = style == "sentences" and out is None
         wrong = {

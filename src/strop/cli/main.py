@@ -7,7 +7,7 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ from strop.cli import (
     upkeep,
 )
 from strop.cli.messages import say, warn
+from strop.cli.options import Verbs
 from strop.common.text import escape_controls
 from strop.errors import StropError
 
@@ -46,7 +47,7 @@ _VERBS = {
 """Every verb, under the heading where ``strop --help`` lists it."""
 
 
-class _Group(click.Group):
+class _Group(Verbs):
     """Ends with 1 and one line on an error the user can mend; usage errors end with 2."""
 
     def make_context(self, info_name: Any, args: list[str], *rest: Any, **more: Any) -> Any:
@@ -76,13 +77,9 @@ class _Group(click.Group):
             say("stopped. Everything committed is safe: run the command again to continue.")
             ctx.exit(130)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs by heading, each with its whole first sentence."""
-        for heading, verbs in _VERBS.items():
-            with formatter.section(heading):
-                formatter.write_dl(
-                    [(verb.name or "", verb.get_short_help_str(limit=1000)) for verb in verbs]
-                )
+    def headings(self) -> Mapping[str, Sequence[click.Command]]:
+        """Return the verbs by heading."""
+        return _VERBS
 
 
 class _Warnings(logging.Handler):

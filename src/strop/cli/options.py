@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -64,6 +64,22 @@ def verb(
         return click.command(name)(together(*options, _AS_JSON)(run))
 
     return make
+
+
+class Verbs(click.Group):
+    """Lists verbs with their whole first sentences."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs, under their headings if they have any."""
+        for heading, verbs in self.headings().items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(verb.name or "", verb.get_short_help_str(limit=1000)) for verb in verbs]
+                )
+
+    def headings(self) -> Mapping[str, Sequence[click.Command]]:
+        """Return the verbs by heading."""
+        return {"Commands": list(self.commands.values())}
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -218,7 +234,8 @@ SCORING = together(
     click.option(
         "--words",
         type=float,
-        help="Weight of the query's words in sharp, 0 for none.  [wordllama 1.1, others 0.45]",
+        help="Weight of the query's words in sharp, 0 for none."
+        "  [wordllama 1.1; others 0.45, or 2 if they do not know the language]",
     ),
 )
 
@@ -232,6 +249,14 @@ LABELLED = together(
 MEASURES = split_option(
     "--measures", default="nDCG@10,R@50,AP@50", help="Any measures of ir_measures."
 )
+
+
+def given_option(name: str) -> click.Parameter | None:
+    """Return the option of this name if the user gave it on the command line."""
+    ctx = click.get_current_context()
+    if ctx.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE:
+        return None
+    return next(one for one in ctx.command.params if one.name == name)
 
 
 def read_labelled(folder: str, options: dict[str, Any]) -> Dataset:
@@ -255,7 +280,7 @@ MODEL = together(
     click.option("--lm", help="openai:MODEL, anthropic:MODEL, llama:FILE.gguf or smollm2."),
     click.option("--base-url", help="Address of the server, for openai: and anthropic:."),
     named_values(
-        "--lm-option", "lm_options", "An option of the model, such as timeout=60 or bedrock=true"
+        "--lm-option", "lm_options", "Option of the model, such as timeout=60 or bedrock=true"
     ),
     click.option("--concurrency", type=COUNT, help="Calls at a time.  [16]"),
     click.option(

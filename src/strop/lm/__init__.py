@@ -1,6 +1,7 @@
 """Language models: prompts to texts. ``load`` makes one from a short name or a function.
 
-Importing this package loads no client library; each family is imported when it is used.
+A new provider is one more file here. Importing this package loads no client library; each family is
+imported when it is used.
 """
 
 from __future__ import annotations

@@ -28,8 +28,6 @@ _STEP = np.float32(0.996)
 the values are normally distributed."""
 _TOGETHER = 1024
 """Rows of a column of sign codes that are counted before those of the next."""
-_LOOK_AT_ALL = float(np.finfo(np.float32).min)
-"""Below every estimate."""
 
 
 def byte_codes(vectors: Vectors) -> tuple[Bytes, Floats]:
@@ -177,31 +175,6 @@ def rows_between(values: Floats, low: float, high: float) -> Ints:
         n += np.uint64((values[row] >= least) & (values[row] < most))
     kept: Ints = rows[:n].copy()
     return kept
-
-
-@compiled(reorder=True)
-def lowest_of_best(coarse: Floats, fine: Floats, k: int, deviations: float) -> float:
-    """Return the lowest coarse estimate of a row that can be among the best k by the finer one.
-
-    The lower half of the rows tells how the two differ: at the top are rows whose coarse estimate
-    is too high, because that is how they came there.
-    """
-    n = len(fine)
-    if n < max(1, k):
-        return _LOOK_AT_ALL
-    kth = np.partition(fine, n - k)[n - k]
-    median = np.median(coarse)
-    count, total, squares = 0, 0.0, 0.0
-    for row in range(n):
-        if coarse[row] <= median:
-            difference = np.float64(fine[row]) - np.float64(coarse[row])
-            count += 1
-            total += difference
-            squares += difference * difference
-    mean = total / count
-    deviation = np.sqrt(max(0.0, squares / count - mean * mean))
-    bound: float = kth - mean - deviations * deviation
-    return max(_LOOK_AT_ALL, bound)
 
 
 @compiled(reorder=True)

@@ -21,7 +21,6 @@ from strop.search.layout import Layout
 from strop.search.prefilter.codes import (
     Signs,
     estimated_scores,
-    lowest_of_best,
     query_planes,
     rows_between,
     sign_products,
@@ -39,6 +38,8 @@ _REPLACE_FROM = 0.3
 _SAMPLE = 2048
 THREADS_FROM = 100_000
 """Rows from which the threads share one query's scan of the signs."""
+_LOOK_AT_ALL = float(np.finfo(np.float32).min)
+"""Below every estimate."""
 _DEVIATIONS = 5.0, 3.5
 """How many standard deviations of the difference between two estimates (signs to bytes, bytes to
 exact) a row may be below the k-th best and still be looked at."""
@@ -203,8 +204,26 @@ def _look(
     """
     rows = rows_between(coarse, cut, np.inf)
     fine = refine(rows)
-    lower = lowest_of_best(coarse[rows], fine, k, deviations)
+    lower = _lowest_of_best(coarse[rows], fine, k, deviations)
     if lower >= cut:
         return rows, fine
     more = rows_between(coarse, lower, cut)
     return np.concatenate([rows, more]), np.concatenate([fine, refine(more)])
+
+
+def _lowest_of_best(coarse: Floats, fine: Floats, k: int, deviations: float) -> float:
+    """Return the lowest coarse estimate of a row that can be among the best k by the finer one.
+
+    The lower half of the rows tells how the two differ: at the top are rows whose coarse estimate
+    is too high, because that is how they came there. It is not compiled: numba takes ten seconds
+    for ``partition``.
+    """
+    n = len(fine)
+    if n < max(1, k):
+        return _LOOK_AT_ALL
+    kth = float(np.partition(fine, n - k)[n - k])
+    lower = coarse <= np.partition(coarse, n // 2)[n // 2]
+    difference = fine[lower].astype(np.float64) - coarse[lower]
+    mean = difference.sum() / len(difference)
+    variance = max(0.0, difference @ difference / len(difference) - mean * mean)
+    return max(_LOOK_AT_ALL, float(kth - mean - deviations * math.sqrt(variance)))
