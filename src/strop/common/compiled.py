@@ -62,6 +62,13 @@ line_soon: Callable[[int], None] = cast(Any, intrinsic(_line_soon))
 """Prefetch the cache line at an address."""
 
 
+@compiled(inline=True)
+def copy_to(target: NDArray[Any], source: NDArray[Any]) -> None:
+    """Copy an array (n,) to another. Numba takes seconds to compile ``target[:] = source``."""
+    for at in range(len(source)):
+        target[at] = source[at]
+
+
 @compiled()
 def read_soon(array: NDArray[Any], first: int, last: int) -> None:
     """Prefetch the rows ``first:last`` of an array."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.compiled import compiled
+from strop.common.compiled import compiled, copy_to
 from strop.types import Vectors
 
 Floats = NDArray[np.float32]
@@ -82,7 +82,7 @@ def kmeans(
             inertia += max(nearest[i], np.float32(0))
         if inertia < lowest:
             lowest = inertia
-            best_labels[:] = labels
+            copy_to(best_labels, labels)
     return lowest
 
 
@@ -98,7 +98,7 @@ def _seed(
     m = distances.shape[0]
     closest, trial, best_trial = rows[0], rows[1], rows[2]
     centres[0] = min(int(draws[0] * m), m - 1)
-    closest[:] = distances[centres[0]]
+    copy_to(closest, distances[centres[0]])
     at_draw = 1
     for c in range(1, len(centres)):
         total = 0.0
@@ -117,8 +117,8 @@ def _seed(
             if inertia < least:
                 least = inertia
                 centres[c] = candidate
-                best_trial[:] = trial
-        closest[:] = best_trial
+                copy_to(best_trial, trial)
+        copy_to(closest, best_trial)
 
 
 @compiled()
@@ -129,7 +129,7 @@ def _assign(
     """Assign each point to the nearest of the points ``centres``."""
     m = distances.shape[0]
     labels[:] = 0
-    nearest[:] = distances[centres[0]]
+    copy_to(nearest, distances[centres[0]])
     for c in range(1, len(centres)):
         row = distances[centres[c]]
         for i in range(m):

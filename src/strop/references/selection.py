@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from strop.common.arrays import Floats, Ints, unit_rows
-from strop.common.compiled import compiled
+from strop.common.compiled import compiled, copy_to
 from strop.common.threads import in_parts
 from strop.references.clustering import Labels, kmeans, silhouette, squared_distances
 from strop.references.neighbors import nearest_neighbors
@@ -116,7 +116,7 @@ def _choose(
             continue
         points = np.empty((m, vectors.shape[1]), np.float32)
         for at in range(m):
-            points[at] = vectors[neighbors[document, at]]
+            copy_to(points[at], vectors[neighbors[document, at]])
         squares = np.empty((m, m), np.float32)
         squared_distances(points, squares)
         labels = np.empty(m, np.int32)
@@ -150,7 +150,7 @@ def _best_clusters(
         value = silhouette(lengths, labels, k, of_points)
         if value > best:
             best, best_k = value, k
-            best_labels[:] = labels
+            copy_to(best_labels, labels)
     return best_k, best if best_k else 0.0
 
 

@@ -85,6 +85,18 @@ def products_of_few_stored(stored: NDArray[Any], query_vectors: Vectors, product
         products_of_few(rows[: len(some)], query_vectors, products[r : r + at_once])
 
 
+@compiled()
+def _most_queries(counts: Ints) -> int:
+    """Return how many queries a document has at most, at least 1; ``counts`` (sets, documents)."""
+    most = 1
+    for j in range(counts.shape[1]):
+        n = 0  # not counts[:, j].sum(), which numba compiles for two seconds
+        for m in range(len(counts)):
+            n += counts[m, j]
+        most = max(most, n)
+    return most
+
+
 @compiled(reorder=True)
 def gram_of_documents(
     rows: Vectors, own: Ints, starts: Ints, counts: Ints, self_dots: Floats, doc_dots: Floats,
@@ -98,7 +110,7 @@ def gram_of_documents(
     """
     dim = rows.shape[1]
     at, place = 0, 0
-    mine = np.empty(max(1, counts.sum(axis=0).max()), np.int64)
+    mine = np.empty(_most_queries(counts), np.int64)
     for j in range(len(own)):
         d = rows[own[j]]
         total = np.float32(0.0)
@@ -179,7 +191,7 @@ def sharpened_block(
     """
     n_queries, width = len(best), products.shape[1]
     last = best.shape[1] - 1
-    widest = max(1, counts.sum(axis=0).max())
+    widest = _most_queries(counts)
     sims = np.empty((widest, width), np.float32)
     weights = np.empty((widest, width), np.float32)
     peak = np.empty(width, np.float32)

@@ -192,10 +192,11 @@ def parts_of_documents(
     mean = np.empty(dim, np.float32)
     at = 0
     for j in range(len(own)):
-        n = counts[:, j].sum()
+        n = 0
         mean[:] = 0
         squares = np.float32(0.0)
         for m in range(len(starts)):
+            n += counts[m, j]
             for i in range(starts[m, j], starts[m, j] + counts[m, j]):
                 for c in range(dim):
                     mean[c] += rows[i, c]
