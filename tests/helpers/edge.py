@@ -8,7 +8,7 @@ from typing import Any
 
 import qdrant_edge as edge
 
-from strop.engines.qdrant import EF_OWN, EF_ROWS
+from strop.engines.qdrant import EF
 
 
 def install() -> None:
@@ -44,21 +44,20 @@ class EdgeClient:
     def create_collection(self, name: str, vectors_config: Any) -> None:
         vectors = {
             key: edge.EdgeVectorParams(
-                one.size, edge.Distance.Dot, datatype=edge.VectorStorageDatatype.Float16,
-                multivector_config=one.multivector_config
-                and edge.MultiVectorConfig(edge.MultiVectorComparator.MaxSim),
+                one.size, edge.Distance.Dot, datatype=edge.VectorStorageDatatype.Float16
             )
             for key, one in vectors_config.items()
-        }  # fmt: skip
+        }
         none = {} if vectors else {"none": edge.EdgeSparseVectorParams()}
         (self._folder / name).mkdir(parents=True)
         optimizers = edge.EdgeOptimizersConfig(default_segment_number=1, indexing_threshold=1000)
         config = edge.EdgeConfig(vectors, none, optimizers=optimizers)
         self._shards[name] = edge.EdgeShard.create(str(self._folder / name), config)
 
-    def create_payload_index(self, name: str, key: str, _: Any) -> None:
+    def create_payload_index(self, name: str, key: str, kind: Any) -> None:
         make = edge.UpdateOperation.create_field_index
-        self._shard(name).update(make(key, edge.PayloadSchemaType.Keyword))
+        kinds = edge.PayloadSchemaType
+        self._shard(name).update(make(key, kinds.Integer if kind == "integer" else kinds.Keyword))
 
     def upsert(self, name: str, points: Any, wait: bool) -> None:
         made = [edge.Point(one.id, one.vector, one.payload) for one in points]
@@ -82,10 +81,9 @@ class EdgeClient:
         self, name: str, *, query: Any, using: str, limit: int, query_filter: Any,
         search_params: Any, with_payload: Any,
     ) -> Any:  # fmt: skip
-        width = max(limit, EF_OWN if using == "own" else EF_ROWS)
         request = edge.QueryRequest(
             limit, query=edge.Query.Nearest(query, using), with_payload=with_payload,
-            filter=_filter(query_filter), params=edge.SearchParams(width),
+            filter=_filter(query_filter), params=edge.SearchParams(max(limit, EF[using])),
         )  # fmt: skip
         return SimpleNamespace(points=self._shard(name).query(request))
 

@@ -1,17 +1,18 @@
-"""A copy in Qdrant: a document is one point, its rows a multivector, compared by the best of them.
+"""A copy in Qdrant: a document is one point of ``NAME``, its rows are points of ``NAME-rows``.
 
-A point is written as one, so a document is there whole or not at all. Words are in a second
-collection, ``NAME-pieces``. A key comes from QDRANT_API_KEY or the URL's password.
+Rows only point to documents. A document is scored from its own point, which is written as one, so
+it is there whole or not at all. Words are in ``NAME-pieces``. A key comes from QDRANT_API_KEY or
+the URL's password.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import threading
 import uuid
 import warnings
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -25,13 +26,17 @@ from strop.errors import BadInput, IndexBusy, MissingExtra
 from strop.filters import Test
 from strop.types import Document, Vectors
 
-EF_OWN, EF_ROWS = 200, 2000
-"""How wide graphs are searched: one of multivectors finds less at the same width. With 260 it held
-0.976 of the best ten of SciFact, with 1,000 0.995; NFCorpus wants more."""
-_DOCUMENTS_PER_ROW = 0.4
-"""Documents to ask for in place of rows: a point stands for all rows of its document. With 0.65
-searches take a third longer and find no more."""
+EF = {"own": 200, "row": 600}
+"""How wide graphs are searched. With 400 the rows of NFCorpus held 0.992 of the best ten, with 600
+0.999. A graph with twice the links holds as much with 200, and takes twice as long to make."""
+_SHARE, _LEAST = 0.5, 150
+"""The share of the rows that a search wants and that is asked for, and the least rows: fetching
+their documents takes most of the time, and more of them find hardly more."""
 _AT_ONCE = 200
+_ROW_BITS = 20
+"""A row's id is its document's number, then so many bits for its place among the rows."""
+_SCORED = ["id", "packed"]
+"""The fields that scores are made of."""
 _SPACE = uuid.UUID("5f0f6a0c-2f0b-4d57-9a8b-2c1a52b1c9aa")
 
 
@@ -52,7 +57,8 @@ class Qdrant:
         path, _, name = address.parts.path.rpartition("/")
         if not name:
             raise BadInput(f"{address.shown} names no collection: qdrant://host:6333/NAME")
-        self._folder, self._name, self._pieces = path, name, f"{name}-pieces"
+        self._folder, self._name = path, name
+        self._rows, self._pieces = f"{name}-rows", f"{name}-pieces"
         self._opened: Any = None
         self._local = not address.parts.hostname
         # The client of a server serves several threads, the local mode does not.
@@ -62,7 +68,7 @@ class Qdrant:
         self._lease = Lease(
             address.shown,
             lambda: self.read([LEASE]).get(LEASE),
-            lambda claim: self._upsert({LEASE: claim}),
+            lambda claim: self._write({LEASE: claim}),
             lambda: self.forget([], [LEASE]),
         )
 
@@ -154,7 +160,7 @@ class Qdrant:
         """Return those of some pieces that are there."""
         wanted = {_key(name): name for name in names}
         found = self._points(self._pieces, list(wanted), ["content"])
-        return {wanted[str(one.id)]: _decoded(one.payload["content"]) for one in found}
+        return {wanted[str(one.id)]: b64decode(one.payload["content"]) for one in found}
 
     def nearest(
         self,
@@ -164,35 +170,42 @@ class Qdrant:
         among: Ints | None,
         also: Sequence[Ints] | None = None,
     ) -> list[dict[int, Found]]:
-        """Return for each query the documents whose best row is nearest, in one round trip."""
-        from qdrant_client import models
-
-        only = None
-        if among is not None:
-            only = models.Filter(must=[models.HasIdCondition(has_id=among.tolist())])
-        limit = rows if own else max(100, int(_DOCUMENTS_PER_ROW * rows))
-        width = max(EF_OWN if own else EF_ROWS, limit)
-        params = models.SearchParams(hnsw_ef=width)  # the local mode compares all
+        """Return for each query the documents of the nearest rows."""
+        only = None if among is None else _among(among, own)
         found = []
         for at, vector in enumerate(query_vectors):
-            try:
-                with self._lock, self._explained():
-                    answer = self._client.query_points(
-                        self._name, query=vector.tolist() if own else [vector.tolist()],
-                        using="own" if own else "rows", limit=limit, query_filter=only,
-                        search_params=None if self._local else params,
-                        with_payload=["id", "packed"],
-                    )  # fmt: skip
-                near = _found(answer.points)
-            except _NothingThere:
-                near = {}
-            missing = [] if also is None else [one for one in also[at].tolist() if one not in near]
-            found.append(near | (self.found(np.array(missing)) if missing else {}))
+            more = [] if also is None else also[at].tolist()
+            if own:
+                near = _found(self._query(self._name, "own", vector, rows, only, _SCORED))
+            else:
+                limit = max(_LEAST, int(_SHARE * rows))
+                points = self._query(self._rows, "row", vector, limit, only, False)
+                near, more = {}, [*(one.id >> _ROW_BITS for one in points), *more]
+            missing = {*more} - near.keys()
+            found.append(near | (self.found(np.array(sorted(missing))) if missing else {}))
         return found
+
+    def _query(
+        self, collection: str, vectors: str, near: Vectors, limit: int, only: Any, fields: Any
+    ) -> list[Any]:
+        """Return the points nearest to a vector."""
+        from qdrant_client import models
+
+        params = models.SearchParams(hnsw_ef=max(EF[vectors], limit))  # the local mode compares all
+        try:
+            with self._lock, self._explained():
+                answer = self._client.query_points(
+                    collection, query=near.tolist(), using=vectors, limit=limit, query_filter=only,
+                    search_params=None if self._local else params, with_payload=fields,
+                )  # fmt: skip
+        except _NothingThere:
+            return []
+        points: list[Any] = answer.points
+        return points
 
     def found(self, numbers: Ints) -> dict[int, Found]:
         """Return the ids and vectors of documents."""
-        return _found(self._points(self._name, numbers.tolist(), ["id", "packed"]))
+        return _found(self._points(self._name, numbers.tolist(), _SCORED))
 
     def documents(self, numbers: Ints) -> dict[int, Stored]:
         """Return documents with the texts of their queries."""
@@ -255,8 +268,8 @@ class Qdrant:
         """Return the bytes that vectors and payloads take; Qdrant does not tell those of graphs."""
         total = 0
         for one in self._scroll(None, ["packed", "text", "json"]):
-            rows = len(_decoded(one.payload["packed"]))
-            total += 5 * rows + sum(map(len, one.payload.values()))
+            total += sum(map(len, one.payload.values()))
+            total += 2 * len(b64decode(one.payload["packed"]))  # rows of int8, here float16
         return total
 
     # -- writing --------------------------------------------------------------------------
@@ -292,44 +305,54 @@ class Qdrant:
         with self._lock, self._explained():
             if not self._client.collection_exists(self._pieces):
                 self._client.create_collection(self._pieces, vectors_config={})
-            if self._client.collection_exists(self._name):
-                return
-            many = models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM)
-            rows = models.VectorParams(
-                size=dim, distance=models.Distance.DOT, multivector_config=many,
-                datatype=models.Datatype.FLOAT16,
-            )  # fmt: skip
-            own = models.VectorParams(
+            keyword, integer = models.PayloadSchemaType.KEYWORD, models.PayloadSchemaType.INTEGER
+            wanted = {
+                self._rows: ("row", {"number": integer}),
+                self._name: ("own", dict.fromkeys(("id", "facts", "kinds"), keyword)),
+            }
+            vectors = models.VectorParams(
                 size=dim, distance=models.Distance.DOT, datatype=models.Datatype.FLOAT16
             )
-            self._client.create_collection(self._name, {"own": own, "rows": rows})
-            with warnings.catch_warnings():  # the local mode has no indexes, and says so
-                warnings.simplefilter("ignore", UserWarning)
-                for key in ("id", "facts", "kinds"):
-                    self._client.create_payload_index(
-                        self._name, key, models.PayloadSchemaType.KEYWORD
-                    )
+            for collection, (name, indexes) in wanted.items():
+                if self._client.collection_exists(collection):
+                    continue
+                self._client.create_collection(collection, {name: vectors})
+                with warnings.catch_warnings():  # the local mode has no indexes, and says so
+                    warnings.simplefilter("ignore", UserWarning)
+                    for key, kind in indexes.items():
+                        self._client.create_payload_index(collection, key, kind)
 
     def put(self, records: Sequence[Record]) -> None:
-        """Store records; each is one point."""
+        """Store records: rows first, for what points to nothing does no harm."""
         from qdrant_client import models
 
         for at in range(0, len(records), _AT_ONCE):
             self._lease.check()
-            points = [
-                models.PointStruct(id=one.number, payload=_payload(one), vector=_vectors(one))
-                for one in records[at : at + _AT_ONCE]
-            ]
-            with self._lock, self._explained():
-                self._client.upsert(self._name, points, wait=True)
+            rows, points = list[Any](), list[Any]()
+            for one in records[at : at + _AT_ONCE]:
+                number = {"number": one.number}
+                for id_, row in zip(_row_ids(one.number, len(one.rows)), one.rows, strict=True):
+                    vector = {"row": row.tolist()}
+                    rows.append(models.PointStruct(id=id_, payload=number, vector=vector))
+                own: Any = {"own": one.rows[0].tolist()} if one.own else {}
+                points.append(models.PointStruct(id=one.number, payload=_payload(one), vector=own))
+            left = self._row_ids_of([one.id for one in points]) - {one.id for one in rows}
+            self._upsert(self._rows, rows)
+            self._delete(self._rows, sorted(left))
+            self._upsert(self._name, points)
 
     def remove(self, numbers: Ints) -> None:
-        """Remove documents."""
-        from qdrant_client import models
+        """Remove documents: rows first, for only the documents tell how many these are."""
+        for at in range(0, len(numbers), 1000):
+            self._lease.check()
+            gone = numbers[at : at + 1000].tolist()
+            self._delete(self._rows, sorted(self._row_ids_of(gone)))
+            self._delete(self._name, gone)
 
-        self._lease.check()
-        with self._lock, self._explained():
-            self._client.delete(self._name, models.PointIdsList(points=numbers.tolist()), wait=True)
+    def _row_ids_of(self, numbers: Sequence[int]) -> set[int]:
+        """Return the ids of the rows that documents have now."""
+        found = self._points(self._name, numbers, ["rows"])
+        return {id_ for one in found for id_ in _row_ids(one.id, one.payload["rows"])}
 
     def prepare(self) -> None:
         """Nothing: Qdrant makes its graphs by itself."""
@@ -337,39 +360,45 @@ class Qdrant:
     def write(self, pieces: Mapping[str, bytes]) -> None:
         """Store pieces; what says what the copy is comes last."""
         self._lease.check()
-        self._upsert(pieces)
+        self._write(pieces)
 
-    def _upsert(self, pieces: Mapping[str, bytes]) -> None:
+    def _write(self, pieces: Mapping[str, bytes]) -> None:
         from qdrant_client import models
 
-        items = list(pieces.items())
-        for at in range(0, len(items), 1000):
-            points = [
-                models.PointStruct(
-                    id=_key(name), vector={}, payload={"name": name, "content": _encoded(content)}
-                )
-                for name, content in items[at : at + 1000]
-            ]
-            with self._lock, self._explained():
-                self._client.upsert(self._pieces, points, wait=True)
+        points = [
+            models.PointStruct(
+                id=_key(name), vector={}, payload={"name": name, "content": _encoded(content)}
+            )
+            for name, content in pieces.items()
+        ]
+        for at in range(0, len(points), 1000):
+            self._upsert(self._pieces, points[at : at + 1000])
 
     def forget(self, prefixes: Sequence[str], names: Sequence[str]) -> None:
         """Remove pieces."""
-        from qdrant_client import models
-
         gone: list[Any] = [_key(name) for name in (*names, *prefixes)]
-        offset: Any = None
+        starts, offset = tuple(f"{prefix}." for prefix in prefixes), None
         with self._lock, self._explained():
-            while prefixes:
+            while starts:
                 points, offset = self._client.scroll(
                     self._pieces, limit=5000, offset=offset, with_payload=["name"]
                 )
-                starts = tuple(f"{prefix}." for prefix in prefixes)
                 gone += [str(one.id) for one in points if one.payload["name"].startswith(starts)]
                 if offset is None:
                     break
-            if gone:
-                self._client.delete(self._pieces, models.PointIdsList(points=gone), wait=True)
+        self._delete(self._pieces, gone)
+
+    def _upsert(self, collection: str, points: Sequence[Any]) -> None:
+        if points:
+            with self._lock, self._explained():
+                self._client.upsert(collection, points, wait=True)
+
+    def _delete(self, collection: str, ids: list[Any]) -> None:
+        from qdrant_client import models
+
+        if ids:
+            with self._lock, self._explained():
+                self._client.delete(collection, models.PointIdsList(points=ids), wait=True)
 
 
 _shared: dict[str, list[Any]] = {}
@@ -389,12 +418,22 @@ def _payload(record: Record) -> dict[str, Any]:
         "id": one.id, "stamp": record.stamp, "title": one.title, "text": one.text, "facts": facts,
         "kinds": sorted({fact.rpartition(".")[0] + "." for fact in facts}),
         "json": json.dumps([dict(one.metadata), record.queries]), "packed": _encoded(record.packed),
+        "rows": len(record.rows),
     }  # fmt: skip
 
 
-def _vectors(record: Record) -> dict[str, Any]:
-    vectors = {"rows": record.rows.tolist()} if len(record.rows) else {}
-    return vectors | ({"own": record.rows[0].tolist()} if record.own else {})
+def _row_ids(number: int, rows: int) -> range:
+    return range(number << _ROW_BITS, (number << _ROW_BITS) + rows)
+
+
+def _among(numbers: Ints, own: bool) -> Any:
+    """Return what limits a search to some documents, or to their rows."""
+    from qdrant_client import models
+
+    if own:
+        return models.Filter(must=[models.HasIdCondition(has_id=numbers.tolist())])
+    same = models.FieldCondition(key="number", match=models.MatchAny(any=numbers.tolist()))
+    return models.Filter(must=[same])
 
 
 def _key(name: str) -> str:
@@ -402,15 +441,11 @@ def _key(name: str) -> str:
 
 
 def _encoded(content: bytes) -> str:
-    return base64.b64encode(content).decode()
-
-
-def _decoded(content: str) -> bytes:
-    return base64.b64decode(content)
+    return b64encode(content).decode()
 
 
 def _found(points: Sequence[Any]) -> dict[int, Found]:
-    return {one.id: Found(one.payload["id"], _decoded(one.payload["packed"])) for one in points}
+    return {one.id: Found(one.payload["id"], b64decode(one.payload["packed"])) for one in points}
 
 
 def _numbers(points: Any) -> Ints:
