@@ -33,8 +33,8 @@ def test_feedback_of_documents_that_an_engine_proposes(
             fetched: list[int] = []
             nearest = DuckDB.nearest
 
-            def counted(*args: Any) -> Any:
-                near = nearest(*args)
+            def counted(*args: Any, **named: Any) -> Any:
+                near = nearest(*args, **named)
                 fetched.extend(map(len, near))
                 return near
 

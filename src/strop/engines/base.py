@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -168,11 +168,13 @@ class Engine(Protocol):
         own: bool,
         among: Ints | None,
         also: Sequence[Ints] | None = None,
-    ) -> list[dict[int, Found]]:
+        known: Collection[int] = (),
+    ) -> Sequence[Mapping[int, Found | None]]:
         """Return for each query the documents of about so many nearest rows, by number.
 
         ``own``: only of the documents' own vectors. ``among``: only of these documents. ``also``
-        has for each query documents that are wanted whatever their rows.
+        has for each query documents that are wanted whatever their rows. Of ``known`` documents an
+        engine that fetches them in a second step may return None.
         """
 
     def found(self, numbers: Ints) -> dict[int, Found]:

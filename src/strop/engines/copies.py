@@ -40,6 +40,8 @@ _WHITENED = 4
 """So many times more rows where whitening changes their order."""
 _FILTERS = 8
 _REMEMBERED = 5000
+_REMEMBERED_BYTES = 64_000_000
+"""Vectors of documents that searches of a copy scored, for the next ones."""
 
 
 class Copy:
@@ -78,6 +80,20 @@ class Copy:
         self.chunked = about["chunks"] is not None
         self.wholes = Wholes(engine)
         self._map: Whitening | None = None
+        # Never less than it was, so that threads can rely on it: when it is full, it is replaced.
+        self.remembered: dict[int, tuple[str, dict[int, Rows]]] = {}
+        self._remembered_bytes = 0
+
+    def remember(self, number: int, one: Found) -> tuple[str, dict[int, Rows]]:
+        """Return a document's id and vectors by set, which the next searches need not fetch."""
+        parts = unpack(one.packed, self.dim)
+        floats = {set_id: _floats([rows], self.dim) for set_id, rows in parts.items()}
+        size = sum(rows.nbytes for rows in floats.values())
+        self._remembered_bytes += size
+        if self._remembered_bytes > _REMEMBERED_BYTES:
+            self.remembered, self._remembered_bytes = {}, size
+        self.remembered[number] = known = one.id, floats
+        return known
 
     def whitening(self) -> Whitening:
         """Return the map of the default method, read when it is first needed."""
@@ -183,13 +199,19 @@ class Part:
         among = None if self._selected is None else self.numbers
         most = int(self._copy.about["rows"])
         also = [self.numbers[places] for places in by_words]
-        found, ask = [], self._copy.engine.nearest
-        for at, near in enumerate(ask(query_vectors, rows, own, among, also)):
+        found, known = [], self._copy.remembered
+        ask = partial(self._copy.engine.nearest, own=own, among=among, known=known)
+        for at, near in enumerate(ask(query_vectors, rows, also=also)):
             wanted = rows
             while len(near) < k and wanted < most:  # many rows of few documents
                 wanted *= 4
-                (near,) = ask(query_vectors[at : at + 1], wanted, own, among, also[at : at + 1])
-            self._keep(near)
+                (near,) = ask(query_vectors[at : at + 1], wanted, also=also[at : at + 1])
+            for number, one in near.items():
+                kept = known.get(number)
+                if kept is None:
+                    assert one is not None, "an engine leaves out what is known only"
+                    kept = self._copy.remember(number, one)
+                self.ids[number], self._vectors[number] = kept
             numbers = np.array(sorted(near), np.int64)
             places = np.searchsorted(self.numbers, numbers)
             places = places[places < len(self.numbers)]
@@ -205,12 +227,13 @@ class Part:
         parts = self._parts(numbers)
         own = self._own(parts, numbers, method)
         ids = [int(self._copy.sets[name]["id"]) for name in self.names(method)]
-        lists = [
-            [parts[number][id_][: method.n] for id_ in ids if id_ in parts[number]]
-            for number in numbers.tolist()
-        ]
-        rows = [part for of in lists for part in of]
-        counts = np.array([sum(map(len, of)) for of in lists], np.int64)
+        rows, counts = list[Rows](), np.zeros(len(numbers), np.int64)
+        for at, number in enumerate(numbers.tolist()):
+            for id_ in ids:
+                part = parts[number].get(id_)
+                if part is not None:
+                    rows.append(part if method.n is None else part[: method.n])
+                    counts[at] += len(rows[-1])
         queries = _floats(rows, self.dim)
         if method.whiten:
             queries = self._copy.whitening().apply(queries)
@@ -235,14 +258,9 @@ class Part:
         if wanted and len(self._vectors) + len(wanted) > _REMEMBERED:
             self._vectors, wanted = {}, numbers.tolist()
         if wanted:
-            self._keep(self._copy.engine.found(np.array(wanted, np.int64)))
+            for number, one in self._copy.engine.found(np.array(wanted, np.int64)).items():
+                self.ids[number], self._vectors[number] = one.id, unpack(one.packed, self.dim)
         return self._vectors
-
-    def _keep(self, found: dict[int, Found]) -> None:
-        for number, one in found.items():
-            if number not in self._vectors:
-                self._vectors[number] = unpack(one.packed, self.dim)
-                self.ids[number] = one.id
 
     # -- everything -----------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -200,6 +200,7 @@ class DuckDB:
         own: bool,
         among: Ints | None,
         also: Sequence[Ints] | None = None,
+        known: Collection[int] = (),
     ) -> list[dict[int, Found]]:
         """Return for each query the documents of its nearest rows."""
         where, given = "", list[list[Any]]([[]])

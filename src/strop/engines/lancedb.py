@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -177,6 +177,7 @@ class LanceDB:
         own: bool,
         among: Ints | None,
         also: Sequence[Ints] | None = None,
+        known: Collection[int] = (),
     ) -> list[dict[int, Found]]:
         """Return for each query the documents of its nearest rows."""
         table = self._table("rows")

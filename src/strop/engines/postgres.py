@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from zlib import crc32
@@ -175,6 +175,7 @@ class Postgres:
         own: bool,
         among: Ints | None,
         also: Sequence[Ints] | None = None,
+        known: Collection[int] = (),
     ) -> list[dict[int, Found]]:
         """Return for each query the documents of its nearest rows, in one round trip."""
         conditions = ["own"] if own else []

@@ -13,7 +13,7 @@ import threading
 import uuid
 import warnings
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -28,8 +28,8 @@ from strop.types import Document, Vectors
 
 EF = {"own": 200, "row": 600}
 """How wide graphs are searched. With 400 the rows of NFCorpus held 0.992 of the best ten, with 600
-0.999. A graph with twice the links holds as much with 200, and takes twice as long to make."""
-_SHARE, _LEAST = 0.5, 150
+0.999. Graphs with twice the links, searched half as wide, were no faster and found less."""
+_SHARE, _LEAST = 0.5, 120
 """The share of the rows that a search wants and that is asked for, and the least rows: fetching
 their documents takes most of the time, and more of them find hardly more."""
 _AT_ONCE = 200
@@ -169,20 +169,24 @@ class Qdrant:
         own: bool,
         among: Ints | None,
         also: Sequence[Ints] | None = None,
-    ) -> list[dict[int, Found]]:
+        known: Collection[int] = (),
+    ) -> list[dict[int, Found | None]]:
         """Return for each query the documents of the nearest rows."""
         only = None if among is None else _among(among, own)
         found = []
         for at, vector in enumerate(query_vectors):
-            more = [] if also is None else also[at].tolist()
+            wanted = set() if also is None else {*also[at].tolist()}
+            near: dict[int, Found | None] = {}
             if own:
-                near = _found(self._query(self._name, "own", vector, rows, only, _SCORED))
+                near |= _found(self._query(self._name, "own", vector, rows, only, _SCORED))
             else:
                 limit = max(_LEAST, int(_SHARE * rows))
                 points = self._query(self._rows, "row", vector, limit, only, False)
-                near, more = {}, [*(one.id >> _ROW_BITS for one in points), *more]
-            missing = {*more} - near.keys()
-            found.append(near | (self.found(np.array(sorted(missing))) if missing else {}))
+                wanted |= {one.id >> _ROW_BITS for one in points}
+            near |= {number: None for number in wanted - near.keys() if number in known}
+            if missing := wanted - near.keys():
+                near |= self.found(np.array(sorted(missing)))
+            found.append(near)
         return found
 
     def _query(
@@ -310,12 +314,11 @@ class Qdrant:
                 self._rows: ("row", {"number": integer}),
                 self._name: ("own", dict.fromkeys(("id", "facts", "kinds"), keyword)),
             }
-            vectors = models.VectorParams(
-                size=dim, distance=models.Distance.DOT, datatype=models.Datatype.FLOAT16
-            )
+            dot, float16 = models.Distance.DOT, models.Datatype.FLOAT16
             for collection, (name, indexes) in wanted.items():
                 if self._client.collection_exists(collection):
                     continue
+                vectors = models.VectorParams(size=dim, distance=dot, datatype=float16)
                 self._client.create_collection(collection, {name: vectors})
                 with warnings.catch_warnings():  # the local mode has no indexes, and says so
                     warnings.simplefilter("ignore", UserWarning)

@@ -98,7 +98,8 @@ def score(
     """
     building = once and method.sharpens and bool(method.alpha) and bool(fetched.counts.any())
     if building and len(query_vectors) == 1:
-        scores = _sharpened(query_vectors[0], fetched, method)[None]
+        with one_blas_thread():
+            scores = _sharpened(query_vectors[0], fetched, method)[None]
         return _with_words(scores, fetched, method)
     # For few queries BLAS's threads cost more than they save on a busy machine (docs/log.md).
     with one_blas_thread() if len(query_vectors) < _THREADS_FROM else nullcontext():
@@ -119,9 +120,8 @@ def _with_words(scores: Floats, fetched: Fetched, method: Method) -> Floats:
 
 def _sharpened(q: Vectors, fetched: Fetched, method: Method) -> Floats:
     """Lines (1) to (5) for one query (dim,): scores (n,); d* is built."""
-    with one_blas_thread():
-        sims: Floats = fetched.queries @ q
-        plain: Floats = fetched.documents @ q
+    sims: Floats = fetched.queries @ q
+    plain: Floats = fetched.documents @ q
     queried, temperature = fetched.counts > 0, method.softmax_temperature
     counts = fetched.counts[queried]
     begin = np.cumsum(counts) - counts
@@ -134,11 +134,12 @@ def _sharpened(q: Vectors, fetched: Fetched, method: Method) -> Floats:
     # Scaled so that neither alpha nor its square can overflow.
     keep = np.float32(1.0 / max(1.0, abs(method.alpha)))
     add = np.float32(method.alpha / max(1.0, abs(method.alpha)))
-    built = keep * fetched.documents[queried]
-    with one_blas_thread():
-        spans = zip(begin.tolist(), (begin + counts).tolist(), strict=True)
-        for at, (first, last) in enumerate(spans):
-            built[at] += add * (weights[first:last] @ fetched.queries[first:last])
+    weights *= add
+    built = np.empty((len(begin), len(q)), np.float32)
+    spans = zip(begin.tolist(), (begin + counts).tolist(), built, strict=True)
+    for first, last, row in spans:
+        np.dot(weights[first:last], fetched.queries[first:last], out=row)
+    built += keep * fetched.documents[queried]
     under = np.einsum("nd,nd->n", built, built)
     scores = plain
     scores[~queried & ~fetched.documents.any(axis=1)] = LOWEST
