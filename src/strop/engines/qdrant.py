@@ -29,7 +29,7 @@ from strop.types import Document, Vectors
 EF = {"own": 200, "row": 600}
 """How wide graphs are searched. With 400 the rows of NFCorpus held 0.992 of the best ten, with 600
 0.999. Graphs with twice the links, searched half as wide, were no faster and found less."""
-_SHARE, _LEAST = 0.5, 120
+_SHARE, _LEAST = 0.5, 100
 """The share of the rows that a search wants and that is asked for, and the least rows: fetching
 their documents takes most of the time, and more of them find hardly more."""
 _AT_ONCE = 200
