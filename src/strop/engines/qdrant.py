@@ -310,11 +310,11 @@ class Qdrant:
             if not self._client.collection_exists(self._pieces):
                 self._client.create_collection(self._pieces, vectors_config={})
             keyword, integer = models.PayloadSchemaType.KEYWORD, models.PayloadSchemaType.INTEGER
+            dot, float16 = models.Distance.DOT, models.Datatype.FLOAT16
             wanted = {
                 self._rows: ("row", {"number": integer}),
                 self._name: ("own", dict.fromkeys(("id", "facts", "kinds"), keyword)),
             }
-            dot, float16 = models.Distance.DOT, models.Datatype.FLOAT16
             for collection, (name, indexes) in wanted.items():
                 if self._client.collection_exists(collection):
                     continue
@@ -368,12 +368,10 @@ class Qdrant:
     def _write(self, pieces: Mapping[str, bytes]) -> None:
         from qdrant_client import models
 
-        points = [
-            models.PointStruct(
-                id=_key(name), vector={}, payload={"name": name, "content": _encoded(content)}
-            )
-            for name, content in pieces.items()
-        ]
+        points = list[Any]()
+        for name, content in pieces.items():
+            payload = {"name": name, "content": b64encode(content).decode()}
+            points.append(models.PointStruct(id=_key(name), vector={}, payload=payload))
         for at in range(0, len(points), 1000):
             self._upsert(self._pieces, points[at : at + 1000])
 
@@ -420,8 +418,8 @@ def _payload(record: Record) -> dict[str, Any]:
     return {
         "id": one.id, "stamp": record.stamp, "title": one.title, "text": one.text, "facts": facts,
         "kinds": sorted({fact.rpartition(".")[0] + "." for fact in facts}),
-        "json": json.dumps([dict(one.metadata), record.queries]), "packed": _encoded(record.packed),
-        "rows": len(record.rows),
+        "json": json.dumps([dict(one.metadata), record.queries]), "rows": len(record.rows),
+        "packed": b64encode(record.packed).decode(),
     }  # fmt: skip
 
 
@@ -441,10 +439,6 @@ def _among(numbers: Ints, own: bool) -> Any:
 
 def _key(name: str) -> str:
     return str(uuid.uuid5(_SPACE, name))
-
-
-def _encoded(content: bytes) -> str:
-    return b64encode(content).decode()
 
 
 def _found(points: Sequence[Any]) -> dict[int, Found]:
