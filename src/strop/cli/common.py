@@ -51,7 +51,10 @@ def changed(path: Path, changes: dict[str, Any]) -> Answer:
     }
     kinds = ("new", "changed", "unchanged", "removed")
     parts = [f"{changes[key]:,} {key}" for key in kinds if changes.get(key)]
-    queries = ", ".join(f"{count:,} {name}" for name, count in sets.items())
+    queries = ", ".join(
+        counted(count, "sentence") if name == "sentences" else f"{counted(count, 'query')} ({name})"
+        for name, count in sets.items()
+    )
     line = (
         counted(about["documents"], "document")
         + (f" ({', '.join(parts)})" if parts else "")

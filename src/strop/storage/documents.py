@@ -125,7 +125,8 @@ class Documents:
             numbers = self.chunks.numbers_of(id_)
             row = find_document(connection, id_) if numbers is None else None
         if numbers is None and row is None:
-            raise BadInput(f"{self._database.path.parent} has no document {id_!r}")
+            folder = self._database.path.parent
+            raise BadInput(f"{folder} has no document {id_!r}: ids are those of the corpus")
         return [row[0]] if row is not None else numbers or []
 
     def are_chunked(self) -> bool:
