@@ -230,11 +230,11 @@ def test_compaction_gives_back_waste_and_changes_nothing_else(index: Index, bag:
     with reopen(index.path) as reader:
         old = {way: all_scores(reader, ASKED, method=way) for way in before}
         seen = reader.searcher.views.snapshot().documents
-        file = index.path / "vectors" / index.catalog.vectors.files()[0].name
-        assert file.exists()
+        mapped = index.path / "vectors" / index.catalog.vectors.files()[0].name
+        assert mapped.exists()
         assert index.compact() > 0
         assert bag.count == 0
-        assert not file.exists()  # and the reader still maps it
+        assert not mapped.exists()  # but the reader still has it
         assert (seen.vectors[seen.start] ** 2).sum() > 1
         assert {way: all_scores(reader, ASKED, method=way) for way in before} == old
     for searched in (index, reopen(index.path)):
