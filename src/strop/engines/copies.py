@@ -40,7 +40,7 @@ _WHITENED = 4
 """So many times more rows where whitening changes their order."""
 _FILTERS = 8
 _REMEMBERED = 5000
-_REMEMBERED_BYTES = 64_000_000
+REMEMBERED_BYTES = 64_000_000
 """Vectors of documents that searches of a copy scored, for the next ones."""
 
 
@@ -90,7 +90,7 @@ class Copy:
         floats = {set_id: _floats([rows], self.dim) for set_id, rows in parts.items()}
         size = sum(rows.nbytes for rows in floats.values())
         self._remembered_bytes += size
-        if self._remembered_bytes > _REMEMBERED_BYTES:
+        if self._remembered_bytes > REMEMBERED_BYTES:
             self.remembered, self._remembered_bytes = {}, size
         self.remembered[number] = known = one.id, floats
         return known

@@ -1,0 +1,109 @@
+"""Qdrant's rows, which point to documents, and the vectors that an open copy remembers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.fakes import DIM, Bag, create
+
+from strop import Index, connect
+from strop.engines import copies, published
+from strop.engines.published import Published
+from strop.engines.qdrant import Qdrant
+
+pytest.importorskip("qdrant_client", reason="pip install 'strop[qdrant]'")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"qdrant://{tmp_path}/copy"
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    monkeypatch.setattr(copies, "SCANNED", 0)
+    monkeypatch.setattr(published, "FRESH", 0.0)
+    with create(tmp_path / "index") as index:
+        index.sharpen()
+        text = (
+            "Alder{0} grows in the rain of spring. Elm{0} stands in the summer sun. Fir{0} sleeps."
+        )
+        index.add({"id": f"d{at}", "text": text.format(at)} for at in range(150))
+        yield index
+
+
+def open_copy(url: str) -> Published:
+    copy = connect(url, Bag(), name="bag", dim=DIM)
+    assert isinstance(copy, Published)
+    return copy
+
+
+def rows_of(url: str) -> dict[int, int]:
+    """Return how many rows point to each document."""
+    from qdrant_client import QdrantClient
+
+    client = QdrantClient(path=str(Path(url.removeprefix("qdrant://")).parent))
+    points, _ = client.scroll("copy-rows", limit=1000, with_payload=["number"])
+    client.close()
+    return Counter(one.payload["number"] for one in points if one.payload)
+
+
+def test_rows_follow_their_documents(index: Index, url: str) -> None:
+    """Those that a document has no more are gone, also after a publisher was stopped."""
+    index.publish(url)
+    before = rows_of(url)
+    changed = index.catalog.documents.number_of("d3")
+    gone = index.catalog.documents.number_of("d4")
+    index.add([{"id": "d3", "text": "Short."}])
+    index.remove(["d4"])
+
+    def stopped(self: Qdrant, numbers: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Qdrant, "remove", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            index.publish(url)
+    index.publish(url)
+    rows = rows_of(url)
+    assert 1 <= rows[changed] < before[changed]
+    assert gone not in rows
+    assert len(rows) == 149
+    with open_copy(url) as copy:
+        assert copy.search("short", 1).ids[0, 0] == "d3"
+
+
+def test_what_was_scored_is_fetched_once(
+    index: Index, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the copy changes; more than there is room for is fetched again."""
+    index.publish(url)
+    fetched: list[int] = []
+    found = Qdrant.found
+
+    def counted(self: Qdrant, numbers: Any) -> Any:
+        fetched.append(len(numbers))
+        return found(self, numbers)
+
+    monkeypatch.setattr(Qdrant, "found", counted)
+    with open_copy(url) as copy:
+        first = copy.search("alder3 grows", 5)
+        assert sum(fetched) > 0
+        fetched.clear()
+        again = copy.search("alder3 grows", 5)
+        assert fetched == []
+        assert again.ids.tolist() == first.ids.tolist()
+        assert again.scores.tolist() == first.scores.tolist()
+        index.add([{"id": "d3", "text": "Alder3 grows. Alder3 grows again. Alder3 grows."}])
+        index.publish(url)
+        assert copy.search("alder3 grows", 5).ids[0, 0] == "d3"
+        assert sum(fetched) > 0
+        monkeypatch.setattr(copies, "REMEMBERED_BYTES", 1)
+        fetched.clear()
+        for _ in range(2):
+            copy.search("elm7", 5)
+        assert sum(fetched) > 0
