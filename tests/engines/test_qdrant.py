@@ -29,9 +29,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     monkeypatch.setattr(published, "FRESH", 0.0)
     with create(tmp_path / "index") as index:
         index.sharpen()
-        text = (
-            "Alder{0} grows in the rain of spring. Elm{0} stands in the summer sun. Fir{0} sleeps."
-        )
+        text = "Alder{0} grows in the rain of spring. Elm{0} stands in the sun. Fir{0} sleeps."
         index.add({"id": f"d{at}", "text": text.format(at)} for at in range(150))
         yield index
 

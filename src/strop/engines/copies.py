@@ -15,7 +15,7 @@ from strop.engines.base import Engine, Found, Rows, unpack
 from strop.engines.publish import WHITENING
 from strop.engines.wholes import Wholes
 from strop.errors import BadIndex
-from strop.filters import Filter
+from strop.filters import Filter, Test
 from strop.methods import Method, check_method, sharp_with
 from strop.search.feedback import ranked_first, with_feedback
 from strop.search.scoring import Fetched, best_of, score, search
@@ -80,6 +80,7 @@ class Copy:
         self.chunked = about["chunks"] is not None
         self.wholes = Wholes(engine)
         self._map: Whitening | None = None
+        self._fields: dict[str, bool] = {}
         # Never less than it was, so that threads can rely on it: when it is full, it is replaced.
         self.remembered: dict[int, tuple[str, dict[int, Rows]]] = {}
         self._remembered_bytes = 0
@@ -94,6 +95,14 @@ class Copy:
             self.remembered, self._remembered_bytes = {}, size
         self.remembered[number] = known = one.id, floats
         return known
+
+    def has(self, field: str) -> bool:
+        """Tell whether any document has a field of metadata; an engine may look at all of them."""
+        if field not in self._fields:
+            self._fields[field] = bool(
+                len(self.engine.passing(Test(field, "exists", "in", (None,))))
+            )
+        return self._fields[field]
 
     def whitening(self) -> Whitening:
         """Return the map of the default method, read when it is first needed."""

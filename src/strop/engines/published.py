@@ -20,7 +20,7 @@ from strop.engines.copies import Copy, Part, move, rank
 from strop.engines.publish import FORMAT, WORDS, whitened
 from strop.engines.wholes import Whole, completed, document_id, group
 from strop.errors import BadIndex, BadInput
-from strop.filters import Filter, Test, fields_of, read_filter
+from strop.filters import Filter, fields_of, read_filter
 from strop.methods import METHODS, Method, check_count, chosen_method
 from strop.search.explain import Explanation, Terms, explain
 from strop.search.grouping import best_documents
@@ -232,8 +232,8 @@ class Published:
         return self._steady(read)
 
     def _warn_of_unknown(self, filter_: Filter) -> None:
-        tests = [Test(field, "exists", "in", (None,)) for field in sorted(fields_of(filter_))]
-        if unknown := [test.field for test in tests if not len(self._engine.passing(test))]:
+        copy = self._now()
+        if unknown := [field for field in sorted(fields_of(filter_)) if not copy.has(field)]:
             names = ", ".join(map(repr, unknown))
             warnings.warn(f"filter: no document has the field {names}", stacklevel=3)
 
