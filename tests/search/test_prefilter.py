@@ -89,6 +89,20 @@ def test_products_with_signs(dim: int) -> None:
     assert not query_planes(np.zeros(dim, np.float32))[1].any()
 
 
+def test_products_with_signs_of_many_rows() -> None:
+    """More than are counted together, in parts as threads share them."""
+    rng = np.random.default_rng(0)
+    signs, factors = sign_codes(rng.standard_normal((5000, 96)).astype(np.float32))
+    planes = query_planes(unit_rows(rng.standard_normal((1, 96)).astype(np.float32))[0])
+    parts, alone = np.zeros(5000, np.float32), np.zeros(5000, np.float32)
+    for first, last in ((0, 1), (1, 1500), (1500, 5000)):
+        sign_products(signs.T.copy(), factors.T.copy(), *planes, first, last, parts)
+    for row in range(5000):
+        columns = signs.T[:, row : row + 1].copy(), factors.T[:, row : row + 1].copy()
+        sign_products(*columns, *planes, 0, 1, alone[row : row + 1])
+    np.testing.assert_allclose(parts, alone, rtol=1e-6)
+
+
 def test_estimates_are_near_the_scores() -> None:
     rng = np.random.default_rng(1)
     documents = unit_rows(rng.standard_normal((300, 256)))

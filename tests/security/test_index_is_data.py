@@ -186,7 +186,7 @@ def test_spans_of_a_cache_are_whole_numbers_of_full_size(path: Path, shape: str)
     "name",
     (
         "codes scales signs sign_factors centre differences difference_factors means sources"
-        " one_row_too_few one_list_too_long"
+        " one_row_too_few one_list_too_long lists_whose_sum_overflows"
     ).split(),
 )
 def test_arrays_of_search_codes_belong_together(tmp_path: Path, name: str) -> None:
@@ -202,6 +202,10 @@ def test_arrays_of_search_codes_belong_together(tmp_path: Path, name: str) -> No
     elif name == "one_list_too_long":  # the next one is as much too short
         sources = sources.copy()
         sources[3:5, 3] += [sources[4, 3] + 2, -sources[4, 3] - 2]
+        table = replace(table, sources=sources)
+    elif name == "lists_whose_sum_overflows":
+        sources = sources.copy()
+        sources[3:7, 3] += [2**62, 2**62, 2**62, 2**62]
         table = replace(table, sources=sources)
     else:
         table = replace(table, **{name: getattr(table, name).astype(np.float16)})

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,9 +39,23 @@ AT_ONCE = 1000
 _WHITENED = 4
 """So many times more rows where whitening changes their order."""
 _FILTERS = 8
-_REMEMBERED = 5000
+_HELD = 5000
+_QUERIES_AT_ONCE = 64
+"""So many documents, and those of so many queries, are held in memory by one search."""
 REMEMBERED_BYTES = 64_000_000
 """Vectors of documents that searches of a copy scored, for the next ones."""
+
+
+class Kept(NamedTuple):
+    """What is remembered of a document: its id, its vectors by set, the checksum of its record."""
+
+    id: str
+    parts: dict[int, Rows]
+    checksum: bytes
+
+
+def _checksum(one: Found) -> bytes:
+    return one.packed[-8:]  # ends with the CRC-32 of all
 
 
 class Copy:
@@ -80,29 +94,29 @@ class Copy:
         self.chunked = about["chunks"] is not None
         self.wholes = Wholes(engine)
         self._map: Whitening | None = None
-        self._fields: dict[str, bool] = {}
-        # Never less than it was, so that threads can rely on it: when it is full, it is replaced.
-        self.remembered: dict[int, tuple[str, dict[int, Rows]]] = {}
+        self._fields: set[str] = set()
+        # It only grows. When it is full it is replaced, so a thread keeps the one it holds.
+        self.remembered: dict[int, Kept] = {}
         self._remembered_bytes = 0
 
-    def remember(self, number: int, one: Found) -> tuple[str, dict[int, Rows]]:
-        """Return a document's id and vectors by set, which the next searches need not fetch."""
+    def remember(self, number: int, one: Found) -> Kept:
+        """Return what the next searches need not fetch of a document."""
         parts = unpack(one.packed, self.dim)
         floats = {set_id: _floats([rows], self.dim) for set_id, rows in parts.items()}
-        size = sum(rows.nbytes for rows in floats.values())
+        size = len(one.packed) + sum(rows.nbytes for rows in floats.values())
         self._remembered_bytes += size
         if self._remembered_bytes > REMEMBERED_BYTES:
             self.remembered, self._remembered_bytes = {}, size
-        self.remembered[number] = known = one.id, floats
-        return known
+        self.remembered[number] = kept = Kept(one.id, floats, _checksum(one))
+        return kept
 
     def has(self, field: str) -> bool:
         """Tell whether any document has a field of metadata; an engine may look at all of them."""
         if field not in self._fields:
-            self._fields[field] = bool(
-                len(self.engine.passing(Test(field, "exists", "in", (None,))))
-            )
-        return self._fields[field]
+            if not len(self.engine.passing(Test(field, "exists", "in", (None,)))):
+                return False
+            self._fields.add(field)
+        return True
 
     def whitening(self) -> Whitening:
         """Return the map of the default method, read when it is first needed."""
@@ -144,6 +158,7 @@ class Part:
         self.dim, self.tokenizer = copy.dim, copy.tokenizer
         self.numbers = copy.numbers if selected is None else copy.numbers[selected]
         self._vectors: dict[int, dict[int, Rows]] = {}
+        self._unread: set[int] = set()
         self.ids: dict[int, str] = {}
         """Of the records that were read."""
         self._word_scores: dict[str, QueryWordScores] = {}
@@ -212,15 +227,17 @@ class Part:
         ask = partial(self._copy.engine.nearest, own=own, among=among, known=known)
         for at, near in enumerate(ask(query_vectors, rows, also=also)):
             wanted = rows
-            while len(near) < k and wanted < most:  # many rows of few documents
+            while len(near) < k and wanted < 2 * most:  # many rows of few documents
                 wanted *= 4
                 (near,) = ask(query_vectors[at : at + 1], wanted, also=also[at : at + 1])
             for number, one in near.items():
-                kept = known.get(number)
-                if kept is None:
-                    assert one is not None, "an engine leaves out what is known only"
+                kept = known.get(number) or self._copy.remembered.get(number)
+                if one is None:
+                    self._unread.add(number)
+                elif kept is None or kept.checksum != _checksum(one):
                     kept = self._copy.remember(number, one)
-                self.ids[number], self._vectors[number] = kept
+                assert kept is not None, "an engine leaves out what is known only"
+                self.ids[number], self._vectors[number], _ = kept
             numbers = np.array(sorted(near), np.int64)
             places = np.searchsorted(self.numbers, numbers)
             places = places[places < len(self.numbers)]
@@ -252,6 +269,18 @@ class Part:
         word_scores = np.array([self._scores_of(text, method).at(places) for text in query_texts])
         return replace(fetched, word_scores=word_scores)
 
+    def check_remembered(self, numbers: Ints) -> None:
+        """Raise KeyError if the remembered vectors of documents are not those of their records."""
+        if doubtful := sorted(self._unread.intersection(numbers.ravel().tolist())):
+            found, known = self._copy.engine.found(np.array(doubtful)), self._copy.remembered
+            for number in doubtful:
+                if number in known and known[number].checksum != _checksum(found[number]):
+                    raise KeyError(f"document {number} was replaced")
+
+    def forget(self) -> None:
+        """Release the vectors of this search."""
+        self._vectors = {}
+
     def documents(self, places: Ints, method: Method) -> Vectors:
         """Return the documents' own vectors."""
         numbers = self.numbers[places]
@@ -264,7 +293,7 @@ class Part:
     def _parts(self, numbers: Ints) -> dict[int, dict[int, Rows]]:
         """Return the vectors of documents by set; those of the last searches are remembered."""
         wanted = [number for number in numbers.tolist() if number not in self._vectors]
-        if wanted and len(self._vectors) + len(wanted) > _REMEMBERED:
+        if wanted and len(self._vectors) + len(wanted) > _HELD:
             self._vectors, wanted = {}, numbers.tolist()
         if wanted:
             for number, one in self._copy.engine.found(np.array(wanted, np.int64)).items():
@@ -312,7 +341,11 @@ def _ranked(
     """Return the best k by a method's dense score, and words where texts are given."""
     if part.scans(k):
         return part.scan(query_vectors, texts, k, method)
-    found = search(part, query_vectors, texts, k, method)
+    found = list[tuple[Floats, Ints]]()
+    for at in range(0, len(query_vectors), _QUERIES_AT_ONCE):
+        some = slice(at, at + _QUERIES_AT_ONCE)
+        part.forget()
+        found += search(part, query_vectors[some], texts[some], k, method)
     scores, places = (np.array([one[at] for one in found]) for at in (0, 1))
     shape = (len(query_vectors), k)
     return scores.astype(np.float32).reshape(shape), places.astype(np.int64).reshape(shape)

@@ -255,6 +255,7 @@ class Published:
             ids = part.ids_of(places)
             return Hits(_objects(map(document_id, ids) if by_document else ids, scores), scores)
         stored = self._engine.documents(np.unique(numbers))
+        part.check_remembered(numbers)
         wholes: dict[str, Whole] = {}
         if copy.chunked:
             wholes = copy.wholes.read({document_id(one.document.id) for one in stored.values()})

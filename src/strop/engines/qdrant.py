@@ -50,7 +50,7 @@ def connect(address: Address) -> Qdrant:
 
 
 class Qdrant:
-    """A copy in two collections (``base.Engine``)."""
+    """A copy in three collections (``base.Engine``)."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -203,9 +203,10 @@ class Qdrant:
                     search_params=None if self._local else params, with_payload=fields,
                 )  # fmt: skip
         except _NothingThere:
-            return []
-        points: list[Any] = answer.points
-        return points
+            raise EngineError(
+                f"{self.address.shown} has no {collection}: publish it again"
+            ) from None
+        return list(answer.points)
 
     def found(self, numbers: Ints) -> dict[int, Found]:
         """Return the ids and vectors of documents."""
@@ -282,11 +283,7 @@ class Qdrant:
     def publishing(self, dim: int) -> Iterator[None]:
         """Hold a lease, which is renewed while this publisher writes."""
         self._make(dim)
-        if self._local:
-            with self._publishing_here():
-                yield
-            return
-        with self._lease.held():
+        with self._publishing_here() if self._local else self._lease.held():
             yield
 
     @contextmanager
@@ -334,13 +331,14 @@ class Qdrant:
             rows, points = list[Any](), list[Any]()
             for one in records[at : at + _AT_ONCE]:
                 number = {"number": one.number}
-                for id_, row in zip(_row_ids(one.number, len(one.rows)), one.rows, strict=True):
+                for id_, row in zip(_row_ids(one.number, len(one.rows)), one.rows, strict=False):
                     vector = {"row": row.tolist()}
                     rows.append(models.PointStruct(id=id_, payload=number, vector=vector))
                 own: Any = {"own": one.rows[0].tolist()} if one.own else {}
                 points.append(models.PointStruct(id=one.number, payload=_payload(one), vector=own))
             left = self._row_ids_of([one.id for one in points]) - {one.id for one in rows}
-            self._upsert(self._rows, rows)
+            for first in range(0, len(rows), 1000):  # a server limits the size of requests
+                self._upsert(self._rows, rows[first : first + 1000])
             self._delete(self._rows, sorted(left))
             self._upsert(self._name, points)
 
@@ -355,7 +353,7 @@ class Qdrant:
     def _row_ids_of(self, numbers: Sequence[int]) -> set[int]:
         """Return the ids of the rows that documents have now."""
         found = self._points(self._name, numbers, ["rows"])
-        return {id_ for one in found for id_ in _row_ids(one.id, one.payload["rows"])}
+        return {id_ for one in found for id_ in _row_ids(one.id, int(one.payload["rows"]))}
 
     def prepare(self) -> None:
         """Nothing: Qdrant makes its graphs by itself."""
@@ -424,7 +422,8 @@ def _payload(record: Record) -> dict[str, Any]:
 
 
 def _row_ids(number: int, rows: int) -> range:
-    return range(number << _ROW_BITS, (number << _ROW_BITS) + rows)
+    first = number << _ROW_BITS
+    return range(first, first + min(rows, 1 << _ROW_BITS))
 
 
 def _among(numbers: Ints, own: bool) -> Any:

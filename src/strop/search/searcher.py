@@ -152,10 +152,10 @@ class Searcher:
 
         The defaults of ``sharp`` are those ``strop tune`` chose for this index, if it did.
         """
-        if settings or not isinstance(method, str | None):
+        if settings or (method is not None and method not in METHODS):
             with self.catalog.reading():
                 return self._method(method, settings)
-        key = f"method:{method}"
+        key = f"method:{method!r}"
         return self.catalog.settings.once_per_version(key, lambda: self._method(method, {}))
 
     def _method(self, method: str | Method | None, settings: Mapping[str, Any]) -> Method:
