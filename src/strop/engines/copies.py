@@ -42,7 +42,7 @@ _FILTERS = 8
 _HELD = 5000
 _QUERIES_AT_ONCE = 64
 """So many documents, and those of so many queries, are held in memory by one search."""
-REMEMBERED_BYTES = 64_000_000
+REMEMBERED_BYTES = 128_000_000
 """Vectors of documents that searches of a copy scored, for the next ones."""
 
 
