@@ -40,6 +40,18 @@ def open_copy(url: str) -> Published:
     return copy
 
 
+def publish_until(index: Index, url: str, step: str) -> None:
+    """Publish, and be stopped where the engine would do ``step``."""
+
+    def stopped(self: Qdrant, given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Qdrant, step, stopped)
+        with pytest.raises(KeyboardInterrupt):
+            index.publish(url)
+
+
 def rows_of(url: str) -> dict[int, int]:
     """Return how many rows point to each document."""
     from qdrant_client import QdrantClient
@@ -58,14 +70,7 @@ def test_rows_follow_their_documents(index: Index, url: str) -> None:
     gone = index.catalog.documents.number_of("d4")
     index.add([{"id": "d3", "text": "Short."}])
     index.remove(["d4"])
-
-    def stopped(self: Qdrant, numbers: Any) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Qdrant, "remove", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            index.publish(url)
+    publish_until(index, url, "remove")
     index.publish(url)
     rows = rows_of(url)
     assert 1 <= rows[changed] < before[changed]
@@ -115,14 +120,7 @@ def test_text_and_score_are_of_one_moment(index: Index, url: str) -> None:
     with open_copy(url) as copy:
         before = copy.search("alder3 grows", 1)[0][0]
         index.add([{"id": "d3", "text": "Alder3 grows. Alder3 grows."}])
-
-        def stopped(self: Qdrant, pieces: Any) -> None:
-            raise KeyboardInterrupt
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Qdrant, "write", stopped)
-            with pytest.raises(KeyboardInterrupt):
-                index.publish(url)
+        publish_until(index, url, "write")
         after = copy.search("alder3 grows", 1)[0][0]
         with open_copy(url) as fresh:
             assert after == fresh.search("alder3 grows", 1)[0][0]

@@ -19,8 +19,8 @@ from strop.cli.options import (
     SCORING,
     WRITTEN_INDEX,
     Answer,
-    given_option,
     read_labelled,
+    refuse_given,
     split_option,
     verb,
 )
@@ -130,9 +130,7 @@ def _without_labels(
     from strop.evaluation.conclusion import conclusion, gain
     from strop.evaluation.estimate import METHODS, estimate
 
-    for key in _LABELS_ONLY:
-        if options[key]:
-            raise click.UsageError(f"--{key.replace('_', '-')} needs DATASET")
+    refuse_given(_LABELS_ONLY, "needs DATASET")
     settings = {name: options[name] for name in ("alpha", "temperature", "sets", "n", "words")}
     if not isinstance(path, Path):
         raise click.UsageError("without DATASET an index folder is needed, not a published copy")
@@ -180,9 +178,8 @@ def tune(path: Path, labels: str | None, queries: int, reset: bool, **options: A
 
     if reset and labels:
         raise click.UsageError("--reset cannot be combined with --labels")
-    for key in ("split", "exclude_queries", "ignore_same_id"):
-        if not labels and (option := given_option(key)):
-            raise click.UsageError(f"{option.opts[0]} needs --labels")
+    if not labels:
+        refuse_given(("split", "exclude_queries", "ignore_same_id"), "needs --labels")
     with open_index(path) as index, progress_bars() as progress:
         if reset:
             index.keep_tuned(None)

@@ -17,6 +17,7 @@ from strop.cli.options import (
     load_model,
     named_values,
     profile_of,
+    refuse_given,
     split_option,
     together,
 )
@@ -28,6 +29,9 @@ if TYPE_CHECKING:  # loaded where a model is called, so that --help is quick
     from strop.expand.refining import Refined
 
 _ALL = "hyde, query2doc, lamer, rede-rf"
+_EXPAND_ONLY = (
+    "lm", "base_url", "concurrency", "budget", "price", "profile", "task", "settings", "lm_options",
+)  # fmt: skip
 
 
 def expansion_options(several: bool) -> Callable[[F], F]:
@@ -56,12 +60,7 @@ def chosen_steps(options: dict[str, Any]) -> dict[str, QueryMethod | None]:
     """Return the query methods named, with their settings; None stands for ``none``."""
     names = options["expand"] or ["none"]
     if names == ["none"]:
-        for key in ("lm", "base_url", "concurrency", "budget", "price", "profile", "task"):
-            if options[key] is not None:
-                raise click.UsageError(f"--{key.replace('_', '-')} needs --expand")
-        for key, option in (("settings", "--expand-option"), ("lm_options", "--lm-option")):
-            if options[key]:
-                raise click.UsageError(f"{option} needs --expand")
+        refuse_given(_EXPAND_ONLY, "needs --expand")
         return {"none": None}
     from strop.expand.methods import QUERY_METHODS
 

@@ -21,10 +21,10 @@ from strop.cli.options import (
     PROFILE,
     WRITTEN_INDEX,
     Answer,
-    given_option,
     given_price,
     load_model,
     profile_of,
+    refuse_given,
     together,
     verb,
 )
@@ -181,9 +181,7 @@ def _check_usage(options: dict[str, Any]) -> None:
             "--queries-out needs a command that makes queries": out is not None and not makes,
         }  # fmt: skip
     else:
-        for name in options:
-            if name not in _WITHOUT_LM and (option := given_option(name)):
-                raise click.UsageError(f"{option.opts[0]} is for --lm")
+        refuse_given(options.keys() - _WITHOUT_LM, "is for --lm")
         makes_sentences = style == "sentences" and out is None
         wrong = {
             "--queries-out writes what is in the index: not with --file":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -251,12 +251,13 @@ MEASURES = split_option(
 )
 
 
-def given_option(name: str) -> click.Parameter | None:
-    """Return the option of this name if the user gave it on the command line."""
+def refuse_given(names: Collection[str], reason: str) -> None:
+    """Refuse options that the user gave and that would have no effect: someone counts on them."""
     ctx = click.get_current_context()
-    if ctx.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE:
-        return None
-    return next(one for one in ctx.command.params if one.name == name)
+    for option in ctx.command.params:
+        given = ctx.get_parameter_source(option.name or "")
+        if option.name in names and given is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[0]} {reason}")
 
 
 def read_labelled(folder: str, options: dict[str, Any]) -> Dataset:
