@@ -44,7 +44,10 @@ class EdgeClient:
     def create_collection(self, name: str, vectors_config: Any) -> None:
         vectors = {
             key: edge.EdgeVectorParams(
-                one.size, edge.Distance.Dot, datatype=edge.VectorStorageDatatype.Float16
+                one.size,
+                edge.Distance.Dot,
+                datatype=edge.VectorStorageDatatype.Float16,
+                quantization_config=_int8(one.quantization_config),
             )
             for key, one in vectors_config.items()
         }
@@ -86,6 +89,11 @@ class EdgeClient:
             filter=_filter(query_filter), params=edge.SearchParams(max(limit, EF[using])),
         )  # fmt: skip
         return SimpleNamespace(points=self._shard(name).query(request))
+
+
+def _int8(given: Any) -> Any:
+    of = given.scalar
+    return edge.ScalarQuantizationConfig(edge.ScalarType.Int8, of.quantile, of.always_ram)
 
 
 def _filter(given: Any) -> Any:

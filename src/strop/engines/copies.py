@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from strop.common.arrays import Floats, Ints
-from strop.engines.base import Engine, Found, Rows, unpack
+from strop.engines.base import Engine, Found
+from strop.engines.held import Held, checksum
 from strop.engines.publish import WHITENING
 from strop.engines.wholes import Wholes
 from strop.errors import BadIndex
@@ -46,18 +47,6 @@ REMEMBERED_BYTES = 128_000_000
 """Vectors of documents that searches of a copy scored, for the next ones."""
 
 
-class Kept(NamedTuple):
-    """What is remembered of a document: its id, its vectors by set, the checksum of its record."""
-
-    id: str
-    parts: dict[int, Rows]
-    checksum: bytes
-
-
-def _checksum(one: Found) -> bytes:
-    return one.packed[-8:]  # ends with the CRC-32 of all
-
-
 class Copy:
     """A copy as it was when it was looked at: what it is, its documents, its words."""
 
@@ -78,6 +67,8 @@ class Copy:
         self.mixed = [name for name, of in self.sets.items() if of["mixed"]]
         self.methods = {name: _method(of) for name, of in about["methods"].items()}
         self.default = self.methods[""]
+        self.chosen: dict[str, Method] = {}
+        """Methods by the names that callers gave, checked against this copy."""
         if about["tokenizer"] != VERSION:
             raise BadIndex(
                 f"{engine.address.shown} has words that another version of strop counted:"
@@ -95,20 +86,17 @@ class Copy:
         self.wholes = Wholes(engine)
         self._map: Whitening | None = None
         self._fields: set[str] = set()
-        # It only grows. When it is full it is replaced, so a thread keeps the one it holds.
-        self.remembered: dict[int, Kept] = {}
-        self._remembered_bytes = 0
+        self._remembered = self.nothing_held()
 
-    def remember(self, number: int, one: Found) -> Kept:
-        """Return what the next searches need not fetch of a document."""
-        parts = unpack(one.packed, self.dim)
-        floats = {set_id: _floats([rows], self.dim) for set_id, rows in parts.items()}
-        size = len(one.packed) + sum(rows.nbytes for rows in floats.values())
-        self._remembered_bytes += size
-        if self._remembered_bytes > REMEMBERED_BYTES:
-            self.remembered, self._remembered_bytes = {}, size
-        self.remembered[number] = kept = Kept(one.id, floats, _checksum(one))
-        return kept
+    def nothing_held(self) -> Held:
+        """Return what holds no vectors yet."""
+        return Held(self.dim, [int(of["id"]) for of in self.sets.values()])
+
+    def remembered(self) -> Held:
+        """Return the vectors of the last searches, which the next ones need not fetch."""
+        if self._remembered.nbytes > REMEMBERED_BYTES:
+            self._remembered = self.nothing_held()  # searches at work keep the one they have
+        return self._remembered
 
     def has(self, field: str) -> bool:
         """Tell whether any document has a field of metadata; an engine may look at all of them."""
@@ -157,10 +145,11 @@ class Part:
         self._copy, self._selected, self._exact = copy, selected, exact
         self.dim, self.tokenizer = copy.dim, copy.tokenizer
         self.numbers = copy.numbers if selected is None else copy.numbers[selected]
-        self._vectors: dict[int, dict[int, Rows]] = {}
-        self._unread: set[int] = set()
-        self.ids: dict[int, str] = {}
-        """Of the records that were read."""
+        self._held = copy.nothing_held()
+        self._slots: dict[int, int] = {}
+        """Where the vectors of this search are, by number."""
+        self._unread: dict[int, bytes] = {}
+        """The checksums of vectors that an earlier search read."""
         self._word_scores: dict[str, QueryWordScores] = {}
         self.hits: int | None = None
         """How many hits are wanted of a search that ranks more documents, for feedback."""
@@ -168,10 +157,10 @@ class Part:
     def ids_of(self, places: Ints) -> list[str]:
         """Return the ids at some places."""
         numbers = self.numbers[places.ravel()].tolist()
-        unread = sorted({number for number in numbers if number not in self.ids})
-        if unread:
-            self.ids |= self._copy.engine.ids(np.array(unread, np.int64))
-        return [self.ids[number] for number in numbers]
+        ids = {at: self._held.ids[self._slots[at]] for at in numbers if at in self._slots}
+        if unread := sorted({*numbers} - ids.keys()):
+            ids |= self._copy.engine.ids(np.array(unread, np.int64))
+        return [ids[number] for number in numbers]
 
     def names(self, method: Method) -> list[str]:
         """Return the names of the sets that a method mixes into documents."""
@@ -223,46 +212,47 @@ class Part:
         among = None if self._selected is None else self.numbers
         most = int(self._copy.about["rows"])
         also = [self.numbers[places] for places in by_words]
-        found, known = [], self._copy.remembered
+        self._held, self._slots = self._copy.remembered(), {}
+        found, known = [], self._held.slots
         ask = partial(self._copy.engine.nearest, own=own, among=among, known=known)
         for at, near in enumerate(ask(query_vectors, rows, also=also)):
             wanted = rows
-            while len(near) < k and wanted < 2 * most:  # many rows of few documents
+            # Many rows of few documents. Of so many an engine asks for half at least.
+            while len(near) < k and wanted < 2 * most:
                 wanted *= 4
                 (near,) = ask(query_vectors[at : at + 1], wanted, also=also[at : at + 1])
-            for number, one in near.items():
-                kept = known.get(number) or self._copy.remembered.get(number)
-                if one is None:
-                    self._unread.add(number)
-                elif kept is None or kept.checksum != _checksum(one):
-                    kept = self._copy.remember(number, one)
-                assert kept is not None, "an engine leaves out what is known only"
-                self.ids[number], self._vectors[number], _ = kept
+            self._hold(near)
             numbers = np.array(sorted(near), np.int64)
             places = np.searchsorted(self.numbers, numbers)
-            places = places[places < len(self.numbers)]
-            places = np.unique(places[np.isin(self.numbers[places], numbers)])
+            places = places[self.numbers.take(places, mode="clip") == numbers]
             if len(places) < k:  # the others have no vectors: any of them
                 places = np.union1d(places, np.arange(min(len(self.numbers), 2 * k)))
             found.append(places)
         return found
 
+    def _hold(self, near: Mapping[int, Found | None]) -> None:
+        """Hold the vectors of documents; None is one that is held since an earlier search."""
+        new, held = dict[int, Found](), self._held
+        for number, one in near.items():
+            slot = held.slots.get(number)
+            if one is None:
+                assert slot is not None, "an engine leaves out what is known only"
+                self._unread[number] = held.checksums[slot]
+            elif slot is None or held.checksums[slot] != checksum(one):
+                new[number] = one
+                continue
+            self._slots[number] = slot
+        if new:
+            self._slots |= held.add(new)
+
     def fetch(self, places: Ints, query_texts: Sequence[str], method: Method) -> Fetched:
         """Return what scoring these documents needs."""
-        numbers = self.numbers[places]
-        parts = self._parts(numbers)
-        own = self._own(parts, numbers, method)
+        slots = self._slots_of(self.numbers[places])
         ids = [int(self._copy.sets[name]["id"]) for name in self.names(method)]
-        rows, counts = list[Rows](), np.zeros(len(numbers), np.int64)
-        for at, number in enumerate(numbers.tolist()):
-            for id_ in ids:
-                part = parts[number].get(id_)
-                if part is not None:
-                    rows.append(part if method.n is None else part[: method.n])
-                    counts[at] += len(rows[-1])
-        queries = _floats(rows, self.dim)
+        own = self._held.own(slots)
+        queries, counts = self._held.queries(slots, ids, method.n)
         if method.whiten:
-            queries = self._copy.whitening().apply(queries)
+            own, queries = map(self._copy.whitening().apply, (own, queries))
         fetched = Fetched(own, queries, counts)
         if not query_texts or not method.words:
             return fetched
@@ -271,34 +261,26 @@ class Part:
 
     def check_remembered(self, numbers: Ints) -> None:
         """Raise KeyError if the remembered vectors of documents are not those of their records."""
-        if doubtful := sorted(self._unread.intersection(numbers.ravel().tolist())):
-            found, known = self._copy.engine.found(np.array(doubtful)), self._copy.remembered
+        if doubtful := sorted(self._unread.keys() & {*numbers.ravel().tolist()}):
+            found = self._copy.engine.found(np.array(doubtful))
             for number in doubtful:
-                if number in known and known[number].checksum != _checksum(found[number]):
+                if self._unread[number] != checksum(found[number]):
                     raise KeyError(f"document {number} was replaced")
-
-    def forget(self) -> None:
-        """Release the vectors of this search."""
-        self._vectors = {}
 
     def documents(self, places: Ints, method: Method) -> Vectors:
         """Return the documents' own vectors."""
-        numbers = self.numbers[places]
-        return self._own(self._parts(numbers), numbers, method)
-
-    def _own(self, parts: dict[int, dict[int, Rows]], numbers: Ints, method: Method) -> Vectors:
-        own = np.concatenate([parts[number][0] for number in numbers.tolist()] or [_none(self.dim)])
+        own = self._held.own(self._slots_of(self.numbers[places]))
         return self._copy.whitening().apply(own) if method.whiten else own
 
-    def _parts(self, numbers: Ints) -> dict[int, dict[int, Rows]]:
-        """Return the vectors of documents by set; those of the last searches are remembered."""
-        wanted = [number for number in numbers.tolist() if number not in self._vectors]
-        if wanted and len(self._vectors) + len(wanted) > _HELD:
-            self._vectors, wanted = {}, numbers.tolist()
-        if wanted:
-            for number, one in self._copy.engine.found(np.array(wanted, np.int64)).items():
-                self.ids[number], self._vectors[number] = one.id, unpack(one.packed, self.dim)
-        return self._vectors
+    def _slots_of(self, numbers: Ints) -> Ints:
+        """Return where the vectors of documents are held; they are fetched if they are not."""
+        wanted = numbers.tolist()
+        missing = [number for number in wanted if number not in self._slots]
+        if missing and len(self._slots) + len(missing) > _HELD:
+            self._held, self._slots, missing = self._copy.nothing_held(), {}, wanted
+        if missing:
+            self._slots |= self._held.add(self._copy.engine.found(np.array(missing, np.int64)))
+        return np.array([self._slots[number] for number in wanted], np.int64)
 
     # -- everything -----------------------------------------------------------------------
 
@@ -323,6 +305,10 @@ def rank(
 ) -> tuple[Floats, Ints]:
     """Return the best k: scores and places (queries, k)."""
     k = min(k, len(part.numbers))
+    if len(moved) > _QUERIES_AT_ONCE and not part.scans(k):
+        groups = (slice(at, at + _QUERIES_AT_ONCE) for at in range(0, len(moved), _QUERIES_AT_ONCE))
+        found = [rank(part, moved[some], texts[some], k, method) for some in groups]
+        return np.concatenate([one for one, _ in found]), np.concatenate([one for _, one in found])
     if method.bm25 == "only":
         return part.words(method).rank(texts, k)
     if method.bm25 == "no":
@@ -341,11 +327,7 @@ def _ranked(
     """Return the best k by a method's dense score, and words where texts are given."""
     if part.scans(k):
         return part.scan(query_vectors, texts, k, method)
-    found = list[tuple[Floats, Ints]]()
-    for at in range(0, len(query_vectors), _QUERIES_AT_ONCE):
-        some = slice(at, at + _QUERIES_AT_ONCE)
-        part.forget()
-        found += search(part, query_vectors[some], texts[some], k, method)
+    found = search(part, query_vectors, texts, k, method)
     scores, places = (np.array([one[at] for one in found]) for at in (0, 1))
     shape = (len(query_vectors), k)
     return scores.astype(np.float32).reshape(shape), places.astype(np.int64).reshape(shape)
@@ -354,22 +336,3 @@ def _ranked(
 def move(copy: Copy, query_vectors: Vectors, method: Method) -> Vectors:
     """Return query vectors as they are compared (``Layout.moved``)."""
     return copy.whitening().apply(query_vectors) if method.whiten else query_vectors
-
-
-def _none(dim: int) -> Vectors:
-    return np.empty((0, dim), np.float32)
-
-
-def _floats(rows: list[Rows], dim: int) -> Vectors:
-    """Return stored rows as floats of length one, in order; of int8, in single precision."""
-    if len({part.dtype for part in rows}) > 1:
-        return np.concatenate([_floats([part], dim) for part in rows])
-    if not rows:
-        return _none(dim)
-    joined = np.concatenate(rows)
-    if joined.dtype == np.float32:
-        return joined
-    floats = joined.astype(np.float32)
-    lengths = np.sqrt(np.einsum("ij,ij->i", floats, floats))
-    floats /= np.where(lengths > 0, lengths, 1)[:, None]
-    return floats

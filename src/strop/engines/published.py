@@ -33,7 +33,7 @@ from strop.types import HIT_FIELDS, Chunk, Document, Hit, Hits, Passage, Vectors
 
 FRESH = 1.0
 """Seconds for which a copy is taken to be as it was when it was looked at last."""
-_TIMES = 5
+_TIMES, _CHOSEN = 5, 100
 T = TypeVar("T")
 
 
@@ -171,6 +171,9 @@ class Published:
     def method(self, method: str | Method | None = None, **settings: Any) -> Method:
         """Return a method for this copy, as tuned for its index; ``settings`` override it."""
         copy = self._now()
+        spec = None if isinstance(method, Method) or settings else method or ""
+        if spec is not None and spec in copy.chosen:
+            return copy.chosen[spec]
         known = METHODS | {name: one for name, one in copy.methods.items() if name}
         chosen = chosen_method(method or copy.default.name, settings, known)
         for name in chosen.sets or ():
@@ -186,6 +189,8 @@ class Published:
                 f"whiten={chosen.whiten:g} is not in this published copy, which has the whitening"
                 " of the index's default method only: search the index folder"
             )
+        if spec is not None and len(copy.chosen) < _CHOSEN:
+            copy.chosen[spec] = chosen
         return chosen
 
     # -- searching ------------------------------------------------------------------------

@@ -1,0 +1,115 @@
+"""Vectors of documents that a search scores, held side by side in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.common.arrays import Ints
+from strop.engines.base import Found, Rows, unpack
+from strop.types import Vectors
+
+
+class Held:
+    """Vectors of documents, found by slot.
+
+    It only grows, and what a slot says stays: readers need no lock. A document that is added again
+    gets a new slot.
+    """
+
+    def __init__(self, dim: int, set_ids: Sequence[int]) -> None:
+        self._dim = dim
+        self.slots: dict[int, int] = {}
+        """The newest slot of each document, by number."""
+        self.ids: list[str] = []
+        self.checksums: list[bytes] = []
+        self._columns = {set_id: column for column, set_id in enumerate((0, *set_ids))}
+        self._spans: Ints = np.zeros((0, len(self._columns), 2), np.int64)
+        """The first row and the number of rows of each slot, by set; 0 is the document's own."""
+        self._rows: Vectors = np.empty((0, dim), np.float32)
+        self._used = 0
+        self._lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are taken."""
+        return 4 * self._dim * self._used
+
+    def add(self, found: Mapping[int, Found]) -> dict[int, int]:
+        """Add documents by number and return their slots."""
+        pieces = [
+            (slot, self._columns[set_id], rows)
+            for slot, one in enumerate(found.values())
+            for set_id, rows in unpack(one.packed, self._dim).items()
+            if set_id in self._columns
+        ]
+        spans = np.zeros((len(found), len(self._columns), 2), np.int64)
+        joined = as_floats([rows for _, _, rows in pieces], self._dim)
+        with self._lock:
+            at, first = self._used, len(self.ids)
+            for slot, column, rows in pieces:
+                spans[slot, column] = at, len(rows)
+                at += len(rows)
+            self._rows = _grown(self._rows, self._used, joined)
+            self._spans = _grown(self._spans, first, spans)
+            self._used = at
+            self.checksums += [checksum(one) for one in found.values()]
+            self.ids += [one.id for one in found.values()]
+            slots = {number: first + slot for slot, number in enumerate(found)}
+            self.slots.update(slots)
+        return slots
+
+    def own(self, slots: Ints) -> Vectors:
+        """Return the documents' own vectors."""
+        rows: Vectors = self._rows.take(self._spans[slots, 0, 0], axis=0)
+        return rows
+
+    def queries(
+        self, slots: Ints, set_ids: Sequence[int], most: int | None
+    ) -> tuple[Vectors, Ints]:
+        """Return the vectors of stored queries, and how many each document has.
+
+        ``most`` limits those of a document and set.
+        """
+        columns = [self._columns[set_id] for set_id in set_ids]
+        first, counts = np.moveaxis(self._spans[slots[:, None], columns], 2, 0)
+        if most is not None:
+            counts = np.minimum(counts, most)
+        flat = counts.ravel()
+        places = np.repeat(first.ravel() - np.cumsum(flat) + flat, flat) + np.arange(flat.sum())
+        return self._rows.take(places, axis=0), counts.sum(axis=1)
+
+
+def checksum(one: Found) -> bytes:
+    """Return what tells the vectors of a record from others."""
+    return one.packed[-8:]  # ends with the CRC-32 of all
+
+
+def _grown(array: NDArray[Any], used: int, more: NDArray[Any]) -> Any:
+    """Return an array with more rows behind those in use; a new one where they do not fit."""
+    if used + len(more) > len(array):
+        size = max(2 * len(array), used + len(more))
+        larger = np.empty((size, *array.shape[1:]), array.dtype)
+        larger[:used] = array[:used]
+        array = larger
+    array[used : used + len(more)] = more
+    return array
+
+
+def as_floats(rows: list[Rows], dim: int) -> Vectors:
+    """Return stored rows as floats of length one, in order; of int8, in single precision."""
+    if len({part.dtype for part in rows}) > 1:
+        return np.concatenate([as_floats([part], dim) for part in rows])
+    if not rows:
+        return np.empty((0, dim), np.float32)
+    joined = np.concatenate(rows)
+    if joined.dtype == np.float32:
+        return joined
+    floats = joined.astype(np.float32)
+    lengths = np.sqrt(np.einsum("ij,ij->i", floats, floats))
+    floats /= np.where(lengths > 0, lengths, 1)[:, None]
+    return floats
