@@ -306,18 +306,15 @@ class Qdrant:
         with self._lock, self._explained():
             if not self._client.collection_exists(self._pieces):
                 self._client.create_collection(self._pieces, vectors_config={})
-            keyword, integer = models.PayloadSchemaType.KEYWORD, models.PayloadSchemaType.INTEGER
             # Graphs of int8 are searched in less than half the time; scores come from records.
-            int8 = models.ScalarQuantizationConfig(
-                type=models.ScalarType.INT8, quantile=0.99, always_ram=True
-            )
+            int8: Any = {"scalar": {"type": "int8", "quantile": 0.99, "always_ram": True}}
             vectors = models.VectorParams(
                 size=dim, distance=models.Distance.DOT, datatype=models.Datatype.FLOAT16,
-                quantization_config=models.ScalarQuantization(scalar=int8),
+                quantization_config=int8,
             )  # fmt: skip
             wanted = {
-                self._rows: ("row", {"number": integer}),
-                self._name: ("own", dict.fromkeys(("id", "facts", "kinds"), keyword)),
+                self._rows: ("row", {"number": "integer"}),
+                self._name: ("own", dict.fromkeys(("id", "facts", "kinds"), "keyword")),
             }
             for collection, (name, indexes) in wanted.items():
                 if not self._client.collection_exists(collection):
