@@ -8,6 +8,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
+# Where no bytecode is written, every process that a test starts compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test types tests test-slow fuzz audit docs format clean
 
 demo: $(VENV)/.core

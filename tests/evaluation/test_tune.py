@@ -68,12 +68,12 @@ def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_crossed_sets_choose_strong_sharpening_where_documents_are_blurred(blurred: Index) -> None:
-    choice = tune(blurred, queries=200)
+    choice = tune(blurred, queries=100)
     assert choice.taken
     assert choice.method.alpha >= 2
     assert choice.method.sets == ("simple", "contrastive")
     assert choice.method.feedback == FEEDBACK  # stored queries cannot judge it
-    assert choice.queries == 400
+    assert choice.queries == 200
     assert choice.gain is not None
     assert choice.low is not None
     assert choice.high is not None
@@ -160,11 +160,11 @@ def test_another_query_set_ends_it(blurred: Index) -> None:
 
 
 def test_labels_choose_by_folds(blurred: Index) -> None:
-    queries = {f"q{at}": f"0.5 {at} 7" for at in range(60)}
-    dataset = Dataset("labelled", queries, {f"q{at}": {f"d{at}": 1} for at in range(60)})
+    queries = {f"q{at}": f"0.5 {at} 7" for at in range(30)}
+    dataset = Dataset("labelled", queries, {f"q{at}": {f"d{at}": 1} for at in range(30)})
     choice = tune(blurred, dataset, exclude=["q0"])
     assert choice.taken
-    assert choice.queries == 59
+    assert choice.queries == 29
     assert choice.method.alpha >= 2
     assert "labelled" in choice.why
 

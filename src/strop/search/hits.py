@@ -152,6 +152,8 @@ def passage_by_words(document: Document, query: str, tokenizer: Tokenizer) -> Pa
     if not parts:
         return None
     terms = set(tokenizer.query(query))
+    if not terms:
+        return _passage(document, "text", parts[0])
     shared = [len(terms.intersection(tokenizer.document(part))) for part in parts]
     # A title says what a document is about, not what it answers: only if nothing else fits.
     if document.title and any(shared[1:]):
