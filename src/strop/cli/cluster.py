@@ -15,12 +15,14 @@ from strop.cli.options import (
     CORPUS,
     COUNT,
     MODEL,
+    WAIT,
     Answer,
     Verbs,
     given_price,
     load_model,
     named_values,
     verb,
+    waiting_time,
 )
 from strop.cli.progress import progress_bars
 from strop.common.text import counted
@@ -164,6 +166,7 @@ def _set(options: dict[str, Any]) -> dict[str, Any]:
 @verb(
     click.argument("folder", type=Path),
     click.argument("path", metavar="INDEX", type=Path),
+    WAIT,
     _EMBEDDER,
     _OPTIONS,
     name="import",
@@ -178,7 +181,7 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
 
     spec = {"name": embedder, "options": options} if embedder else None
     with progress_bars() as progress:
-        result = import_shards(folder, path, spec, progress)
+        result = import_shards(folder, path, spec, progress, waiting_time())
     sets = f", sets {', '.join(result.sets)}" if result.sets else ""
     message = f"{path}: {counted(result.documents, 'document')}, {result.references:,} with"
     message += f" references{sets}"

@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from strop.cli.common import open_index
-from strop.cli.options import INDEX, SETS, Answer, verb
+from strop.cli.options import INDEX, SETS, WRITTEN_INDEX, Answer, verb
 from strop.cli.progress import progress_bars
 from strop.common.text import counted
 
 
 @verb(
-    INDEX,
+    WRITTEN_INDEX,
     click.argument("url"),
     click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing."),
     click.option(

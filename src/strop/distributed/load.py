@@ -50,10 +50,12 @@ def import_shards(
     path: Path,
     embedder: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    wait: float = 0,
 ) -> Imported:
     """Import everything that is finished in ``folder`` into the index ``path``, made if missing.
 
     ``embedder`` (name and options) is needed where the folder's word is not enough for its own.
+    ``wait``: so many seconds to wait for another writer.
     """
     settings, result = Settings.read(folder), Imported()
     used = embedder_of(embedder or settings.trusted_embedder(folder))
@@ -61,7 +63,7 @@ def import_shards(
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         cache = CachedEmbedder(used, Path(scratch) / "vectors.sqlite")
         if (path / CATALOG).exists():
-            workspace = Workspace.open(path, cache, {})
+            workspace = Workspace.open(path, cache, {"wait": wait})
         else:
             workspace = Workspace.create(path, cache, {}, DEFAULT_STORED)
         with Index(workspace) as index:
