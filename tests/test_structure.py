@@ -137,7 +137,8 @@ def _private_names(package: str) -> set[str]:
                 elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                     names.add(node.id)
                 elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                    names |= {node.attr} if ast.unparse(node.value) == "self" else set()
+                    own = isinstance(node.value, ast.Name) and node.value.id == "self"
+                    names |= {node.attr} if own else set()
     return {name for name in names if _is_private(name)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -115,16 +116,25 @@ WHERES: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index to copy."""
+    path = tmp_path_factory.mktemp("filled") / "index"
+    with pytest.MonkeyPatch.context() as patch, create(path) as index:
+        patch.setattr(searcher, "PREFILTER_FROM", 50)
+        fill(index, {at: metadata_of(at) for at in range(120)})
+    return path
+
+
 @pytest.fixture
-def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+def large(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     """An index that is searched as a large one is, with everything a candidate."""
     monkeypatch.setattr(searcher, "PREFILTER_FROM", 50)
     monkeypatch.setattr(searcher, "SCANNED_SHARE", 0.1)
     monkeypatch.setattr("strop.search.words.FIRST_DEPTH", 1)
     monkeypatch.setattr(prefilter, "FEWEST", 1000)
     monkeypatch.setattr(layouts, "NUMPY_UP_TO", 0)
-    with create(tmp_path / "index") as index:
-        fill(index, {at: metadata_of(at) for at in range(120)})
+    with reopen(shutil.copytree(filled, tmp_path / "index")) as index:
         yield index
 
 

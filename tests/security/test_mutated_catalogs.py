@@ -25,7 +25,7 @@ from strop import Index
 from strop.errors import StropError
 from strop.generate import GenerationSettings, PromptSettings
 
-MUTATIONS = int(os.environ.get("STROP_MUTATIONS", "80"))
+MUTATIONS = int(os.environ.get("STROP_MUTATIONS", "60"))
 FOUND = (247, 403, 1671, 1676, 1686)
 """Mutations that once ended in a traceback."""
 PARTS = 2
