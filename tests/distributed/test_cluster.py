@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,15 @@ def test_an_import_equals_an_index_of_the_same_corpus(
             assert a.ids.tolist() == b.ids.tolist()
             np.testing.assert_allclose(a.scores, b.scores, atol=1e-5)
         assert index.get(index.ids()[3]).metadata == {"place": 0}
+    with ThreadPoolExecutor(1) as thread:
+        with FileLock(tmp_path / "imported" / "writer.lock"):
+            again = thread.submit(
+                import_shards, finished, tmp_path / "imported", progress=None, wait=60
+            )
+            with pytest.raises(IndexBusy, match="--wait 60"):
+                import_shards(finished, tmp_path / "imported")
+            assert not again.done()
+        assert again.result(60).documents == 320
 
 
 def test_references_of_the_same_vectors_are_identical(

@@ -105,13 +105,84 @@ def test_what_was_scored_is_fetched_once(
         assert again.scores.tolist() == first.scores.tolist()
         index.add([{"id": "d3", "text": "Alder3 grows. Alder3 grows again. Alder3 grows."}])
         index.publish(url)
-        assert copy.search("alder3 grows", 5).ids[0, 0] == "d3"
+        fetched.clear()
+        assert copy.search("alder3 grows", 5, fields=()).ids[0, 0] == "d3"
         assert sum(fetched) > 0
         monkeypatch.setattr(copies, "REMEMBERED_BYTES", 1)
+        copy.search("elm7", 5, fields=())
         fetched.clear()
-        for _ in range(2):
-            copy.search("elm7", 5)
+        copy.search("elm7", 5, fields=())
         assert sum(fetched) > 0
+
+
+def test_many_queries_are_answered_as_each_alone(
+    index: Index, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are searched in groups, and what one group fetched serves the next."""
+    index.publish(url)
+    queries = [f"alder{at} stands in the sun" for at in range(150)]
+    fetched = Counter[int]()
+    found = Qdrant.found
+
+    def counted(self: Qdrant, numbers: Any) -> Any:
+        fetched.update(numbers.tolist())
+        return found(self, numbers)
+
+    with open_copy(url) as copy, open_copy(url) as other:
+        alone = [other.search(query, 3)[0] for query in queries]
+        monkeypatch.setattr(Qdrant, "found", counted)
+        assert [*copy.search(queries, 3)] == alone
+        assert max(fetched.values()) == 2  # when it is scored, and where texts are read
+        fetched.clear()
+        ids = copy.search(queries, 3, fields=()).ids.tolist()
+        assert ids == [[hit.id for hit in hits] for hits in alone]
+        assert not fetched
+
+
+def test_all_queries_of_a_search_see_the_same_vectors(
+    index: Index, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document is replaced, and read by another search, between two groups of queries."""
+    index.publish(url)
+    nearest, calls = Qdrant.nearest, list[int]()
+    with open_copy(url) as copy:
+        queries = ["alder3 grows"] * 100
+        copy.search(queries[0], 5)
+
+        def replacing(self: Qdrant, query_vectors: Any, *given: Any, **more: Any) -> Any:
+            calls.append(len(query_vectors))
+            if len(calls) == 2:
+                index.add([{"id": "d3", "text": "Alder3 grows. Alder3 grows."}])
+                publish_until(index, url, "write")
+                copy.search(queries[0], 5, "trad")  # reads the new record
+            return nearest(self, query_vectors, *given, **more)
+
+        monkeypatch.setattr(Qdrant, "nearest", replacing)
+        rows = [*copy.search(queries, 5)]
+        assert len(calls) > 4  # the search began anew
+        assert [hits[0] for hits in rows] == [copy.search(queries[0], 5)[0][0]] * 100
+
+
+def test_graphs_are_of_int8_and_payload_indexes_are_made_where_they_lack(
+    index: Index, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qdrant_client import QdrantClient
+
+    index.publish(url)
+    made = list[tuple[str, str]]()
+    monkeypatch.setattr(
+        QdrantClient,
+        "create_payload_index",
+        lambda self, collection, key, kind: made.append((collection, key)),
+    )
+    index.publish(url)  # the one before may have been killed between collection and index
+    keys = [("copy-rows", "number"), ("copy", "id"), ("copy", "facts"), ("copy", "kinds")]
+    assert made == keys
+    client = QdrantClient(path=str(Path(url.removeprefix("qdrant://")).parent))
+    for collection, vectors in (("copy-rows", "row"), ("copy", "own")):
+        params: Any = client.get_collection(collection).config.params.vectors
+        assert params[vectors].quantization_config.scalar.quantile == 0.99
+    client.close()
 
 
 def test_text_and_score_are_of_one_moment(index: Index, url: str) -> None:

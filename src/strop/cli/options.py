@@ -163,15 +163,22 @@ class _Folder(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 INDEX = click.argument("path", metavar="INDEX", type=_Folder())
 INDEX_OR_URL = click.argument("path", metavar="INDEX_OR_URL", type=_Folder(urls=True))
-WAIT = click.option(
-    "--wait",
-    type=click.FloatRange(0),
-    default=0,
-    metavar="SECONDS",
-    expose_value=False,
-    callback=lambda context, _, value: context.meta.update(wait=value),
-    help="How long to wait for another process that writes to the same index.",
-)
+
+
+def wait_option(help_: str) -> Any:
+    """Return the option that ``waiting_time`` reads."""
+    return click.option(
+        "--wait",
+        type=click.FloatRange(0),
+        default=0,
+        metavar="SECONDS",
+        expose_value=False,
+        callback=lambda context, _, value: context.meta.update(wait=value),
+        help=help_,
+    )
+
+
+WAIT = wait_option("How long to wait for another process that writes to the same index.")
 WRITTEN_INDEX = together(INDEX, WAIT)
 
 

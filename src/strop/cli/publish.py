@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from strop.cli.common import open_index
-from strop.cli.options import INDEX, SETS, WRITTEN_INDEX, Answer, verb
+from strop.cli.options import INDEX, SETS, Answer, verb, wait_option
 from strop.cli.progress import progress_bars
 from strop.common.text import counted
 
 
 @verb(
-    WRITTEN_INDEX,
+    INDEX,
     click.argument("url"),
     click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing."),
     click.option(
@@ -24,6 +24,7 @@ from strop.common.text import counted
         " PostgreSQL: the texts stay there and are not copied.",
     ),
     click.option("--sync", is_flag=True, help="First bring INDEX up to date with --source."),
+    wait_option("With --sync: how long to wait for another process that writes to INDEX."),
 )
 def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool) -> Answer:
     """Bring the copy of INDEX at URL up to date, so that searches need no folder.

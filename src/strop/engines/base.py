@@ -170,8 +170,9 @@ class Engine(Protocol):
         also: Sequence[Ints] | None = None,
         known: Collection[int] = (),
     ) -> Sequence[Mapping[int, Found | None]]:
-        """Return for each query the documents of so many nearest rows, or half of them, by number.
+        """Return for each query the documents of so many nearest rows, by number.
 
+        An engine may look at fewer rows, down to half of them.
         ``own``: only of the documents' own vectors. ``among``: only of these documents. ``also``
         has for each query documents that are wanted whatever their rows. Of ``known`` documents an
         engine that fetches them in a second step may return None.

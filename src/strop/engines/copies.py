@@ -40,9 +40,10 @@ AT_ONCE = 1000
 _WHITENED = 4
 """So many times more rows where whitening changes their order."""
 _FILTERS = 8
-_HELD = 5000
+_HELD = 2000
+"""So many documents of an exact search are held in memory."""
 _QUERIES_AT_ONCE = 64
-"""So many documents, and those of so many queries, are held in memory by one search."""
+"""So many queries of a search share the documents that are held."""
 REMEMBERED_BYTES = 128_000_000
 """Vectors of documents that searches of a copy scored, for the next ones."""
 
@@ -86,17 +87,17 @@ class Copy:
         self.wholes = Wholes(engine)
         self._map: Whitening | None = None
         self._fields: set[str] = set()
-        self._remembered = self.nothing_held()
+        self.remembered = self.nothing_held()
+        """The vectors of the last searches, which the next ones need not fetch."""
 
     def nothing_held(self) -> Held:
         """Return what holds no vectors yet."""
         return Held(self.dim, [int(of["id"]) for of in self.sets.values()])
 
-    def remembered(self) -> Held:
-        """Return the vectors of the last searches, which the next ones need not fetch."""
-        if self._remembered.nbytes > REMEMBERED_BYTES:
-            self._remembered = self.nothing_held()  # searches at work keep the one they have
-        return self._remembered
+    def limit_memory(self) -> None:
+        """Forget the vectors of the last searches if they are too many."""
+        if self.remembered.nbytes > REMEMBERED_BYTES:
+            self.remembered = self.nothing_held()  # searches at work keep the one they have
 
     def has(self, field: str) -> bool:
         """Tell whether any document has a field of metadata; an engine may look at all of them."""
@@ -148,8 +149,9 @@ class Part:
         self._held = copy.nothing_held()
         self._slots: dict[int, int] = {}
         """Where the vectors of this search are, by number."""
+        self._ids: dict[int, str] = {}
         self._unread: dict[int, bytes] = {}
-        """The checksums of vectors that an earlier search read."""
+        """The checksums of vectors that this search did not read: they were remembered."""
         self._word_scores: dict[str, QueryWordScores] = {}
         self.hits: int | None = None
         """How many hits are wanted of a search that ranks more documents, for feedback."""
@@ -157,10 +159,9 @@ class Part:
     def ids_of(self, places: Ints) -> list[str]:
         """Return the ids at some places."""
         numbers = self.numbers[places.ravel()].tolist()
-        ids = {at: self._held.ids[self._slots[at]] for at in numbers if at in self._slots}
-        if unread := sorted({*numbers} - ids.keys()):
-            ids |= self._copy.engine.ids(np.array(unread, np.int64))
-        return [ids[number] for number in numbers]
+        if unread := sorted({*numbers} - self._ids.keys()):
+            self._ids |= self._copy.engine.ids(np.array(unread, np.int64))
+        return [self._ids[number] for number in numbers]
 
     def names(self, method: Method) -> list[str]:
         """Return the names of the sets that a method mixes into documents."""
@@ -212,12 +213,12 @@ class Part:
         among = None if self._selected is None else self.numbers
         most = int(self._copy.about["rows"])
         also = [self.numbers[places] for places in by_words]
-        self._held, self._slots = self._copy.remembered(), {}
+        self._held, self._slots = self._copy.remembered, {}
         found, known = [], self._held.slots
         ask = partial(self._copy.engine.nearest, own=own, among=among, known=known)
         for at, near in enumerate(ask(query_vectors, rows, also=also)):
             wanted = rows
-            # Many rows of few documents. Of so many an engine asks for half at least.
+            # Few documents have the nearest rows. An engine may look at half of those wanted.
             while len(near) < k and wanted < 2 * most:
                 wanted *= 4
                 (near,) = ask(query_vectors[at : at + 1], wanted, also=also[at : at + 1])
@@ -228,22 +229,34 @@ class Part:
             if len(places) < k:  # the others have no vectors: any of them
                 places = np.union1d(places, np.arange(min(len(self.numbers), 2 * k)))
             found.append(places)
+        self._copy.limit_memory()
         return found
 
     def _hold(self, near: Mapping[int, Found | None]) -> None:
-        """Hold the vectors of documents; None is one that is held since an earlier search."""
+        """Hold the vectors of documents; None is one whose vectors are held already."""
         new, held = dict[int, Found](), self._held
         for number, one in near.items():
             slot = held.slots.get(number)
             if one is None:
                 assert slot is not None, "an engine leaves out what is known only"
-                self._unread[number] = held.checksums[slot]
-            elif slot is None or held.checksums[slot] != checksum(one):
+                self._take_unread(number, slot)
+            elif slot is None or held.records[slot][1] != checksum(one):
                 new[number] = one
-                continue
-            self._slots[number] = slot
-        if new:
-            self._slots |= held.add(new)
+            else:
+                self._slots[number], self._ids[number] = slot, one.id
+        self._add(new)
+
+    def _take_unread(self, number: int, slot: int) -> None:
+        """Take vectors that were read before; all queries of a search must see the same ones."""
+        self._slots[number] = slot
+        self._ids[number], known = self._held.records[slot]
+        if self._unread.setdefault(number, known) != known:
+            raise KeyError(f"document {number} was replaced")
+
+    def _add(self, found: Mapping[int, Found]) -> None:
+        if found:
+            self._slots |= self._held.add(found)
+            self._ids |= {number: one.id for number, one in found.items()}
 
     def fetch(self, places: Ints, query_texts: Sequence[str], method: Method) -> Fetched:
         """Return what scoring these documents needs."""
@@ -274,13 +287,20 @@ class Part:
 
     def _slots_of(self, numbers: Ints) -> Ints:
         """Return where the vectors of documents are held; they are fetched if they are not."""
-        wanted = numbers.tolist()
+        wanted, held = numbers.tolist(), self._held.slots
+        for number in wanted:
+            if number not in self._slots and number in held:  # of other queries of this search
+                self._take_unread(number, held[number])
         missing = [number for number in wanted if number not in self._slots]
         if missing and len(self._slots) + len(missing) > _HELD:
             self._held, self._slots, missing = self._copy.nothing_held(), {}, wanted
         if missing:
-            self._slots |= self._held.add(self._copy.engine.found(np.array(missing, np.int64)))
+            self._add(self._copy.engine.found(np.array(missing, np.int64)))
         return np.array([self._slots[number] for number in wanted], np.int64)
+
+    def hold(self, numbers: Ints) -> None:
+        """Fetch at once what ``fetch`` will want of some documents."""
+        self._slots_of(np.unique(numbers))
 
     # -- everything -----------------------------------------------------------------------
 
@@ -304,21 +324,24 @@ def rank(
     part: Part, moved: Vectors, texts: Sequence[str], k: int, method: Method
 ) -> tuple[Floats, Ints]:
     """Return the best k: scores and places (queries, k)."""
-    k = min(k, len(part.numbers))
-    if len(moved) > _QUERIES_AT_ONCE and not part.scans(k):
+    size = len(part.numbers)
+    k = min(k, size)
+    fusing = method.bm25 == "fused"
+    depth = min(max(k, DEPTH), size) if fusing else ranked_first(k, method, size)
+    if len(moved) > _QUERIES_AT_ONCE and not part.scans(depth):
         groups = (slice(at, at + _QUERIES_AT_ONCE) for at in range(0, len(moved), _QUERIES_AT_ONCE))
         found = [rank(part, moved[some], texts[some], k, method) for some in groups]
         return np.concatenate([one for one, _ in found]), np.concatenate([one for _, one in found])
     if method.bm25 == "only":
         return part.words(method).rank(texts, k)
     if method.bm25 == "no":
-        first, part.hits = ranked_first(k, method, len(part.numbers)), k
-        ranked = _ranked(part, moved, texts, first, method)
+        part.hits = k
+        ranked = _ranked(part, moved, texts, depth, method)
         return with_feedback(ranked, partial(part.documents, method=method), method, k)
-    depth, part.hits = min(max(k, DEPTH), len(part.numbers)), None
+    part.hits = None
     by_words = part.words(method).rank(texts, depth)
     dense = _ranked(part, moved, (), depth, method)
-    return fuse(dense, by_words, len(part.numbers), k)
+    return fuse(dense, by_words, size, k)
 
 
 def _ranked(

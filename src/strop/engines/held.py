@@ -25,8 +25,8 @@ class Held:
         self._dim = dim
         self.slots: dict[int, int] = {}
         """The newest slot of each document, by number."""
-        self.ids: list[str] = []
-        self.checksums: list[bytes] = []
+        self.records: list[tuple[str, bytes]] = []
+        """The id of the document in each slot, and the checksum of its record."""
         self._columns = {set_id: column for column, set_id in enumerate((0, *set_ids))}
         self._spans: Ints = np.zeros((0, len(self._columns), 2), np.int64)
         """The first row and the number of rows of each slot, by set; 0 is the document's own."""
@@ -36,8 +36,8 @@ class Held:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that are taken."""
-        return 4 * self._dim * self._used
+        """The bytes that its arrays take."""
+        return int(self._rows.nbytes + self._spans.nbytes)
 
     def add(self, found: Mapping[int, Found]) -> dict[int, int]:
         """Add documents by number and return their slots."""
@@ -48,17 +48,16 @@ class Held:
             if set_id in self._columns
         ]
         spans = np.zeros((len(found), len(self._columns), 2), np.int64)
-        joined = as_floats([rows for _, _, rows in pieces], self._dim)
+        joined = _joined([rows for _, _, rows in pieces], self._dim)
         with self._lock:
-            at, first = self._used, len(self.ids)
+            at, first = self._used, len(self.records)
             for slot, column, rows in pieces:
                 spans[slot, column] = at, len(rows)
                 at += len(rows)
             self._rows = _grown(self._rows, self._used, joined)
             self._spans = _grown(self._spans, first, spans)
             self._used = at
-            self.checksums += [checksum(one) for one in found.values()]
-            self.ids += [one.id for one in found.values()]
+            self.records += [(one.id, checksum(one)) for one in found.values()]
             slots = {number: first + slot for slot, number in enumerate(found)}
             self.slots.update(slots)
         return slots
@@ -86,7 +85,7 @@ class Held:
 
 def checksum(one: Found) -> bytes:
     """Return what tells the vectors of a record from others."""
-    return one.packed[-8:]  # ends with the CRC-32 of all
+    return one.packed[-8:]  # the CRC-32 of all, and the last values before it
 
 
 def _grown(array: NDArray[Any], used: int, more: NDArray[Any]) -> Any:
@@ -100,16 +99,10 @@ def _grown(array: NDArray[Any], used: int, more: NDArray[Any]) -> Any:
     return array
 
 
-def as_floats(rows: list[Rows], dim: int) -> Vectors:
+def _joined(rows: list[Rows], dim: int) -> Vectors:
     """Return stored rows as floats of length one, in order; of int8, in single precision."""
-    if len({part.dtype for part in rows}) > 1:
-        return np.concatenate([as_floats([part], dim) for part in rows])
-    if not rows:
-        return np.empty((0, dim), np.float32)
-    joined = np.concatenate(rows)
-    if joined.dtype == np.float32:
-        return joined
-    floats = joined.astype(np.float32)
+    floats = np.concatenate([np.empty((0, dim), np.float32), *rows], dtype=np.float32)
     lengths = np.sqrt(np.einsum("ij,ij->i", floats, floats))
-    floats /= np.where(lengths > 0, lengths, 1)[:, None]
+    is_int8 = np.repeat([part.dtype == np.int8 for part in rows], [len(part) for part in rows])
+    floats /= np.where(is_int8.astype(bool) & (lengths > 0), lengths, 1)[:, None]
     return floats

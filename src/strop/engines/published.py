@@ -33,7 +33,10 @@ from strop.types import HIT_FIELDS, Chunk, Document, Hit, Hits, Passage, Vectors
 
 FRESH = 1.0
 """Seconds for which a copy is taken to be as it was when it was looked at last."""
-_TIMES, _CHOSEN = 5, 100
+_TIMES = 5
+"""How often a search begins anew because the copy was replaced meanwhile."""
+_CHOSEN = 100
+"""Methods by name whose settings a copy remembers."""
 T = TypeVar("T")
 
 
@@ -171,7 +174,7 @@ class Published:
     def method(self, method: str | Method | None = None, **settings: Any) -> Method:
         """Return a method for this copy, as tuned for its index; ``settings`` override it."""
         copy = self._now()
-        spec = None if isinstance(method, Method) or settings else method or ""
+        spec = method or "" if isinstance(method, str | None) and not settings else None
         if spec is not None and spec in copy.chosen:
             return copy.chosen[spec]
         known = METHODS | {name: one for name, one in copy.methods.items() if name}
@@ -189,7 +192,9 @@ class Published:
                 f"whiten={chosen.whiten:g} is not in this published copy, which has the whitening"
                 " of the index's default method only: search the index folder"
             )
-        if spec is not None and len(copy.chosen) < _CHOSEN:
+        if spec is not None:
+            if len(copy.chosen) >= _CHOSEN:
+                copy.chosen = {}
             copy.chosen[spec] = chosen
         return chosen
 
@@ -259,6 +264,8 @@ class Published:
         if not {*fields} - {"id", "score"}:
             ids = part.ids_of(places)
             return Hits(_objects(map(document_id, ids) if by_document else ids, scores), scores)
+        if "passage" in fields:
+            part.hold(numbers)
         stored = self._engine.documents(np.unique(numbers))
         part.check_remembered(numbers)
         wholes: dict[str, Whole] = {}

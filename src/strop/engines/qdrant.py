@@ -28,7 +28,7 @@ from strop.types import Document, Vectors
 
 EF = {"own": 200, "row": 800}
 """How wide graphs are searched. Those of int8 take at 800 half the time of float16 at 600, and find
-as much (docs/log.md). Twice the links, searched half as wide, were no faster and found less."""
+0.003 less (docs/log.md). Twice the links, searched half as wide, were no faster and found less."""
 _SHARE, _LEAST = 0.5, 100
 """The share of the rows that a search wants and that is asked for, and the least rows: fetching
 their documents takes most of the time, and more of them find hardly more."""
@@ -173,7 +173,7 @@ class Qdrant:
     ) -> list[dict[int, Found | None]]:
         """Return for each query the documents of the nearest rows."""
         only = None if among is None else _among(among, own)
-        found = []
+        found, read = [], dict[int, Found]()
         for at, vector in enumerate(query_vectors):
             wanted = set() if also is None else {*also[at].tolist()}
             near: dict[int, Found | None] = {}
@@ -184,8 +184,10 @@ class Qdrant:
                 points = self._query(self._rows, "row", vector, limit, only, False)
                 wanted |= {one.id >> _ROW_BITS for one in points}
             near |= {number: None for number in wanted - near.keys() if number in known}
-            if missing := wanted - near.keys():
-                near |= self.found(np.array(sorted(missing)))
+            wanted -= near.keys()
+            if missing := sorted(wanted - read.keys()):
+                read |= self.found(np.array(missing))
+            near |= {number: read[number] for number in wanted & read.keys()}
             found.append(near)
         return found
 
@@ -271,11 +273,9 @@ class Qdrant:
 
     def size(self) -> int:
         """Return the bytes that vectors and payloads take; Qdrant does not tell those of graphs."""
-        total = 0
-        for one in self._scroll(None, ["packed", "text", "json"]):
-            total += sum(map(len, one.payload.values()))
-            total += 2 * len(b64decode(one.payload["packed"]))  # rows of int8, here float16
-        return total
+        payloads = (one.payload for one in self._scroll(None, ["packed", "text", "json"]))
+        # Where the folder has int8, Qdrant has it with float16 beside it.
+        return sum(sum(map(len, of.values())) + 3 * len(b64decode(of["packed"])) for of in payloads)
 
     # -- writing --------------------------------------------------------------------------
 

@@ -1,0 +1,92 @@
+"""Vectors side by side, against a dictionary of them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from strop.common.arrays import unit_rows
+from strop.engines.base import Found, Rows, pack
+from strop.engines.held import Held, checksum
+
+DIM, SETS = 8, (3, 7)
+RNG = np.random.default_rng(4)
+
+
+def parts_of(number: int) -> dict[int, Rows]:
+    """A document's own vector as floats, its queries as int8; some have none."""
+    rng = np.random.default_rng(number)
+    parts: dict[int, Rows] = {0: unit_rows(rng.normal(size=(1, DIM))).astype(np.float32)}
+    for set_id in (*SETS, 9):  # the last one is not asked for
+        count = int(rng.integers(0, 5))
+        parts[set_id] = rng.integers(-127, 128, (count, DIM)).astype(np.int8)
+    return parts
+
+
+def found(number: int) -> Found:
+    return Found(f"d{number}", pack(parts_of(number)))
+
+
+def expected(numbers: list[int], sets: tuple[int, ...], most: int | None) -> list[np.ndarray]:
+    return [
+        np.concatenate([unit_rows(parts_of(number)[set_id][:most].astype(np.float32))
+                        for set_id in sets]) for number in numbers
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("sets", [(3,), (7,), (7, 3)])
+@pytest.mark.parametrize("most", [None, 2, 0])
+def test_vectors_are_those_that_were_added(sets: tuple[int, ...], most: int | None) -> None:
+    held = Held(DIM, SETS)
+    for first in range(0, 60, 7):
+        held.add({number: found(number) for number in range(first, first + 7)})
+    numbers = RNG.permutation(60)[:20].tolist()
+    slots = np.array([held.slots[number] for number in numbers])
+    own = np.concatenate([parts_of(number)[0] for number in numbers])
+    np.testing.assert_array_equal(held.own(slots), own)
+    queries, counts = held.queries(slots, sets, most)
+    want = expected(numbers, sets, most)
+    assert counts.tolist() == [len(rows) for rows in want]
+    np.testing.assert_allclose(queries, np.concatenate(want), rtol=1e-6, atol=1e-7)
+    ids = [(f"d{number}", checksum(found(number))) for number in numbers]
+    assert [held.records[slot] for slot in slots.tolist()] == ids
+
+
+def test_nothing_is_held_or_wanted() -> None:
+    held, none = Held(DIM, SETS), np.empty(0, np.int64)
+    assert held.add({}) == {}
+    assert held.own(none).shape == (0, DIM)
+    held.add({1: found(1)})
+    assert held.queries(none, SETS, None)[0].shape == (0, DIM)
+    assert held.queries(np.array([0]), (), None)[1].tolist() == [0]
+
+
+def test_a_document_that_is_added_again_has_a_new_slot() -> None:
+    held = Held(DIM, SETS)
+    (before,) = held.add({1: found(1)}).values()
+    (after,) = held.add({1: found(2)}).values()
+    assert held.slots[1] == after != before
+    np.testing.assert_array_equal(held.own(np.array([before, after])),
+                                  np.concatenate([parts_of(1)[0], parts_of(2)[0]]))  # fmt: skip
+
+
+def test_threads_read_while_others_add() -> None:
+    held = Held(DIM, SETS)
+
+    def work(thread: int) -> None:
+        for first in range(0, 200, 5):
+            added = held.add({at: found(at) for at in range(first, first + 5)})
+            slots = np.array([*added.values()])
+            own = np.concatenate([parts_of(at)[0] for at in added])
+            np.testing.assert_array_equal(held.own(slots), own)
+            want = expected([*added], SETS, None)
+            np.testing.assert_allclose(
+                held.queries(slots, SETS, None)[0], np.concatenate(want), rtol=1e-6, atol=1e-7
+            )
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(work, thread) for thread in range(4)]:
+            done.result()
+    assert len(held.records) == 800
