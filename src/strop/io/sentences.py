@@ -22,8 +22,8 @@ _END = re.compile(
 _ABBREVIATIONS = frozenset(
     "cf ca dr e.g eg eq eqs fig figs i.e ie mr mrs ms no nos pp prof ref refs spp st vol vs".split()
 )
-_TOO_SHORT = 3
-"""Words. A shorter piece (initials, "P < 0.01).") is joined to the piece before it."""
+_THREE_WORDS = re.compile(r"(?:[^0-9A-Za-z]*[0-9A-Za-z]\S*(?:\s|\Z)){3}")
+"""In ASCII. A shorter piece (initials, "P < 0.01).") is joined to the piece before it."""
 _UNMARKED = re.compile(r"[\u0e00-\u0eff]")
 """Thai and Lao: a space ends a sentence, but also occurs inside one."""
 _UNMARKED_LENGTH = 120
@@ -38,7 +38,7 @@ def split_sentences(text: str) -> list[str]:
     sentences: list[str] = []
     for begin, end in pairwise([0, *sentence_ends(text), len(text)]):
         folded = " ".join(text[begin:end].split())
-        short = folded.isascii() and _words(folded) < _TOO_SHORT
+        short = folded.isascii() and not _THREE_WORDS.match(folded)
         if short and sentences and len(sentences[-1]) + len(folded) < _LONGEST:
             sentences[-1] = f"{sentences[-1]} {folded}".strip()
         elif folded:
@@ -70,10 +70,6 @@ def title_and_sentences(title: str, text: str, most: int = MOST) -> list[str]:
         return texts
     edges = [round(at * len(texts) / most) for at in range(most + 1)]
     return [" ".join(texts[begin:end]) for begin, end in pairwise(edges)]
-
-
-def _words(text: str) -> int:
-    return sum(any(letter.isalnum() for letter in word) for word in text.split())
 
 
 def _is_abbreviation(before: str) -> bool:
