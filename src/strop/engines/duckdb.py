@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from strop.common.arrays import Ints
 from strop.engines.base import Address, EngineError, Found, Record, Stored, tested
-from strop.errors import IndexBusy, MissingExtra
+from strop.errors import BadInput, IndexBusy, MissingExtra
 from strop.filters import Test
 from strop.types import Document, Vectors
 
@@ -61,6 +61,7 @@ CREATE MACRO sharp(query, k := 10, alpha := 1.0, temperature := 0.1, nearest := 
     WHERE length > 1e-6 ORDER BY score DESC, number LIMIT k;
 """
 """The macro has lines (1) to (4g) of search/formula.py in one query, for programs without strop."""
+_NAMES = {"documents", "rows", "own", "facts", "pieces"}
 _LEAST, _SHARE = 3000, 20
 """The rows whose signs are nearest are compared themselves: so many, or one in so many of all."""
 
@@ -154,6 +155,7 @@ class DuckDB:
 
     def _begin(self, dim: int) -> None:
         """Open the file that a stopped publisher left, or a copy of the present one."""
+        self._refuse_foreign()
         self._changed = self._new.exists()
         with self._explained():
             if not self._changed:
@@ -167,6 +169,14 @@ class DuckDB:
                     _open(begun, read_only=False, script=script).close()
                 os.replace(begun, self._new)
             self._writer = _open(self._new, read_only=False)
+
+    def _refuse_foreign(self) -> None:
+        """Refuse a file with the tables of something else: it would be replaced."""
+        names = {name for (name,) in self._rows("SELECT table_name FROM information_schema.tables")}
+        is_copy = {"documents", "pieces"} <= names and (names <= _NAMES or self._present())
+        if names and not is_copy:
+            shown = ", ".join(sorted(names)[:5])
+            raise BadInput(f"{self._path} is no copy (its tables: {shown}): publish to a new file")
 
     def _present(self) -> bool:
         """Tell whether the file's tables are those of this version; others are made anew."""

@@ -154,6 +154,12 @@ class LanceDB:
         with self._explained():
             database = lancedb.connect(self._place)
             for name, schema in _schemas(dim).items():
+                there = self._table(name)
+                if there is not None and not {*schema.names} <= {*there.schema.names}:
+                    raise BadInput(
+                        f"{self.address.shown} has a table {name!r} of something else: publish to"
+                        " a new folder"
+                    )
                 table = database.create_table(name, schema=schema, exist_ok=True)
                 key = {"pieces": "name", "facts": "field"}.get(name, "number")
                 if not table.list_indices():

@@ -205,9 +205,7 @@ class Qdrant:
                     search_params=None if self._local else params, with_payload=fields,
                 )  # fmt: skip
         except _NothingThere:
-            raise EngineError(
-                f"{self.address.shown} has no {collection}: publish it again"
-            ) from None
+            raise EngineError(f"{self.address.shown} has no {collection}: publish again") from None
         return list(answer.points)
 
     def found(self, numbers: Ints) -> dict[int, Found]:
@@ -304,7 +302,9 @@ class Qdrant:
         from qdrant_client import models
 
         with self._lock, self._explained():
-            if not self._client.collection_exists(self._pieces):
+            if not self._client.collection_exists(self._pieces):  # a copy has them first
+                if self._client.collection_exists(self._name):
+                    raise BadInput(f"{self.address.shown} is no copy: publish to a new name")
                 self._client.create_collection(self._pieces, vectors_config={})
             # Graphs of int8 are searched in less than half the time; scores come from records.
             int8: Any = {"scalar": {"type": "int8", "quantile": 0.99, "always_ram": True}}

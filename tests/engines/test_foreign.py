@@ -1,0 +1,82 @@
+"""What is not a copy stays as it is: a publisher that is pointed at it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers.fakes import DIM, create
+
+from strop import Index
+from strop.errors import BadInput, StropError
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    with create(tmp_path / "index") as index:
+        index.add([{"id": "a", "text": "Alder grows."}])
+        yield index
+
+
+@pytest.mark.parametrize("table", ["orders", "documents", "rows"])
+def test_a_duckdb_file_of_something_else(index: Index, tmp_path: Path, table: str) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    path = tmp_path / "mine.duckdb"
+    with duckdb.connect(str(path)) as mine:
+        mine.execute(f"CREATE TABLE {table} AS SELECT range AS id FROM range(1000)")
+    for _ in range(2):
+        with pytest.raises(BadInput, match=rf"its tables: {table}\): publish to a new file"):
+            index.publish(f"duckdb://{path}")
+    with duckdb.connect(str(path)) as mine:
+        assert mine.execute(f"SELECT count(*) FROM {table}").fetchall() == [(1000,)]
+
+
+def test_tables_beside_those_of_a_copy_stay(index: Index, tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    path = tmp_path / "copy.duckdb"
+    index.publish(f"duckdb://{path}")
+    with duckdb.connect(str(path)) as mine:
+        mine.execute("CREATE TABLE notes AS SELECT 7 AS seven")
+    index.add([{"id": "b", "text": "Birch grows."}])
+    assert index.publish(f"duckdb://{path}").new == 1
+    with duckdb.connect(str(path)) as mine:
+        assert mine.execute("SELECT seven FROM notes").fetchall() == [(7,)]
+
+
+def test_a_file_that_is_no_duckdb_file(index: Index, tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    path = tmp_path / "letters.txt"
+    path.write_text("Dear reader, " * 1000)
+    for _ in range(2):
+        with pytest.raises(StropError, match="letters"):
+            index.publish(f"duckdb://{path}")
+    assert path.read_text() == "Dear reader, " * 1000
+
+
+def test_a_lancedb_table_of_something_else(index: Index, tmp_path: Path) -> None:
+    lancedb = pytest.importorskip("lancedb")
+    mine = lancedb.connect(str(tmp_path / "lance"))
+    mine.create_table("documents", [{"id": 1, "text": "mine"}])
+    with pytest.raises(BadInput, match="has a table 'documents' of something else"):
+        index.publish(f"lancedb://{tmp_path / 'lance'}")
+    assert mine.open_table("documents").to_arrow().to_pylist() == [{"id": 1, "text": "mine"}]
+
+
+def test_a_qdrant_collection_of_something_else(index: Index, tmp_path: Path) -> None:
+    qdrant = pytest.importorskip("qdrant_client")
+    from qdrant_client import models
+
+    client = qdrant.QdrantClient(path=str(tmp_path / "qdrant"))
+    params = models.VectorParams(size=DIM, distance=models.Distance.DOT)
+    client.create_collection("mine", {"own": params})
+    point = models.PointStruct(id=1, vector={"own": [1.0] * DIM}, payload={"text": "mine"})
+    client.upsert("mine", [point])
+    client.close()
+    with pytest.raises(BadInput, match="is no copy: publish to a new name"):
+        index.publish(f"qdrant://{tmp_path / 'qdrant'}/mine")
+    client = qdrant.QdrantClient(path=str(tmp_path / "qdrant"))
+    (kept,) = client.retrieve("mine", [1], with_payload=True)
+    assert kept.payload == {"text": "mine"}
+    assert len(client.get_collections().collections) == 1
+    client.close()
