@@ -28,6 +28,9 @@ def test_a_duckdb_file_of_something_else(index: Index, tmp_path: Path, table: st
     for _ in range(2):
         with pytest.raises(BadInput, match=rf"its tables: {table}\): publish to a new file"):
             index.publish(f"duckdb://{path}")
+        with pytest.raises(StropError, match="holds no copy but other tables"):
+            index.publish(f"duckdb://{path}", dry_run=True)
+        assert not path.with_name("mine.duckdb.new").exists()
     with duckdb.connect(str(path)) as mine:
         assert mine.execute(f"SELECT count(*) FROM {table}").fetchall() == [(1000,)]
 

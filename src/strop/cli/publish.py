@@ -38,8 +38,10 @@ def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool)
     Only what changed since the last time is written; a stopped run continues. Other verbs take the
     URL in place of INDEX: search, eval, info, check, show, serve, mcp, trust. See docs/engines.md.
     """
-    if sync and (source is None or dry_run):
-        raise click.UsageError("--sync needs --source, and writes: not with --dry-run")
+    if sync and source is None:
+        raise click.UsageError("--sync needs --source SELECT, a query of PostgreSQL")
+    if sync and dry_run:
+        raise click.UsageError("--sync changes INDEX: leave out --dry-run")
     with open_index(path) as index, progress_bars() as progress:
         if sync and source is not None:
             from strop.engines.postgres_source import sync_source

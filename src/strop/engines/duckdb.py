@@ -125,6 +125,11 @@ class DuckDB:
 
         try:
             yield
+        except (duckdb.CatalogException, duckdb.BinderException) as error:
+            raise EngineError(
+                f"{self._path} holds no copy but other tables: strop publish INDEX URL makes one in"
+                " a new file"
+            ) from error
         except duckdb.Error as error:
             raise EngineError(f"{self._path}: {str(error).splitlines()[0]:.200}") from error
 
@@ -145,18 +150,18 @@ class DuckDB:
                 self._writer.close()
             if self._changed:
                 os.replace(self._new, self._path)
-            else:
-                self._new.unlink()
         finally:
             with suppress(Exception):
                 self._writer.close()
             self._writer = None
+            if not self._changed:  # nothing to go on with
+                self._new.unlink(missing_ok=True)
             lock.release()
 
     def _begin(self, dim: int) -> None:
         """Open the file that a stopped publisher left, or a copy of the present one."""
-        self._refuse_foreign()
         self._changed = self._new.exists()
+        self._refuse_foreign()
         with self._explained():
             if not self._changed:
                 begun = self._new.with_name(self._new.name + ".begun")

@@ -230,7 +230,7 @@ class Qdrant:
     def stamps(self, numbers: Ints) -> dict[int, str]:
         """Return the stamps of records."""
         found = self._points(self._name, numbers.tolist(), ["stamp"])
-        return {one.id: one.payload["stamp"] for one in found}
+        return {one.id: one.payload.get("stamp", "") for one in found}
 
     def every(self) -> Ints:
         """Return the numbers of all documents."""
