@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.arrays import Ints
+from strop.common.arrays import Ints, ranges
 from strop.engines.base import Found, Rows, unpack
 from strop.types import Vectors
 
@@ -78,8 +78,7 @@ class Held:
         first, counts = np.moveaxis(self._spans[slots[:, None], columns], 2, 0)
         if most is not None:
             counts = np.minimum(counts, most)
-        flat = counts.ravel()
-        places = np.repeat(first.ravel() - np.cumsum(flat) + flat, flat) + np.arange(flat.sum())
+        places = ranges(first.ravel(), counts.ravel())
         return self._rows.take(places, axis=0), counts.sum(axis=1)
 
 
