@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.cases import make_case
-from hypothesis import given
-from hypothesis import strategies as st
 
 from strop.common.arrays import unit_rows
 from strop.methods import Method, parse_method
@@ -18,13 +16,13 @@ from strop.search.layout import Layout
 from strop.search.prefilter import prefilter
 from strop.search.prefilter.codes import (
     estimated_scores,
+    parts_of_documents,
     query_planes,
-    rows_between,
     sign_codes,
     sign_products,
 )
 from strop.search.prefilter.prefilter import Prefilter, suits
-from strop.search.prefilter.table import CodeTable, centroids_and_differences
+from strop.search.prefilter.table import CodeTable
 from strop.storage.snapshot import Spans
 
 SHARP = Method("m", temperature=0.1)
@@ -64,7 +62,7 @@ def test_documents_are_split_into_centroid_and_differences() -> None:
         gram = own @ own.T
         others = gram[~np.eye(len(own), dtype=bool)]
         products.append([d @ mean, others.mean() if len(others) else 0])
-    found = centroids_and_differences(case.layout(), 0)
+    found = parts_of_documents(*case.layout().block(0))
     np.testing.assert_allclose(found[0], unit_rows(np.array(centroids)), atol=1e-6)
     np.testing.assert_allclose(found[1], products, atol=1e-5)
     np.testing.assert_allclose(found[2], differences, atol=1e-6)
@@ -131,18 +129,11 @@ def test_estimates_are_near_the_scores() -> None:
             np.testing.assert_allclose(estimates[:20], right[:20], atol=0.01)  # no queries
 
 
-@given(st.lists(st.floats(-2, 2, width=32), max_size=60), st.floats(-3, 3), st.floats(-3, 3))
-def test_rows_between(values: list[float], low: float, high: float) -> None:
-    array = np.array(values, np.float32)
-    want = np.flatnonzero((array >= np.float32(low)) & (array < np.float32(high)))
-    assert rows_between(array, low, high).tolist() == want.tolist()
-
-
 @pytest.mark.parametrize("spec", ["sharp", "sharp:temperature=0.02", "sharp:alpha=3", "sharp:T=1"])
 def test_the_best_are_found_for_queries_like_and_unlike_the_stored(spec: str) -> None:
     layout, method = in_topics(6000), parse_method(spec)
     searched = Prefilter.of(
-        CodeTable.of(layout, sources_of(layout), []), layout, list(sources_of(layout).T)
+        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout)
     )
     rng = np.random.default_rng(1)
     stored = np.array([layout.queries(at)[0] for at in range(0, 6000, 60)])
@@ -157,7 +148,7 @@ def test_the_best_are_found_for_queries_like_and_unlike_the_stored(spec: str) ->
 def test_a_query_far_from_all_is_given_a_wider_look(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = in_topics(6000)
     searched = Prefilter.of(
-        CodeTable.of(layout, sources_of(layout), []), layout, list(sources_of(layout).T)
+        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout)
     )
     looked: list[int] = []
 
@@ -180,7 +171,7 @@ def test_a_query_far_from_all_is_given_a_wider_look(monkeypatch: pytest.MonkeyPa
 
 
 def test_removed_and_new_documents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is removed takes no place of others; what is new is scanned or gets its row."""
+    """What is removed takes no place of others; what is new is scanned."""
     monkeypatch.setattr(prefilter, "THREADS_FROM", 100)  # and threads change nothing
     layout = in_topics(6000)
     sources, first = sources_of(layout), np.arange(5900)
@@ -190,15 +181,14 @@ def test_removed_and_new_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     removed = np.unique(right[:, :5])
     left = np.setdiff1d(np.arange(6000), removed)
     late = np.arange(5900, 6000)
-    for codes in (table, table.extended(layout.only(late), sources[late])):
-        searched = Prefilter.of(codes, layout.only(left), list(sources[left].T))
-        assert len(searched.without_row) == np.isin(late, left).sum() * (codes is table)
-        places = searched.search(query_vectors, SHARP, 10)[1]
-        want = layout.only(left).scan(query_vectors, SHARP, 10)[1]
-        assert overlaps(places, want).mean() >= 0.99
-        for q in range(0, 75, 10):
-            alone = searched.search(query_vectors[q : q + 1], SHARP, 10)[1][0]
-            np.testing.assert_array_equal(alone, places[q])
+    searched = Prefilter.of(table, layout.only(left), sources[left])
+    assert len(searched.without_row) == np.isin(late, left).sum()
+    places = searched.search(query_vectors, SHARP, 10)[1]
+    want = layout.only(left).scan(query_vectors, SHARP, 10)[1]
+    assert overlaps(places, want).mean() >= 0.99
+    for q in range(0, 75, 10):
+        alone = searched.search(query_vectors[q : q + 1], SHARP, 10)[1][0]
+        np.testing.assert_array_equal(alone, places[q])
 
 
 def test_rows_of_documents_that_are_filtered_out_take_no_place_of_others() -> None:
@@ -207,7 +197,7 @@ def test_rows_of_documents_that_are_filtered_out_take_no_place_of_others() -> No
     sources = sources_of(layout)
     first = np.arange(5900)
     table = CodeTable.of(layout.only(first), sources[first], [])
-    searched = Prefilter.of(table, layout, list(sources.T))
+    searched = Prefilter.of(table, layout, sources)
     query_vectors = np.array([layout.queries(at)[0] for at in range(0, 6000, 80)])
     for places in (np.arange(1, 6000, 2), np.arange(4000, 6000), np.arange(7, 6000, 64)):
         part = layout.only(places)
@@ -231,7 +221,7 @@ def test_thousands_of_copies() -> None:
     spans = Spans(documents, np.arange(6000), np.ones(6000, np.int64))
     layout = Layout(spans, [spans], None)
     searched = Prefilter.of(
-        CodeTable.of(layout, sources_of(layout), []), layout, list(sources_of(layout).T)
+        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout)
     )
     # Of equal scores the earlier document comes first.
     assert searched.search(q, SHARP, 3)[1][0].tolist() == [1000, 1001, 1002]
@@ -251,7 +241,7 @@ def test_a_folder_finds_the_same_in_one_pass_and_step_by_step(filtered: bool) ->
     """``Folder.best`` and propose, fetch, score are the same search."""
     layout = in_topics(6000)
     sources = sources_of(layout)
-    codes = Prefilter.of(CodeTable.of(layout, sources, []), layout, list(sources.T))
+    codes = Prefilter.of(CodeTable.of(layout, sources, []), layout, sources)
     folder = Folder(layout, codes if filtered else None, None)
     query_vectors = np.array([layout.queries(at)[0] for at in range(0, 6000, 600)])
     scores, places = folder.best(query_vectors, [""] * 10, 10, SHARP)

@@ -19,45 +19,35 @@ from strop.storage.catalog import Catalog
 from strop.storage.database import Database
 from strop.storage.settings import Settings
 from strop.storage.sidecar import CACHE
-from strop.storage.snapshot import Snapshot
 
 
 class CodeCache:
     """The codes of an index; the catalog names the file that counts."""
 
     def __init__(self, catalog: Catalog, index: Path) -> None:
-        self._catalog = catalog
-        self._index = index
+        self._catalog, self._index = catalog, index
         # Replaced as one value: threads may look at different versions at the same time.
-        self._last: tuple[str | None, Snapshot, Layout, Prefilter | None] | None = None
+        self._last: tuple[str | None, Layout, Prefilter | None] | None = None
 
     def close(self) -> None:
         """Release the codes."""
         self._last = None
 
     def update(self, view: View) -> None:
-        """Compute the codes that are missing, if they are many; for the one writer."""
-        older, sources = self._catalog.settings.sidecar("candidates"), _sources(view)
-        layout, names = view.layout, view.names
-        table = None
+        """Compute the codes if many are missing or useless; for the one writer."""
+        older = self._catalog.settings.sidecar("candidates")
         if older is not None:
-            with suppress(IndexDamaged):  # then all are computed anew
-                prefilter = Prefilter.of(CodeTable.open(self._path(older)), layout, sources)
-                if prefilter.table.sets == names and not prefilter.outdated:
-                    if prefilter.spare >= 0:
-                        self._put(older, view, prefilter.spare)
-                        return
-                    new = prefilter.without_row
-                    added = np.stack([column[new] for column in sources], axis=1)
-                    table = prefilter.table.extended(layout.only(new), added)
-        if table is None:
-            table = CodeTable.of(layout, np.stack(sources, axis=1), names)
+            with suppress(IndexDamaged):
+                spare = self._match(view, older).spare
+                if spare >= 0:
+                    self._put(older, view, spare)
+                    return
         name = f"candidates-{uuid.uuid4().hex}"
         try:
+            table = CodeTable.of(view.layout, _sources(view), view.names)
             table.write(self._path(name))
-            self._put(name, view, Prefilter.of(table, layout, sources).spare)
-            if older is not None:
-                self._delete(older)
+            self._put(name, view, Prefilter.of(table, view.layout, table.sources).spare)
+            self._delete(older)
         except (OSError, BadIndex) as error:  # a full disk: the older ones still serve
             self._delete(name)
             warnings.warn(
@@ -85,42 +75,36 @@ class CodeCache:
     def _path(self, name: str) -> Path:
         return self._index / CACHE / name
 
-    def _delete(self, name: str) -> None:
-        with suppress(OSError):
-            self._path(name).unlink()
+    def _delete(self, name: str | None) -> None:
+        if name is not None:
+            with suppress(OSError):
+                self._path(name).unlink()
 
     def prefilter(self, view: View) -> Prefilter | None:
         """Return the codes matched with a view; None, with a warning, if there are none."""
         name, last = self._catalog.settings.sidecar("candidates"), self._last
-        if last is None or last[0] != name or last[2] is not view.layout:
-            before = None if last is None or last[0] != name else last[3]
+        if last is None or last[:2] != (name, view.layout):
             prefilter = None
             try:
-                prefilter = self._match(view, name, before, None if last is None else last[1])
+                prefilter = self._match(view, name)
             except IndexDamaged as error:
                 warnings.warn(
                     f"searching all {view.layout.size:,} documents, without search codes: {error}. "
                     f"To make them: strop finish {self._index}",
                     stacklevel=4,
                 )
-            last = self._last = name, view.snapshot, view.layout, prefilter
-        return last[3]
+            last = self._last = name, view.layout, prefilter
+        return last[2]
 
-    def _match(
-        self, view: View, name: str | None, before: Prefilter | None, older: Snapshot | None
-    ) -> Prefilter:
-        """Match codes with a view; ``before`` are the same ones, matched with an ``older`` one."""
-        table = self._open(name) if before is None else before.table
+    def _match(self, view: View, name: str | None) -> Prefilter:
+        """Open the codes and match them with a view."""
+        known, _, before = self._last or (None, None, None)
+        table = before.table if before is not None and known == name else self._open(name)
         if table.sets != view.names:
             raise IndexDamaged(f"they are of other query sets ({', '.join(table.sets)})")
         if table.codes.shape[1] != view.layout.dim:
             raise IndexDamaged(f"they are of vectors of {table.codes.shape[1]:,} dimensions")
-        followed = view.snapshot.followed
-        if before is None or older is None or followed is None:
-            return Prefilter.of(table, view.layout, _sources(view))
-        if followed.numbers is not older.numbers:  # there were others between the two
-            return Prefilter.of(table, view.layout, _sources(view))
-        return before.followed(view.layout, followed.places(), _sources(view))
+        return Prefilter.of(table, view.layout, _sources(view))
 
     def _open(self, name: str | None) -> CodeTable:
         while name is not None:
@@ -137,10 +121,10 @@ class CodeCache:
         raise IndexDamaged("there are none yet")
 
 
-def _sources(view: View) -> list[Ints]:
-    """Return for each document its number and which vectors it has, by column."""
+def _sources(view: View) -> Ints:
+    """Return for each document its number and which vectors it has (n, columns)."""
     snapshot = view.snapshot
     columns = [snapshot.numbers, snapshot.documents.vector_version]
     for spans in (snapshot.sets[name] for name in view.names):
         columns += [spans.vector_version, spans.count]
-    return columns
+    return np.stack(columns, axis=1)

@@ -7,15 +7,13 @@ has one byte for each value. ``formula.py`` lists which line each kernel estimat
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.arrays import Floats, Ints
+from strop.common.arrays import Floats, Ints, ranges, unit_rows
 from strop.common.compiled import bits_set, compiled, read_soon
 from strop.search.formula import HARD_MAX, NEARLY_ZERO
-from strop.search.kernels import exp_of, unit_floats
+from strop.search.kernels import exp_of
 from strop.storage.vectors import stored_rows
 from strop.types import Vectors
 
@@ -48,28 +46,15 @@ def sign_codes(vectors: Vectors) -> tuple[Signs, Floats]:
 
     Also returns what products need (n, 2): a factor, and the number of bits that are set.
     """
-    signs = np.zeros((len(vectors), sign_words(vectors.shape[1])), np.uint64)
-    factors = np.empty((len(vectors), 2), np.float32)
-    _write_signs(vectors, signs, factors)
-    return signs, factors
-
-
-@compiled()
-def _write_signs(vectors: Vectors, signs: Signs, factors: Floats) -> None:
-    for r in range(len(vectors)):
-        square = np.float32(0.0)
-        total = np.float32(0.0)
-        bits = 0
-        for c in range(vectors.shape[1]):
-            value = vectors[r, c]
-            square += value * value
-            total += abs(value)
-            if value > 0:
-                signs[r, c // 64] |= np.uint64(1) << np.uint64(c % 64)
-                bits += 1
-        # With s the signs of v, q.v is about q.s * v.v / s.v: right for the part of q along v.
-        factors[r, 0] = square / total if total > 0 else np.float32(0.0)
-        factors[r, 1] = bits
+    size, dim = vectors.shape
+    positive = vectors > 0
+    signs = np.zeros((size, 8 * sign_words(dim)), np.uint8)
+    signs[:, : -(-dim // 8)] = np.packbits(positive, axis=1, bitorder="little")
+    squares, totals = np.einsum("ij,ij->i", vectors, vectors), np.abs(vectors).sum(axis=1)
+    # With s the signs of v, q.v is about q.s * v.v / s.v: right for the part of q along v.
+    along = np.divide(squares, totals, out=np.zeros(size, np.float32), where=totals > 0)
+    factors = np.stack([along, positive.sum(axis=1)], axis=1).astype(np.float32)
+    return signs.view(np.uint64), factors
 
 
 def query_planes(query_vector: Vectors) -> tuple[Signs, Floats]:
@@ -104,35 +89,22 @@ def _write_planes(query_vector: Vectors, planes: Signs, factors: Floats) -> None
 
 
 @compiled(inline=True)
-def _levels(word: Any, low: Any, high: Any) -> Any:
-    """Return the sum of the query's levels where a word has its bits set.
-
-    As a float: sums of integers would be vectorised, and there is no vector form of bit counts.
-    """
-    count = bits_set(word & low) + (bits_set(word & high) << np.uint64(1))
-    return np.float32(np.int32(count))
-
-
-@compiled(inline=True)
 def products_of_signs(
     signs: Signs, row_factors: Floats, planes: Signs, factors: Floats, first: int, last: int,
-    products: Floats, at: int,
+    products: Floats,
 ) -> None:  # fmt: skip
-    """Write the approximate products of rows ``first:last`` with the query, from ``at`` on."""
-    # Unsigned indexes: numba checks signed ones for values below zero.
-    begin, end, one = np.uint64(first), np.uint64(last), np.uint64(1)
-    for row in range(begin, end, np.uint64(2)):
-        other = min(row + one, end - one)  # two rows at a time: the planes are read once for both
-        levels = levels_of_other = np.float32(0.0)
+    """Write the approximate products of rows ``first:last`` with the query."""
+    # Unsigned indexes: numba checks signed ones for values below zero. Levels are added as floats:
+    # sums of integers would be vectorised, and there is no vector form of bit counts.
+    begin, one = np.uint64(first), np.uint64(1)
+    for row in range(begin, np.uint64(last)):
+        levels = np.float32(0.0)
         for w in range(len(planes)):
-            low, high = planes[w, 0], planes[w, 1]
-            levels += _levels(signs[row, w], low, high)
-            levels_of_other += _levels(signs[other, w], low, high)
-        to = np.uint64(at) + row - begin
+            word = signs[row, w]
+            count = bits_set(word & planes[w, 0]) + (bits_set(word & planes[w, 1]) << one)
+            levels += np.float32(np.int32(count))
         total = factors[0] * levels + factors[1] * row_factors[row, 1] + factors[2]
-        products[to] = row_factors[row, 0] * total
-        total = factors[0] * levels_of_other + factors[1] * row_factors[other, 1] + factors[2]
-        products[to + other - row] = row_factors[other, 0] * total
+        products[row - begin] = row_factors[row, 0] * total
 
 
 @compiled(reorder=True)
@@ -162,63 +134,28 @@ def sign_products(
             out[row] = scale[row] * (total + factors[2])
 
 
-@compiled()
-def rows_between(values: Floats, low: float, high: float) -> Ints:
-    """Return in order the rows whose value is ``low`` or more and below ``high``."""
-    # Without branches, which a processor would often predict wrongly: every row is written, and
-    # kept or overwritten.
-    rows = np.empty(len(values) + 1, np.int64)
-    least, most = np.float32(low), np.float32(high)
-    n = np.uint64(0)
-    for row in range(np.uint64(len(values))):
-        rows[n] = row
-        n += np.uint64((values[row] >= least) & (values[row] < most))
-    kept: Ints = rows[:n].copy()
-    return kept
-
-
-@compiled(reorder=True)
 def parts_of_documents(
-    rows: Vectors, own: Ints, starts: Ints, counts: Ints, centroids: Vectors, means: Floats,
-    differences: Vectors,
-) -> None:  # fmt: skip
+    rows: Vectors, own: Ints, starts: Ints, counts: Ints
+) -> tuple[Vectors, Floats, Vectors]:
     """Split documents into their centroid d + mean of q_i, and the differences from the means.
 
-    The first arguments are those of ``kernels.gram_of_documents``. Writes ``centroids`` (n, dim) as
-    unit rows, ``means`` (n, 2) of d.q_i and of q_i.q_j for i != j (0 where there are none), and
-    into ``differences`` for each document (d - mean of q_i) / 2, then q_i less the mean.
+    The arguments are what ``Layout.block`` returns. Returns the centroids (n, dim) as unit rows,
+    the means (n, 2) of d.q_i and of q_i.q_j for i != j (0 where there are none), and for each
+    document (d - mean of q_i) / 2, then q_i less the mean.
     """
-    dim = rows.shape[1]
-    mean = np.empty(dim, np.float32)
-    at = 0
-    for j in range(len(own)):
-        n = 0
-        mean[:] = 0
-        squares = np.float32(0.0)
-        for m in range(len(starts)):
-            n += counts[m, j]
-            for i in range(starts[m, j], starts[m, j] + counts[m, j]):
-                for c in range(dim):
-                    mean[c] += rows[i, c]
-                    squares += rows[i, c] * rows[i, c]
-        share = np.float32(1.0) / np.float32(max(1, n))
-        along = np.float32(0.0)
-        square = np.float32(0.0)
-        for c in range(dim):
-            square += mean[c] * mean[c]
-            mean[c] *= share
-            along += rows[own[j], c] * mean[c]
-            centroids[j, c] = rows[own[j], c] + mean[c]
-            differences[at, c] = np.float32(0.5) * (rows[own[j], c] - mean[c])
-        at += 1
-        for m in range(len(starts)):
-            for i in range(starts[m, j], starts[m, j] + counts[m, j]):
-                for c in range(dim):
-                    differences[at, c] = rows[i, c] - mean[c]
-                at += 1
-        means[j, 0] = along
-        means[j, 1] = (square - squares) / max(1, n * (n - 1))
-    unit_floats(centroids, centroids)
+    first, each = np.vstack([own, starts]).T, np.vstack([np.ones_like(own), counts]).T
+    vectors, total = rows[ranges(first.ravel(), each.ravel())], each.sum(axis=1)
+    at, documents = np.cumsum(total) - total, rows[own]
+    n = np.maximum(1, total - 1).astype(np.float32)
+    sums = np.add.reduceat(vectors, at) - documents
+    means = sums / n[:, None]
+    squares = np.add.reduceat(np.einsum("ij,ij->i", vectors, vectors), at)
+    squares -= np.einsum("ij,ij->i", documents, documents)
+    along = np.einsum("ij,ij->i", documents, means)
+    beside = (np.einsum("ij,ij->i", sums, sums) - squares) / np.maximum(1, n * (n - 1))
+    vectors -= np.repeat(means, total, axis=0)
+    vectors[at] *= np.float32(0.5)
+    return unit_rows(documents + means), np.stack([along, beside], axis=1), vectors
 
 
 @compiled(reorder=True)
@@ -256,7 +193,7 @@ def estimated_scores(
         if n == 0:
             scores[x] = near
             continue
-        products_of_signs(differences, difference_factors, planes, factors, first, last, sims, 0)
+        products_of_signs(differences, difference_factors, planes, factors, first, last, sims)
         peak = np.float32(-np.inf)
         for i in range(1, n + 1):
             peak = max(peak, sims[i])

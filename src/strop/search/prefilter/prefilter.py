@@ -9,8 +9,7 @@ is answered from few rows, and a query that is far from all of them from many.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,23 +17,15 @@ from strop.common.arrays import Floats, Ints
 from strop.common.threads import in_parts, thread_count
 from strop.methods import Method
 from strop.search.layout import Layout
-from strop.search.prefilter.codes import (
-    Signs,
-    estimated_scores,
-    query_planes,
-    rows_between,
-    sign_products,
-)
+from strop.search.prefilter.codes import Signs, estimated_scores, query_planes, sign_products
 from strop.search.prefilter.table import CodeTable
 from strop.search.scoring import best_of
 from strop.types import Vectors
 
 FEWEST = 64
 """Rows that are always estimated; a test of a small index may lower it."""
-_EXTEND_FROM = 0.1
-"""Codes are computed for new documents when this share of all has none."""
-_REPLACE_FROM = 0.3
-"""All codes are computed anew when this share of them is of no use any more."""
+_MISSING, _USELESS = 0.1, 0.3
+"""Codes are computed anew when this share of documents has none, or this share of them no use."""
 _SAMPLE = 2048
 THREADS_FROM = 100_000
 """Rows from which the threads share one query's scan of the signs."""
@@ -62,25 +53,18 @@ class Prefilter:
     def __init__(self, table: CodeTable, layout: Layout, place_of: Ints) -> None:
         """``place_of`` has each row's place in the layout; -1: removed, changed or filtered out."""
         self.table, self.layout, self.place_of = table, layout, place_of
-        has_row = np.zeros(layout.size, bool)
-        has_row[self.place_of[self.place_of >= 0]] = True
-        self.without_row = np.flatnonzero(~has_row)
+        self._useful, self._useless = np.flatnonzero(place_of >= 0), np.flatnonzero(place_of < 0)
+        rows = np.bincount(place_of[self._useful], minlength=layout.size)
+        self.without_row = np.flatnonzero(rows == 0)
         self._rest = layout.only(self.without_row)
 
     @classmethod
-    def of(cls, table: CodeTable, layout: Layout, sources: Sequence[Ints]) -> Prefilter:
-        """Match the documents of a layout with rows by their ``sources``, columns of the table."""
-        return cls(table, layout, _matched(table.sources, sources))
-
-    def followed(self, layout: Layout, now: Ints, sources: Sequence[Ints]) -> Prefilter:
-        """Return it for a newer layout; ``now`` has where each document stands there, then -1.
-
-        Only rows of documents that changed (-1) are matched by their ``sources``.
-        """
-        place_of = now[self.place_of]
-        changed = np.flatnonzero((place_of < 0) & (self.place_of >= 0))
-        place_of[changed] = _matched(self.table.sources[changed], sources)
-        return Prefilter(self.table, layout, place_of)
+    def of(cls, table: CodeTable, layout: Layout, sources: Ints) -> Prefilter:
+        """Match the documents of a layout with rows: equal ``sources``, ascending by number."""
+        at = np.searchsorted(sources[:, 0], table.sources[:, 0])
+        at[at == len(sources)] = 0
+        same = (sources[at] == table.sources).all(axis=1) if len(sources) else False
+        return cls(table, layout, np.where(same, at, -1))
 
     def only(self, places: Ints, layout: Layout) -> Prefilter:
         """Return it for a layout of some of the documents, those at ``places``."""
@@ -88,19 +72,11 @@ class Prefilter:
         at[places] = np.arange(len(places))
         return Prefilter(self.table, layout, at[self.place_of])
 
-    @cached_property
-    def _useful(self) -> Ints:
-        return np.flatnonzero(self.place_of >= 0)
-
-    @cached_property
-    def _useless(self) -> Ints:
-        return np.flatnonzero(self.place_of < 0)
-
     @property
     def spare(self) -> int:
         """So many documents may change before codes must be computed; below 0: now."""
-        lacking = _EXTEND_FROM * self.layout.size - len(self.without_row)
-        useless = _REPLACE_FROM * len(self.place_of) - len(self._useless)
+        lacking = _MISSING * self.layout.size - len(self.without_row)
+        useless = _USELESS * len(self.table) - (len(self.table) - self.usable)
         return math.floor(min(lacking, useless))
 
     @property
@@ -108,18 +84,11 @@ class Prefilter:
         """How many rows are of documents of the layout."""
         return len(self._useful)
 
-    @property
-    def outdated(self) -> bool:
-        """Whether so many rows are of no use that all should be computed anew."""
-        return len(self._useless) > _REPLACE_FROM * len(self.place_of)
-
     def search(self, query_vectors: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each query vector: scores and places, (n, k)."""
         best = np.empty((len(query_vectors), k), np.float32)
         places = np.empty((len(query_vectors), k), np.int64)
-        rest = None
-        if len(self.without_row):
-            rest = self._rest.scan(query_vectors, method, k)
+        rest = self._rest.scan(query_vectors, method, k) if len(self.without_row) else None
         alone = len(query_vectors) == 1
 
         def work(first: int, last: int) -> None:
@@ -183,18 +152,6 @@ class Prefilter:
         return float(np.partition(sample, at)[at])
 
 
-def _matched(known: Ints, sources: Sequence[Ints]) -> Ints:
-    """Return the places of the documents with the same sources, -1 where there is none."""
-    numbers = sources[0]  # ascending in a layout
-    if not len(numbers) or not len(known) or known.shape[1] != len(sources):
-        return np.full(len(known), -1, np.int64)
-    at = np.minimum(np.searchsorted(numbers, known[:, 0]), len(numbers) - 1)
-    same = np.ones(len(known), bool)
-    for column, source in enumerate(sources):
-        same &= source[at] == known[:, column]
-    return np.where(same, at, -1)
-
-
 def _look(
     coarse: Floats, refine: Callable[[Ints], Floats], cut: float, k: int, deviations: float
 ) -> tuple[Ints, Floats]:
@@ -202,12 +159,12 @@ def _look(
 
     At first these are the rows whose coarse estimate is ``cut`` or more.
     """
-    rows = rows_between(coarse, cut, np.inf)
+    rows = np.flatnonzero(coarse >= cut)
     fine = refine(rows)
     lower = _lowest_of_best(coarse[rows], fine, k, deviations)
     if lower >= cut:
         return rows, fine
-    more = rows_between(coarse, lower, cut)
+    more = np.flatnonzero((coarse >= lower) & (coarse < cut))
     return np.concatenate([rows, more]), np.concatenate([fine, refine(more)])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -26,17 +26,6 @@ from strop.types import Vectors
 FORMAT = 5
 _CENTRE_FROM = 30_000
 """Documents whose mean stands for the mean of all."""
-
-
-def centroids_and_differences(layout: Layout, block: int) -> tuple[Vectors, Floats, Vectors]:
-    """Return what ``codes.parts_of_documents`` writes for a block's documents."""
-    first, last = layout.blocks[block]
-    centroids = np.empty((last - first, layout.dim), np.float32)
-    means = np.empty((last - first, 2), np.float32)
-    rows = layout.offsets[last] - layout.offsets[first] + last - first
-    differences = np.empty((rows, layout.dim), np.float32)
-    parts_of_documents(*layout.block(block), centroids, means, differences)
-    return centroids, means, differences
 
 
 @dataclass(frozen=True)
@@ -78,25 +67,18 @@ class CodeTable:
         return np.ascontiguousarray(self.signs.T), np.ascontiguousarray(self.sign_factors.T)
 
     @classmethod
-    def of(
-        cls, layout: Layout, sources: Ints, sets: list[str], centre: Vectors | None = None
-    ) -> CodeTable:
-        """Compute the codes of a layout's documents; ``centre`` is that of a table to extend."""
-        size, words = layout.size, sign_words(layout.dim)
-        begin = layout.offsets + np.arange(size + 1)
-        if centre is None:
-            centre = _centre(layout)
-        table = cls(
-            np.empty((size, layout.dim), np.int8), np.empty(size, np.float32),
-            np.empty((size, words), np.uint64), np.empty((size, 2), np.float32), centre,
-            np.empty((begin[-1], words), np.uint64), np.empty((begin[-1], 2), np.float32),
-            np.empty((size, 2), np.float32), sources, sets,
-        )  # fmt: skip
+    def of(cls, layout: Layout, sources: Ints, sets: list[str]) -> CodeTable:
+        """Compute the codes of a layout's documents."""
+        begin = layout.offsets + np.arange(layout.size + 1)
+        kinds = _kinds(layout.size, layout.dim, begin[-1], len(sets))
+        arrays = {name: np.empty(shape, dtype) for name, (dtype, shape) in kinds.items()}
+        centre = _centre(layout)
+        table = cls(**{**arrays, "centre": centre, "sources": sources}, sets=sets)
 
         def fill(block: int) -> None:
             first, last = layout.blocks[block]
             part, rows = slice(first, last), slice(begin[first], begin[last])
-            centroids, table.means[part], differences = centroids_and_differences(layout, block)
+            centroids, table.means[part], differences = parts_of_documents(*layout.block(block))
             table.codes[part], table.scales[part] = byte_codes(centroids)
             table.signs[part], table.sign_factors[part] = sign_codes(centroids - centre)
             table.differences[rows], table.difference_factors[rows] = sign_codes(differences)
@@ -104,16 +86,6 @@ class CodeTable:
         with one_blas_thread():
             list(pool().map(fill, range(len(layout.blocks))))
         return table
-
-    def extended(self, layout: Layout, sources: Ints) -> CodeTable:
-        """Return these rows and, behind them, those of more documents."""
-        more = CodeTable.of(layout, sources, self.sets, self.centre)
-        joined = {
-            name: np.concatenate([getattr(self, name), getattr(more, name)])
-            for name in _ARRAYS
-            if name != "centre"
-        }
-        return CodeTable(**joined, centre=self.centre, sets=self.sets)
 
     @classmethod
     def open(cls, path: Path) -> CodeTable:
@@ -135,18 +107,9 @@ class CodeTable:
     def _is_possible(self) -> bool:
         """Tell whether its arrays belong together: kernels would read outside of others."""
         (size, dim), (rows, _) = self.codes.shape, self.differences.shape
-        words = sign_words(dim)
-        shapes = {
-            "codes": (np.int8, (size, dim)), "scales": (np.float32, (size,)),
-            "signs": (np.uint64, (size, words)), "sign_factors": (np.float32, (size, 2)),
-            "centre": (np.float32, (dim,)), "means": (np.float32, (size, 2)),
-            "differences": (np.uint64, (rows, words)),
-            "difference_factors": (np.float32, (rows, 2)),
-            "sources": (np.int64, (size, 2 + 2 * len(self.sets))),
-        }  # fmt: skip
         known = all(
             getattr(self, name).dtype == dtype and getattr(self, name).shape == shape
-            for name, (dtype, shape) in shapes.items()
+            for name, (dtype, shape) in _kinds(size, dim, rows, len(self.sets)).items()
         )
         if not known or (self.sources[:, 3::2] < 0).any() or (self.sources[:, 3::2] > rows).any():
             return False  # of larger counts, sums could overflow
@@ -154,11 +117,24 @@ class CodeTable:
 
     def write(self, path: Path) -> None:
         """Write a new file; return when it is on the disk."""
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        arrays = {name: getattr(self, name) for name in _kinds(0, 0, 0, 0)}
         write_arrays(path, arrays, {"format": FORMAT, "sets": self.sets}, sync=True)
 
 
-_ARRAYS = [field.name for field in fields(CodeTable) if field.name != "sets"]
+def _kinds(size: int, dim: int, rows: int, sets: int) -> dict[str, tuple[type, tuple[int, ...]]]:
+    """Return type and shape of each array, for ``rows`` differences."""
+    words = sign_words(dim)
+    return {
+        "codes": (np.int8, (size, dim)),
+        "scales": (np.float32, (size,)),
+        "signs": (np.uint64, (size, words)),
+        "sign_factors": (np.float32, (size, 2)),
+        "centre": (np.float32, (dim,)),
+        "differences": (np.uint64, (rows, words)),
+        "difference_factors": (np.float32, (rows, 2)),
+        "means": (np.float32, (size, 2)),
+        "sources": (np.int64, (size, 2 + 2 * sets)),
+    }
 
 
 def _centre(layout: Layout) -> Vectors:
@@ -166,6 +142,6 @@ def _centre(layout: Layout) -> Vectors:
     if not layout.size:
         return np.zeros(layout.dim, np.float32)
     blocks = range(0, len(layout.blocks), max(1, layout.size // _CENTRE_FROM))
-    some = [centroids_and_differences(layout, block)[0] for block in blocks]
+    some = [parts_of_documents(*layout.block(block))[0] for block in blocks]
     centre: Vectors = np.mean(np.concatenate(some), axis=0)
     return centre
