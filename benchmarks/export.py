@@ -48,7 +48,7 @@ def ndcg(index: Index, data: Dataset, path: Path, query_vectors: Vectors) -> flo
     qrels = {query: dict(data.qrels.get(query, {})) for query in data.queries}
     measure = ir_measures.parse_measure("nDCG@10")
     values = {one.query_id: one.value for one in ir_measures.iter_calc([measure], qrels, run)}
-    return 100 * sum(values.values()) / len(data.queries)
+    return float(100 * sum(values.values()) / len(data.queries))
 
 
 def measure(index: Index, data: Dataset, folder: Path, augmented: str | None) -> dict[str, Any]:

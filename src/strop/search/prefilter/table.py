@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ class CodeTable:
         """Compute the codes of a layout's documents."""
         begin = layout.offsets + np.arange(layout.size + 1)
         kinds = _kinds(layout.size, layout.dim, begin[-1], len(sets))
-        arrays = {name: np.empty(shape, dtype) for name, (dtype, shape) in kinds.items()}
+        arrays: Any = {name: np.empty(shape, dtype) for name, (dtype, shape) in kinds.items()}
         centre = _centre(layout)
         table = cls(**{**arrays, "centre": centre, "sources": sources}, sets=sets)
 
