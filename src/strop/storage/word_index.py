@@ -86,7 +86,7 @@ class WordIndex:
                 f"{self._database.path.parent} has words that another version of strop counted. "
                 f"Count them again: strop check {self._database.path.parent} --repair"
             )
-        languages = None if stored is None else dict(stored["languages"])
+        languages = None if stored is None else stored["languages"]
         known = self._tokenizer
         if known is None or known[0] != languages:
             known = self._tokenizer = languages, Tokenizer(languages)
@@ -204,11 +204,12 @@ class WordIndex:
 
     def _detect(self, connection: sqlite3.Connection) -> bool:
         """Detect the languages; tell whether words were counted with others."""
-        stored, new = self._stored(), word_settings({}, self._settings.number("documents"))
-        if stored is not None and stored["from"] is None:
-            new |= {"languages": stored["languages"], "from": None}
+        stored = self._stored()
+        if stored is not None and stored["from"] is None:  # they were given
+            new = word_settings(stored["languages"], None)
         else:
-            new["languages"] = detect_languages(_sample(connection))
+            documents = self._settings.number("documents")
+            new = word_settings(detect_languages(_sample(connection)), documents)
         self._settings.put(words=new)
         return stored is not None and stored != {**new, "from": stored["from"]}
 
