@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -31,10 +32,11 @@ def bag() -> Bag:
     return Bag()
 
 
-@pytest.fixture
-def index(tmp_path: Path, bag: Bag) -> Iterator[Index]:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Documents, sentences and imported queries; references; some changed and some removed."""
-    with create(tmp_path / "index", bag) as made:
+    path = tmp_path_factory.mktemp("whole") / "index"
+    with create(path) as made:
         made.sharpen()
         made.add(page(i) for i in range(SIZE))
         made.import_queries({f"d{i}": questions(i, 1) for i in range(SIZE)}, "simple")
@@ -42,8 +44,14 @@ def index(tmp_path: Path, bag: Bag) -> Iterator[Index]:
         made.import_queries({f"d{i}": questions(i, 2) for i in range(0, SIZE, 4)}, "simple")
         made.remove([f"d{i}" for i in range(0, SIZE, 5)])
         made.select_references(REFERENCES)
-        bag.count = 0
-        yield made
+    return path
+
+
+@pytest.fixture
+def index(whole: Path, tmp_path: Path, bag: Bag) -> Iterator[Index]:
+    """A copy of ``whole``, to change."""
+    with reopen(shutil.copytree(whole, tmp_path / "index"), bag) as copy:
+        yield copy
 
 
 def flip(path: Path, at: int) -> None:

@@ -112,6 +112,15 @@ def test_nothing_is_asked_for_on_a_disk_without_room(
         assert service.calls == 0
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("whole") / "index"
+    with create(path) as index:
+        index.add(document(at) for at in range(COUNT + 9))
+        index.remove([str(at) for at in range(COUNT, COUNT + 9)])
+    return path
+
+
 WRITES: dict[str, Callable[[Index], object]] = {
     "add": lambda index: index.add(document(at) for at in range(COUNT, 4 * COUNT)),
     "sharpen": lambda index: index.sharpen(),
@@ -125,10 +134,10 @@ WRITES: dict[str, Callable[[Index], object]] = {
 @pytest.mark.filterwarnings("ignore::strop.errors.UnfinishedIndex")
 @pytest.mark.parametrize("leave", [0, 20_000, 60_000, 120_000])
 @pytest.mark.parametrize("name", WRITES)
-def test_an_index_on_a_full_disk_is_as_it_was(disk: Path, name: str, leave: int) -> None:
-    with create(disk / "index") as index:
-        index.add(document(at) for at in range(COUNT + 9))
-        index.remove([str(at) for at in range(COUNT, COUNT + 9)])
+def test_an_index_on_a_full_disk_is_as_it_was(
+    disk: Path, whole: Path, name: str, leave: int
+) -> None:
+    shutil.copytree(whole, disk / "index")
     fill(disk, leave)
     done = False
     with reopen(disk / "index") as index:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,10 @@ from strop.storage.words import (
     EVERYWHERE,
     MOST,
     PILE,
-    WORD_TABLES,
     WordWriter,
     rows_of,
     segments_of,
+    tables_in_memory,
 )
 
 Model = dict[int, dict[int, list[str]]]
@@ -30,16 +31,9 @@ SOURCES = (0, 7)
 NUMBERS = (0, 1, 2, 1023, 1024, BLOCK - 1, BLOCK, 3 * BLOCK)
 
 
-def database() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.executescript(WORD_TABLES)
-    return connection
-
-
 @pytest.fixture
 def connection() -> Iterator[sqlite3.Connection]:
-    with sqlite3.connect(":memory:", isolation_level=None) as opened:
-        opened.executescript(WORD_TABLES)
+    with closing(tables_in_memory()) as opened:
         yield opened
 
 
@@ -102,7 +96,7 @@ def test_readers_see_what_was_written(changes: list[tuple[Any, ...]], wide: int)
 
 
 def check_changes(changes: list[tuple[Any, ...]]) -> None:
-    connection = database()
+    connection = tables_in_memory()
     writer, model = WordWriter(connection), Model()
     followed = {one: load_source(connection, one) for one in SOURCES}
     for name, *arguments in changes:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,21 +31,22 @@ class Check:
     def __init__(self, catalog: Catalog, progress: Progress | None = None) -> None:
         """Read everything: damage of any file, and contradictions."""
         self._catalog, self._progress = catalog, progress
+        self._rows_of, self._value_of = catalog.database.rows, catalog.database.value
         self.problems: list[str] = []
         self._rewrite: dict[int, set[int]] = {}  # files to write anew, by set: damaged documents
         self._reindex = self._recount = self._reseal = False
         self._recount_words = self._refacet = False
         self._lost: list[tuple[int, int]] = []  # (set, document): no vectors, and does not wait
         self._sidecars: set[str] = set()  # kinds of sidecars to drop
-        sections: tuple[Callable[[sqlite3.Connection], None], ...] = (
+        sections = (
             self._integrity, self._seals, self._vectors, self._waiting, self._values, self._counts,
             self._words, self._facets, self._chunks, self._cached,
         )  # fmt: skip
-        with catalog.reading() as connection:
+        with catalog.reading():
             for section in sections:
                 try:
                     with explained(catalog.path):
-                        section(connection)
+                        section()
                 except (BadIndex, *NONSENSE) as error:  # survive whatever stands in the catalog
                     self.problems.append(f"{catalog.path.name}: {error}")
 
@@ -64,7 +62,7 @@ class Check:
         if self._reindex:
             with catalog.writing() as connection:
                 connection.execute("REINDEX")
-                if report := _integrity_report(connection):
+                if report := self._integrity_report():
                     raise IndexDamaged(
                         f"{catalog.path} is damaged ({report}) and cannot be rebuilt: restore it "
                         "from a backup, or build the index again in another folder"
@@ -90,12 +88,17 @@ class Check:
 
     # -- sections -------------------------------------------------------------------------
 
-    def _integrity(self, connection: sqlite3.Connection) -> None:
-        if report := _integrity_report(connection):
+    def _integrity_report(self) -> str:
+        """Return what SQLite says is wrong with its file, "" if nothing."""
+        report = "; ".join(str(line) for (line,) in self._rows_of("PRAGMA integrity_check(5)"))
+        return "" if report == "ok" else report
+
+    def _integrity(self) -> None:
+        if report := self._integrity_report():
             self.problems.append(f"catalog.sqlite: {report}")
             self._reindex = True
 
-    def _seals(self, connection: sqlite3.Connection) -> None:
+    def _seals(self) -> None:
         if tables := self._catalog.database.tables_changed_by_others():
             self.problems.append(
                 f"catalog.sqlite: rows of {', '.join(tables)} are not what strop wrote: restore it "
@@ -103,12 +106,12 @@ class Check:
             )
             self._reseal = True
 
-    def _vectors(self, connection: sqlite3.Connection) -> None:
+    def _vectors(self) -> None:
         files = self._catalog.vectors.files()
         for at, file in enumerate(files.values(), 1):
             spans = self._catalog.vectors.spans(file.set_id)
             self._rows(file, spans)
-            self._spans(file, spans, connection)
+            self._spans(file, spans)
             if self._progress is not None:
                 self._progress("checking vectors", at, len(files))
 
@@ -118,8 +121,7 @@ class Check:
         cut = have < file.rows
         if cut:
             self.problems.append(f"vectors/{file.name} holds {have:,} of {file.rows:,} vectors")
-        for first, behind in damage(self._catalog, file):
-            owners = spans[(spans[:, 1] < behind) & (spans[:, 1] + spans[:, 2] > first), 0]
+        for first, behind, owners in damage(self._catalog, file, spans):
             self._rewrite.setdefault(file.set_id, set()).update(owners.tolist())
             if not cut or behind != file.rows:  # else it is reported already
                 self.problems.append(
@@ -127,16 +129,14 @@ class Check:
                     f"written; they belong to {counted(len(owners), 'document')}"
                 )
 
-    def _spans(
-        self, file: VectorFile, spans: NDArray[np.int64], connection: sqlite3.Connection
-    ) -> None:
+    def _spans(self, file: VectorFile, spans: NDArray[np.int64]) -> None:
         """Look for spans that cannot be: outside their file, overlapping, with other texts."""
         numbers, start, count = spans.T[:3]
         wrong = (start < 0) | (count < 0) | (start + count > file.rows)
         wrong |= _overlapping(start, count)
         if file.set_id == DOCUMENTS:
             wrong |= count != 1
-        rows = connection.execute(
+        rows = self._rows_of(
             "SELECT number FROM spans s LEFT JOIN documents d USING (number)"
             " LEFT JOIN queries q USING (set_id, number) WHERE set_id = ? AND (d.id IS NULL"
             " OR older IS NOT (s.digest IS NOT d.digest)"
@@ -153,60 +153,60 @@ class Check:
             self.problems.append(f"vectors/{file.name}: its rows are miscounted in the catalog")
             self._recount = True
 
-    def _waiting(self, connection: sqlite3.Connection) -> None:
+    def _waiting(self) -> None:
         """Look for documents that have no vectors and do not wait for any."""
         sets = self._catalog.sets.all().values()
         derived = {set_.set_id: set_.name for set_ in sets if set_.derived}
         for set_id, name in {DOCUMENTS: "vector", **derived}.items():
-            lost = connection.execute(
+            lost = self._rows_of(
                 "SELECT ?1, number FROM documents WHERE number NOT IN"
                 " (SELECT number FROM spans WHERE set_id = ?1 UNION ALL"
                 " SELECT number FROM waiting WHERE set_id = ?1)",
                 (set_id,),
-            ).fetchall()
+            )
             if lost:
                 self.problems.append(f"{len(lost):,} documents have no {name} and wait for none")
                 self._lost += lost
 
-    def _values(self, connection: sqlite3.Connection) -> None:
+    def _values(self) -> None:
         for table, column, kind in _JSON_COLUMNS:
             wrong = f"json_type({column}) IS NOT '{kind}'" if kind else "0"
-            (count,) = connection.execute(
+            count = self._value_of(
                 f"SELECT count(*) FROM {table} WHERE CASE WHEN typeof({column}) = 'text'"
                 f" AND json_valid({column}) THEN {wrong} ELSE 1 END"
-            ).fetchone()
+            )
             if count:
                 self.problems.append(
                     f"catalog.sqlite: {count:,} values of {table}.{column} are not what strop "
                     "writes: restore the catalog from a backup, or build the index again"
                 )
 
-    def _counts(self, connection: sqlite3.Connection) -> None:
+    def _counts(self) -> None:
         for key in ("version", "log_from"):
             self._catalog.settings.number(key)
-        (documents,) = connection.execute("SELECT count(*) FROM documents").fetchone()
-        if documents != self._catalog.documents.count():
-            stored = self._catalog.documents.count()
+        documents = self._value_of("SELECT count(*) FROM documents")
+        stored = self._catalog.documents.count()
+        if documents != stored:
             self.problems.append(f"{documents:,} documents are counted as {stored:,}")
             self._recount = True
 
-    def _words(self, connection: sqlite3.Connection) -> None:
+    def _words(self) -> None:
         self._recount_words = True  # also where they cannot be read at all
         problems = self._catalog.words.problems()
         self._recount_words = bool(problems)
         self.problems += [f"catalog.sqlite: {problem}" for problem in problems]
 
-    def _facets(self, connection: sqlite3.Connection) -> None:
+    def _facets(self) -> None:
         if problem := self._catalog.facets.problem():
             self.problems.append(f"catalog.sqlite: {problem}")
             self._refacet = True
 
-    def _chunks(self, connection: sqlite3.Connection) -> None:
+    def _chunks(self) -> None:
         documents = self._catalog.documents
         problems = documents.chunks.problems(documents.are_chunked())
         self.problems += [f"catalog.sqlite: {problem}" for problem in problems]
 
-    def _cached(self, connection: sqlite3.Connection) -> None:
+    def _cached(self) -> None:
         if not cache_is_true(self._catalog):
             self.problems.append("the cache of spans differs from the catalog")
             self._sidecars.add(SPANS)
@@ -216,12 +216,6 @@ class Check:
             if kind != SPANS and read_arrays(self._catalog.folder / CACHE / name) is None:
                 self.problems.append(f"the {kind} {CACHE}/{name} are not what was written")
                 self._sidecars.add(kind)
-
-
-def _integrity_report(connection: sqlite3.Connection) -> str:
-    """Return what SQLite says is wrong with its file, "" if nothing."""
-    report = "; ".join(str(line) for (line,) in connection.execute("PRAGMA integrity_check(5)"))
-    return "" if report == "ok" else report
 
 
 def _overlapping(start: Ints, count: Ints) -> NDArray[np.bool_]:

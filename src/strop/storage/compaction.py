@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strop.common.arrays import Ints, as_floats, ranges
 from strop.errors import IndexDamaged
@@ -49,8 +51,8 @@ def compact(catalog: Catalog, stored: str | None = None, progress: Progress | No
     ]
     for at, file in enumerate(changing, 1):
         spans = catalog.vectors.spans(file.set_id)
-        for first, behind in damage(catalog, file):
-            if ((spans[:, 1] < behind) & (spans[:, 1] + spans[:, 2] > first)).any():
+        for first, behind, owners in damage(catalog, file, spans):
+            if len(owners):
                 raise IndexDamaged(
                     f"{catalog.folder}/vectors/{file.name} is damaged in rows {first:,} to "
                     f"{behind - 1:,}. Repair it first: strop check {catalog.folder} --repair"
@@ -60,11 +62,16 @@ def compact(catalog: Catalog, stored: str | None = None, progress: Progress | No
             progress("compacting", at, len(changing))
 
 
-def damage(catalog: Catalog, file: VectorFile) -> list[tuple[int, int]]:
-    """Return the rows of a file that are not what was written: ranges (first, behind the last)."""
-    sums = catalog.vectors.checksums(file.set_id)
-    missing = [(len(sums), file.rows)] if len(sums) < file.rows else []
-    return damaged_rows(*catalog.vector_file(file), sums[: file.rows]) + missing
+def damage(
+    catalog: Catalog, file: VectorFile, spans: NDArray[np.int64]
+) -> Iterator[tuple[int, int, Ints]]:
+    """Yield the rows of a file that are not what was written: first, behind the last, whose."""
+    sums = catalog.vectors.checksums(file.set_id)[: file.rows]
+    found = damaged_rows(*catalog.vector_file(file), sums)
+    if len(sums) < file.rows:
+        found.append((len(sums), file.rows))
+    for first, behind in found:
+        yield first, behind, spans[(spans[:, 1] < behind) & (spans[:, 1] + spans[:, 2] > first), 0]
 
 
 def rewrite(

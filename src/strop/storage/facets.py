@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -34,9 +34,8 @@ def write_facets(
     connection: sqlite3.Connection, number: int, old: str | None, new: str | None
 ) -> None:
     """Within a transaction: a document's metadata changes; None is that of no document."""
-    if old == new:
-        return
-    _change(connection, number, _rows(old), _rows(new))
+    if old != new:
+        _change(connection, number, _rows(old), _rows(new))
 
 
 def _change(connection: sqlite3.Connection, number: int, before: _Rows, after: _Rows) -> None:
@@ -91,16 +90,11 @@ class Facets:
             return np.empty(0, np.int64)
         if test.kind == "exists":  # any value tells
             return _numbers(self._database.rows("SELECT number FROM facets WHERE field = ?", row))
-        statement = (
-            f"SELECT number FROM facets WHERE field = ? AND kind = ? AND value {_OPS[test.op]} ?"
-        )
-        rows = [
-            found
-            for value in set(test.values)
-            for found in self._database.rows(
-                statement, (row[0], _KINDS[test.kind], _stored(test.kind, value))
-            )
-        ]
+        sql = f"SELECT number FROM facets WHERE field = ? AND kind = ? AND value {_OPS[test.op]} ?"
+        rows: list[tuple[Any, ...]] = []
+        for value in set(test.values):
+            stored = _stored(test.kind, value)
+            rows += self._database.rows(sql, (row[0], _KINDS[test.kind], stored))
         return _numbers(rows)
 
     def problem(self) -> str:
@@ -126,7 +120,7 @@ class Facets:
 
     def unknown(self, filter_: Filter) -> list[str]:
         """Return the fields of a filter that no document has."""
-        return [field for field in sorted(fields_of(filter_)) if not self._has(field, _KINDS)]
+        return [field for field in sorted(fields_of(filter_)) if not self._kinds_of(field)]
 
     def other_kinds(self, filter_: Filter) -> dict[str, tuple[list[Kind], list[Kind]]]:
         """Return the fields that have values, but none of a kind that the filter compares.
@@ -135,29 +129,26 @@ class Facets:
         """
         found = {}
         for field, kinds in fields_of(filter_).items():
-            if not kinds & {"exists", "null"} and not self._has(field, kinds):
-                there = [kind for kind in _KINDS if self._has(field, [kind])]
-                if {*there} - {"exists", "null"}:
-                    found[field] = sorted(kinds), there
+            there = self._kinds_of(field)
+            if not kinds & {"exists", "null", *there} and {*there} - {"exists", "null"}:
+                found[field] = sorted(kinds), there
         return found
 
-    def _has(self, field: str, kinds: Iterable[Kind]) -> bool:
-        """Tell whether a document has a value of one of these kinds in a field."""
-        row = self._database.row(
-            "SELECT EXISTS (SELECT 1 FROM facets WHERE kind IN (SELECT value FROM json_each(?))"
-            " AND field = (SELECT field FROM fields WHERE name = ?))",
-            (json.dumps([_KINDS[kind] for kind in kinds]), stored_text(field)),
+    def _kinds_of(self, field: str) -> list[Kind]:
+        """Return the kinds of values that documents have in a field."""
+        rows = self._database.rows(
+            "SELECT known.value FROM json_each(?) known WHERE EXISTS (SELECT 1 FROM facets"
+            " WHERE kind = known.value AND field = (SELECT field FROM fields WHERE name = ?))",
+            (json.dumps([*_KINDS.values()]), stored_text(field)),
         )
-        return bool(row and row[0])
+        return [kind for kind in _KINDS if (_KINDS[kind],) in rows]
 
     def field_names(self) -> list[str]:
         """Return the fields that documents have, for messages; very long ones are cut."""
-        with self._database.reading() as connection:
-            rows = connection.execute(
-                "SELECT name FROM fields WHERE EXISTS"
-                " (SELECT 1 FROM facets WHERE facets.field = fields.field)"
-                " ORDER BY name"
-            ).fetchall()
+        rows = self._database.rows(
+            "SELECT name FROM fields WHERE EXISTS"
+            " (SELECT 1 FROM facets WHERE facets.field = fields.field) ORDER BY name"
+        )
         return [bytes(name[:_LONGEST]).decode("utf-8", "replace") for (name,) in rows]
 
 
@@ -201,9 +192,7 @@ def _stored(kind: Kind, value: Value) -> Any:
     """Return a value as the table holds it; text as bytes, whose order is that of characters."""
     if value is None:
         return 0
-    if kind != "string":
-        return value
-    return stored_text(str(value))
+    return stored_text(str(value)) if kind == "string" else value
 
 
 def stored_text(value: str) -> bytes:

@@ -117,10 +117,8 @@ class Seals:
     def _add(self, table: str, sign: int, types: str, *cells: Any) -> None:
         if table == "meta" and cells[0] == KEY.encode():
             return
-        hashed = hashlib.blake2b(types.encode(), digest_size=8)
-        for cell in cells:
-            hashed.update(cell if isinstance(cell, bytes) else repr(cell).encode())
-            hashed.update(b"\0")
+        raw = [cell if isinstance(cell, bytes) else repr(cell).encode() for cell in cells]
+        hashed = hashlib.blake2b(types.encode() + b"\0".join([*raw, b""]), digest_size=8)
         self._sums[table] += sign * int.from_bytes(hashed.digest(), "little")
 
 

@@ -29,10 +29,6 @@ LOG_LEAST = 4096
 """The cache is written anew when the log has more changes than this, or that share of all."""
 
 
-def _nothing() -> Ints:
-    return np.empty(0, np.int64)
-
-
 @dataclass(frozen=True)
 class Spans:
     """Where each document's vectors stand in a file: rows ``start[j] : start[j] + count[j]``.
@@ -46,7 +42,7 @@ class Spans:
     vectors: Rows
     start: Ints
     count: Ints
-    vector_version: Ints = field(default_factory=_nothing)
+    vector_version: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     @cached_property
     def known_sums(self) -> Ints:
@@ -85,15 +81,13 @@ class Snapshot:
     """How it came from the snapshot before, None if it was read from the catalog or a cache."""
 
 
-Columns = tuple[Ints, Ints, Ints]
+Columns = list[Ints]
+"""Start, count and vector_version of each document."""
 
 
 @dataclass(frozen=True)
 class _Table:
-    """The numbers behind a snapshot.
-
-    ``columns[set_id]`` are start, count and vector_version of each document.
-    """
+    """The numbers behind a snapshot; ``columns`` by set id."""
 
     version: int
     numbers: Ints
@@ -108,10 +102,9 @@ def load_snapshot(catalog: Catalog, before: Snapshot | None = None) -> Snapshot:
     """
     with catalog.reading():
         for attempt in range(5):
-            names = {set_.set_id: set_.name for set_ in catalog.sets.all().values()}
             files = catalog.vectors.files()
             try:
-                return _load(catalog, names, files, before)
+                return _load(catalog, files, before)
             except IndexDamaged:
                 # Compaction may have taken a file away since this read began.
                 catalog.database.read_anew()
@@ -120,24 +113,13 @@ def load_snapshot(catalog: Catalog, before: Snapshot | None = None) -> Snapshot:
         raise AssertionError
 
 
-def _load(
-    catalog: Catalog,
-    names: dict[int, str],
-    files: dict[int, VectorFile],
-    before: Snapshot | None,
-) -> Snapshot:
-    version = catalog.settings.number("version")
-    table = None if before is None else _table_of(before, names)
-    changes = None if table is None else catalog.vectors.changes(table.version)
-    if changes is None:
-        table = _cached(catalog)
-        changes = None if table is None else catalog.vectors.changes(table.version)
-    elif before is not None and not len(changes) and before.sets.keys() == set(names.values()):
-        return replace(before, version=version)
-    if table is None or changes is None:
-        table = _whole(catalog, version, list(names))
-    else:
-        table = _followed(table, catalog, changes, version, list(names))
+def _load(catalog: Catalog, files: dict[int, VectorFile], before: Snapshot | None) -> Snapshot:
+    names, table = _set_names(catalog), None
+    if before is not None:
+        table = _followed(catalog, _table_of(before, names))
+        if table and not table.followed and before.sets.keys() == set(names.values()):
+            return replace(before, version=table.version)
+    table = table or _followed(catalog, _cached(catalog)) or _whole(catalog)
     spans = {}
     for set_id in (DOCUMENTS, *names):
         path, row = catalog.vector_file(files[set_id])
@@ -148,7 +130,11 @@ def _load(
                 f"cannot be. To repair that: strop check {catalog.folder} --repair"
             )
     sets = {name: spans[set_id] for set_id, name in names.items()}
-    return Snapshot(version, table.numbers, spans[DOCUMENTS], sets, table.followed)
+    return Snapshot(table.version, table.numbers, spans[DOCUMENTS], sets, table.followed)
+
+
+def _set_names(catalog: Catalog) -> dict[int, str]:
+    return {set_.set_id: set_.name for set_ in catalog.sets.all().values()}
 
 
 def in_bounds(table: _Table, set_id: int, rows: int) -> bool:
@@ -171,25 +157,28 @@ def _table_of(snapshot: Snapshot, names: Mapping[int, str]) -> _Table:
     spans |= {
         set_id: snapshot.sets[name] for set_id, name in names.items() if name in snapshot.sets
     }
-    columns = {set_id: (one.start, one.count, one.vector_version) for set_id, one in spans.items()}
+    columns = {set_id: [one.start, one.count, one.vector_version] for set_id, one in spans.items()}
     return _Table(snapshot.version, snapshot.numbers, columns)
 
 
-def _whole(catalog: Catalog, version: int, set_ids: list[int]) -> _Table:
+def _whole(catalog: Catalog) -> _Table:
     """Read everything from the catalog."""
     own = catalog.vectors.searchable_spans(DOCUMENTS)
     columns = {DOCUMENTS: _aligned(own[:, 0], own)}
-    for set_id in set_ids:
+    for set_id in _set_names(catalog):
         columns[set_id] = _aligned(own[:, 0], catalog.vectors.searchable_spans(set_id))
-    return _Table(version, np.ascontiguousarray(own[:, 0]), columns)
+    return _Table(catalog.settings.number("version"), np.ascontiguousarray(own[:, 0]), columns)
 
 
-def _followed(
-    table: _Table, catalog: Catalog, changes: NDArray[np.int64], version: int, set_ids: list[int]
-) -> _Table:
-    """Read anew what changed, and only that."""
+def _followed(catalog: Catalog, table: _Table | None) -> _Table | None:
+    """Read anew what changed since, and only that; None if the log does not reach back so far."""
+    changes = None if table is None else catalog.vectors.changes(table.version)
+    if table is None or changes is None:
+        return None
+    version = catalog.settings.number("version")
     none = _aligned(table.numbers, np.zeros((0, 4), np.int64))
-    columns = {set_id: table.columns.get(set_id, none) for set_id in (DOCUMENTS, *set_ids)}
+    set_ids = DOCUMENTS, *_set_names(catalog)
+    columns = {set_id: table.columns.get(set_id, none) for set_id in set_ids}
     if not len(changes):
         return _Table(version, table.numbers, columns)
     first, last = _joined(changes)
@@ -209,8 +198,7 @@ def _followed(
 
     for set_id, old in columns.items():
         new = own if set_id == DOCUMENTS else catalog.vectors.changed_spans(set_id, table.version)
-        read = _aligned(own[:, 0], new)
-        columns[set_id] = joined(old[0], read[0]), joined(old[1], read[1]), joined(old[2], read[2])
+        columns[set_id] = list(map(joined, old, _aligned(own[:, 0], new)))
     kept = np.subtract(old_ends, old_starts)
     between = np.diff(new_edges, axis=1)[:, 0]
     now = np.cumsum(kept + between) - kept - between
@@ -237,7 +225,7 @@ def _aligned(numbers: Ints, spans: NDArray[np.int64]) -> Columns:
     known[known] = numbers[places[known]] == spans[known, 0]
     columns = np.zeros((3, len(numbers)), np.int64)
     columns[:, places[known]] = spans[known, 1:].T
-    return columns[0], columns[1], columns[2]
+    return list(columns)
 
 
 # -- the cache -------------------------------------------------------------------------------
@@ -254,10 +242,9 @@ def _cached(catalog: Catalog) -> _Table | None:
     whole = all(array.shape == (3, len(numbers)) for array in arrays.values())
     if not whole or any(array.dtype != np.int64 for array in (numbers, *arrays.values())):
         return None
-    columns = {int(id_): (array[0], array[1], array[2]) for id_, array in arrays.items()}
+    columns = {int(id_): list(array) for id_, array in arrays.items()}
     if DOCUMENTS in columns:  # each has one vector, whatever the file says
-        start, _, vector_version = columns[DOCUMENTS]
-        columns[DOCUMENTS] = start, np.broadcast_to(np.int64(1), start.shape), vector_version
+        columns[DOCUMENTS][1] = np.broadcast_to(np.int64(1), numbers.shape)
     return _Table(about["version"], numbers, columns)
 
 
@@ -269,10 +256,8 @@ def keep_cache(catalog: Catalog) -> None:
     with catalog.reading():
         if catalog.vectors.logged() <= max(LOG_LEAST, LOG_SHARE * catalog.documents.count()):
             return
-        snapshot = load_snapshot(catalog)
-        names = {set_.set_id: set_.name for set_ in catalog.sets.all().values()}
+        table = _table_of(load_snapshot(catalog), _set_names(catalog))
         older = catalog.settings.sidecar(SPANS)
-    table = _table_of(snapshot, names)
     arrays = {"numbers": table.numbers}
     arrays |= {str(set_id): np.stack(columns) for set_id, columns in table.columns.items()}
     folder, name = catalog.folder / CACHE, f"{SPANS}-{uuid.uuid4().hex}"
@@ -291,14 +276,10 @@ def keep_cache(catalog: Catalog) -> None:
 def cache_is_true(catalog: Catalog) -> bool:
     """Tell whether the cache, followed to now, says what the catalog says; true without one."""
     with catalog.reading():
-        table = _cached(catalog)
-        changes = None if table is None else catalog.vectors.changes(table.version)
-        if table is None or changes is None:
+        here = _followed(catalog, _cached(catalog))
+        if here is None:
             return True
-        version = catalog.settings.number("version")
-        set_ids = [set_.set_id for set_ in catalog.sets.all().values()]
-        here = _followed(table, catalog, changes, version, set_ids)
-        there = _whole(catalog, version, set_ids)
+        there = _whole(catalog)
     return np.array_equal(here.numbers, there.numbers) and all(
         np.array_equal(here.columns[set_id], there.columns[set_id]) for set_id in there.columns
     )

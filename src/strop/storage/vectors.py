@@ -179,16 +179,12 @@ def damaged_rows(path: Path, row: np.dtype[Any], sums: Sums) -> list[tuple[int, 
 
 def sync_folder(folder: Path) -> None:
     """Make a new file's name survive a power cut; not every system can."""
-    try:
+    with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass
-    finally:
-        os.close(handle)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _damaged(path: Path, have: int, need: int) -> IndexDamaged:

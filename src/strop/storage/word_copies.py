@@ -14,7 +14,7 @@ from typing import Any
 from zlib import crc32
 
 from strop.storage.word_reader import SourceWords, load_source
-from strop.storage.words import WORD_TABLES, rows_of
+from strop.storage.words import tables_in_memory
 
 State = dict[str, list[list[Any]]]
 """``sources``, ``segments`` and ``lengths``: rows of the tables of words, without their blobs."""
@@ -26,23 +26,18 @@ _MOST_TERMS = 20_000
 
 def word_state(connection: sqlite3.Connection) -> State:
     """Return what words a catalog has, as JSON values."""
+    segments = connection.execute(
+        "SELECT segment, source, block, generation, texts, bytes, sum FROM word_segments"
+        " ORDER BY segment"
+    )
     lengths = connection.execute(
         "SELECT source, chunk, generation, lengths FROM word_lengths ORDER BY source, chunk"
     )
     return {
-        "sources": _lists(connection.execute("SELECT * FROM word_sources ORDER BY source")),
-        "segments": _lists(
-            connection.execute(
-                "SELECT segment, source, block, generation, texts, bytes, sum FROM word_segments"
-                " ORDER BY segment"
-            )
-        ),
+        "sources": [*map(list, connection.execute("SELECT * FROM word_sources ORDER BY source"))],
+        "segments": [*map(list, segments)],
         "lengths": [[*row, crc32(blob)] for *row, blob in lengths],
     }
-
-
-def _lists(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
-    return [list(row) for row in rows]
 
 
 def new_pieces(
@@ -54,11 +49,11 @@ def new_pieces(
             "SELECT numbers FROM word_segments WHERE segment = ?", (segment[0],)
         ).fetchone()
         yield _segment(segment), numbers
-        rows, at = rows_of(connection, segment[0]), 0
-        for term, size in zip(rows.terms, rows.sizes.tolist(), strict=True):
-            places = rows.places[2 * at : 2 * (at + size)]
-            yield f"{_segment(segment)}.{term}", places + rows.counts[at : at + size]
-            at += size
+        rows = connection.execute(
+            "SELECT term, postings FROM word_postings WHERE segment = ?", (segment[0],)
+        ).fetchall()
+        for term, postings in rows:
+            yield f"{_segment(segment)}.{term}", postings
     for entry in _others(state["lengths"], known["lengths"]):
         (blob,) = connection.execute(
             "SELECT lengths FROM word_lengths WHERE source = ? AND chunk = ?", entry[:2]
@@ -105,27 +100,20 @@ class WordCopy:
         self._state, self._read = state, read
         self._terms: set[str] = set()
         self._lock = threading.RLock()
-        have: dict[str, bytes] = {} if before is None else before._lengths
-        wanted = {_length(row): row for row in state["lengths"]}
+        have = {} if before is None else before._lengths
+        wanted = [_length(row) for row in state["lengths"]]
         new = self._pieces([name for name in wanted if name not in have])
         self._lengths: dict[str, bytes] = {name: have.get(name) or new[name] for name in wanted}
         names = [_segment(row) for row in state["segments"]]
         numbers = self._pieces(names)
-        self._connection = sqlite3.connect(
-            ":memory:", isolation_level=None, check_same_thread=False
-        )
-        self._connection.executescript(WORD_TABLES)
+        self._connection = tables_in_memory()
         self._insert("word_sources", state["sources"])
+        segments = zip(state["segments"], names, strict=True)
         self._insert(
-            "word_segments",
-            [
-                [*row[:5], numbers[name], *row[5:]]
-                for row, name in zip(state["segments"], names, strict=True)
-            ],
+            "word_segments", [[*row[:5], numbers[name], *row[5:]] for row, name in segments]
         )
-        self._insert(
-            "word_lengths", [[*row[:3], self._lengths[name]] for name, row in wanted.items()]
-        )
+        lengths = zip(state["lengths"], wanted, strict=True)
+        self._insert("word_lengths", [[*row[:3], self._lengths[name]] for row, name in lengths])
 
     def _pieces(self, names: list[str]) -> Mapping[str, bytes]:
         found = self._read(names) if names else {}
@@ -134,10 +122,9 @@ class WordCopy:
         return found
 
     def _insert(self, table: str, rows: list[list[Any]]) -> None:
-        if not rows:
-            return
-        marks = ", ".join("?" * len(rows[0]))
-        self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+        if rows:
+            marks = ", ".join("?" * len(rows[0]))
+            self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
 
     def sources(self, sources: Sequence[int]) -> dict[int, SourceWords]:
         """Return sources of words, as ``WordIndex.load`` does."""

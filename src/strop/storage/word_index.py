@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -41,11 +40,13 @@ _EVENTS = (
     ("spans", "UPDATE", "NEW.set_id, NEW.number", "NEW.set_id AND NEW.older IS NOT OLD.older"),
 )
 """Table, event, source and document number of the words that change, and when they do."""
-_COUNTING = (
-    "SELECT q.set_id, q.number, q.texts FROM queries q JOIN spans s USING (set_id, number)"
+_WITH_WORDS = (
+    "SELECT 0, number FROM documents UNION ALL"
+    " SELECT set_id, q.number FROM queries q JOIN spans s USING (set_id, number)"
     " JOIN sets USING (set_id) WHERE NOT s.older"
-    f" AND json_extract(settings, '$.source') NOT IN {DERIVED}"
+    f" AND json_extract(settings, '$.source') NOT IN {DERIVED} ORDER BY 1, 2"
 )
+"""Each source and document number that must have words."""
 _CHANGED_LISTS = (
     "SELECT c.source, c.number, iif(s.older = 0, q.texts, NULL)"
     " FROM (SELECT DISTINCT source, number FROM changed_texts WHERE source != 0"
@@ -85,7 +86,7 @@ class WordIndex:
                 f"{self._database.path.parent} has words that another version of strop counted. "
                 f"Count them again: strop check {self._database.path.parent} --repair"
             )
-        languages = None if stored is None else dict(stored["languages"])
+        languages = None if stored is None else stored["languages"]
         known = self._tokenizer
         if known is None or known[0] != languages:
             known = self._tokenizer = languages, Tokenizer(languages)
@@ -134,15 +135,20 @@ class WordIndex:
             self.tokenizer()
             if self._stored() is None and self._settings.number("documents"):
                 problems.append("the index does not say what its words are")
-            for source, numbers in self._wanted(connection):
+            rows = connection.execute("SELECT source FROM word_sources").fetchall()
+            wanted: dict[int, list[int]] = {TEXT: [], **{source: [] for (source,) in rows}}
+            for source, number in connection.execute(_WITH_WORDS):
+                wanted.setdefault(source, []).append(number)
+            for source, numbers in wanted.items():
+                name = "the documents" if source == TEXT else f"query set {source}"
                 known = load_source(connection, source)
                 having = np.flatnonzero(known.entries[0])
                 counts = known.texts, known.words, having.tolist()
                 if counts != (len(numbers), int(known.entries[1].sum()), numbers):
-                    problems.append(f"the words of {_named(source)} are not those of its texts")
+                    problems.append(f"the words of {name} are not those of its texts")
                 for segment, _ in known.segments.values():
                     if rows_of(connection, segment.segment).sum != segment.sum:
-                        problems.append(f"words of {_named(source)} are not what was written")
+                        problems.append(f"words of {name} are not what was written")
             (lost,) = connection.execute(
                 "SELECT count(*) FROM word_postings WHERE segment NOT IN"
                 " (SELECT segment FROM word_segments)"
@@ -198,11 +204,12 @@ class WordIndex:
 
     def _detect(self, connection: sqlite3.Connection) -> bool:
         """Detect the languages; tell whether words were counted with others."""
-        stored, new = self._stored(), word_settings({}, self._settings.number("documents"))
-        if stored is not None and stored["from"] is None:
-            new |= {"languages": stored["languages"], "from": None}
+        stored = self._stored()
+        if stored is not None and stored["from"] is None:  # they were given
+            new = word_settings(stored["languages"], None)
         else:
-            new["languages"] = detect_languages(_sample(connection))
+            documents = self._settings.number("documents")
+            new = word_settings(detect_languages(_sample(connection)), documents)
         self._settings.put(words=new)
         return stored is not None and stored != {**new, "from": stored["from"]}
 
@@ -223,36 +230,24 @@ class WordIndex:
 
     def _count(self, connection: sqlite3.Connection) -> None:
         writer, terms_of = WordWriter(connection), self.tokenizer().document
-        removed = []
-        for number, title, text in connection.execute(_CHANGED_DOCUMENTS):
+        removed = defaultdict(list)
+        for source, number, text in _changed(connection):
             if text is None:
-                removed.append(number)
+                removed[source].append(number)
             else:
-                writer.put(TEXT, number, terms_of(Document("", text, title).counted))
-        writer.remove(TEXT, removed)
-        for source, rows in groupby(connection.execute(_CHANGED_LISTS), itemgetter(0)):
-            removed = []
-            for _, number, texts in rows:
-                if texts is None:
-                    removed.append(number)
-                else:
-                    writer.put(source, number, terms_of("\n".join(json.loads(texts))))
-            writer.remove(source, removed)
+                writer.put(source, number, terms_of(text))
+        for source, numbers in removed.items():
+            writer.remove(source, numbers)
         writer.flush()
         connection.execute("DELETE FROM changed_texts")
 
-    @staticmethod
-    def _wanted(connection: sqlite3.Connection) -> Iterator[tuple[int, list[int]]]:
-        """Yield each source with the documents that must have words of it."""
-        rows = connection.execute("SELECT number FROM documents ORDER BY number")
-        yield TEXT, [number for (number,) in rows]
-        wanted: dict[int, list[int]] = {
-            source: [] for (source,) in connection.execute("SELECT source FROM word_sources")
-        }
-        for source, number, _ in connection.execute(_COUNTING + " ORDER BY 1, 2"):
-            wanted.setdefault(source, []).append(number)
-        wanted.pop(TEXT, None)
-        yield from wanted.items()
+
+def _changed(connection: sqlite3.Connection) -> Iterator[tuple[int, int, str | None]]:
+    """Yield what changed: source, document number and the text that counts now, if any does."""
+    for number, title, text in connection.execute(_CHANGED_DOCUMENTS):
+        yield TEXT, number, None if text is None else Document("", text, title).counted
+    for source, number, texts in connection.execute(_CHANGED_LISTS):
+        yield source, number, None if texts is None else "\n".join(json.loads(texts))
 
 
 def _sample(connection: sqlite3.Connection) -> list[str]:
@@ -265,7 +260,3 @@ def _sample(connection: sqlite3.Connection) -> list[str]:
         (json.dumps(np.unique(numbers).tolist()),),
     )
     return [f"{title}\n{text}" for title, text in rows]
-
-
-def _named(source: int) -> str:
-    return "the documents" if source == TEXT else f"query set {source}"

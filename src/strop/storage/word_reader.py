@@ -15,7 +15,6 @@ from strop.storage.words import (
     CHUNK,
     EVERYWHERE,
     TEXT,
-    WORD_TABLES,
     Counts,
     Flags,
     Lengths,
@@ -23,7 +22,7 @@ from strop.storage.words import (
     Segment,
     WordWriter,
     segments_of,
-    unpack,
+    tables_in_memory,
 )
 
 _MOST_CHUNKS = 2**32 // CHUNK
@@ -59,6 +58,9 @@ class SourceWords:
     """By their ids, with the places that count, None if all do."""
 
 
+_UNREAD = SourceWords(-1, 0, 0, np.zeros((2, 0), np.uint32), np.zeros(0, np.int64), {})
+
+
 def load_source(
     connection: sqlite3.Connection, source: int, before: SourceWords | None = None
 ) -> SourceWords:
@@ -71,49 +73,43 @@ def load_source(
     ).fetchone() or (0, 0, 0, 0)
     if before is not None and before.generation == generation:
         return before
-    since, old, old_changed = -1, np.zeros((2, 0), np.uint32), np.zeros(0, np.int64)
-    if before is not None and begun <= before.generation < generation:  # else of a later moment
-        since, old, old_changed = before.generation, before.entries, before.changed
+    if before is None or not begun <= before.generation < generation:  # it is of a later moment
+        before = _UNREAD
     rows = connection.execute(
         "SELECT chunk, generation, lengths FROM word_lengths WHERE source = ? AND generation > ?",
-        (source, since),
+        (source, before.generation),
     ).fetchall()
     chunks = np.array([chunk for chunk, _, _ in rows], np.int64)
     if len(chunks) and not 0 <= chunks.min() <= chunks.max() < _MOST_CHUNKS:
         raise ValueError("words of impossible documents")
-    size = max(len(old_changed), int(chunks.max(initial=-1)) + 1)
+    size = max(len(before.changed), int(chunks.max(initial=-1)) + 1)
     entries, changed = np.zeros((2, size * CHUNK), np.uint32), np.zeros(size, np.int64)
-    entries[:, : old.shape[1]], changed[: len(old_changed)] = old, old_changed
+    entries[:, : before.entries.shape[1]] = before.entries
+    changed[: len(before.changed)] = before.changed
     read = np.frombuffer(b"".join([blob for _, _, blob in rows]), "<u4")
     entries.reshape(2, size, CHUNK)[:, chunks] = read.reshape(-1, 2, CHUNK).swapaxes(0, 1)
     changed[chunks] = [at for _, at, _ in rows]
     segments = {
-        one.segment: (one, _living(one, entries[0], changed, before if since >= 0 else None))
+        one.segment: (one, _living(one, entries[0], changed))
         for one in segments_of(connection, source)
     }
     return SourceWords(generation, texts, words, entries, changed, segments)
 
 
-def _living(
-    segment: Segment, generations: Lengths, changed: Ints, before: SourceWords | None
-) -> Flags | None:
+def _living(segment: Segment, generations: Lengths, changed: Ints) -> Flags | None:
     """Return which places of a segment count, None if all do."""
     if segment.block == EVERYWHERE:
-        own = generations[segment.numbers]
-    else:
-        first = segment.block * BLOCK
-        if not 0 <= first < len(generations):
-            raise ValueError(f"words of an impossible block {segment.block}")
-        last_change = int(changed[first // CHUNK : (first + BLOCK) // CHUNK].max())
-        if last_change <= segment.generation:
-            return None
-        if before is not None and last_change <= before.generation:
-            return before.segments[segment.segment][1]
-        own = np.zeros(BLOCK, np.uint32)
-        here = generations[first : first + BLOCK]
-        own[: len(here)] = here
-    living: Flags = (own > 0) & (own <= segment.generation)
-    return None if segment.block == EVERYWHERE and living.all() else living
+        living = segment.living(generations[segment.numbers])
+        return None if living.all() else living
+    first = segment.block * BLOCK
+    if not 0 <= first < len(generations):
+        raise ValueError(f"words of an impossible block {segment.block}")
+    if changed[first // CHUNK : (first + BLOCK) // CHUNK].max() <= segment.generation:
+        return None
+    own = np.zeros(BLOCK, np.uint32)
+    here = generations[first : first + BLOCK]
+    own[: len(here)] = here
+    return segment.living(own)
 
 
 def postings_of(
@@ -128,7 +124,9 @@ def postings_of(
         )
         for id_, blob in rows:
             segment, living = known.segments[id_]
-            places, counts = unpack(blob)
+            count = len(blob) // 3
+            places = np.frombuffer(blob, "<u2", count)
+            counts = np.frombuffer(blob, np.uint8, count, 2 * count)
             if segment.block != EVERYWHERE:
                 yield Postings(segment.block * BLOCK, places, counts, living)
                 continue
@@ -139,12 +137,8 @@ def postings_of(
 
 
 def count_in_memory(texts: Iterable[Sequence[str]]) -> sqlite3.Connection:
-    """Return a database in memory with the terms of texts as documents 0, 1, …
-
-    It serves all threads.
-    """
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    connection.executescript(WORD_TABLES)
+    """Return a database in memory with the terms of texts as documents 0, 1, …"""
+    connection = tables_in_memory()
     writer = WordWriter(connection)
     for number, terms in enumerate(texts):
         writer.put(TEXT, number, terms)

@@ -3,8 +3,8 @@
 The *source* of words is 0 for a document's own text, else the id of the query set. What is written
 in one commit becomes a *segment*: for each term the documents that have it and how often.
 A segment is never changed. Of up to ``WIDE`` texts it names its documents; a larger one has those
-of a *block* of 65,536 document numbers. Segments of about the same size are merged when they
-pile up: so a change costs the same in a large index as in a small one.
+of a *block* of 65,536 document numbers. ``PILE`` segments of a block, or that name their documents,
+are merged: so a change costs the same in a large index as in a small one.
 
 Each change of a source is a *generation*. The words that a document has have the generation that
 wrote them, and a segment the one in which it was written or merged. A posting counts if the words
@@ -16,13 +16,13 @@ Everything is in the transaction that writes the documents: both are there, or n
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -43,7 +43,7 @@ CHUNK = 128
 MOST = 255
 """A word that a text has more often counts as if so often: its score hardly grows by then."""
 PILE = 8
-"""So many segments of about the same size become one."""
+"""So many segments of a block become one."""
 _BUFFERED = 8_000_000  # words in memory before they become a segment
 
 WORD_TABLES = """
@@ -86,6 +86,13 @@ Counts = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
 
 
+def tables_in_memory() -> sqlite3.Connection:
+    """Return a database in memory with tables of words; it serves all threads."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.executescript(WORD_TABLES)
+    return connection
+
+
 @dataclass(frozen=True)
 class Segment:
     """Postings of texts of one source: of a block, or of the documents ``numbers``, ascending."""
@@ -98,11 +105,20 @@ class Segment:
     numbers: Ints
     sum: int
 
+    @property
+    def size(self) -> int:
+        """How many places it has."""
+        return len(self.numbers) if self.block == EVERYWHERE else BLOCK
+
     def numbers_at(self, places: Ints) -> Ints:
-        """Return the numbers of the documents at these places of the segment."""
+        """Return the numbers of the documents at these places."""
         if self.block == EVERYWHERE:
             return self.numbers[places]
         return self.block * BLOCK + places
+
+    def living(self, generations: Lengths) -> Flags:
+        """Tell which places count, by the generations of the words of their documents."""
+        return (generations > 0) & (generations <= self.generation)
 
 
 @dataclass(frozen=True)
@@ -127,17 +143,15 @@ def segments_of(
     connection: sqlite3.Connection, source: int, block: int | None = None
 ) -> list[Segment]:
     """Return the segments of a source, in one block or in all, oldest first."""
-    which = "" if block is None else " AND block = ?"
     found = connection.execute(
-        "SELECT segment, source, block, generation, texts, numbers, sum FROM word_segments"
-        f" WHERE source = ?{which} ORDER BY block, segment",
-        (source,) if block is None else (source, block),
+        "SELECT segment, block, generation, texts, numbers, sum FROM word_segments"
+        " WHERE source = ? AND block = coalesce(?, block) ORDER BY block, segment",
+        (source, block),
     )
-    segments = []
-    for id_, _, where, generation, texts, numbers, sum_ in found:
-        named = np.frombuffer(numbers, "<u4").astype(np.int64)
-        segments.append(Segment(id_, source, where, generation, texts, named, sum_))
-    return segments
+    return [
+        Segment(id_, source, *about, np.frombuffer(numbers, "<u4").astype(np.int64), sum_)
+        for id_, *about, numbers, sum_ in found
+    ]
 
 
 def rows_of(connection: sqlite3.Connection, segment: int) -> Rows:
@@ -151,12 +165,6 @@ def rows_of(connection: sqlite3.Connection, segment: int) -> Rows:
         b"".join([blob[: len(blob) // 3 * 2] for _, blob in rows]),
         b"".join([blob[len(blob) // 3 * 2 :] for _, blob in rows]),
     )
-
-
-def unpack(blob: bytes) -> tuple[Places, Counts]:
-    """Return the postings of one row: places in the segment, ascending, and how often each."""
-    count = len(blob) // 3
-    return np.frombuffer(blob, "<u2", count), np.frombuffer(blob, np.uint8, count, 2 * count)
 
 
 class WordWriter:
@@ -184,9 +192,9 @@ class WordWriter:
     def remove(self, source: int, numbers: Iterable[int]) -> None:
         """Let documents have no words of a source."""
         self.flush()
-        having = [one for one in sorted(set(numbers)) if self._has(source, one)]
-        gone = np.array(having, np.int64)
-        if having:
+        gone = np.unique(np.fromiter(numbers, np.int64))
+        gone = gone[self._generations(source, gone) > 0]
+        if len(gone):
             self._set_lengths(source, gone, np.zeros(len(gone), np.int64), living=False)
 
     def flush(self) -> None:
@@ -197,14 +205,10 @@ class WordWriter:
         sizes = np.fromiter(self._texts.values(), np.int64, len(self._texts))
         order = np.argsort(numbers)
         generation = self._set_lengths(self._source, numbers[order], sizes[order], living=True)
-        places = np.empty(len(order), np.int64)
-        places[order] = np.arange(len(order))
         terms, ranks = _ranked(self._ids)
-        keys = ranks[np.frombuffer(self._words, np.uint32)] << 32 | np.repeat(places, sizes)
-        keys.sort()
-        starts = np.flatnonzero(np.diff(keys, prepend=-1))
-        often = np.minimum(np.diff(starts, append=len(keys)), MOST)
-        self._store(self._source, generation, numbers[order], terms, keys[starts], often)
+        keys = ranks[np.frombuffer(self._words, np.uint32)] << 32 | np.repeat(numbers, sizes)
+        keys, often = np.unique(keys, return_counts=True)
+        self._store(self._source, generation, numbers[order], terms, keys, often)
         self._begin()
 
     def compact(self) -> None:
@@ -218,7 +222,7 @@ class WordWriter:
             # Those of all blocks come first: they may become segments of blocks.
             for block in sorted({one.block for one in segments_of(self._connection, source)}):
                 found = segments_of(self._connection, source, block)
-                alive = sum(len(self._living(one)) for one in found)
+                alive = sum(int(self._living(one).sum()) for one in found)
                 if len(found) > 1 or alive < 0.9 * sum(one.texts for one in found):
                     self._merge(found)
 
@@ -235,7 +239,11 @@ class WordWriter:
         edges = np.flatnonzero(np.diff(numbers // CHUNK, prepend=-1))
         for first, behind in pairwise([*edges.tolist(), len(numbers)]):
             chunk, at = int(numbers[first]) // CHUNK, numbers[first:behind] % CHUNK
-            entry = self._chunk(source, chunk)
+            entry = np.zeros((2, CHUNK), np.dtype("<u4"))
+            for (stored,) in connection.execute(
+                "SELECT lengths FROM word_lengths WHERE source = ? AND chunk = ?", (source, chunk)
+            ):
+                entry[:] = np.frombuffer(stored, "<u4").reshape(2, CHUNK)
             texts -= int((entry[0, at] > 0).sum())
             words -= int(entry[1, at].sum())
             entry[0, at] = generation if living else 0
@@ -251,114 +259,87 @@ class WordWriter:
         )
         return int(generation)
 
-    def _chunk(self, source: int, chunk: int) -> Lengths:
-        row = self._connection.execute(
-            "SELECT lengths FROM word_lengths WHERE source = ? AND chunk = ?", (source, chunk)
-        ).fetchone()
-        if row is None:
-            return np.zeros((2, CHUNK), np.dtype("<u4"))
-        entry: Lengths = np.frombuffer(row[0], "<u4").reshape(2, CHUNK).copy()
-        return entry
+    def _generations(self, source: int, numbers: Ints) -> Lengths:
+        """Return the generation of the words of each document, 0 where it has none."""
+        chunks, which = np.unique(numbers // CHUNK, return_inverse=True)
+        generations = np.zeros((len(chunks), CHUNK), np.uint32)
+        rows = self._connection.execute(
+            "SELECT chunk, lengths FROM word_lengths WHERE source = ?"
+            " AND chunk IN (SELECT value FROM json_each(?))",
+            (source, json.dumps(chunks.tolist())),
+        )
+        for chunk, lengths in rows:
+            generations[np.searchsorted(chunks, chunk)] = np.frombuffer(lengths, "<u4", CHUNK)
+        own: Lengths = generations[which, numbers % CHUNK]
+        return own
 
-    def _has(self, source: int, number: int) -> bool:
-        return bool(self._chunk(source, number // CHUNK)[0, number % CHUNK])
-
-    def _living(self, segment: Segment) -> Ints:
-        """Return the places in a segment of texts that are not newer than it."""
-        of_all = segment.block == EVERYWHERE
-        if of_all:
-            chunks = np.unique(segment.numbers // CHUNK).tolist()
-        else:
-            first = segment.block * BLOCK // CHUNK
-            chunks = list(range(first, first + BLOCK // CHUNK))
-        generations = np.stack([self._chunk(segment.source, one)[0] for one in chunks])
-        if of_all:
-            at = np.searchsorted(chunks, segment.numbers // CHUNK)
-            own = generations[at, segment.numbers % CHUNK]
-        else:
-            own = generations.ravel()
-        return np.flatnonzero((own > 0) & (own <= segment.generation))
-
-    def _merge_pile(self, source: int, block: int) -> None:
-        """Merge the segments of a block while there are many of about the same size."""
-        found = segments_of(self._connection, source, block)
-        size = PILE
-        while len(found) >= PILE and size <= PILE * BLOCK:
-            small = [one for one in found if one.texts <= size]
-            if len(small) >= PILE:
-                self._merge(small)
-                found = segments_of(self._connection, source, block)
-            size *= PILE
+    def _living(self, segment: Segment) -> Flags:
+        """Tell which places of a segment count."""
+        numbers = segment.numbers_at(np.arange(segment.size))
+        return segment.living(self._generations(segment.source, numbers))
 
     def _merge(self, found: list[Segment]) -> None:
         """Make one segment of several, or one for each block."""
         ids: dict[str, int] = {}
-        parts, counts, texts = [], [], []
+        parts, texts, source = [], [], found[0].source
         for segment in found:
-            living = np.zeros(BLOCK, bool)
-            living[self._living(segment)] = True
-            rows = rows_of(self._connection, segment.segment)
+            living, rows = self._living(segment), rows_of(self._connection, segment.segment)
             terms = np.array([ids.setdefault(term, len(ids)) for term in rows.terms], np.int64)
             places = np.frombuffer(rows.places, "<u2").astype(np.int64)
-            kept = living[places]
-            numbers = segment.numbers_at(places[kept])
-            parts.append(np.repeat(terms, rows.sizes)[kept] << 32 | numbers)
-            counts.append(np.frombuffer(rows.counts, np.uint8)[kept].astype(np.int64))
+            counts = np.frombuffer(rows.counts, np.uint8)
+            postings = [np.repeat(terms, rows.sizes), segment.numbers_at(places), counts]
+            parts.append(np.array(postings, np.int64)[:, living[places]])
             texts.append(segment.numbers_at(np.flatnonzero(living)))
-        self._drop(found)
-        keys, often, numbers = np.concatenate(parts), np.concatenate(counts), np.concatenate(texts)
-        # Texts of a block that are in another segment do no harm here: they have no postings.
-        numbers = np.unique(numbers)
-        names, ranks = _ranked(ids)
-        places = np.searchsorted(numbers, keys & 0xFFFFFFFF)
-        keys = ranks[keys >> 32] << 32 | places
-        order = np.argsort(keys)
-        (generation,) = self._connection.execute(
-            "SELECT generation FROM word_sources WHERE source = ?", (found[0].source,)
-        ).fetchone()
-        self._store(found[0].source, generation, numbers, names, keys[order], often[order])
-
-    def _drop(self, segments: list[Segment]) -> None:
         for table in ("word_postings", "word_segments"):
             self._connection.executemany(
-                f"DELETE FROM {table} WHERE segment = ?", [(one.segment,) for one in segments]
+                f"DELETE FROM {table} WHERE segment = ?", [(one.segment,) for one in found]
             )
+        of_term, numbers, often = np.concatenate(parts, axis=1)
+        names, ranks = _ranked(ids)
+        keys = ranks[of_term] << 32 | numbers
+        order = np.argsort(keys)
+        (generation,) = self._connection.execute(
+            "SELECT generation FROM word_sources WHERE source = ?", (source,)
+        ).fetchone()
+        # Texts of a block that are in another segment do no harm here: they have no postings.
+        numbers = np.unique(np.concatenate(texts))
+        self._store(source, generation, numbers, names, keys[order], often[order])
 
     def _store(
         self, source: int, generation: int, numbers: Ints, terms: list[str], keys: Ints, often: Ints
     ) -> None:
-        """Write the words of texts as segments, and merge where there are many by now.
+        """Write the words of the documents ``numbers`` as one segment, or one for each block.
 
-        ``keys`` are the place of the term << 32 | the place in ``numbers``, ascending.
+        ``keys`` are the place of the term << 32 | the document's number, ascending.
         """
         if not len(numbers):
             return
         if len(numbers) <= WIDE:
-            about = (source, EVERYWHERE, generation, len(numbers), numbers.astype("<u4").tobytes())
-            self._write(about, terms, keys, often)
-            self._merge_pile(source, EVERYWHERE)
+            self._write((source, EVERYWHERE, generation), numbers, terms, keys, often)
             return
-        owners = numbers[keys & 0xFFFFFFFF]
-        for block in np.unique(numbers // BLOCK).tolist():
-            here = owners // BLOCK == block
-            texts = int((numbers // BLOCK == block).sum())
-            about = (source, block, generation, texts, b"")
-            within = keys[here] >> 32 << 32 | owners[here] % BLOCK
-            self._write(about, terms, within, often[here])
-            self._merge_pile(source, block)
+        blocks, owners = numbers // BLOCK, (keys & 0xFFFFFFFF) // BLOCK
+        for block in np.unique(blocks).tolist():
+            here, about = owners == block, (source, block, generation)
+            self._write(about, numbers[blocks == block], terms, keys[here], often[here])
 
-    def _write(self, about: tuple[Any, ...], terms: list[str], keys: Ints, often: Ints) -> None:
-        """Write a segment: ``keys`` are the place of the term << 32 | the place in it."""
-        places = (keys & 0xFFFF).astype("<u2").tobytes()
-        counts = often.astype(np.uint8).tobytes()
+    def _write(
+        self, about: tuple[int, int, int], numbers: Ints, terms: list[str], keys: Ints, often: Ints
+    ) -> None:
+        """Write a segment (source, block, generation), and merge where there are many by now."""
+        source, block, _ = about
+        owners, named = keys & 0xFFFFFFFF, block == EVERYWHERE
+        at_places = np.searchsorted(numbers, owners) if named else owners % BLOCK
+        places = at_places.astype("<u2").tobytes()
+        counts = np.minimum(often, MOST).astype(np.uint8).tobytes()
         starts = np.flatnonzero(np.diff(keys >> 32, prepend=-1))
         used = [terms[at] for at in (keys[starts] >> 32).tolist()]
         ends = [*starts.tolist(), len(keys)]
+        size = sum(map(len, used)) + len(places) + len(counts)
         sum_ = Rows(used, np.diff(ends), places, counts).sum
         segment = self._connection.execute(
             "INSERT INTO word_segments (source, block, generation, texts, numbers, bytes, sum)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (*about, sum(map(len, used)) + len(places) + len(counts), sum_),
+            (*about, len(numbers), numbers.astype("<u4").tobytes() if named else b"", size, sum_),
         ).lastrowid
         self._connection.executemany(
             "INSERT INTO word_postings VALUES (?, ?, ?)",
@@ -367,6 +348,9 @@ class WordWriter:
                 for term, (at, end) in zip(used, pairwise(ends), strict=True)
             ),
         )
+        found = segments_of(self._connection, source, block)
+        if len(found) >= PILE:
+            self._merge(found)
 
 
 def _ranked(ids: dict[str, int]) -> tuple[list[str], Ints]:
