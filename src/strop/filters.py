@@ -35,18 +35,14 @@ Fact = tuple[str, Kind, Value]
 
 ID = "$id"
 _DEEPEST = 50
-_RANGES = {"$gt": "gt", "$gte": "gte", "$lt": "lt", "$lte": "lte"}
-_TESTS = ("$eq", "$ne", "$in", "$nin", *_RANGES, "$exists")
-_GROUPS = ("$and", "$or", "$not")
 _DATE = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,6})\d*)?\s?(Z|[+-]\d\d:?\d\d)?)?"
 )
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "gt": operator.gt,
-    "gte": operator.ge,
-    "lt": operator.lt,
-    "lte": operator.le,
-}
+    "gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le,
+}  # fmt: skip
+_RANGES = [f"${op}" for op in _COMPARE]
+_TESTS = ["$eq", "$ne", "$in", "$nin", *_RANGES, "$exists"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -102,9 +98,7 @@ def read_filter(where: Any, depth: int = 0) -> Filter:
         elif key == "$not":
             parts.append(Group("not", (read_filter(value, depth + 1),)))
         elif not isinstance(key, str) or (key.startswith("$") and key != ID):
-            raise BadInput(
-                f"filter: {key!r:.80} is not a field, and not one of {', '.join(_GROUPS)}"
-            )
+            raise BadInput(f"filter: {key!r:.80} is not a field, and not one of $and, $or, $not")
         else:
             parts.extend(_field(key, value))
     return parts[0] if len(parts) == 1 else Group("and", tuple(parts))
@@ -165,7 +159,7 @@ def _range(field: str, op: str, value: Any) -> Filter:
         kind, plain = "instant", instant
     if kind in ("null", "bool"):
         raise BadInput(f"filter: {field!r}: {op} takes a number, a text or a date, not {value!r}")
-    return Test(field, kind, _RANGES[op], (plain,))  # type: ignore[arg-type]
+    return Test(field, kind, op[1:], (plain,))  # type: ignore[arg-type]
 
 
 def _operand(field: str, value: Any) -> tuple[Kind, Value]:

@@ -56,18 +56,15 @@ class Method:
 
     def has(self, setting: str) -> bool:
         """Tell whether a setting has an effect on this method."""
-        if setting == "alpha":
-            return self.sharpens
-        if setting == "temperature":
-            return self.weighting == "softmax"
-        if setting == "words":
-            return self.bm25 == "no" and self.weighting != "max"
-        if setting == "sets":
-            counted = self.bm25 != "no" or self.words > 0  # the words of sets
-            return self.weighting != "none" or self.augmented is not None or counted
-        if setting == "feedback":
-            return self.bm25 == "no"
-        return self.weighting != "none"  # n, whiten
+        mixes = self.weighting != "none"
+        counts_words = self.bm25 != "no" or self.words > 0
+        return {
+            "alpha": self.sharpens,
+            "temperature": self.weighting == "softmax",
+            "words": self.bm25 == "no" and self.weighting != "max",
+            "feedback": self.bm25 == "no",
+            "sets": mixes or self.augmented is not None or counts_words,
+        }.get(setting, mixes)  # n, whiten
 
 
 METHODS: dict[str, Method] = {
@@ -195,10 +192,8 @@ def check_method(method: Method) -> Method:
     """Return a method whose values can be used; refuse others, naming the value."""
     for field, allowed in (("weighting", Weighting), ("bm25", Bm25)):
         if getattr(method, field) not in get_args(allowed):
-            raise BadInput(
-                f"{field} must be one of {', '.join(get_args(allowed))}, not"
-                f" {getattr(method, field)!r}"
-            )
+            given, names = getattr(method, field), ", ".join(get_args(allowed))
+            raise BadInput(f"{field} must be one of {names}, not {given!r}")
     for field in ("alpha", "temperature", "whiten", "feedback", "words"):
         value = getattr(method, field)
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -214,8 +209,8 @@ def check_method(method: Method) -> Method:
             raise BadInput(f"{key} must be 0 or more and at most {MOST:,}, not {weight}")
     if not 0 <= method.whiten <= 1:
         raise BadInput(f"whiten must be from 0 to 1, not {method.whiten}")
-    for setting, usual in (("words", 0), ("whiten", 0), ("feedback", 0)):
-        if getattr(method, setting) != usual and not method.has(setting):
+    for setting in ("words", "whiten", "feedback"):
+        if getattr(method, setting) and not method.has(setting):
             raise BadInput(f"{method.name} has no {setting}")
     if isinstance(method.sets, str) or not all(isinstance(one, str) for one in method.sets or ()):
         raise BadInput(f"sets must be a tuple of names, not {method.sets!r}")

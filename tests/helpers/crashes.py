@@ -12,6 +12,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import sqlite3
 import stat
@@ -24,6 +25,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -226,30 +228,33 @@ class Disk:
         else:
             self._bytes[about.st_ino] = os.pread(handle, about.st_size, 0)
 
-    def lose_power(self) -> None:
-        for file in self._folder.iterdir():
+    def lose_power(self, folder: Path) -> None:
+        """Leave in ``folder``, a copy of that of the vectors, what would be left there."""
+        for file in folder.iterdir():
             os.unlink(file)
-        for file in self._folder.parent.glob("cache/*"):  # never synced
+        for file in folder.parent.glob("cache/*"):  # never synced
             file.write_bytes(file.read_bytes()[:-40])
         for name, inode in self._names.items():
             rest = b"\x7f" * 13  # something may have been written behind, or not
-            (self._folder / name).write_bytes(self._bytes.get(inode, b"") + rest)
+            (folder / name).write_bytes(self._bytes.get(inode, b"") + rest)
 
 
 class Steps:
     """Counts the steps of writing and ends the process at one of them."""
 
-    def __init__(self, last: int, disk: Disk | None) -> None:
+    def __init__(self, last: int) -> None:
         self.left = last
-        self._disk = disk
 
-    def __call__(self, at_the_end: Callable[[], None] = lambda: None) -> None:
+    def __call__(self, spoil: Callable[[Path], object] | None = None, file: Path = Path()) -> None:
+        """Make a step; ``spoil(file)`` leaves what a stop in the middle of writing leaves."""
         self.left -= 1
         if self.left == 0:
-            at_the_end()
-            if self._disk is not None:
-                self._disk.lose_power()
+            if spoil is not None:
+                spoil(file)
             os._exit(CRASHED)
+
+    def synced(self, handle: int) -> None:
+        """A file was synced."""
 
     def watch(self) -> None:
         """Make steps of: transactions, their commits, appending of rows (also half), syncing."""
@@ -259,21 +264,20 @@ class Steps:
         copy, unlink = strop.storage.compaction.copy_rows, Path.unlink
 
         def append_rows(path: Path, committed: int, rows: Vectors) -> None:
-            def half() -> None:
+            def half(path: Path) -> None:
                 with open(path, "ab") as file:
                     file.truncate(committed * strop.storage.vectors.row_bytes(rows))
                     file.write(rows.tobytes()[: rows.nbytes // 2 - 1])
 
             self()
-            self(half)
+            self(half, path)
             append(path, committed, rows)
             self()
 
         def fsync(handle: int) -> None:
             self()
             sync(handle)
-            if self._disk is not None:
-                self._disk.synced(handle)
+            self.synced(handle)
             self()
 
         @contextmanager
@@ -290,7 +294,7 @@ class Steps:
             rows: Vectors, start: Ints, count: Ints, path: Path, dtype: str | None
         ) -> object:
             self()
-            self(lambda: (path.write_bytes(b"half of it"), None)[1])
+            self(lambda path: path.write_bytes(b"half of it"), path)
             found = copy(rows, start, count, path, dtype)
             self()
             return found
@@ -342,19 +346,61 @@ class Steps:
         Path.replace = replaced  # type: ignore[assignment,method-assign]
 
 
+class Recorder(Steps):
+    """Copies a folder at each step: what a process that is killed there leaves.
+
+    What it wrote is in its files by then; what it has in memory or holds locked is not in a copy.
+    Steps that change no byte have one copy, in ``copies/1``, ``copies/2`` … With ``power`` a copy
+    has what a power cut leaves of the vectors.
+    """
+
+    def __init__(self, folder: Path, copies: Path, power: bool) -> None:
+        super().__init__(0)
+        self._folder, self._copies = folder, copies
+        self._disk = Disk(folder / "vectors") if power else None
+        self._known: list[dict[str, bytes]] = []
+
+    def __call__(self, spoil: Callable[[Path], object] | None = None, file: Path = Path()) -> None:
+        self.left -= 1
+        copy = self._copies / f"{len(self._known) + 1}"
+        if not self._folder.exists():
+            return
+        shutil.copytree(self._folder, copy)
+        if spoil is not None:
+            spoil(copy / file.relative_to(self._folder))
+        if self._disk is not None:
+            self._disk.lose_power(copy / "vectors")
+        content = contents(copy)
+        if content in self._known:
+            shutil.rmtree(copy)
+        else:
+            self._known.append(content)
+
+    def synced(self, handle: int) -> None:
+        if self._disk is not None:
+            self._disk.synced(handle)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of the files of an index that count; SQLite makes its -shm anew."""
+    files = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".lock"]
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in files
+        if not file.name.endswith("-shm")
+    }
+
+
 # -- jobs ------------------------------------------------------------------------------------
 
 
-def crash(path: str, size: int, op: int, last: int, power: bool, count: str | None = None) -> None:
-    """Tell one part of the story and die at step ``last``; with 0 note how many steps it has."""
+def record(path: str, size: int, op: int, power: bool, copies: str) -> None:
+    """Tell one part of the story and record what a stop at each of its steps leaves."""
     strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = 3
     index = reopen(Path(path))
-    steps = Steps(last, Disk(Path(path) / "vectors") if power else None)
-    steps.watch()
+    Recorder(Path(path), Path(copies), power).watch()
     story(size)[op][1](index)
     index.close()
-    if count:
-        Path(count).write_text(f"{-steps.left}")
 
 
 def follow(path: str, folder: str, last: int, log: str, pause: float) -> None:
@@ -362,18 +408,19 @@ def follow(path: str, folder: str, last: int, log: str, pause: float) -> None:
     strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = 3
     with reopen(Path(path), Bag(Path(log), pause)) as index:
         if last:
-            Steps(last, None).watch()
+            Steps(last).watch()
         index.sync(folder)
 
 
-def crash_while_creating(path: str, last: int) -> None:
-    steps = Steps(last, None)
-    steps.watch_statements()
+def record_creating(path: str, copies: str) -> None:
+    """Create an index and record what a stop at each step leaves."""
+    Recorder(Path(path), Path(copies), power=False).watch_statements()
     create(Path(path)).close()
 
 
 def tell(path: str, size: int, log: str, done: str, pause: float, asked: str) -> None:
     """Tell the story from where it stopped to its end, slowly, noting each part that is done."""
+    strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = 16
     bag, notes = Bag(Path(log), pause), Path(done)
     if (Path(path) / "catalog.sqlite").exists():
         index = reopen(Path(path), bag)
@@ -501,25 +548,34 @@ class Watcher:
         self, scores: dict[str, float], method: str, ids: list[str], word: str, own: int, lists: int
     ) -> bool:
         """Tell whether all score by vectors of one generation and sentences of one, or none."""
-        q = vector_of(ASKED, "query")
-        vectors = [vector_of(" ".join(sentences(word, own, at)), "document") for at in range(GROUP)]
-        ways = [[float(q @ d) for d in vectors]]
+        ways = [plain_scores(word, own)]
         if method == "sharp":
-            queries = [vectors_of(sentences(word, lists, at), "document") for at in range(GROUP)]
-            ways.append(
-                [
-                    sharpened_score(q, d, list_, 1.0, 0.1)
-                    for d, list_ in zip(vectors, queries, strict=True)
-                ]
-            )
-        got = [scores[id_] for id_ in ids]
-        return any(np.allclose(got, way, rtol=0, atol=1e-5) for way in ways)
+            ways.append(sharp_scores(word, own, lists))
+        got = np.array([scores[id_] for id_ in ids])
+        return any(bool((np.abs(got - way) <= 1e-5).all()) for way in ways)
 
 
-def write_generations(index: Index, notes: Path, enough: Callable[[], bool]) -> None:
+def group_vectors(word: str, own: int) -> list[Doubles]:
+    return [vector_of(" ".join(sentences(word, own, at)), "document") for at in range(GROUP)]
+
+
+@cache
+def plain_scores(word: str, own: int) -> Doubles:
+    return np.array([vector_of(ASKED, "query") @ d for d in group_vectors(word, own)])
+
+
+@cache
+def sharp_scores(word: str, own: int, lists: int) -> Doubles:
+    q = vector_of(ASKED, "query")
+    queries = [vectors_of(sentences(word, lists, at), "document") for at in range(GROUP)]
+    pairs = zip(group_vectors(word, own), queries, strict=True)
+    return np.array([sharpened_score(q, d, list_, 1.0, 0.1) for d, list_ in pairs])
+
+
+def write_generations(index: Index, notes: Path, least: int, enough: Callable[[], bool]) -> None:
     """Be the writer that watchers watch; the first generation is there already."""
     for generation in range(1, 1000):
-        if generation > 40 and enough():
+        if generation > least and enough():
             break
         index.add(member(generation, at) for at in range(GROUP))
         index.add(anchor(generation, at) for at in range(GROUP))
@@ -554,7 +610,7 @@ def ask(path: str, url: str, slots: int) -> None:
         ).run()
 
 
-_JOBS = (ask, crash, crash_while_creating, follow, tell, fill_disk, hold, build_cached, watch)
+_JOBS = (ask, record, record_creating, follow, tell, fill_disk, hold, build_cached, watch)
 JOBS: dict[str, Callable[..., None]] = {job.__name__: job for job in _JOBS}
 
 

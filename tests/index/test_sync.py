@@ -41,18 +41,18 @@ def mixed(folder: Path, n: int) -> None:
         write(folder / f"part{at % 7}" / f"f{at}.{ends[kind]}", makers[kind](f"topic {at}"))
 
 
-def test_of_500_files_three_that_changed_are_touched(
+def test_of_150_files_three_that_changed_are_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, bag = tmp_path / "files", Bag()
-    mixed(folder, 500)
+    mixed(folder, 150)
     with Index.create(tmp_path / "index", bag) as index:
         index.sharpen()
         index.add([{"id": "other", "text": "from elsewhere"}])
-        assert index.sync(folder) == Changes(500, 0, 0, 0)
-        assert len(index) == 501
+        assert index.sync(folder) == Changes(150, 0, 0, 0)
+        assert len(index) == 151
         version, done = index.catalog.settings.number("version"), bag.count
-        assert index.sync(folder) == Changes(0, 0, 500, 0)
+        assert index.sync(folder) == Changes(0, 0, 150, 0)
         assert bag.count == done
         write(folder / "part0" / "f0.md", "# Another topic\n\nAnother body.\n", 50)
         (folder / "part1" / "f1.txt").unlink()
@@ -64,7 +64,7 @@ def test_of_500_files_three_that_changed_are_touched(
             return read_file(file, most)
 
         monkeypatch.setattr("strop.storage.workspace.read_file", noting)
-        assert index.sync(folder) == Changes(1, 1, 498, 0, removed=1)
+        assert index.sync(folder) == Changes(1, 1, 148, 0, removed=1)
         assert sorted(read) == ["new/file.txt", "part0/f0.md"]
         touched = index.catalog.vectors.changes(version)
         assert touched is not None

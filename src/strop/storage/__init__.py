@@ -13,7 +13,7 @@ for all parts, ``with catalog.writing()`` one transaction.
     catalog.waiting      WaitingList    what is to be embedded: next, count, refused
     catalog.facets       Facets         select(filter): which documents match
     catalog.references   References     of(number), neighbour lists, selections
-    catalog.replies      Replies        known(keys), failed(keys), read(key), save, spent
+    catalog.replies      Replies        known(keys), failed(keys), read(key), save, totals
     catalog.batches      SentBatches    record, open_for(lm), requests(names), outstanding(keys)
     catalog.settings     Settings       get(key), put(key=value); None removes
 

@@ -9,11 +9,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 
 from strop.errors import BadInput
 from strop.storage.database import Database
-from strop.storage.replies import Provenance
+from strop.storage.replies import Provenance, now
 from strop.storage.settings import Settings
 
 _FILE = "file:"
@@ -43,7 +42,7 @@ class SentBatches:
         with self._database.writing(searchable=False) as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?, NULL)",
-                (batch, json.dumps(asdict(provenance)), len(sent), _now()),
+                (batch, json.dumps(asdict(provenance)), len(sent), now()),
             )
             connection.executemany(
                 "INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?)",
@@ -67,8 +66,7 @@ class SentBatches:
 
     def names_in(self, batch: str) -> list[str]:
         """Return the names of the requests in a batch."""
-        rows = self._database.rows("SELECT name FROM sent WHERE batch = ?", (batch,))
-        return [name for (name,) in rows]
+        return self._database.column("SELECT name FROM sent WHERE batch = ?", (batch,))
 
     def requests(self, names: Iterable[str]) -> dict[str, tuple[str, int, Provenance]]:
         """Return (key, document number, provenance) of those names that were sent from here."""
@@ -85,22 +83,22 @@ class SentBatches:
 
     def outstanding(self, keys: Iterable[str]) -> set[str]:
         """Return those keys whose request is out in a batch that has not been collected."""
-        rows = self._database.rows(
+        out = self._database.column(
             "SELECT key FROM sent JOIN batches ON batches.id = sent.batch"
             " WHERE key IN (SELECT value FROM json_each(?))"
             " AND collected IS NULL AND batch NOT LIKE ?",
             (json.dumps(list(keys)), _FILE + "%"),
         )
-        return {key for (key,) in rows}
+        return set(out)
 
     def collected(self, batch: str) -> None:
         """Note that all that came of a batch is kept."""
         with self._database.writing(searchable=False) as connection:
-            connection.execute("UPDATE batches SET collected = ? WHERE id = ?", (_now(), batch))
+            connection.execute("UPDATE batches SET collected = ? WHERE id = ?", (now(), batch))
 
     def mark_sending(self, lm: str | None) -> None:
         """Note that a batch is being sent, or (None) that it has arrived."""
-        self._settings.put(sending={"lm": lm, "since": _now()} if lm else None)
+        self._settings.put(sending={"lm": lm, "since": now()} if lm else None)
 
     def refuse_cut_off(self, lm: str, remedy: str) -> None:
         """Refuse to go on where a batch for a model is on its way that nobody saw arrive."""
@@ -111,7 +109,3 @@ class SentBatches:
                 "running: look at the service's list. If it is there, download its results when it "
                 f"has ended, and give --replies-in FILE. If not: {remedy}"
             )
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")

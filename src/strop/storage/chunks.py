@@ -15,6 +15,8 @@ import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -63,11 +65,8 @@ class Chunks:
         document whose text changed.
         """
         connection, digest = rows.connection, digest_of(document)
-        known = self._whole(connection, document.id)
-        if known is not None and (known[2], self._metadata(connection, known[0])) == (
-            digest,
-            metadata,
-        ):
+        known = self._whole(document.id)
+        if known is not None and known[1:] == (digest, metadata):
             return "unchanged"
         if known is None and find_document(connection, document.id) is not None:
             raise BadInput(
@@ -84,12 +83,7 @@ class Chunks:
         return "new" if known is None else "changed"
 
     def _write(
-        self,
-        rows: RowWriter,
-        whole: int,
-        document: Document,
-        metadata: str,
-        pieces: Sequence[Piece],
+        self, rows: RowWriter, whole: int, document: Document, metadata: str, pieces: list[Piece]
     ) -> None:
         texts = [
             (chunk_title(document.title, one.headings), document.text[one.start : one.end])
@@ -104,46 +98,38 @@ class Chunks:
             old[title, text].append((number, id_))
         ids = [old[text].pop(0)[1] if old[text] else "" for text in texts]
         gone = sorted(row for left in old.values() for row in left)
-        for at, (title, text) in enumerate(texts):
-            id_ = ids[at] or (gone.pop(0)[1] if gone else self._new_id(rows.connection, whole))
+        for piece, known, (title, text) in zip(pieces, ids, texts, strict=True):
+            id_ = known or (gone.pop(0)[1] if gone else self._new_id(rows.connection, whole))
             number, _ = rows.put(Document(id_, text, title), metadata)
-            piece = pieces[at]
+            headings = json.dumps(piece.headings, ensure_ascii=False)
             rows.connection.execute(
                 "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?)",
-                (
-                    number, whole, piece.start, piece.end,
-                    json.dumps(piece.headings, ensure_ascii=False),
-                ),
-            )  # fmt: skip
+                (number, whole, piece.start, piece.end, headings),
+            )
         self._remove_rows(rows, [number for number, _ in gone])
 
-    @staticmethod
-    def _new_id(connection: sqlite3.Connection, whole: int) -> str:
+    def _new_id(self, connection: sqlite3.Connection, whole: int) -> str:
         """Return an id for a new chunk; one that no document or chunk has had."""
         while True:
             id_, named = connection.execute(
                 "UPDATE wholes SET named = named + 1 WHERE whole = ? RETURNING id, named", (whole,)
             ).fetchone()
             new = f"{id_}#{named - 1}"
-            if Chunks._whole(connection, new) is None and find_document(connection, new) is None:
+            if self._whole(new) is None and find_document(connection, new) is None:
                 return new
 
     def remove(self, rows: RowWriter, ids: Iterable[str]) -> None:
         """Remove documents with their chunks; an unknown id removes nothing at all."""
         for id_ in dict.fromkeys(ids):
-            whole = self._whole(rows.connection, id_)
+            whole = self._whole(id_)
             if whole is None:
-                raise self._no_document(rows.connection, id_)
-            self._remove_rows(rows, self._numbers(rows.connection, whole[0]))
+                row = find_document(rows.connection, id_)
+                if row is None:
+                    raise BadInput(f"{self._database.path.parent} has no document {id_!r}")
+                document = self.read([row[0]])[0].document
+                raise BadInput(f"{id_!r} is a chunk of {document!r}: name the document")
+            self._remove_rows(rows, self._numbers(whole[0]))
             rows.connection.execute("DELETE FROM wholes WHERE whole = ?", (whole[0],))
-
-    def _no_document(self, connection: sqlite3.Connection, id_: str) -> BadInput:
-        folder, row = self._database.path.parent, find_document(connection, id_)
-        if row is None:
-            return BadInput(f"{folder} has no document {id_!r}")
-        of = self.rows([row[0]])[row[0]].whole
-        document = self.ids([of])[of]
-        return BadInput(f"{id_!r} is a chunk of {document!r}: name the document")
 
     @staticmethod
     def _remove_rows(rows: RowWriter, numbers: Sequence[int]) -> None:
@@ -154,27 +140,19 @@ class Chunks:
 
     # -- reading --------------------------------------------------------------------------
 
-    @staticmethod
-    def _whole(connection: sqlite3.Connection, id_: str) -> tuple[int, str, bytes] | None:
-        """Return a document's number among the whole ones, title and digest."""
-        select = "SELECT whole, title, digest FROM wholes WHERE id = ?"
-        row: tuple[int, str, bytes] | None = row_of_id(connection, select, id_)
+    def _whole(self, id_: str) -> tuple[int, bytes, str | None] | None:
+        """Return a document's number among the whole ones, digest and metadata."""
+        select = (
+            "SELECT whole, digest, (SELECT metadata FROM chunks JOIN documents USING (number)"
+            " WHERE chunks.whole = wholes.whole LIMIT 1) FROM wholes WHERE id = ?"
+        )
+        with self._database.reading() as connection:
+            row: tuple[int, bytes, str | None] | None = row_of_id(connection, select, id_)
         return row
 
-    @staticmethod
-    def _numbers(connection: sqlite3.Connection, whole: int) -> list[int]:
-        rows = connection.execute(
-            "SELECT number FROM chunks WHERE whole = ? ORDER BY start", [whole]
-        )
-        return [number for (number,) in rows]
-
-    @staticmethod
-    def _metadata(connection: sqlite3.Connection, whole: int) -> str | None:
-        row = connection.execute(
-            "SELECT metadata FROM chunks JOIN documents USING (number) WHERE whole = ? LIMIT 1",
-            (whole,),
-        ).fetchone()
-        return None if row is None else str(row[0])
+    def _numbers(self, whole: int) -> list[int]:
+        sql = "SELECT number FROM chunks WHERE whole = ? ORDER BY start"
+        return self._database.column(sql, [whole])
 
     def count(self) -> int:
         """Return the number of whole documents."""
@@ -182,15 +160,15 @@ class Chunks:
 
     def all_ids(self) -> list[str]:
         """Return the ids of the documents that are cut, in the order they were added."""
-        return [id_ for (id_,) in self._database.rows("SELECT id FROM wholes ORDER BY whole")]
+        return self._database.column("SELECT id FROM wholes ORDER BY whole")
 
     def numbers_of(self, id_: str) -> list[int] | None:
         """Return the rows of a document's chunks in order, None if no document has this id."""
-        with self._database.reading() as connection:
-            whole = self._whole(connection, id_)
+        with self._database.reading():
+            whole = self._whole(id_)
             if whole is None:
                 return None
-            numbers = self._numbers(connection, whole[0])
+            numbers = self._numbers(whole[0])
         if not numbers:
             folder = self._database.path.parent
             raise IndexDamaged(
@@ -214,24 +192,20 @@ class Chunks:
 
     def wholes(self, numbers: Ints) -> Ints:
         """Return which whole document the chunk of each row belongs to; rows must be ascending."""
-        found = self._database.rows(
+        found = self._database.column(
             "SELECT whole FROM json_each(?) JOIN chunks ON number = value ORDER BY number",
             (json.dumps(numbers.tolist()),),
         )
         with sensible(self._database.path, "chunks"):
-            wholes = np.array(found, np.int64).ravel()
+            wholes = np.array(found, np.int64)
             if len(wholes) != len(numbers):
                 raise ValueError(f"{len(numbers) - len(wholes):,} rows belong to no document")
             return wholes
 
     def ids(self, wholes: Iterable[int]) -> dict[int, str]:
         """Return the ids of whole documents."""
-        return dict(
-            self._database.rows(
-                "SELECT whole, id FROM wholes WHERE whole IN (SELECT value FROM json_each(?))",
-                (json.dumps(list(wholes)),),
-            )
-        )
+        sql = "SELECT whole, id FROM wholes WHERE whole IN (SELECT value FROM json_each(?))"
+        return dict(self._database.rows(sql, (json.dumps(list(wholes)),)))
 
     def documents(self, wholes: Iterable[int]) -> dict[int, Document]:
         """Return whole documents, their texts put together from their chunks."""
@@ -241,20 +215,17 @@ class Chunks:
             " WHERE w.whole IN (SELECT value FROM json_each(?)) ORDER BY w.whole, c.start",
             (json.dumps(list(wholes)),),
         )
-        about: dict[int, tuple[str, str, str]] = {}
-        parts: dict[int, list[str]] = defaultdict(list)
-        length: dict[int, int] = defaultdict(int)
+        documents: dict[int, Document] = {}
         with sensible(self._database.path, "chunks"):
-            for whole, id_, title, start, text, metadata in found:
-                about.setdefault(whole, (id_ + "", title + "", metadata))
-                if start > length[whole]:
-                    raise ValueError(f"{id_!r:.80} lacks text from {length[whole]:,}")
-                parts[whole].append(text[length[whole] - start :])
-                length[whole] += len(parts[whole][-1])
-            return {
-                whole: Document(id_, "".join(parts[whole]), title, dict(json.loads(metadata)))
-                for whole, (id_, title, metadata) in about.items()
-            }
+            for whole, chunks in groupby(found, itemgetter(0)):
+                rows, text = list(chunks), ""
+                _, id_, title, _, _, metadata = rows[0]
+                for *_, start, part, _ in rows:
+                    if start > len(text):
+                        raise ValueError(f"{id_!r:.80} lacks text from {len(text):,}")
+                    text += part[len(text) - start :]
+                documents[whole] = Document(id_ + "", text, title + "", dict(json.loads(metadata)))
+        return documents
 
     def read(self, numbers: Sequence[int]) -> list[Chunk]:
         """Return chunks by the number of their row, in the order of the text."""
@@ -273,15 +244,15 @@ class Chunks:
     def problems(self, chunked: bool) -> list[str]:
         """Read all chunks and say what is wrong with them."""
         with self._database.reading() as connection:
-            (strays,) = connection.execute(
+            strays = self._database.value(
                 "SELECT count(*) FROM chunks c LEFT JOIN documents d USING (number)"
                 " LEFT JOIN wholes w USING (whole) WHERE d.number IS NULL OR w.whole IS NULL"
-            ).fetchone()
-            (others,) = connection.execute(
+            )
+            others = self._database.value(
                 "SELECT count(*) FROM documents WHERE number NOT IN (SELECT number FROM chunks)"
                 if chunked
                 else "SELECT count(*) FROM chunks"
-            ).fetchone()
+            )
             wrong = 0
             for whole, digest in connection.execute("SELECT whole, digest FROM wholes"):
                 try:

@@ -22,12 +22,17 @@ _WORTH_A_VACUUM = 0.05
 
 
 class _OwnConnection:
-    """A thread's connection, closed when the thread ends or the catalog is dropped."""
+    """A thread's connection, closed when the thread ends or the catalog is dropped.
+
+    ``seals`` counts this thread's changes of rows. ``numbers`` are those that its read transaction
+    has read already; None outside of one.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
-        self.seals: Seals | None = None
-        self.is_followed = False
+        self.connection, self.seals = connection, Seals(connection)
+        self.process = os.getpid()
+        self.is_followed = self.is_writing = False
+        self.numbers: dict[str, int] | None = None
 
     def __del__(self) -> None:
         self.connection.close()
@@ -86,15 +91,15 @@ class Database:
             self._local = threading.local()
 
     @property
-    def _connection(self) -> sqlite3.Connection:
+    def _own(self) -> _OwnConnection:
         own: _OwnConnection | None = getattr(self._local, "own", None)
-        if own is None or self._local.process != os.getpid():  # SQLite must not cross a fork
+        if own is None or own.process != os.getpid():  # SQLite must not cross a fork
             with explained(self.path):
                 own = _OwnConnection(self.connect())
             with self._opening:
                 self._connections.add(own)
-                self._local.own, self._local.process = own, os.getpid()
-        return own.connection
+                self._local.own = own
+        return own
 
     def connect(self) -> sqlite3.Connection:
         """Return a new connection with the settings that every thread's has."""
@@ -148,41 +153,41 @@ class Database:
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """One consistent view of the catalog, whatever a writer does meanwhile."""
-        connection = self._connection
-        if connection.in_transaction:  # many times in a search, so it must cost nothing
-            return nullcontext(connection)
-        return self._read_transaction(connection)
+        own = self._own
+        if own.connection.in_transaction:  # many times in a search, so it must cost nothing
+            return nullcontext(own.connection)
+        return self._read_transaction(own)
 
     @contextmanager
-    def _read_transaction(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    def _read_transaction(self, own: _OwnConnection) -> Iterator[sqlite3.Connection]:
         with explained(self.path):
-            connection.execute("BEGIN")
-            self._local.memo = {}
+            own.connection.execute("BEGIN")
+            own.numbers = {}
             try:
-                yield connection
+                yield own.connection
             finally:
-                self._local.memo = None
-                if connection.in_transaction:  # an error may have ended it already
-                    connection.execute("COMMIT")
+                own.numbers = None
+                if own.connection.in_transaction:  # an error may have ended it already
+                    own.connection.execute("COMMIT")
 
     def read_anew(self) -> None:
         """Within ``reading``: see what was committed since it began."""
-        connection = self._connection
-        if not self.is_writing:
-            connection.execute("COMMIT")
-            connection.execute("BEGIN")
-            self._local.memo = {}
+        own = self._own
+        if not own.is_writing:
+            own.connection.execute("COMMIT")
+            own.connection.execute("BEGIN")
+            own.numbers = {}
 
     @property
-    def memo(self) -> dict[str, int]:
+    def numbers(self) -> dict[str, int]:
         """The numbers this thread's read transaction has read already; empty outside of one."""
-        memo: dict[str, int] | None = getattr(self._local, "memo", None)
-        return {} if memo is None else memo
+        numbers = self._own.numbers
+        return {} if numbers is None else numbers
 
     @property
     def is_writing(self) -> bool:
         """Whether this thread is within ``writing``."""
-        return bool(getattr(self._local, "writing", False))
+        return self._own.is_writing
 
     @contextmanager
     def writing(self, searchable: bool = True) -> Iterator[sqlite3.Connection]:
@@ -190,18 +195,18 @@ class Database:
 
         Where nothing ``searchable`` changes, readers need not look at the index anew.
         """
-        connection, local = self._connection, self._local
-        if self.is_writing:
+        own = self._own
+        connection, seals = own.connection, own.seals
+        if own.is_writing:
             yield connection
             return
         with explained(self.path):
-            seals = self._seals()
             seals.watch()
-            if not local.own.is_followed:
+            if not own.is_followed:
                 self._watch(connection)
-                local.own.is_followed = True
+                own.is_followed = True
             connection.execute("BEGIN IMMEDIATE")
-            local.writing = True
+            own.is_writing = True
             try:
                 yield connection
                 if self._update(connection) or searchable:
@@ -217,24 +222,28 @@ class Database:
                     connection.execute("ROLLBACK")
                 raise
             finally:
-                local.writing = False
-
-    def _seals(self) -> Seals:
-        """Return what counts this thread's changes of rows."""
-        own: _OwnConnection = self._local.own
-        if own.seals is None:
-            own.seals = Seals(own.connection)
-        return own.seals
+                own.is_writing = False
 
     def tables_changed_by_others(self) -> list[str]:
         """Return the tables with rows that strop did not write so (``seals``)."""
         with self.reading():
-            return self._seals().broken()
+            return self._own.seals.broken()
 
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of one statement, read in a transaction of its own or the present one."""
         with self.reading() as connection:
             return connection.execute(sql, values).fetchall()
+
+    def column(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
+        """Return the first cell of each row of one statement, as ``rows``."""
+        return [row[0] for row in self.rows(sql, values)]
+
+    def named_rows(self, sql: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
+        """Return the rows of one statement, as ``rows``, with their cells by name."""
+        with self.reading() as connection:
+            found = connection.execute(sql, values)
+            names = [column[0] for column in found.description]
+            return [dict(zip(names, row, strict=True)) for row in found]
 
     def row(self, sql: str, values: Sequence[object] = ()) -> Any:
         """Return the first row of one statement, as ``rows``; None if there is none."""
@@ -257,7 +266,7 @@ class Database:
     def shrink(self) -> None:
         """Return the file's free pages to the system, if they are many, and shorten its log."""
         worth_it = self.free_bytes() > 0
-        connection = self._connection
+        connection = self._own.connection
         with explained(self.path):
             if worth_it:
                 connection.execute("VACUUM")
@@ -266,6 +275,14 @@ class Database:
             connection.execute("PRAGMA busy_timeout=0")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.execute(f"PRAGMA busy_timeout={waits}")
+
+
+def damaged(path: Path, problem: str) -> IndexDamaged:
+    """Return the error for a catalog with rows that strop cannot have written."""
+    return IndexDamaged(
+        f"{path}: {problem}. Restore the catalog from a backup, or build the index again in another"
+        " folder"
+    )
 
 
 NONSENSE = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError)
@@ -328,9 +345,8 @@ def explained(path: Path) -> Iterator[None]:
                 "command again"
             ) from error
         if "readonly" in reason or "unable to open" in reason:
-            raise BadIndex(
-                f"{path.parent} cannot be written ({reason}): check its permissions"
-            ) from (error)
+            message = f"{path.parent} cannot be written ({reason}): check its permissions"
+            raise BadIndex(message) from error
         if "not a database" in reason or "malformed" in reason or "no such table" in reason:
             raise IndexDamaged(
                 f"{path} is not a catalog strop can read ({reason}). Restore it from a backup, or "

@@ -68,15 +68,15 @@ class Documents:
                 _refuse_second(connection, document.id, place)
                 outcomes["empty"] += not document.content
                 if split is None:
-                    outcomes[rows.put(document, metadata)[1]] += 1
+                    _, outcome = rows.put(document, metadata)
                 else:
-                    outcomes[self.chunks.put(rows, document, metadata, split, place)] += 1
+                    outcome = self.chunks.put(rows, document, metadata, split, place)
+                outcomes[outcome] += 1
             # Their texts may not be those of files any more (manifest.py).
             connection.execute("DELETE FROM manifest WHERE id IN (SELECT id FROM temp.seen)")
             connection.execute("DROP TABLE temp.seen")
             rows.finish()
-        kinds = ("new", "changed", "unchanged", "empty")
-        return Changes(*(outcomes[kind] for kind in kinds))
+        return Changes(*(outcomes[kind] for kind in ("new", "changed", "unchanged", "empty")))
 
     def _rows(self, connection: sqlite3.Connection, keep_queries: bool = False) -> RowWriter:
         sets = list(self._sets.all().values())
@@ -123,11 +123,13 @@ class Documents:
         """Return the numbers of the rows of a document: one, or its chunks; or that of a chunk."""
         with self._database.reading() as connection:
             numbers = self.chunks.numbers_of(id_)
-            row = find_document(connection, id_) if numbers is None else None
-        if numbers is None and row is None:
+            if numbers is not None:
+                return numbers
+            row = find_document(connection, id_)
+        if row is None:
             folder = self._database.path.parent
             raise BadInput(f"{folder} has no document {id_!r}: ids are those of the corpus")
-        return [row[0]] if row is not None else numbers or []
+        return [row[0]]
 
     def are_chunked(self) -> bool:
         """Tell whether documents are cut into chunks here: then each row is one."""
@@ -173,25 +175,21 @@ class Documents:
         """Return the id of every document, in the order they were added."""
         if self.are_chunked():
             return self.chunks.all_ids()
-        rows = self._database.rows("SELECT id FROM documents ORDER BY number")
-        return [id_ for (id_,) in rows]
+        return self._database.column("SELECT id FROM documents ORDER BY number")
 
     def unknown(self, ids: Iterable[str]) -> set[str]:
         """Return those of ``ids`` that are not in the catalog."""
         with self._database.reading() as connection:
-            missing = {id_ for id_ in ids if find_document(connection, id_) is None}
-            if self.are_chunked():
-                missing = {id_ for id_ in missing if self.chunks.numbers_of(id_) is None}
-            return missing
+            return {
+                id_
+                for id_ in ids
+                if find_document(connection, id_) is None and self.chunks.numbers_of(id_) is None
+            }
 
     def get(self, number: int) -> Document:
         """Return one document by number."""
-        row = self._database.row(
-            "SELECT id, title, text, metadata FROM documents WHERE number = ?", (number,)
-        )
         with sensible(self._database.path, "documents"):
-            id_, title, text, metadata = row
-            return Document(id_ + "", text + "", title + "", dict(json.loads(metadata)))
+            return self.several([number])[number]
 
     def several(self, numbers: Iterable[int]) -> dict[int, Document]:
         """Return documents by number, of those that are there."""
@@ -208,12 +206,8 @@ class Documents:
 
     def ids_of(self, numbers: Iterable[int]) -> dict[int, str]:
         """Return the ids of documents by number, of those that are there."""
-        return dict(
-            self._database.rows(
-                "SELECT number, id FROM documents WHERE number IN (SELECT value FROM json_each(?))",
-                (json.dumps(list(numbers)),),
-            )
-        )
+        sql = "SELECT number, id FROM documents WHERE number IN (SELECT value FROM json_each(?))"
+        return dict(self._database.rows(sql, (json.dumps(list(numbers)),)))
 
     def document_ids_of(self, numbers: Iterable[int]) -> dict[int, str]:
         """Return by number the ids of the documents that rows, or chunks, belong to."""

@@ -66,30 +66,6 @@ def checked_record(index: object, record: Any) -> dict[str, Any]:
     return checked
 
 
-def check_embedder(place: object, stored: Mapping[str, Any], embedder: Embedder) -> Embedder:
-    """Return an embedder whose vectors mix with those of ``place``; refuse any other."""
-    if embedder.name != stored["name"]:
-        raise other_embedder(place, stored, embedder.name)
-    # A service would have to be called for its dimension; replies are checked anyway.
-    now = about_embedder(embedder, stored["dim"] if embedder.name.startswith("api:") else None)
-    for what in ("revision", "dim", "prompts", "settings"):
-        if now[what] != stored[what]:
-            raise BadIndex(
-                f"{place} was made by embedder {stored['name']!r} with {what} "
-                f"{stored[what]!r}, not {now[what]!r}: vectors of two models do not mix. Use "
-                "the first, or build another index"
-            )
-    return embedder
-
-
-def other_embedder(place: object, stored: Mapping[str, Any], name: str) -> BadIndex:
-    """Return the error for an embedder of another name."""
-    return BadIndex(
-        f"{place} was made by embedder {stored['name']!r}, not {name!r}: "
-        "vectors of two models do not mix. Use the first, or build another index"
-    )
-
-
 def given_embedder(
     place: object,
     index_id: object,
@@ -97,13 +73,31 @@ def given_embedder(
     embedder: EmbedderSpec | None,
     options: Mapping[str, Any],
 ) -> Embedder:
-    """Load the embedder of ``place``: the one given, else the stored one with what is trusted."""
+    """Load the embedder of ``place``: the one given, else the stored one with what is trusted.
+
+    One whose vectors do not mix with those of ``place`` is refused.
+    """
     name = stored["name"]
+
+    def other(difference: str) -> BadIndex:
+        return BadIndex(
+            f"{place} was made by embedder {name!r}{difference}: vectors of two models do not mix. "
+            "Use the first, or build another index"
+        )
+
     if embedder is None:  # what the user gives counts more than what is stored
         options = {**trusted_options(place, index_id, name, stored["options"], options), **options}
     if isinstance(embedder, str) and embedder != name:
-        raise other_embedder(place, stored, embedder)  # before the slow loading
-    return check_embedder(place, stored, load_embedder(embedder or name, options))
+        raise other(f", not {embedder!r}")  # before the slow loading
+    loaded = load_embedder(embedder or name, options)
+    if loaded.name != name:
+        raise other(f", not {loaded.name!r}")
+    # A service would have to be called for its dimension; replies are checked anyway.
+    now = about_embedder(loaded, stored["dim"] if name.startswith("api:") else None)
+    for what in ("revision", "dim", "prompts", "settings"):
+        if now[what] != stored[what]:
+            raise other(f" with {what} {stored[what]!r}, not {now[what]!r}")
+    return loaded
 
 
 def check_wait(wait: float) -> float:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from strop.common.arrays import Ints
 from strop.errors import IndexDamaged
-from strop.storage.database import Database, sensible
+from strop.storage.database import Database, damaged, sensible
 from strop.storage.settings import Settings
 from strop.storage.vectors import (
     STORED,
@@ -42,9 +42,9 @@ DOCUMENTS = 0
 """The set that stands for the documents' own vectors."""
 DERIVED = ("sentences", "augmented")
 """Sources of query sets whose lists are made from the documents alone, when they are wanted."""
-_IS_DERIVED = (
-    "coalesce((SELECT json_extract(settings, '$.source') FROM sets WHERE sets.set_id = ?),"
-    f" 'augmented') IN {DERIVED}"
+_IS_SEARCHED = (
+    "(NOT older OR coalesce((SELECT json_extract(settings, '$.source') FROM sets"
+    f" WHERE sets.set_id = ?), 'augmented') IN {DERIVED})"
 )
 SUMS_TOGETHER = 1024
 """Checksums kept in one entry of the catalog."""
@@ -89,32 +89,27 @@ class VectorLedger:
 
     def files(self) -> dict[int, VectorFile]:
         """Return every file by the set whose vectors it holds."""
+        path = self._database.path
         with self._database.reading():
             rows = self._database.rows(
                 "SELECT set_id, name, dtype, rows, live, lists FROM files ORDER BY set_id"
             )
-            sets = {DOCUMENTS, *(id_ for (id_,) in self._database.rows("SELECT set_id FROM sets"))}
+            sets = {DOCUMENTS, *self._database.column("SELECT set_id FROM sets")}
         files = {values[0]: VectorFile(*values) for values in rows}
         if files.keys() != sets:
-            raise IndexDamaged(
-                f"{self._database.path}: the tables files and sets name different sets. Restore "
-                "the catalog from a backup, or build the index again in another folder"
-            )
+            raise damaged(path, "the tables files and sets name different sets")
         for file in files.values():
             if not file.is_possible:
-                raise IndexDamaged(
-                    f"{self._database.path}: the table files has an impossible row ({file!r:.200})."
-                    " Restore the catalog from a backup, or build the index again in another folder"
-                )
+                raise damaged(path, f"the table files has an impossible row ({file!r:.200})")
         return files
 
     def checksums(self, set_id: int) -> Sums:
         """Return the checksum of each row of a set's file."""
-        rows = self._database.rows(
+        blobs = self._database.column(
             "SELECT sums FROM checksums WHERE set_id = ? ORDER BY block", (set_id,)
         )
         with sensible(self._database.path, "checksums"):
-            return np.frombuffer(b"".join(blob for (blob,) in rows), "<u4")
+            return np.frombuffer(b"".join(blobs), "<u4")
 
     def verify_rows(self, set_id: int, vectors: Rows, rows: Ints, known_sums: Ints) -> None:
         """Refuse rows of a set's file (mapped as ``vectors``) that are not what was written.
@@ -125,27 +120,21 @@ class VectorLedger:
         """
         unread = rows[known_sums[rows] == 0] // SUMS_TOGETHER
         for block in set(unread.tolist()):
-            sums = self._block_of_sums(set_id, block)
+            row = self._database.row(
+                "SELECT sums FROM checksums WHERE set_id = ? AND block = ?", (set_id, block)
+            )
+            stored = row[0] if row and isinstance(row[0], bytes) else b""
+            sums = np.frombuffer(stored[: len(stored) // 4 * 4], "<u4")[:SUMS_TOGETHER]
             place = slice(block * SUMS_TOGETHER, block * SUMS_TOGETHER + len(sums))
             known_sums[place] = 1 + sums[: len(known_sums[place])].astype(np.int64)
         data, size = bytes_of(vectors[rows]), row_bytes(vectors)
         found = [1 + crc32(data[at : at + size]) for at in range(0, len(data), size)]
         if found != known_sums[rows].tolist():
-            raise self._damaged_rows(set_id)
-
-    def _block_of_sums(self, set_id: int, block: int) -> Sums:
-        row = self._database.row(
-            "SELECT sums FROM checksums WHERE set_id = ? AND block = ?", (set_id, block)
-        )
-        data = row[0] if row and isinstance(row[0], bytes) else b""
-        return np.frombuffer(data[: len(data) // 4 * 4], "<u4")[:SUMS_TOGETHER]
-
-    def _damaged_rows(self, set_id: int) -> IndexDamaged:
-        folder = self._database.path.parent
-        return IndexDamaged(
-            f"{folder}/vectors/{self.files()[set_id].name} is damaged where the best documents of "
-            f"this search stand. To repair it: strop check {folder} --repair"
-        )
+            folder, file = self._database.path.parent, self.files()[set_id]
+            raise IndexDamaged(
+                f"{folder}/vectors/{file.name} is damaged where the best documents of this search "
+                f"stand. To repair it: strop check {folder} --repair"
+            )
 
     # -- spans ----------------------------------------------------------------------------
 
@@ -217,61 +206,49 @@ class VectorLedger:
         data = sums.astype("<u4").tobytes()
         block, filled = divmod(rows, SUMS_TOGETHER)
         if filled:
-            row = connection.execute(
+            row = self._database.row(
                 "SELECT sums FROM checksums WHERE set_id = ? AND block = ?", (set_id, block)
-            ).fetchone()
+            )
             with sensible(self._database.path, "checksums"):
                 data = row[0] + data
         size = 4 * SUMS_TOGETHER
+        blobs = [data[at : at + size] for at in range(0, len(data), size)]
         connection.executemany(
             "INSERT OR REPLACE INTO checksums VALUES (?, ?, ?)",
-            [
-                (set_id, block + at // size, data[at : at + size])
-                for at in range(0, len(data), size)
-            ],
+            [(set_id, number, blob) for number, blob in enumerate(blobs, block)],
         )
 
     def spans(self, set_id: int) -> NDArray[np.int64]:
         """Return a set's spans: lines (number, start, count, vector_version), by number."""
-        return self._spans(
-            "SELECT number, start, count, vector_version FROM spans WHERE set_id = ?", set_id
-        )
+        return self._spans("spans s WHERE set_id = ?", set_id)
 
     def searchable_spans(self, set_id: int) -> NDArray[np.int64]:
         """Return the spans that searches use, as ``spans``.
 
         Queries that were given for an older text of their document are left out.
         """
-        return self._spans(
-            "SELECT number, start, count, vector_version FROM spans WHERE set_id = ?"
-            f" AND (NOT older OR {_IS_DERIVED})",
-            set_id,
-            set_id,
-        )
+        return self._spans(f"spans s WHERE set_id = ? AND {_IS_SEARCHED}", set_id, set_id)
 
     def changed_spans(self, set_id: int, since: int) -> NDArray[np.int64]:
         """Return ``searchable_spans`` of documents that changed after a version."""
         spans = self._spans(
-            "SELECT s.number, start, count, vector_version FROM changes CROSS JOIN spans s"
-            " ON s.set_id = ? AND s.number BETWEEN first AND last WHERE version > ?"
-            f" AND (NOT older OR {_IS_DERIVED})",
-            set_id, since, set_id,
-        )  # fmt: skip
+            "changes CROSS JOIN spans s ON s.set_id = ? AND s.number BETWEEN first AND last"
+            f" WHERE version > ? AND {_IS_SEARCHED}",
+            set_id,
+            since,
+            set_id,
+        )
         return spans[np.unique(spans[:, 0], return_index=True)[1]]
 
-    def _spans(self, sql: str, *values: int) -> NDArray[np.int64]:
-        rows = self._database.rows(sql, values)
-        try:
+    def _spans(self, source: str, *values: int) -> NDArray[np.int64]:
+        rows = self._database.rows(
+            f"SELECT s.number, start, count, vector_version FROM {source}", values
+        )
+        with sensible(self._database.path, "spans"):
             cells = np.array(rows)  # of another type if a single cell is no whole number
             if len(rows) and cells.dtype != np.int64:
                 raise TypeError("cells that are not whole numbers")
-            spans = cells.astype(np.int64).reshape(-1, 4)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise IndexDamaged(
-                f"{self._database.path}: the table spans holds what is no number ({error}): "
-                f"strop check {self._database.path.parent}"
-            ) from error
-        return spans
+            return cells.astype(np.int64).reshape(-1, 4)
 
     # -- the log --------------------------------------------------------------------------
 

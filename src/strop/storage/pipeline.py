@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,41 +19,11 @@ from strop.types import Kind, Progress, Vectors
 
 _REFUSALS = frozenset({400, 413, 422})
 """HTTP statuses by which a service refuses a text."""
-
-
 _SECONDS = 2.0
+"""About how long a batch takes. Each is a commit: a stop loses so much work, and a fast embedder is
+not held up by commits."""
 FEWEST, MOST = 64, 8192
 """Documents or lists in a batch."""
-
-
-class Batches:
-    """Yields batch sizes until all is done; they grow until a batch takes about two seconds.
-
-    Each batch is a commit, so a stop loses two seconds' work, and a fast embedder is not held
-    up by commits. Call ``did`` with what each batch really held.
-    """
-
-    def __init__(self, progress: Progress | None, label: str, total: int) -> None:
-        self._progress, self._label, self._total = progress, label, total
-        self._done, self._size, self._began = 0, FEWEST, 0.0
-
-    def __iter__(self) -> Iterator[int]:
-        while self._done < self._total:
-            self._began = time.monotonic()
-            yield self._size
-
-    def did(self, count: int) -> None:
-        """Report that a batch of ``count`` is committed."""
-        if count == 0:  # cannot be while counts and batches agree; never loop for ever
-            raise BadIndex("the catalog counts work that it does not find: strop check")
-        self._done += count
-        took = time.monotonic() - self._began
-        if took < _SECONDS / 2:
-            self._size = min(2 * self._size, MOST)
-        elif took > _SECONDS:
-            self._size = max(self._size // 2, FEWEST)
-        if self._progress is not None:
-            self._progress(self._label, self._done, self._total)
 
 
 class Pipeline:
@@ -79,29 +49,35 @@ class Pipeline:
         catalog = self._catalog
         set_id, name = (set_.set_id, set_.name) if set_ else (DOCUMENTS, "documents")
         kind: Kind = set_.settings["kind"] if set_ else "document"
-        waiting = catalog.waiting.count(set_id, refused=False)
-        batches = Batches(progress, f"embedding {name}", waiting)
-        for size in batches:
+        done, total, size = 0, catalog.waiting.count(set_id, refused=False), FEWEST
+        while done < total:
+            began = time.monotonic()
             batch = catalog.waiting.next(set_id, size)
+            if not batch:  # cannot be while counts and batches agree; never loop for ever
+                raise BadIndex("the catalog counts work that it does not find: strop check")
             lists = [self._texts(set_, one) for one in batch]
             vectors, reasons = embed_lists(self.embed, lists, kind)
             file, sums = self._append(set_id, vectors)
-            done = [
-                (one, texts)
-                for at, (one, texts) in enumerate(zip(batch, lists, strict=True))
-                if at not in reasons
-            ]
+            pairs = enumerate(zip(batch, lists, strict=True))
+            taken = [pair for at, pair in pairs if at not in reasons]
             with catalog.writing() as connection:
-                catalog.waiting.remove(connection, set_id, [one.number for one, _ in done])
+                catalog.waiting.remove(connection, set_id, [one.number for one, _ in taken])
                 catalog.vectors.place(
-                    file, [(one.number, len(texts), one.digest) for one, texts in done], sums
+                    file, [(one.number, len(texts), one.digest) for one, texts in taken], sums
                 )
                 if set_ is not None:
-                    catalog.sets.write(set_, {one.number: texts for one, texts in done})
+                    catalog.sets.write(set_, {one.number: texts for one, texts in taken})
                 catalog.waiting.refuse(
                     set_id, {batch[at].number: reason for at, reason in reasons.items()}
                 )
-            batches.did(len(batch))
+            done += len(batch)
+            seconds = time.monotonic() - began
+            if seconds < _SECONDS / 2:
+                size = min(2 * size, MOST)
+            elif seconds > _SECONDS:
+                size = max(size // 2, FEWEST)
+            if progress is not None:
+                progress(f"embedding {name}", done, total)
 
     def _texts(self, set_: QuerySet | None, waiting: Waiting) -> list[str]:
         """Return the texts to embed for a document."""
@@ -149,23 +125,15 @@ def embed_lists(
         if not _is_about_text(error):
             raise
         if len(lists) == 1:
-            # Where it does not take any text, the fault is not a document's.
-            return _rows_of_a_word(embed, kind, error)[:0], {0: str(error)}
+            try:
+                return embed(["word"], kind)[:0], {0: str(error)}
+            except StropError:  # it does not take any text: the fault is not a document's
+                raise error from None
     middle = len(lists) // 2
     first, reasons = embed_lists(embed, lists[:middle], kind)
     second, more = embed_lists(embed, lists[middle:], kind)
     reasons |= {middle + at: reason for at, reason in more.items()}
     return np.concatenate([first, second]), reasons
-
-
-def _rows_of_a_word(
-    embed: Callable[[list[str], Kind], Vectors], kind: Kind, otherwise: StropError
-) -> Vectors:
-    """Return the vector (1, dim) of a word, or raise ``otherwise``."""
-    try:
-        return embed(["word"], kind)
-    except StropError:
-        raise otherwise from None
 
 
 def _is_about_text(error: StropError) -> bool:

@@ -137,12 +137,9 @@ class QuerySets:
             dropped = self._with_augmented(self.named(name))
             files = self._vectors.files()
             for set_ in dropped:
-                which = (set_.set_id,)
-                rows = connection.execute("SELECT number FROM queries WHERE set_id = ?", which)
-                remove_queries(connection, set_.set_id, [number for (number,) in rows.fetchall()])
                 self._readers_look_again(connection, set_)
-                for table in ("spans", "waiting", "checksums", "files", "sets"):
-                    connection.execute(f"DELETE FROM {table} WHERE set_id = ?", which)
+                for table in ("queries", "spans", "waiting", "checksums", "files", "sets"):
+                    connection.execute(f"DELETE FROM {table} WHERE set_id = ?", (set_.set_id,))
             tuned = self._settings.get("tuned")
             if tuned is not None and name in tuned["for_sets"]:
                 self._settings.put(tuned=None)
@@ -159,9 +156,9 @@ class QuerySets:
                 folder = self._database.path.parent
                 raise BadInput(f"{folder} has a query set {new!r}: drop it or choose another name")
             for one in self._with_augmented(set_):
-                name, settings = (augmented_set(new), {**one.settings, "of": new})
-                if one is set_:
-                    name, settings = new, one.settings
+                name, settings = new, one.settings
+                if one is not set_:
+                    name, settings = augmented_set(new), {**settings, "of": new}
                 connection.execute(
                     "UPDATE sets SET name = ?, settings = ? WHERE set_id = ?",
                     (name, json.dumps(settings), one.set_id),
@@ -180,8 +177,8 @@ class QuerySets:
 
     def _readers_look_again(self, connection: sqlite3.Connection, set_: QuerySet) -> None:
         """Let all of a set's lists count as changed: snapshots and codes know sets by name."""
-        rows = connection.execute("SELECT number FROM spans WHERE set_id = ?", (set_.set_id,))
-        self._vectors.log(connection, [number for (number,) in rows.fetchall()])
+        numbers = self._database.column("SELECT number FROM spans WHERE set_id = ?", [set_.set_id])
+        self._vectors.log(connection, numbers)
         self._settings.put_sidecar("candidates", None)
 
     def ensure_sentences(self, n: int) -> QuerySet:
@@ -208,40 +205,33 @@ class QuerySets:
         if isinstance(lists, Mapping):
             lists = [("the given lists", id_, texts) for id_, texts in lists.items()]
         unknown: list[str] = []
+        documents, queries = self._pool(self._checked(lists, unknown), n)
+        if not documents:
+            raise BadInput(
+                "none of the ids is a document of this index"
+                + (f" (first: {unknown[0]})" if unknown else ": the file has no lists")
+            )
         with self._database.writing() as connection:  # the set and its lists, or neither
-            set_ = self.ensure(name, {"source": "file", "kind": "query"})
-            connection.execute("DROP TABLE IF EXISTS temp.pooled")
-            connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
-            for place, id_, texts in lists:
-                if isinstance(texts, str):
-                    raise BadInput(f"{place}: the queries of {id_!r} are one text, not a list")
-                queries_of = f"{place}, queries of {id_!r}"
-                checked = [checked_string(one, "a query", queries_of, "use text") for one in texts]
-                if blank := [at for at, text in enumerate(checked, 1) if not text.strip()]:
-                    raise BadInput(f"{place}: query {blank[0]} of {id_!r} is blank; remove it")
-                document = find_document(connection, id_)
-                if document is None:
-                    unknown.append(f"{place}: {id_!r}")
-                    continue
-                earlier = connection.execute(
-                    "SELECT texts FROM pooled WHERE number = ?", (document[0],)
-                ).fetchone()
-                both = (json.loads(earlier[0]) if earlier else []) + checked
-                text = json.dumps(both[:n], ensure_ascii=False)
-                connection.execute(
-                    "INSERT OR REPLACE INTO pooled VALUES (?, ?)", (document[0], text)
-                )
-            documents, queries = connection.execute(
-                "SELECT count(*), coalesce(sum(json_array_length(texts)), 0) FROM pooled"
-            ).fetchone()
-            if not documents:
-                raise BadInput(
-                    "none of the ids is a document of this index"
-                    + (f" (first: {unknown[0]})" if unknown else ": the file has no lists")
-                )
-            self._let_wait(connection, set_)
-            connection.execute("DROP TABLE temp.pooled")
+            self._let_wait(connection, self.ensure(name, {"source": "file", "kind": "query"}))
         return documents, queries, unknown
+
+    def _checked(
+        self, lists: Iterable[tuple[str, str, Sequence[str]]], unknown: list[str]
+    ) -> Iterator[tuple[int, list[str]]]:
+        """Yield (number, queries) of lists (place, id, queries); unknown ids go to ``unknown``."""
+        for place, id_, texts in lists:
+            if isinstance(texts, str):
+                raise BadInput(f"{place}: the queries of {id_!r} are one text, not a list")
+            queries_of = f"{place}, queries of {id_!r}"
+            checked = [checked_string(one, "a query", queries_of, "use text") for one in texts]
+            if blank := [at for at, text in enumerate(checked, 1) if not text.strip()]:
+                raise BadInput(f"{place}: query {blank[0]} of {id_!r} is blank; remove it")
+            with self._database.reading() as connection:
+                document = find_document(connection, id_)
+            if document is None:
+                unknown.append(f"{place}: {id_!r}")
+            else:
+                yield document[0], checked
 
     def store_generated(
         self, name: str, settings: dict[str, Any], lists: Iterable[tuple[int, list[str]]]
@@ -251,18 +241,8 @@ class QuerySets:
         A set that another generator made is this one's afterwards: lists it has not written are
         dropped. Returns how many. Without any list nothing changes: a run of failures costs no set.
         """
-        # Making the lists may take long, and others want to keep replies meanwhile: a table of
-        # this connection alone needs no lock.
-        with self._database.reading() as connection:
-            connection.execute("DROP TABLE IF EXISTS temp.pooled")
-            connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
-            connection.executemany(
-                "INSERT INTO pooled VALUES (?, ?)",
-                ((number, json.dumps(texts, ensure_ascii=False)) for number, texts in lists),
-            )
-            if connection.execute("SELECT 1 FROM pooled").fetchone() is None:
-                connection.execute("DROP TABLE temp.pooled")
-                return 0
+        if self._pool(lists) == (0, 0):
+            return 0
         with self._database.writing() as connection:
             known = self.all().get(name)
             set_ = self.ensure(name, settings)
@@ -270,14 +250,36 @@ class QuerySets:
             if known is not None and known.settings != settings:
                 dropped = self._drop_others(connection, set_)
             self._let_wait(connection, set_)
-            connection.execute("DROP TABLE temp.pooled")
         return dropped
+
+    def _pool(
+        self, lists: Iterable[tuple[int, list[str]]], n: int | None = None
+    ) -> tuple[int, int]:
+        """Write (number, queries) lists to a table of this connection, for ``_let_wait``.
+
+        Making the lists may take long, and others want to store replies meanwhile: this table
+        needs no lock. Lists of one document are joined; the first n queries count. Returns how
+        many lists and queries there are.
+        """
+        with self._database.reading() as connection:
+            connection.execute("DROP TABLE IF EXISTS temp.pooled")
+            connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
+            for number, texts in lists:
+                earlier = self._database.row("SELECT texts FROM pooled WHERE number = ?", [number])
+                joined = (json.loads(earlier[0]) if earlier else []) + texts
+                row = number, json.dumps(joined[:n], ensure_ascii=False)
+                connection.execute("INSERT OR REPLACE INTO pooled VALUES (?, ?)", row)
+            counts: tuple[int, int] = self._database.row(
+                "SELECT count(*), coalesce(sum(json_array_length(texts)), 0) FROM pooled"
+            )
+        return counts
 
     def _drop_others(self, connection: sqlite3.Connection, set_: QuerySet) -> int:
         """Drop the lists of documents that are not pooled."""
         others = "set_id = ? AND number NOT IN (SELECT number FROM pooled)"
-        rows = connection.execute(f"SELECT number FROM queries WHERE {others}", (set_.set_id,))
-        numbers = [number for (number,) in rows]
+        numbers = self._database.column(
+            f"SELECT number FROM queries WHERE {others}", (set_.set_id,)
+        )
         self._vectors.unplace(connection, set_.set_id, numbers)
         remove_queries(connection, set_.set_id, numbers)
         connection.execute(f"DELETE FROM waiting WHERE {others}", (set_.set_id,))
@@ -293,7 +295,7 @@ class QuerySets:
                 self._waiting.embed_again(connection, other.set_id, numbers)
 
     def _let_wait(self, connection: sqlite3.Connection, set_: QuerySet) -> None:
-        """Let the pooled lists wait to be embedded, but for those that are already.
+        """Let the pooled lists (``_pool``) wait to be embedded, but for those that are already.
 
         Those are taken to fit the present text, and count again if that has changed.
         """
@@ -308,17 +310,17 @@ class QuerySets:
             " AND q.number = p.number WHERE q.texts IS NOT p.texts",
             (set_.set_id, set_.set_id),
         )
-        renewed = connection.execute(
+        renewed = self._database.column(
             "UPDATE spans SET older = 0, digest ="
             " (SELECT digest FROM documents d WHERE d.number = spans.number)"
             " WHERE set_id = ? AND older AND number IN (SELECT number FROM pooled)"
             " AND NOT EXISTS (SELECT 1 FROM waiting w"
             " WHERE w.set_id = spans.set_id AND w.number = spans.number) RETURNING number",
             which,
-        ).fetchall()
-        numbers = [number for (number,) in renewed]
-        self._vectors.log(connection, numbers)
-        self._augment_again(connection, set_, numbers)
+        )
+        connection.execute("DROP TABLE temp.pooled")
+        self._vectors.log(connection, renewed)
+        self._augment_again(connection, set_, renewed)
 
     def write(self, set_: QuerySet, lists: Mapping[int, list[str]]) -> None:
         """Store lists by document number; vectors for them are placed in the same transaction."""
@@ -372,8 +374,7 @@ class QuerySets:
 
     def forget(self, set_id: int, numbers: Sequence[int]) -> None:
         """Let documents' vectors of a set wait to be made again: those there are no good."""
-        derived = {set_.set_id: set_.derived for set_ in self.all().values()}
-        given = not derived.get(set_id, True)
+        given = any(one.set_id == set_id and not one.derived for one in self.all().values())
         with self._database.writing() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO waiting (set_id, number, texts, digest)"

@@ -6,7 +6,7 @@ which vector); its list is empty (NULL) while it is still to be computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from strop.common.arrays import Floats, Ints
 from strop.storage.database import Database, sensible
 from strop.storage.documents import Documents
 from strop.storage.settings import Settings
+
+_DROP_SELECTION = "DELETE FROM selections WHERE number = ?"
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,14 @@ class References:
             if row is None:
                 return None
             with sensible(self._database.path, "references"):
-                others, sizes = np.frombuffer(row[0], "<i4"), np.frombuffer(row[2], "<i4")
-                similarities = np.frombuffer(row[1], "<f4")
-                ids = self._documents.ids_of(others.tolist())
+                columns = zip(row[:3], ("<i4", "<f4", "<i4"), strict=True)
+                others, similarities, sizes = (
+                    np.frombuffer(blob, dtype).tolist() for blob, dtype in columns
+                )
+                ids = self._documents.ids_of(others)
+                chosen = zip(others, similarities, sizes, strict=True)
                 return Selected(
-                    [
-                        Reference(ids[other], float(similarity), size)
-                        for other, similarity, size in zip(
-                            others.tolist(), similarities, sizes.tolist(), strict=True
-                        )
-                        if other in ids
-                    ],
+                    [Reference(ids[one], like, size) for one, like, size in chosen if one in ids],
                     float(row[3]),
                 )
 
@@ -91,27 +90,24 @@ class References:
 
     def without_list(self) -> Ints:
         """Return the numbers of documents whose list is still to be computed."""
-        return self._numbers("SELECT number FROM neighbors WHERE others IS NULL ORDER BY number")
+        return self._numbers("others IS NULL")
 
     def without_selection(self) -> Ints:
         """Return the numbers of documents whose references are still to be chosen."""
-        return self._numbers(
-            "SELECT number FROM neighbors LEFT JOIN selections USING (number)"
-            " WHERE silhouette IS NULL ORDER BY number"
-        )
+        return self._numbers("number NOT IN (SELECT number FROM selections)")
 
-    def _numbers(self, sql: str) -> Ints:
-        return np.array(self._database.rows(sql), np.int64).ravel()
+    def _numbers(self, condition: str) -> Ints:
+        sql = f"SELECT number FROM neighbors WHERE {condition} ORDER BY number"
+        return np.array(self._database.column(sql), np.int64)
 
     def lists(self, numbers: Ints, width: int) -> tuple[NDArray[np.int32], Floats]:
         """Return the first ``width`` of each list: document numbers, -1 for none; similarities."""
         others = np.full((len(numbers), width), -1, np.int32)
         similarities = np.zeros((len(numbers), width), np.float32)
-        with self._database.reading() as connection:
+        sql = "SELECT others, similarities FROM neighbors WHERE number = ?"
+        with self._database.reading():
             for at, number in enumerate(numbers.tolist()):
-                blobs = connection.execute(
-                    "SELECT others, similarities FROM neighbors WHERE number = ?", (number,)
-                ).fetchone()
+                blobs = self._database.row(sql, (number,))
                 nearest = np.frombuffer(blobs[0], "<i4")[:width]
                 others[at, : len(nearest)] = nearest
                 similarities[at, : len(nearest)] = np.frombuffer(blobs[1], "<f4")[:width]
@@ -130,7 +126,8 @@ class References:
                 "UPDATE neighbors SET others = NULL, similarities = NULL WHERE number = ?",
                 _rows(emptied),
             )
-            self._drop_selections([*gone.tolist(), *emptied.tolist(), *(one for one, _ in added)])
+            out_of_date = [*_rows(gone), *_rows(emptied), *((number,) for number, _ in added)]
+            connection.executemany(_DROP_SELECTION, out_of_date)
 
     def store_lists(self, numbers: Ints, others: Ints, similarities: Floats) -> None:
         """Store neighbour lists (n, width), -1 for none; their references are dropped."""
@@ -140,7 +137,7 @@ class References:
                 "UPDATE neighbors SET others = ?, similarities = ? WHERE number = ?",
                 [(*lists, number) for lists, number in zip(blobs, numbers.tolist(), strict=True)],
             )
-            self._drop_selections(numbers.tolist())
+            connection.executemany(_DROP_SELECTION, _rows(numbers))
 
     def store_selections(
         self, numbers: Ints, others: Ints, similarities: Floats, sizes: Ints, silhouettes: Floats
@@ -150,12 +147,6 @@ class References:
         rows = zip(numbers.tolist(), *blobs, silhouettes.tolist(), strict=True)
         with self._database.writing() as connection:
             connection.executemany("INSERT INTO selections VALUES (?, ?, ?, ?, ?)", rows)
-
-    def _drop_selections(self, numbers: Sequence[int]) -> None:
-        with self._database.writing() as connection:
-            connection.executemany(
-                "DELETE FROM selections WHERE number = ?", [(number,) for number in numbers]
-            )
 
     def counts(self) -> dict[str, Any] | None:
         """Return the settings, how many documents have references, and how many are out of date."""

@@ -30,6 +30,11 @@ class Provenance:
     settings: dict[str, Any]
 
 
+def now() -> str:
+    """Return the time as the catalog stores it."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
 def reply_key(lm: str, options: dict[str, Any], parts: list[Any]) -> str:
     """Return the key of a question: a hash of the model, its options and the prompt's parts."""
     content = json.dumps([lm, options, parts], ensure_ascii=False, sort_keys=True)
@@ -46,11 +51,8 @@ class Replies:
 
     def known(self, keys: Iterable[str]) -> set[str]:
         """Return those of ``keys`` that have a reply."""
-        rows = self._database.rows(
-            "SELECT key FROM replies WHERE key IN (SELECT value FROM json_each(?))",
-            (json.dumps(list(keys)),),
-        )
-        return {key for (key,) in rows}
+        known = "SELECT key FROM replies WHERE key IN (SELECT value FROM json_each(?))"
+        return set(self._database.column(known, (json.dumps(list(keys)),)))
 
     def failed(self, keys: Iterable[str]) -> dict[str, bool]:
         """Return those of ``keys`` that failed, and whether for good."""
@@ -118,17 +120,13 @@ class Replies:
         failures: Iterable[tuple[Failure, int]],
         provenance: Provenance,
     ) -> None:
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        source = (
-            provenance.lm,
-            _as_text(provenance.options),
-            _as_text(provenance.settings),
-        )
+        created = now()
+        source = provenance.lm, _as_text(provenance.options), _as_text(provenance.settings)
         rows = [
             (
                 reply.key, number, *source, reply.model, reply.text, reply.truncated,
                 reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.cached_tokens,
-                reply.seconds, now,
+                reply.seconds, created,
             )
             for reply, number in replies
         ]  # fmt: skip
@@ -137,49 +135,33 @@ class Replies:
                 "INSERT OR REPLACE INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 rows,
             )
-            connection.execute(
-                "DELETE FROM failures WHERE key IN (SELECT value FROM json_each(?))",
-                (json.dumps([row[0] for row in rows]),),
-            )
+            connection.executemany("DELETE FROM failures WHERE key = ?", [row[:1] for row in rows])
             connection.executemany(
                 "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?)",
-                [
-                    (failure.key, number, failure.error, failure.final, now)
-                    for failure, number in failures
-                ],
+                [(one.key, number, one.error, one.final, created) for one, number in failures],
             )
 
     def overview(self, samples: int) -> dict[str, Any]:
         """Return what models have answered so far, failures by message, and the newest replies."""
-        rows = self._database.rows
+        rows = self._database.named_rows
         models = rows(
-            "SELECT lm, model, count(*), count(DISTINCT number), sum(truncated),"
-            " sum(input_tokens), sum(output_tokens), sum(cached_tokens), min(created), max(created)"
-            " FROM replies GROUP BY lm, model ORDER BY max(created) DESC"
+            "SELECT lm, model, count(*) AS replies, count(DISTINCT number) AS documents,"
+            " sum(truncated) AS truncated, sum(input_tokens) AS input_tokens,"
+            " sum(output_tokens) AS output_tokens, sum(cached_tokens) AS cached_tokens,"
+            " min(created) AS first, max(created) AS last"
+            " FROM replies GROUP BY lm, model ORDER BY last DESC"
         )
         failures = rows(
-            "SELECT error, count(*), max(created) FROM failures GROUP BY error"
+            "SELECT error, count(*) AS count, max(created) AS last FROM failures GROUP BY error"
             " ORDER BY count(*) DESC LIMIT ?",
             (samples,),
         )
         newest = rows(
-            "SELECT documents.id, model, substr(replies.text, 1, 2000), created FROM replies"
-            " JOIN documents USING (number) ORDER BY created DESC LIMIT ?",
+            "SELECT documents.id AS id, model, substr(replies.text, 1, 2000) AS text, created"
+            " FROM replies JOIN documents USING (number) ORDER BY created DESC LIMIT ?",
             (samples,),
         )
-        names = (
-            "lm", "model", "replies", "documents", "truncated", "input_tokens", "output_tokens",
-            "cached_tokens", "first", "last",
-        )  # fmt: skip
-        return {
-            "models": [dict(zip(names, row, strict=True)) for row in models],
-            "failures": [
-                dict(zip(("error", "count", "last"), row, strict=True)) for row in failures
-            ],
-            "newest": [
-                dict(zip(("id", "model", "text", "created"), row, strict=True)) for row in newest
-            ],
-        }
+        return {"models": models, "failures": failures, "newest": newest}
 
     def totals(self, lm: str, settings: dict[str, Any]) -> tuple[int, Usage, float]:
         """Return of a model's replies to such questions: how many, tokens together, mean seconds.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Protocol
 
 import numpy as np
@@ -33,10 +33,7 @@ def select(filter_: Filter, values: Values) -> Ints:
         return values.with_ids(filter_.ids)
     parts = [select(part, values) for part in filter_.parts]
     if filter_.op == "and":
-        return reduce(_both, parts) if parts else values.every()
+        both = partial(np.intersect1d, assume_unique=True)
+        return reduce(both, parts) if parts else values.every()
     either: Ints = reduce(np.union1d, parts, np.empty(0, np.int64))
     return either if filter_.op == "or" else np.setdiff1d(values.every(), either, True)
-
-
-def _both(left: Ints, right: Ints) -> Ints:
-    return np.intersect1d(left, right, assume_unique=True)

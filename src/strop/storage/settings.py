@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from strop.errors import IndexDamaged
-from strop.storage.database import Database
+from strop.storage.database import Database, damaged
 
 T = TypeVar("T")
 
@@ -30,26 +30,19 @@ class Settings:
         try:
             return None if row is None else json.loads(row[0])
         except (ValueError, TypeError, RecursionError) as error:
-            raise IndexDamaged(
-                f"{self._database.path}: the stored value {key!r} is not JSON ({error}). Restore "
-                "the catalog from a backup, or build the index again in another folder"
-            ) from error
+            problem = f"the stored value {key!r} is not JSON ({error})"
+            raise damaged(self._database.path, problem) from error
 
     def number(self, key: str) -> int:
         """Return a stored number that every catalog has; read once in a read transaction."""
-        memo = self._database.memo
-        if key not in memo:
-            memo[key] = self._number(key)
-        return memo[key]
-
-    def _number(self, key: str) -> int:
-        value = self.get(key)
-        if type(value) is not int or not 0 <= value < 2**62:
-            raise IndexDamaged(
-                f"{self._database.path}: the stored value {key!r} is {value!r:.80}, not a number "
-                "of 0 or more. Restore the catalog from a backup, or build the index again"
-            )
-        return value
+        known = self._database.numbers
+        if key not in known:
+            value = self.get(key)
+            if type(value) is not int or not 0 <= value < 2**62:
+                problem = f"the stored value {key!r} is {value!r:.80}, not a number of 0 or more"
+                raise damaged(self._database.path, problem)
+            known[key] = value
+        return known[key]
 
     def once_per_version(self, key: str, read: Callable[[], T]) -> T:
         """Return ``read()``, remembered under ``key`` until the version of the index changes.
@@ -70,27 +63,21 @@ class Settings:
     def put(self, *, searchable: bool = False, **values: Any) -> None:
         """Store values; None removes one. Say ``searchable`` if search results depend on them."""
         with self._database.writing(searchable) as connection:
-            connection.executemany(
-                "DELETE FROM meta WHERE key = ?",
-                [(key,) for key, value in values.items() if value is None],
-            )
-            connection.executemany(
-                "INSERT OR REPLACE INTO meta VALUES (?, ?)",
-                [(key, json.dumps(value)) for key, value in values.items() if value is not None],
-            )
+            for key, value in values.items():
+                connection.execute("DELETE FROM meta WHERE key = ?", (key,))
+                if value is not None:
+                    row = key, json.dumps(value)
+                    connection.execute("INSERT INTO meta VALUES (?, ?)", row)
 
     # -- sidecars -------------------------------------------------------------------------
 
     def sidecar(self, kind: str) -> str | None:
         """Return the name of the sidecar of a kind that counts, None if there is none."""
-        return self._sidecars("=", _SIDECAR + kind).get(kind)
+        return self.sidecars().get(kind)
 
     def sidecars(self) -> dict[str, str]:
         """Return the names of all sidecars that count, by kind."""
-        return self._sidecars("GLOB", _SIDECAR + "*")
-
-    def _sidecars(self, compared: str, key: str) -> dict[str, str]:
-        rows = self._database.rows(f"SELECT key, value FROM meta WHERE key {compared} ?", (key,))
+        rows = self._database.rows(f"SELECT key, value FROM meta WHERE key GLOB '{_SIDECAR}*'")
         for key, name in rows:
             if not isinstance(name, str) or not _SIDECAR_NAME.fullmatch(name):
                 raise IndexDamaged(

@@ -1,4 +1,6 @@
-"""Where texts of documents and of query sets are written, replaced and removed; nowhere else.
+"""Where texts of documents and of query sets are written, replaced and removed.
+
+Only dropping a whole set is elsewhere (query_sets.py).
 
 The values that filters read are written here, where the old metadata is at hand: only the values
 that differ are touched. Words wait until just before the commit (word_index.py): which lists of

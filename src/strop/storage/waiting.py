@@ -57,10 +57,8 @@ class WaitingList:
         ``refused`` says whether those that the embedder refused count.
         """
         which = "" if refused else " AND refused IS NULL"
-        count = self._database.value(
-            f"SELECT count(*) FROM waiting WHERE set_id = ?{which}", (set_id,)
-        )
-        return int(count)
+        sql = f"SELECT count(*) FROM waiting WHERE set_id = ?{which}"
+        return int(self._database.value(sql, (set_id,)))
 
     def unfinished(self) -> int:
         """Return how many documents and query lists ``finish`` would embed.
@@ -84,16 +82,15 @@ class WaitingList:
     def refused(self) -> list[dict[str, str]]:
         """Return what was set aside: the document's ``id``, the ``set`` ("" for its own vector) and
         the ``reason``."""
-        rows = self._database.rows(
-            "SELECT id, coalesce(name, ''), refused FROM waiting"
+        return self._database.named_rows(
+            "SELECT id, coalesce(name, '') AS 'set', CAST(refused AS TEXT) AS reason FROM waiting"
             " JOIN documents USING (number) LEFT JOIN sets USING (set_id)"
             " WHERE refused IS NOT NULL ORDER BY number, set_id"
         )
-        return [{"id": id_, "set": name, "reason": str(reason)} for id_, name, reason in rows]
 
     def retry_refused(self) -> None:
         """Let what was set aside wait again."""
-        if self.refused():
+        if self.refused():  # else readers need not look at the index anew
             with self._database.writing() as connection:
                 connection.execute("UPDATE waiting SET refused = NULL WHERE refused IS NOT NULL")
 

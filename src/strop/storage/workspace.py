@@ -75,30 +75,30 @@ class Workspace:
         """Make an empty index in a new folder (``Index.create``)."""
         check_stored(query_vectors)
         chunking = checked_chunking(chunking)
-        given: dict[str, Any] = (
-            {"words": word_settings(given_language(language), None)} if language else {}
-        )
+        settings: dict[str, Any] = {"query_vectors": query_vectors, "index_id": uuid4().hex}
+        if language:
+            settings["words"] = word_settings(given_language(language), None)
+        if chunking:
+            settings["chunking"] = chunking
         if (folder / CATALOG).exists():
             raise BadIndex(f"{folder} is an index already: open it, or choose another folder")
         if folder.exists() and not is_left_over(folder):
             raise BadIndex(f"{folder} exists and is not an index: choose another folder")
         model = load_embedder(embedder, options)
-        about = about_embedder(model)
+        settings["embedder"] = about_embedder(model)
         try:
             (folder / "vectors").mkdir(parents=True, exist_ok=True)
             with FileLock(folder / "writer.lock", timeout=0):
                 if (folder / CATALOG).exists():  # made by another process meanwhile
                     raise BadIndex(f"{folder} is an index already: open it, or choose another")
-                index_id = uuid4().hex
-                given |= {"chunking": chunking} if chunking else {}
-                settings = {"embedder": about, "query_vectors": query_vectors, **given}
-                Database.create(folder / CATALOG, {**settings, "index_id": index_id})
+                Database.create(folder / CATALOG, settings)
         except Timeout:
             raise IndexBusy(f"another process is making an index at {folder}") from None
         except OSError as error:
             raise cannot_write(folder, error) from error
-        consent(index_id, about["name"], about["options"])  # given by the user just now
-        return cls(folder, model)
+        workspace = cls(folder, model)
+        workspace.trust()  # the user has given the embedder just now
+        return workspace
 
     @classmethod
     def open(
@@ -242,22 +242,15 @@ class Workspace:
 
     def _sweep(self) -> None:
         """Within ``writing``: delete what stopped writers left. Files of others stay."""
-        vectors, sidecars = self._files_in_use()
-        left = [
-            one
-            for one in entries(self.path / "vectors")
-            if VECTOR_FILE.fullmatch(one.name) and one.name not in vectors
-        ]
-        left += [
-            one
-            for one in entries(self.path / CACHE)
-            if SIDECAR_FILE.fullmatch(one.name) and one.name.split(".")[0] not in sidecars
-        ]
-        for file in left:
+        used = set().union(*self._files_in_use())
+        for name, pattern in (("vectors", VECTOR_FILE), (CACHE, SIDECAR_FILE)):
+            folder = self.path / name
             # In a folder that is a link, others may keep files with such names.
-            if not file.parent.is_symlink():
-                with suppress(OSError):
-                    file.unlink()
+            for file in [] if folder.is_symlink() else entries(folder):
+                names = {file.name, file.name.split(".")[0]}  # a sidecar may be several files
+                if pattern.fullmatch(file.name) and not names & used:
+                    with suppress(OSError):
+                        file.unlink()
 
     def _files_in_use(self) -> tuple[set[str], set[str]]:
         """Return the names of the vector files and of the sidecars that count."""
