@@ -63,7 +63,7 @@ def blurred(tmp_path: Path) -> Iterator[Index]:
 @pytest.fixture
 def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small grid, where it does not matter what is chosen."""
-    monkeypatch.setattr("strop.evaluation.tune.ALPHAS", (1.0, 4.0))
+    monkeypatch.setattr("strop.evaluation.tune.ALPHAS", (0.5, 4.0))
     monkeypatch.setattr("strop.evaluation.tune.TEMPERATURES", (0.1, 1.0))
 
 
@@ -124,19 +124,21 @@ def test_negative_queries_have_no_part_in_it(tmp_path: Path) -> None:
         tune(index)
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_misleading_queries_are_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strop.methods.WORDS_OTHERS", 0.0)  # words lead to the document here
     with make(tmp_path / "index", 0.3, 0.97, ["simple", "contrastive"]) as index:
-        choice = tune(index, queries=200)
+        choice = tune(index, queries=100)
         assert not choice.taken or choice.method.alpha < 1
         if not choice.taken:
             assert index.method("sharp") == default_sharp(index)
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_the_choice_is_kept_overridden_and_reset(blurred: Index, tmp_path: Path) -> None:
-    choice = tune(blurred, queries=100)
+    choice = tune(blurred, queries=50)
     blurred.close()
     with Index.open(tmp_path / "index", embed, name="blurred", dim=DIM) as index:
         assert index.method("sharp") == choice.method
@@ -152,8 +154,9 @@ def test_the_choice_is_kept_overridden_and_reset(blurred: Index, tmp_path: Path)
         assert index.info()["tuned"] is None
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_another_query_set_ends_it(blurred: Index) -> None:
-    tune(blurred, queries=100)
+    tune(blurred, queries=50)
     blurred.import_queries({"d0": ["0.5 0 99"]}, "later")
     assert blurred.method("sharp") == default_sharp(blurred)
     assert not blurred.info()["tuned"]["in_use"]
@@ -199,6 +202,7 @@ def spelled(document: int) -> str:
     return str(document).translate(INTO_SIGNS)
 
 
+@pytest.mark.usefixtures("few_settings")
 @pytest.mark.parametrize(("shift", "default", "wanted"), [(0, 0.35, 0.7), (1, 5.0, 0.0)])
 def test_crossed_sets_take_words_only_where_these_lead_to_the_document(
     shift: int, default: float, wanted: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -295,6 +299,7 @@ def test_stored_queries_are_drawn_with_their_documents(blurred: Index) -> None:
     assert sorted(sample_queries(blurred.searcher, "simple", 9999)[0]) == sorted(3 * blurred.ids())
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_the_command(index: Path) -> None:
     told = strop("tune", index, "--json").json
     assert told["method"].keys() >= {"alpha", "temperature", "sets", "n", "whiten", "feedback"}
@@ -309,8 +314,9 @@ def test_the_command(index: Path) -> None:
     assert "--exclude-queries needs --labels" in refused.stderr
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_the_command_shows_what_is_in_use(tmp_path: Path, blurred: Index) -> None:
-    tune(blurred, queries=100)
+    tune(blurred, queries=50)
     blurred.close()
     assert "tuned" in strop("info", tmp_path / "index").stdout
 

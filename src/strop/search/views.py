@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,7 @@ class Views:
         self._before: tuple[Ints, dict[object, Layout]] | None = None  # numbers, layouts
         # Snapshot version, words by sets, and what is known of sources.
         self._words: tuple[int, dict[object, Words], dict[int, SourceWords]] | None = None
+        self._remembers_words = False
 
     def close(self) -> None:
         """Release the vectors."""
@@ -149,14 +151,26 @@ class Views:
         if last is None or last[0] != snapshot.version:
             sources = {} if last is None else last[2]
             last = self._words = snapshot.version, {}, dict(sources)
-        key = tuple(set_.name for set_ in sets)
+        key = tuple(set_.name for set_ in sets), self._remembers_words
         if key not in last[1]:
-            last[1][key] = (
+            words = (
                 self._count_words(snapshot, sets)
                 if self.fixed
                 else self._stored_words(snapshot, [TEXT, *(set_.set_id for set_ in sets)], last[2])
             )
+            last[1][key] = words.remembering({}) if self._remembers_words else words
         return last[1][key]
+
+    @contextmanager
+    def remembering_words(self) -> Iterator[None]:
+        """Compute the word scores of each query only once meanwhile."""
+        self._remembers_words = True
+        try:
+            yield
+        finally:
+            self._remembers_words = False
+            if self._words is not None:
+                self._words = self._words[0], {}, self._words[2]
 
     def _stored_words(
         self, snapshot: Snapshot, sources: list[int], known: dict[int, SourceWords]
