@@ -105,6 +105,10 @@ class Words:
         words._remembered = known
         return words
 
+    def scores(self, query: str) -> Floats:
+        """Return the word score of the document at each place (size,)."""
+        return self.of(query).at(np.arange(len(self._numbers)))
+
     def only(self, places: Ints) -> Words:
         """Return the words of some of the documents; how rare a word is stays as it is."""
         part = copy(self)
@@ -196,7 +200,7 @@ def best_with_words(
     places = np.zeros((len(queries), k), np.int64)
     if layout.small:  # all are scored
         for at, dense in enumerate(score(query_vectors, layout.fetched, method) if k else ()):
-            total = dense + np.float32(method.words) * words.of(queries[at]).at(np.arange(size))
+            total = dense + np.float32(method.words) * words.scores(queries[at])
             places[at] = largest(total, k)
             best[at] = total[places[at]]
         return best, places
