@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from strop.common.arrays import Floats
 from strop.methods import Method
 from strop.search.formula import LOWEST, VANISHED, Doubles, cosine, sharpened, softmax
 from strop.search.scoring import Fetched
@@ -49,7 +49,7 @@ class Terms:
 
 
 def terms_of(
-    fetched: Fetched, texts: Sequence[Sequence[tuple[str, str]]], word_scores: Floats
+    fetched: Fetched, texts: Sequence[Sequence[tuple[str, str]]], word_scores: NDArray[np.floating]
 ) -> list[Terms]:
     """Return the terms of fetched documents, with set and text of their queries."""
     rows = np.split(fetched.queries, np.cumsum(fetched.counts)[:-1])

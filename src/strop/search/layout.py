@@ -54,6 +54,7 @@ class _File:
 
 
 _Fixed = tuple[Floats, Floats, Floats]
+_Direct = tuple[Vectors, Ints, tuple[NDArray[Any], ...], tuple[Ints, ...], tuple[Ints, ...], bool]
 
 
 class Layout:
@@ -352,7 +353,7 @@ class Layout:
         return scores
 
     @cached_property
-    def _direct(self) -> tuple[Any, ...] | None:
+    def _direct(self) -> _Direct | None:
         """Return the files as ``kernels.sharpened_at`` takes them.
 
         None if there are no sets, or sets of different types.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -45,9 +45,12 @@ class WordScorer:
         """Return the score of each document number, up to the last that has words."""
         size = len(self._norms)
         scores, totals = np.zeros(size, np.float32), np.zeros(size, np.uint8)
-        count_term, add_term = _count_term, _add_term
+        count_term: Callable[..., int] = _count_term
+        add_term: Callable[..., None] = _add_term
         if size >= _COMPILED_FROM:
-            from strop.search.kernels import add_term, count_term
+            from strop.search import kernels
+
+            count_term, add_term = kernels.count_term, kernels.add_term
         square = 0.0
         for term, times in Counter(terms).items():
             found = list(postings_of(connection, self._sources, term))
