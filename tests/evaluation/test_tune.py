@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from strop import METHODS, Index
 from strop.common.arrays import unit_rows
 from strop.errors import BadInput
 from strop.evaluation.conclusion import bootstrap_interval
-from strop.evaluation.tune import decide, default_sharp, settings_grid, tune
+from strop.evaluation.tune import Choice, decide, default_sharp, settings_grid, tune
 from strop.methods import FEEDBACK
 from strop.search.sampling import sample_queries
+from strop.search.word_scores import WordScorer
 from strop.types import Dataset, Vectors
 
 SIZE, DIM = 120, 24
@@ -63,7 +65,7 @@ def blurred(tmp_path: Path) -> Iterator[Index]:
 @pytest.fixture
 def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small grid, where it does not matter what is chosen."""
-    monkeypatch.setattr("strop.evaluation.tune.ALPHAS", (1.0, 4.0))
+    monkeypatch.setattr("strop.evaluation.tune.ALPHAS", (0.5, 1.0, 4.0))
     monkeypatch.setattr("strop.evaluation.tune.TEMPERATURES", (0.1, 1.0))
 
 
@@ -124,20 +126,23 @@ def test_negative_queries_have_no_part_in_it(tmp_path: Path) -> None:
         tune(index)
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_misleading_queries_are_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strop.methods.WORDS_OTHERS", 0.0)  # words lead to the document here
     with make(tmp_path / "index", 0.3, 0.97, ["simple", "contrastive"]) as index:
-        choice = tune(index, queries=200)
+        choice = tune(index, queries=100)
         assert not choice.taken or choice.method.alpha < 1
         if not choice.taken:
             assert index.method("sharp") == default_sharp(index)
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_the_choice_is_kept_overridden_and_reset(blurred: Index, tmp_path: Path) -> None:
-    choice = tune(blurred, queries=100)
+    choice = tune(blurred, queries=50)
     blurred.close()
+    assert "tuned" in strop("info", tmp_path / "index").stdout
     with Index.open(tmp_path / "index", embed, name="blurred", dim=DIM) as index:
         assert index.method("sharp") == choice.method
         assert index.method("sharp", alpha=3).alpha == 3
@@ -153,7 +158,9 @@ def test_the_choice_is_kept_overridden_and_reset(blurred: Index, tmp_path: Path)
 
 
 def test_another_query_set_ends_it(blurred: Index) -> None:
-    tune(blurred, queries=100)
+    chosen = replace(default_sharp(blurred), alpha=2.0)
+    blurred.keep_tuned(Choice(chosen, True, "a test").to_json())
+    assert blurred.method("sharp") == chosen
     blurred.import_queries({"d0": ["0.5 0 99"]}, "later")
     assert blurred.method("sharp") == default_sharp(blurred)
     assert not blurred.info()["tuned"]["in_use"]
@@ -167,6 +174,31 @@ def test_labels_choose_by_folds(blurred: Index) -> None:
     assert choice.queries == 29
     assert choice.method.alpha >= 2
     assert "labelled" in choice.why
+
+
+@pytest.mark.usefixtures("few_settings")
+def test_the_words_of_a_query_are_scored_once_for_all_settings(
+    blurred: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: list[tuple[WordScorer, tuple[str, ...]]] = []
+    score = WordScorer.all
+
+    def noted(self: WordScorer, connection: Any, terms: Sequence[str]) -> Any:
+        scored.append((self, tuple(terms)))
+        return score(self, connection, terms)
+
+    monkeypatch.setattr(WordScorer, "all", noted)
+    queries = {f"q{at}": f"0.5 {at} 7" for at in range(30)}
+    dataset = Dataset("labelled", queries, {f"q{at}": {f"d{at}": 1} for at in range(30)})
+    choice = tune(blurred, dataset)
+    assert len(scored) == len(set(scored)) == 30  # both mixes have the same words
+    monkeypatch.setattr("strop.search.words.REMEMBERED_BYTES", 0)
+    assert tune(blurred, dataset) == choice
+    assert len(scored) > 60
+    del scored[:]
+    for _ in range(2):  # nothing is remembered afterwards
+        blurred.search("0.5 1 7", method="sharp:words=1")
+    assert len(scored) == 2
 
 
 @pytest.mark.usefixtures("few_settings")
@@ -199,6 +231,7 @@ def spelled(document: int) -> str:
     return str(document).translate(INTO_SIGNS)
 
 
+@pytest.mark.usefixtures("few_settings")
 @pytest.mark.parametrize(("shift", "default", "wanted"), [(0, 0.35, 0.7), (1, 5.0, 0.0)])
 def test_crossed_sets_take_words_only_where_these_lead_to_the_document(
     shift: int, default: float, wanted: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -295,6 +328,7 @@ def test_stored_queries_are_drawn_with_their_documents(blurred: Index) -> None:
     assert sorted(sample_queries(blurred.searcher, "simple", 9999)[0]) == sorted(3 * blurred.ids())
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_the_command(index: Path) -> None:
     told = strop("tune", index, "--json").json
     assert told["method"].keys() >= {"alpha", "temperature", "sets", "n", "whiten", "feedback"}
@@ -307,12 +341,6 @@ def test_the_command(index: Path) -> None:
     refused = strop("tune", index, "--exclude-queries", "1")
     assert refused.code == 2
     assert "--exclude-queries needs --labels" in refused.stderr
-
-
-def test_the_command_shows_what_is_in_use(tmp_path: Path, blurred: Index) -> None:
-    tune(blurred, queries=100)
-    blurred.close()
-    assert "tuned" in strop("info", tmp_path / "index").stdout
 
 
 def test_the_command_says_why_nothing_is_chosen(tmp_path: Path, corpus: Path) -> None:

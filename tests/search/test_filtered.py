@@ -56,20 +56,25 @@ def fill(index: Index, metadata: dict[int, dict[str, Any]]) -> None:
         index.augment(style)
 
 
-def check(index: Index, where: Any, method: str, k: int, exact: bool = False) -> None:
-    """Compare a search with the ranking of all documents, cut down to those that match."""
-    filter_ = read_filter(where)
-    allowed = {id_ for id_ in index.ids() if matches(filter_, id_, index.get(id_).metadata)}
+def check(index: Index, wheres: Sequence[Any], method: str, *ks: int, exact: bool = False) -> None:
+    """Compare searches with the ranking of all documents, cut down to those that match."""
+    metadata = {id_: index.get(id_).metadata for id_ in index.ids()}
     whole = index.search(QUERIES, len(index), method, exact=True, fields=())
-    hits = index.search(QUERIES, k, method, where=where, exact=exact, fields=())
-    assert hits.ids.shape == hits.scores.shape == (len(QUERIES), min(k, len(allowed)))
-    for q in range(len(QUERIES)):
-        ranked = dict(zip(whole.ids[q], whole.scores[q].tolist(), strict=True))
-        right = [score for id_, score in ranked.items() if id_ in allowed]
-        found = hits.ids[q].tolist()
-        assert len({*found} & allowed) == len(found), (where, method)
-        np.testing.assert_allclose(hits.scores[q], right[:k], atol=2e-6)
-        np.testing.assert_allclose(hits.scores[q], [ranked[id_] for id_ in found], atol=2e-6)
+    rankings = [
+        dict(zip(ids, scores, strict=True))
+        for ids, scores in zip(whole.ids.tolist(), whole.scores.tolist(), strict=True)
+    ]
+    for where in wheres:
+        filter_ = read_filter(where)
+        allowed = {id_ for id_, of in metadata.items() if matches(filter_, id_, of)}
+        for k in ks:
+            hits = index.search(QUERIES, k, method, where=where, exact=exact, fields=())
+            assert hits.ids.shape == hits.scores.shape == (len(QUERIES), min(k, len(allowed)))
+            for ranked, found, scores in zip(rankings, hits.ids.tolist(), hits.scores, strict=True):
+                right = [score for id_, score in ranked.items() if id_ in allowed]
+                assert len({*found} & allowed) == len(found), (where, method)
+                np.testing.assert_allclose(scores, right[:k], atol=2e-6)
+                np.testing.assert_allclose(scores, [ranked[id_] for id_ in found], atol=2e-6)
 
 
 @settings(max_examples=25)
@@ -93,16 +98,14 @@ def test_a_search_with_a_filter_is_a_search_of_what_matches(
     known = dict(enumerate(first))
     with create(tmp_path_factory.mktemp("filtered") / "index") as index:
         fill(index, known)
-        for where in wheres:
-            check(index, where, method, k)
+        check(index, wheres, method, k)
         index.add([document(at, metadata) for at, metadata in second.items()])
         gone = [f"d{at}" for at in removed if at in known or at in second]
         index.remove(gone)
         for style in ("simple", "contrastive"):
             index.augment(style)
         if len(index):
-            for where in wheres:
-                check(index, where, method, k)
+            check(index, wheres, method, k)
 
 
 def metadata_of(at: int) -> dict[str, Any]:
@@ -148,17 +151,14 @@ def test_a_large_index(large: Index, method: str, monkeypatch: pytest.MonkeyPatc
         return search(self, *arguments)
 
     monkeypatch.setattr(prefilter.Prefilter, "search", noted)
-    for where in WHERES:
-        for k in (1, 4, 200):
-            check(large, where, method, k)
+    check(large, WHERES, method, 1, 4, 200)
     assert {"sharp": 60, "sharp:words=1": 119}.get(method, 0) in (*used, 0)
-    check(large, WHERES[0], method, 5, exact=True)
+    check(large, WHERES[:1], method, 5, exact=True)
     large.add([document(at, metadata_of(at + 1)) for at in range(100, 125)])
     large.remove([f"d{at}" for at in range(0, 60, 3)])
     for style in ("simple", "contrastive"):
         large.augment(style)
-    for where in WHERES:
-        check(large, where, method, 1)
+    check(large, WHERES, method, 1)
 
 
 def only(index: Index, where: Any, path: Path) -> Index:
@@ -205,9 +205,8 @@ def test_a_view_without_leaks(large: Index) -> None:
     leaks = vectors_of(["what is 5", "what is 77"], "query").astype(np.float32)
     view, left_out = large.without_leaks(leaks, 0.999)
     assert left_out["simple"] == 2
-    for where in WHERES:
-        for method in ("sharp", "sharp:words=1", "doc2query", "bm25:sets=simple"):
-            check(view, where, method, 4)
+    for method in ("sharp", "sharp:words=1", "doc2query", "bm25:sets=simple"):
+        check(view, WHERES, method, 4)
 
 
 def test_no_match_gives_rows_of_length_0(large: Index) -> None:

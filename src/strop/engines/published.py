@@ -22,7 +22,7 @@ from strop.engines.wholes import Whole, completed, document_id, group
 from strop.errors import BadIndex, BadInput
 from strop.filters import Filter, fields_of, read_filter
 from strop.methods import METHODS, Method, check_count, chosen_method
-from strop.search.explain import Explanation, Terms, explain
+from strop.search.explain import Explanation, Terms, explain, terms_of
 from strop.search.grouping import best_documents
 from strop.search.hits import nearest_passage, passage_by_words
 from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
@@ -323,13 +323,10 @@ class Published:
     ) -> dict[str, Terms]:
         stored = self._engine.documents(np.unique(numbers))
         places = np.searchsorted(part.numbers, numbers)
-        fetched = part.fetch(places, (), method)
         scores = part.words(method).of(query).at(places) if query else np.zeros(len(numbers))
-        rows = np.split(fetched.queries, np.cumsum(fetched.counts)[:-1])
-        of = [stored[number] for number in numbers]
-        texts = [_texts(part, method, one) for one in of]
-        each = zip(fetched.documents, rows, texts, scores.tolist(), strict=True)
-        return {one.document.id: Terms(*terms) for one, terms in zip(of, each, strict=True)}
+        texts = [_texts(part, method, stored[number]) for number in numbers]
+        terms = terms_of(part.fetch(places, (), method), texts, scores)
+        return {stored[number].document.id: of for number, of in zip(numbers, terms, strict=True)}
 
     # -- documents ------------------------------------------------------------------------
 

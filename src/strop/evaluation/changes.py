@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strop.evaluation.scoring import Report
 from strop.index import Index
@@ -96,5 +96,4 @@ def _explained(index: Index, text: str, move: Move, method: Method) -> Move:
     if method.weighting == "none" or method.bm25 != "no":
         return move
     explanation = index.explain(text, move.id, method)
-    why = tuple(explanation.queries[:3])
-    return Move(move.id, move.relevant, move.before, move.after, why, explanation.words)
+    return replace(move, why=tuple(explanation.queries[:3]), words=explanation.words)

@@ -8,7 +8,7 @@ set search an index that is sharpened by the other sets alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strop.errors import BadInput
@@ -16,9 +16,38 @@ from strop.evaluation.scoring import MEASURES, Report, evaluate, mean_values, si
 from strop.index import Index
 from strop.methods import Method
 from strop.search.sampling import sample_queries
-from strop.types import Dataset, Progress
+from strop.types import Dataset, Progress, Vectors
 
 METHODS = ("trad", "bm25", "hybrid", "sharp")
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Stored queries of one set, the documents they were written for, and the sets to search."""
+
+    name: str
+    ids: Sequence[str]
+    texts: Sequence[str]
+    vectors: Vectors
+    mix: tuple[str, ...]
+
+
+def held_out(index: Index, names: Sequence[str], among: Sequence[str], most: int) -> list[HeldOut]:
+    """Return at most so many queries of each set, to search the other sets of ``among``."""
+    return [
+        HeldOut(
+            name,
+            *sample_queries(index.searcher, name, most),
+            tuple(other for other in among if other != name),
+        )
+        for name in names
+    ]
+
+
+def written_sets(index: Index) -> tuple[str, ...]:
+    """Return the names of the query sets that can test others: all but sentences."""
+    mixed = index.query_sets()
+    return tuple(one.name for one in index.sets if one.source != "sentences" and one.name in mixed)
 
 
 def estimate(
@@ -37,31 +66,29 @@ def estimate(
     labels. Each method mixes its sets without the one whose queries search. ``settings`` as in
     ``evaluate``.
     """
-    every = index.query_sets()
-    written = [one.name for one in index.sets if one.source != "sentences" and one.name in every]
+    written, every = written_sets(index), index.query_sets()
     if not written or len(every) < 2:
         raise BadInput(
             f"{index.path} has no query set that could test another one: name a dataset with"
             " labels, or have queries written (strop queries --help)"
         )
     parts = []
-    for name in written:
-        others = tuple(one for one in every if one != name)
-        ids, texts, vectors = sample_queries(index.searcher, name, queries)
-        if not ids:
+    for group in held_out(index, written, every, queries):
+        if not group.ids:
             continue
-        keys = [f"{name} {at}" for at in range(len(ids))]
+        keys = [f"{group.name} {at}" for at in range(len(group.ids))]
         data = Dataset(
             f"stored queries: {', '.join(written)}",
-            dict(zip(keys, texts, strict=True)),
-            {key: {id_: 1} for key, id_ in zip(keys, ids, strict=True)},
+            dict(zip(keys, group.texts, strict=True)),
+            {key: {id_: 1} for key, id_ in zip(keys, group.ids, strict=True)},
         )
-        chosen = [_without(index.method(spec, **settings), spec, others) for spec in methods]
+        chosen = [_without(index.method(spec, **settings), spec, group.mix) for spec in methods]
         parts.append(
             evaluate(
-                index, data, chosen, measures=measures, query_vectors=vectors, progress=progress
+                index, data, chosen, measures=measures, query_vectors=group.vectors,
+                progress=progress,
             )
-        )
+        )  # fmt: skip
     if not parts:
         raise BadInput(f"{index.path} has no stored query yet: strop finish {index.path}")
     return _joined(parts)
@@ -82,21 +109,26 @@ def _without(method: Method, name: str, others: tuple[str, ...]) -> Method:
 def _joined(parts: Sequence[Report]) -> Report:
     """Return one report of several that compare the same methods on different queries."""
     first = parts[0]
-    per_query: dict[str, dict[str, dict[str, float]]] = {
-        name: {measure: {} for measure in first.measures} for name in first.results
+    per_query = {
+        name: {
+            measure: {
+                query: value
+                for part in parts
+                for query, value in part.per_query[name][measure].items()
+            }
+            for measure in first.measures
+        }
+        for name in first.results
     }
-    runs: dict[str, dict[str, Any]] = {name: {} for name in first.results}
-    for part in parts:
-        for name, values in part.per_query.items():
-            runs[name].update(part.runs[name])
-            for measure, of in values.items():
-                per_query[name][measure].update(of)
     return replace(
         first,
         queries=sum(part.queries for part in parts),
         results=mean_values(per_query),
         per_query=per_query,
         p_values=significance(per_query, first.baseline),
-        runs=runs,
-        seconds={name: sum(part.seconds[name] for part in parts) for name in runs},
+        runs={
+            name: {query: run for part in parts for query, run in part.runs[name].items()}
+            for name in per_query
+        },
+        seconds={name: sum(part.seconds[name] for part in parts) for name in per_query},
     )

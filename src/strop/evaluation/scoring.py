@@ -62,7 +62,7 @@ class Report:
 
     def to_json(self, per_query: bool = False) -> dict[str, Any]:
         """Return the figures as JSON values, without the runs."""
-        return {
+        told = {
             "dataset": self.dataset,
             "queries": self.queries,
             "results": self.results,
@@ -72,16 +72,13 @@ class Report:
             "settings": {name: _settings(method) for name, method in self.settings.items()},
             "judged_documents_missing": self.missing,
             **({"per_query": self.per_query} if per_query else {}),
-            **self._gated(per_query),
         }
-
-    def _gated(self, per_query: bool) -> dict[str, Any]:
         if self.gated is None:
-            return {}
-        gated = self.gated.to_json(per_query)
-        keys = ("results", "p_values", *(["per_query"] if per_query else []))
+            return told
+        gated = self.gated.to_json(per_query).items()
+        values = {key: of for key, of in gated if key in ("results", "p_values", "per_query")}
         gate = {"cosine": self.leak_gate, "left_out": self.left_out}
-        return {"leak_gate": gate | {key: gated[key] for key in keys}}
+        return {**told, "leak_gate": gate | values}
 
 
 def evaluate(
@@ -198,12 +195,10 @@ def _run(
 ) -> Run:
     """Search all queries; return the best ``depth`` documents of each, best first."""
     texts, deeper = list(dataset.queries.values()), depth + max(map(len, ignored.values()))
+    k, fields = (deeper, ()) if reranker is None else (max(deeper, RERANKED), FIELDS)
     exact = isinstance(index, Index)
-    if reranker is None:
-        hits = index.search(texts, deeper, method, vectors=vectors, exact=exact, fields=())
-    else:
-        first = max(deeper, RERANKED)
-        hits = index.search(texts, first, method, vectors=vectors, exact=exact, fields=FIELDS)
+    hits = index.search(texts, k, method, vectors=vectors, exact=exact, fields=fields)
+    if reranker is not None:
         hits = reranked(hits, texts, reranker, deeper)
     run = {}
     for query, ids, scores in zip(dataset.queries, hits.ids, hits.scores, strict=True):
@@ -339,13 +334,8 @@ def _settings(method: Method) -> dict[str, Any]:
     if method.weighting == "none":
         return settings | ({"augmented": method.augmented} if method.augmented else {})
     temperature = "inf" if math.isinf(method.temperature) else method.temperature
-    return settings | {
-        "sets": method.sets or "all",
-        "n": method.n,
-        **{key: value for key in ("whiten", "feedback") if (value := getattr(method, key))},
-        **(
-            {"alpha": method.alpha, "temperature": temperature}
-            if method.weighting == "softmax"
-            else {}
-        ),
-    }
+    settings |= {"sets": method.sets or "all", "n": method.n}
+    settings |= {key: value for key in ("whiten", "feedback") if (value := getattr(method, key))}
+    if method.weighting == "softmax":
+        settings |= {"alpha": method.alpha, "temperature": temperature}
+    return settings

@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 
 from strop.errors import BadInput
 from strop.evaluation.conclusion import bootstrap_interval
+from strop.evaluation.estimate import HeldOut, held_out, written_sets
 from strop.evaluation.scoring import Report, evaluate
 from strop.index import Index
 from strop.methods import Method
-from strop.search.sampling import sample_queries
-from strop.types import Dataset, Progress, Vectors
+from strop.types import Dataset, Progress
 
 Doubles = NDArray[np.float64]
 
@@ -76,16 +76,6 @@ class Choice:
         return {**asdict(self), "method": {name: settings[name] for name in named}}
 
 
-@dataclass(frozen=True)
-class _Queries:
-    """Stored queries of one set, the documents they were written for, and the sets to search."""
-
-    ids: Sequence[str]
-    texts: Sequence[str]
-    vectors: Vectors
-    mix: tuple[str, ...]
-
-
 def tune(
     index: Index,
     labels: Dataset | str | os.PathLike[str] | None = None,
@@ -109,24 +99,23 @@ def tune(
             f"{index.path} has no query set to sharpen with: strop queries {index.path} "
             "--style sentences"
         )
-    default = default_sharp(index)
-    about = index.info()["sets"]
-    written = tuple(name for name in every if about[name]["source"] != "sentences")
-    if labels is not None:
-        tried = _labelled_grid(default, every, written)
-        report = evaluate(
-            index, labels, tried, measures=["nDCG@10"], exclude=exclude,
-            ignore_same_id=ignore_same_id, progress=progress,
-        )  # fmt: skip
-        choice = _by_labels(report, replace(default, sets=every))
-    elif len(written) > 1:
-        choice = _crossed(index, written, "sentences" in every, queries, progress)
-    elif written and "sentences" in every:
-        choice = _by_sentences(index, written[0], queries)
-    elif written:
-        choice = Choice(default, False, f"one generated set cannot judge itself: {_REMEDY}")
-    else:
-        choice = Choice(default, False, f"sentences alone cannot judge the settings. {_REMEDY}")
+    default, written = default_sharp(index), written_sets(index)
+    with index.searcher.views.remembering_words():  # every setting searches the same queries
+        if labels is not None:
+            tried = _labelled_grid(default, every, written)
+            report = evaluate(
+                index, labels, tried, measures=["nDCG@10"], exclude=exclude,
+                ignore_same_id=ignore_same_id, progress=progress,
+            )  # fmt: skip
+            choice = _by_labels(report, replace(default, sets=every))
+        elif len(written) > 1:
+            choice = _crossed(index, written, "sentences" in every, queries, progress)
+        elif written and "sentences" in every:
+            choice = _by_sentences(index, written[0], queries)
+        elif written:
+            choice = Choice(default, False, f"one generated set cannot judge itself: {_REMEDY}")
+        else:
+            choice = Choice(default, False, f"sentences alone cannot judge the settings. {_REMEDY}")
     index.keep_tuned(choice.to_json() if choice.taken else None)
     return choice
 
@@ -179,12 +168,7 @@ def _crossed(
     progress: Progress | None,
 ) -> Choice:
     """Choose by cross-validating the generated query sets."""
-    groups = [
-        _Queries(
-            *sample_queries(index.searcher, name, queries), tuple(s for s in written if s != name)
-        )
-        for name in written
-    ]
+    groups = held_out(index, written, written, queries)
     default, also = default_sharp(index), ("sentences",) if sentences else ()
     usual = _values(index, groups, default, also)
     if len(usual) < _FEWEST:
@@ -223,7 +207,7 @@ def _crossed(
 
 def _by_sentences(index: Index, written: str, queries: int) -> Choice:
     """Let one generated set search the sentences: it can judge the space, not its own strength."""
-    groups = [_Queries(*sample_queries(index.searcher, written, queries), ("sentences",))]
+    groups = held_out(index, [written], ["sentences"], queries)
     default = default_sharp(index)
     usual = _values(index, groups, default)
     if len(usual) < _FEWEST:
@@ -252,7 +236,7 @@ def _too_few(default: Method, queries: int) -> Choice:
 
 
 def _values(
-    index: Index, groups: Sequence[_Queries], method: Method, also: tuple[str, ...] = ()
+    index: Index, groups: Sequence[HeldOut], method: Method, also: tuple[str, ...] = ()
 ) -> Doubles:
     """Return each query's nDCG@10: its own document is the one that is right."""
     values = []
@@ -274,9 +258,8 @@ def decide(values: Doubles, usual: Doubles, tried: Sequence[Method], measured: s
     for at in range(_FOLDS):
         best = int(values[:, fold != at].mean(axis=1).argmax())
         gains[fold == at] = values[best, fold == at] - usual[fold == at]
-    low, high = bootstrap_interval(gains)
-    method, gain = tried[int(values.mean(axis=1).argmax())], 100 * float(gains.mean())
     why = f"measured on {measured}; {len(tried)} settings tried"
-    if low <= 0:
-        why += "; none of them surely gains, so the defaults stay"
-    return Choice(method, low > 0, why, len(usual), gain, low, high)
+    choice = _gained(tried[int(values.mean(axis=1).argmax())], gains, why)
+    if choice.taken:
+        return choice
+    return replace(choice, why=f"{why}; none of them surely gains, so the defaults stay")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from strop.methods import METHODS
-from strop.search.views import View, Views
+from strop.search.views import Views
 from strop.storage.catalog import Catalog
 from strop.types import Vectors
 
@@ -27,37 +27,26 @@ def lists_by_chunk(
     with catalog.reading():  # now: the lists may be read within a transaction that writes
         view, set_ = views.of(METHODS["trad"]), catalog.sets.all().get(style)
 
-    def earlier(numbers: list[int]) -> Mapping[int, list[str]]:
-        return catalog.sets.queries_of(set_, numbers, outdated=True) if set_ else {}
+    def by_chunk(
+        place: str, id_: str, texts: Sequence[str]
+    ) -> Iterator[tuple[str, str, Sequence[str]]]:
+        numbers = catalog.documents.chunks.numbers_of(id_) or []
+        rows = np.searchsorted(view.snapshot.numbers, sorted(numbers))
+        rows = rows[rows < view.layout.size]
+        rows = rows[np.isin(view.snapshot.numbers[rows], numbers)]  # those that have a vector
+        if not len(rows) or not _are_texts(texts):  # the import says what is wrong
+            yield place, id_, texts
+            return
+        nearest = np.argmax(embed(list(texts)) @ view.layout.documents(rows).T, axis=1)
+        found = view.snapshot.numbers[rows].tolist()
+        ids = catalog.documents.ids_of(found)
+        replaced = catalog.sets.queries_of(set_, found, outdated=True) if set_ else {}
+        for at, number in enumerate(found):
+            own = [text for text, best in zip(texts, nearest.tolist(), strict=True) if best == at]
+            if own or number in replaced:
+                yield place, ids[number], own
 
-    return (part for one in lists for part in _by_chunk(catalog, view, earlier, embed, *one))
-
-
-def _by_chunk(
-    catalog: Catalog,
-    view: View,
-    earlier: Callable[[list[int]], Mapping[int, list[str]]],
-    embed: Callable[[list[str]], Vectors],
-    place: str,
-    id_: str,
-    texts: Sequence[str],
-) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Yield the parts of one list by chunk."""
-    numbers = catalog.documents.chunks.numbers_of(id_) or []
-    rows = np.searchsorted(view.snapshot.numbers, sorted(numbers))
-    rows = rows[rows < view.layout.size]
-    rows = rows[np.isin(view.snapshot.numbers[rows], numbers)]  # those that have a vector
-    if not len(rows) or not _are_texts(texts):  # the import says what is wrong
-        yield place, id_, texts
-        return
-    chunks = np.stack([view.layout.document(row) for row in rows.tolist()])
-    nearest = np.argmax(embed(list(texts)) @ chunks.T, axis=1)
-    found = view.snapshot.numbers[rows].tolist()
-    ids, replaced = catalog.documents.ids_of(found), earlier(found)
-    for at, number in enumerate(found):
-        own = [text for text, best in zip(texts, nearest.tolist(), strict=True) if best == at]
-        if own or number in replaced:
-            yield place, ids[number], own
+    return (part for one in lists for part in by_chunk(*one))
 
 
 def _are_texts(texts: Sequence[str]) -> bool:

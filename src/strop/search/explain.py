@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strop.methods import Method
 from strop.search.formula import LOWEST, VANISHED, Doubles, cosine, sharpened, softmax
+from strop.search.scoring import Fetched
 from strop.types import Vectors
 
 
@@ -44,6 +46,15 @@ class Terms:
     queries: Vectors
     texts: Sequence[tuple[str, str]]
     word_score: float = 0.0
+
+
+def terms_of(
+    fetched: Fetched, texts: Sequence[Sequence[tuple[str, str]]], word_scores: NDArray[np.floating]
+) -> list[Terms]:
+    """Return the terms of fetched documents, with set and text of their queries."""
+    rows = np.split(fetched.queries, np.cumsum(fetched.counts)[:-1])
+    each = zip(fetched.documents, rows, texts, word_scores.tolist(), strict=True)
+    return [Terms(*of) for of in each]
 
 
 def explain(id_: str, query_vector: Vectors, terms: Terms, method: Method) -> Explanation:

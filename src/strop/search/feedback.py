@@ -33,11 +33,10 @@ def with_feedback(
     if not method.feedback or scores.shape[1] < RANKED_AGAIN:
         return scores[:, :k], places[:, :k]
     scores, places = scores.copy(), places.copy()
-    for row in range(len(scores)):
-        first = slice(0, RANKED_AGAIN)
-        added = agreement(scores[row, first], vectors(places[row, first]))
-        total = scores[row, first] + np.float32(method.feedback) * added.astype(np.float32)
-        scores[row, first], places[row, first] = best_of(total, places[row, first], RANKED_AGAIN)
+    for first, found in zip(scores[:, :RANKED_AGAIN], places[:, :RANKED_AGAIN], strict=True):
+        added = agreement(first, vectors(found))
+        total = first + np.float32(method.feedback) * added.astype(np.float32)
+        first[:], found[:] = best_of(total, found, RANKED_AGAIN)
     last = scores[:, RANKED_AGAIN - 1 : RANKED_AGAIN]
     scores[:, RANKED_AGAIN:] = np.minimum(scores[:, RANKED_AGAIN:], last)
     return scores[:, :k], places[:, :k]

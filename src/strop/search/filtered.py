@@ -76,13 +76,9 @@ class Selections:
                 self._version = snapshot.version
                 self._last.clear()
             self._last[filter_] = selected
-            self._forget()
+            while len(self._last) > 1 and (  # the filters used longest ago are forgotten
+                len(self._last) > FILTERS
+                or sum(len(one.places) for one in self._last.values()) > DOCUMENTS
+            ):
+                self._last.popitem(last=False)
         return selected
-
-    def _forget(self) -> None:
-        """Forget the filters used longest ago, but not the last one."""
-        while len(self._last) > 1 and (
-            len(self._last) > FILTERS
-            or sum(len(one.places) for one in self._last.values()) > DOCUMENTS
-        ):
-            self._last.popitem(last=False)

@@ -41,9 +41,10 @@ def read_hits(
     numbers = view.snapshot.numbers[places]
     wanted = np.unique(numbers).tolist()
     documents = catalog.documents.several(wanted) if {*fields} - {"id", "score"} else {}
-    chunks = _Chunks(catalog, wanted, by_document, "text" in fields)
+    chunks = catalog.documents.chunks.rows(wanted) if catalog.documents.are_chunked() else {}
+    document_ids = catalog.documents.document_ids_of(wanted) if chunks else {}
     if by_document:
-        ids = chunks.document_ids
+        ids = document_ids
     else:
         ids = {number: one.id for number, one in documents.items()}
         ids = ids or catalog.documents.ids_of(wanted)
@@ -55,50 +56,43 @@ def read_hits(
     flat = np.array([ids[number] for number in numbers.ravel().tolist()], dtype=object)
     if not documents:
         return Hits(flat.reshape(scores.shape), scores)
+    wholes = {}
+    if by_document and "text" in fields:
+        wholes = catalog.documents.chunks.documents({row.whole for row in chunks.values()})
     find: Find | None = None
     if "passage" in fields:
         find = _finder(catalog, views, view, method, moved, query_texts, wanted)
-    rows: list[list[Hit]] = []
-    for query in range(len(scores)):
-        rows.append([])
-        for score, place, number in zip(
-            scores[query].tolist(), places[query].tolist(), numbers[query].tolist(), strict=True
-        ):
-            one = documents[number]
-            passage = find(query, place, one) if find else None
-            found = Hit(one.id, score, one.title, one.text, one.metadata, passage)
-            rows[-1].append(chunks.completed(found, number))
+
+    def hit(query: int, score: float, place: int, number: int) -> Hit:
+        one = documents[number]
+        passage = find(query, place, one) if find else None
+        found = Hit(one.id, score, one.title, one.text, one.metadata, passage)
+        row = chunks.get(number)
+        if row is None:
+            return found
+        document = document_ids[number]
+        whole = (wholes.get(row.whole) or Document(document, "")) if by_document else None
+        chunk = Chunk(one.id, document, one.text, row.start, row.end, row.headings)
+        return _of_chunk(found, chunk, whole)
+
+    rows = [
+        [hit(query, *one) for one in zip(*row, strict=True)]
+        for query, row in enumerate(
+            zip(scores.tolist(), places.tolist(), numbers.tolist(), strict=True)
+        )
+    ]
     return Hits(flat.reshape(scores.shape), scores, rows)
 
 
-class _Chunks:
-    """What hits say about chunks; nothing where documents are not cut."""
-
-    def __init__(
-        self, catalog: Catalog, numbers: Sequence[int], by_document: bool, whole_texts: bool
-    ) -> None:
-        chunks = catalog.documents.chunks
-        self._rows = chunks.rows(numbers) if catalog.documents.are_chunked() else {}
-        wholes = {row.whole for row in self._rows.values()}
-        self.document_ids = catalog.documents.document_ids_of(numbers) if wholes else {}
-        self._by_document = by_document
-        self._wholes = chunks.documents(wholes) if by_document and whole_texts else {}
-
-    def completed(self, hit: Hit, number: int) -> Hit:
-        """Return the hit of a chunk's row with its chunk, or that of its document."""
-        row = self._rows.get(number)
-        if row is None:
-            return hit
-        document = self.document_ids[number]
-        chunk = Chunk(hit.id, document, hit.text, row.start, row.end, row.headings)
-        passage = hit.passage
-        if passage is not None and passage.start is not None and passage.end is not None:
-            place = row.start + passage.start, row.start + passage.end
-            passage = Passage(passage.text, *place, passage.source)
-        if self._by_document:
-            whole = self._wholes.get(row.whole) or Document(document, "")
-            hit = replace(hit, id=whole.id, title=whole.title, text=whole.text)
-        return replace(hit, passage=passage, chunk=chunk)
+def _of_chunk(hit: Hit, chunk: Chunk, whole: Document | None) -> Hit:
+    """Return the hit of a chunk with its chunk, as one of the ``whole`` document if it is given."""
+    passage = hit.passage
+    if passage is not None and passage.start is not None and passage.end is not None:
+        place = chunk.start + passage.start, chunk.start + passage.end
+        passage = Passage(passage.text, *place, passage.source)
+    if whole is not None:
+        hit = replace(hit, id=whole.id, title=whole.title, text=whole.text)
+    return replace(hit, passage=passage, chunk=chunk)
 
 
 def _finder(
@@ -114,17 +108,14 @@ def _finder(
 
     They are found by the stored queries that a method mixes, else by words.
     """
-    known = catalog.sets.all()
-    lists = {name: views.texts_of_all(known[name], numbers) for name in view.names}
+    mixed = views.mixed_texts(view, method, numbers)
 
-    def nearest(query: int, place: int, document: Document) -> Passage | None:
+    def find(query: int, place: int, document: Document) -> Passage | None:
         rows = view.layout.queries(place)
         if not len(rows):
-            return by_words(query, place, document)
-        number = int(view.snapshot.numbers[place])
-        texts = [
-            (name, text) for name, of in lists.items() for text in of.get(number, [])[: method.n]
-        ]
+            text = query_texts[query] if query_texts else ""
+            return passage_by_words(document, text, catalog.words.tokenizer())
+        texts = mixed[int(view.snapshot.numbers[place])]
         if len(texts) != len(rows):
             raise IndexDamaged(
                 f"{catalog.folder}: document {document.id!r} has {len(rows):,} query vectors and"
@@ -132,11 +123,7 @@ def _finder(
             )
         return nearest_passage(document, texts, rows @ moved[query])
 
-    def by_words(query: int, place: int, document: Document) -> Passage | None:
-        text = query_texts[query] if query_texts else ""
-        return passage_by_words(document, text, catalog.words.tokenizer())
-
-    return nearest if lists else by_words
+    return find
 
 
 def nearest_passage(

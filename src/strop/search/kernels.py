@@ -1,4 +1,4 @@
-"""Compiled forms of the score: Gram matrices, scores, best k. No I/O, no state.
+"""Compiled forms of the score: Gram matrices, scores, best k, words. No I/O, no state.
 
 ``formula.py`` has the equations and says which line each kernel computes; u and G of line (4g) do
 not depend on the user's query, so scoring a document needs its products with the query only.
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from strop.common.arrays import Floats, Ints
 from strop.common.compiled import compiled, read_soon
 from strop.search.formula import HARD_MAX, NEARLY_ZERO
+from strop.storage.words import MOST, Counts, Flags
 from strop.types import Vectors
 
 
@@ -269,7 +270,7 @@ def sharpened_block(
 def maxsim_block(
     products: Floats, own: Ints, starts: Ints, counts: Ints, shift: int, best: Floats, places: Ints
 ) -> None:
-    """Merge q.d + max_i q.q_i (q.d for a document with no queries) into the best k."""
+    """Merge q.d + max_i q.q_i into the best k; q.d for a document with no queries, or no sets."""
     last = best.shape[1] - 1
     for j in range(len(own)):
         for q in range(len(best)):
@@ -280,16 +281,6 @@ def maxsim_block(
             score = products[own[j], q] + (largest if largest > -np.inf else np.float32(0.0))
             if score > best[q, last]:
                 offer(best, places, q, score, shift + j)
-
-
-@compiled()
-def plain_block(products: Floats, own: Ints, shift: int, best: Floats, places: Ints) -> None:
-    """Merge q.d into the best k."""
-    last = best.shape[1] - 1
-    for j in range(len(own)):
-        for q in range(len(best)):
-            if products[own[j], q] > best[q, last]:
-                offer(best, places, q, products[own[j], q], shift + j)
 
 
 @compiled(reorder=True)
@@ -380,3 +371,27 @@ def sharpened_at(
             along += built[x, c] * query_vector[c]
         clear = square > np.float32(1e-3)
         scores[x] = along / np.sqrt(square) if clear else np.float32(np.nan)
+
+
+@compiled()
+def count_term(totals: Counts, places: Ints, counts: Counts, living: Flags | None) -> int:
+    """Add to how often documents have a term; return how many did not have it before."""
+    new = 0
+    for at in range(len(places)):
+        place = places[at]
+        if living is None or living[place]:
+            before = totals[place]
+            new += before == 0
+            totals[place] = min(np.uint16(before) + np.uint16(counts[at]), MOST)
+    return new
+
+
+@compiled()
+def add_term(scores: Floats, norms: Floats, totals: Counts, places: Ints, weight: float) -> None:
+    """Add what a term gives to the documents that have it, and set their totals to 0."""
+    for at in range(len(places)):
+        place = places[at]
+        often = np.float32(totals[place])
+        if often:
+            scores[place] += np.float32(weight) * often / (often + norms[place])
+            totals[place] = 0

@@ -22,9 +22,8 @@ from strop.common.arrays import Floats, Ints, ranges
 from strop.common.threads import in_parts, on_each_thread, one_blas_thread, pool
 from strop.methods import Method
 from strop.search.formula import LOWEST, reference
-from strop.search.rows import as_floats
+from strop.search.rows import QUERIES_AT_ONCE, Tile, as_floats
 from strop.search.scoring import Fetched, best_of, largest, score
-from strop.search.tiles import QUERIES_AT_ONCE, Tile
 from strop.search.whitening import Whitening
 from strop.storage.snapshot import Spans
 from strop.types import Vectors
@@ -54,6 +53,10 @@ class _File:
     local: Ints
 
 
+_Fixed = tuple[Floats, Floats, Floats]
+_Direct = tuple[Vectors, Ints, tuple[NDArray[Any], ...], tuple[Ints, ...], tuple[Ints, ...], bool]
+
+
 class Layout:
     """A snapshot's documents with the lists of some of its sets, and what is fixed for each.
 
@@ -73,25 +76,19 @@ class Layout:
         self.dim = documents.vectors.shape[1]
         limit = np.iinfo(np.int64).max if n is None else n
         counts = [np.minimum(spans.count, limit) for spans in mixed]
-        per_document = np.zeros(self.size, np.int64)
-        for some in counts:
-            per_document += some
+        per_document = sum(counts, np.zeros(self.size, np.int64))
         self.offsets = _starts(per_document)
         self._gram_offsets = _starts(per_document * (per_document + 1) // 2)
         self.blocks = self._cut(per_document)
         self._block_rows = np.zeros(len(self.blocks), np.int64)
-        self._files = [
-            self._place(spans, some)
-            for spans, some in zip(
-                (documents, *mixed), (np.ones(self.size, np.int64), *counts), strict=True
-            )
-        ]
-        self._own = self._files[0].local
+        own = self._place(documents, np.ones(self.size, np.int64))
+        self._files = [own, *map(self._place, mixed, counts)]
+        self._own = own.local
         shape = (len(mixed), self.size)
         self._local = np.array([file.local for file in self._files[1:]], np.int64).reshape(shape)
         self._counts = np.array(counts, np.int64).reshape(shape)
         # Filled on the first sharpened search; maxsim needs none of it.
-        self._fixed: tuple[Floats, Floats, Floats] | None = None
+        self._fixed: _Fixed | None = None
         self._scanned = False
 
     def _cut(self, per_document: Ints) -> list[tuple[int, int]]:
@@ -163,36 +160,43 @@ class Layout:
 
         As ``kernels.gram_of_documents`` takes them.
         """
-        first, last = self.blocks[block]
         rows = np.concatenate([as_floats(part) for part in self._parts(block)])
-        return rows, self._own[first:last], self._local[:, first:last], self._counts[:, first:last]
+        return rows, *self._stand(block)
 
-    def fixed(self) -> tuple[Floats, Floats, Floats]:
+    def _stand(self, block: int) -> tuple[Ints, Ints, Ints]:
+        """Return where the documents and the lists of a block stand among its rows, and counts."""
+        first, last = self.blocks[block]
+        return self._own[first:last], self._local[:, first:last], self._counts[:, first:last]
+
+    def fixed(self) -> _Fixed:
         """Return d.d of each document, d.q_i of each query, and the packed Gram triangles."""
         if self._fixed is None:
-            self_dots = np.empty(self.size, np.float32)
-            doc_dots = np.empty(self.offsets[-1], np.float32)
-            grams = np.empty(self._gram_offsets[-1], np.float32)
+            fixed = self._room()
 
             from strop.search import kernels
 
             def fill(block: int) -> None:
-                first, last = self.blocks[block]
                 kernels.gram_of_documents(
-                    *self.block(block),
-                    self_dots[first:last],
-                    doc_dots[self.offsets[first] : self.offsets[last]],
-                    grams[self._gram_offsets[first] : self._gram_offsets[last]],
+                    *self.block(block), *self._cut_out(fixed, *self.blocks[block])
                 )
 
             list(pool().map(fill, range(len(self.blocks))))
-            self._fixed = (self_dots, doc_dots, grams)
+            self._fixed = fixed
         return self._fixed
 
-    @property
-    def has_fixed(self) -> bool:
-        """Whether there is something for a newer layout to take over."""
-        return self._fixed is not None
+    def _room(self) -> _Fixed:
+        sizes = self.size, self.offsets[-1], self._gram_offsets[-1]
+        one, two, three = (np.empty(size, np.float32) for size in sizes)
+        return one, two, three
+
+    def _cut_out(self, fixed: _Fixed, first: int, last: int) -> _Fixed:
+        """Return what is fixed for the documents ``first:last``."""
+        self_dots, doc_dots, grams = fixed
+        return (
+            self_dots[first:last],
+            doc_dots[self.offsets[first] : self.offsets[last]],
+            grams[self._gram_offsets[first] : self._gram_offsets[last]],
+        )
 
     def follow(self, older: Layout, at: Ints) -> None:
         """Take over what is fixed for documents from a layout of the same sets made before.
@@ -205,36 +209,22 @@ class Layout:
             return
         same = at >= 0
         for mine, theirs in zip(self._files, older._files, strict=True):
-            here = np.flatnonzero(same)
-            there = at[here]
-            same[here] = mine.vector_version[here] == theirs.vector_version[there]
-            same[here] &= mine.count[here] == theirs.count[there]
+            same &= mine.vector_version == theirs.vector_version[at]
+            same &= mine.count == theirs.count[at]
         fresh = np.flatnonzero(~same)
         if len(fresh) > self.size // 2:
             return
-        new = self.only(fresh)
-        fixed = new.fixed()
-        source = np.where(same, at, 0)
+        new, room = self.only(fresh), self._room()
+        source = at.copy()
         source[fresh] = np.arange(len(fresh))
-        room = (
-            np.empty(self.size, np.float32),
-            np.empty(self.offsets[-1], np.float32),
-            np.empty(self._gram_offsets[-1], np.float32),
-        )
         # Documents that stood together and do so still are copied as one.
         broken = (np.diff(source) != 1) | (same[1:] != same[:-1])
         edges = [0, *(np.flatnonzero(broken) + 1).tolist(), self.size]
         for first, last in pairwise(edges if self.size else []):
-            layout, parts = (older, older._fixed) if same[first] else (new, fixed)
-            begin = int(source[first])
-            end = begin + last - first
-            room[0][first:last] = parts[0][begin:end]
-            for which, mine_at, their_at in (
-                (1, self.offsets, layout.offsets),
-                (2, self._gram_offsets, layout._gram_offsets),
-            ):
-                part = parts[which][their_at[begin] : their_at[end]]
-                room[which][mine_at[first] : mine_at[last]] = part
+            layout, begin = older if same[first] else new, int(source[first])
+            known = layout._cut_out(layout.fixed(), begin, begin + last - first)
+            for to, part in zip(self._cut_out(room, first, last), known, strict=True):
+                to[:] = part
         self._fixed = room
 
     def moved(self, query_vectors: Vectors) -> Vectors:
@@ -317,20 +307,15 @@ class Layout:
         for part in parts[:1] if plain else parts:
             tile.multiply(part, products[row : row + len(part)])
             row += len(part)
-        own, local = self._own[first:last], self._local[:, first:last]
-        counts = self._counts[:, first:last]
-        if plain or method.weighting == "max":
-            self._place_last(parts[0], own, products, 0 if plain else counts.sum(axis=0))
+        own, local, counts = self._stand(block)
         if plain:
-            kernels.plain_block(products, own, first, best, places)
-        elif method.weighting == "max":
+            local = counts = local[:0]
+        if plain or method.weighting == "max":
+            self._place_last(parts[0], own, products, counts.sum(axis=0))
             kernels.maxsim_block(products, own, local, counts, first, best, places)
         else:
-            self_dots, doc_dots, grams = self.fixed()
             doubtful = kernels.sharpened_block(
-                products, own, local, counts, self_dots[first:last],
-                doc_dots[self.offsets[first] : self.offsets[last]],
-                grams[self._gram_offsets[first] : self._gram_offsets[last]],
+                products, own, local, counts, *self._cut_out(self.fixed(), first, last),
                 method.alpha, method.softmax_temperature, first, best, places,
             )  # fmt: skip
             if doubtful:
@@ -339,7 +324,7 @@ class Layout:
                     kernels.offer(best, places, q, np.float32(score), first + j)
 
     def _place_last(
-        self, documents: NDArray[Any], own: Ints, products: Floats, queries: Any
+        self, documents: NDArray[Any], own: Ints, products: Floats, queries: Ints
     ) -> None:
         """Give documents that have neither a vector nor queries the lowest score."""
         zero = np.flatnonzero((products[own, 0] == 0) & (queries == 0))  # nearly always none
@@ -355,41 +340,33 @@ class Layout:
 
         Fetch and score in one: it reads nothing but these documents' vectors.
         """
-        if self.small:
-            scores: Floats = score(query_vector[None], self.fetch(places), method)[0]
+        if self._direct is None:
+            scores: Floats = score(query_vector[None], self.fetch(places), method, once=True)[0]
             return scores
         from strop.search import kernels
 
-        at, direct = places, self._direct
-        if direct is None:  # mixed kinds of rows, or one that kernels do not read
-            counts = [file.count[places] for file in self._files]
-            rows = [
-                as_floats(file.vectors[ranges(file.start[places], count)])
-                for file, count in zip(self._files, counts, strict=True)
-            ]
-            starts = [np.cumsum(count) - count for count in counts]
-            direct = _as_kernels_take(rows, starts, counts)
-            at = np.arange(len(places))
         scores = np.empty(len(places), np.float32)
         temperature = method.softmax_temperature
-        kernels.sharpened_at(query_vector, at, *direct, method.alpha, temperature, scores)
+        kernels.sharpened_at(query_vector, places, *self._direct, method.alpha, temperature, scores)
         for doubtful in np.flatnonzero(np.isnan(scores)).tolist():
             scores[doubtful] = self._reference(query_vector, places[doubtful], method)
         return scores
 
     @cached_property
     def _direct(self) -> _Direct | None:
-        """Return the files as ``kernels.sharpened_at`` takes them, None if it cannot."""
-        kinds = {file.vectors.dtype for file in self._files[1:]}
-        if self._files[0].vectors.dtype != np.float32 or len(kinds) != 1:
+        """Return the files as ``kernels.sharpened_at`` takes them.
+
+        None if there are no sets, or sets of different types.
+        """
+        kinds = [file.vectors.dtype for file in self._files]
+        if kinds[0] != np.float32 or set(kinds[1:]) not in ({np.dtype("i1")}, {np.dtype("f4")}):
             return None
-        if not kinds <= {np.dtype(np.int8), np.dtype(np.float32)}:
-            return None
-        return _as_kernels_take(
-            [file.vectors for file in self._files],
-            [file.start for file in self._files],
-            [file.count for file in self._files],
+        # The arrays of a tuple must be of one type, and whether they can be written is part of it.
+        rows, starts, counts = (
+            tuple(_read_only(getattr(file, name)) for file in self._files)
+            for name in ("vectors", "start", "count")
         )
+        return rows[0], starts[0], rows[1:], starts[1:], counts[1:], kinds[1] == np.int8
 
     def only(self, places: Ints) -> Layout:
         """Return a layout of some of the documents, in the same space."""
@@ -402,8 +379,7 @@ class Layout:
 
     def document(self, place: int) -> Vectors:
         """Return one document's vector."""
-        file = self._files[0]
-        vector: Vectors = as_floats(file.vectors[file.start[place]][None])[0]
+        vector: Vectors = self.documents(np.array([place]))[0]
         return vector
 
     def queries(self, place: int) -> Vectors:
@@ -413,19 +389,6 @@ class Layout:
             for file in self._files[1:]
         ]
         return np.concatenate([*lists, np.empty((0, self.dim), np.float32)])
-
-
-_Direct = tuple[Vectors, Ints, tuple[NDArray[Any], ...], tuple[Ints, ...], tuple[Ints, ...], bool]
-
-
-def _as_kernels_take(rows: list[NDArray[Any]], starts: list[Ints], counts: list[Ints]) -> _Direct:
-    if len(rows) == 1:  # kernels want a set, be it empty
-        none = np.zeros_like(counts[0])
-        rows, starts, counts = [*rows, rows[0][:0]], [*starts, none], [*counts, none]
-    in_bytes = rows[1].dtype == np.int8
-    # The arrays of a tuple must be of one type, and whether they can be written is part of it.
-    rows, starts, counts = (list(map(_read_only, part)) for part in (rows, starts, counts))
-    return rows[0], starts[0], tuple(rows[1:]), tuple(starts[1:]), tuple(counts[1:]), in_bytes
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

@@ -30,73 +30,59 @@ def drop_leaks(
     Sentences stay: they are the corpus's own. Also says of each set which of a document's queries
     went, by its number.
     """
-    known = catalog.sets.all()
-    dropped = {
+    known, numbers = catalog.sets.all(), snapshot.numbers
+    close = {
         name: _too_close(spans, query_vectors, gate)
         for name, spans in snapshot.sets.items()
         if not known[name].derived
     }
-    sets = {}
+    gone = {  # by place
+        name: {
+            place: lost
+            for place, lost in enumerate(np.split(flags, np.cumsum(snapshot.sets[name].count)[:-1]))
+            if lost.any()
+        }
+        for name, flags in close.items()
+    }
+    sets = dict(snapshot.sets)
     for name, spans in snapshot.sets.items():
         of = known[name].settings.get("of")
-        if name in dropped:
-            sets[name] = _without(spans, dropped[name])
-        elif of in dropped:
-            changed = _with_leaks(snapshot.sets[of], dropped[of]) & (spans.count > 0)
-            texts = [
-                _augmented(catalog, known[of], int(snapshot.numbers[place]), gone)
-                for place, gone in _gone(snapshot.sets[of], dropped[of], changed)
-            ]
+        if name in close:
+            sets[name] = _without(spans, close[name])
+        elif of in close:
             vectors = as_floats(np.array(spans.vectors[spans.start]))
-            if texts:
+            changed = [place for place in gone[of] if spans.count[place]]
+            if changed:
+                texts = [
+                    _augmented(catalog, known[of], int(numbers[place]), gone[of][place])
+                    for place in changed
+                ]
                 vectors[changed] = embed(texts, "document")
             sets[name] = Spans(vectors, np.arange(len(spans.count)), spans.count)
-        else:
-            sets[name] = spans
-    gone = {}
-    for name, flags in dropped.items():
-        spans = snapshot.sets[name]
-        lost = _gone(spans, flags, _with_leaks(spans, flags))
-        gone[name] = {int(snapshot.numbers[place]): which for place, which in lost}
-    return replace(snapshot, sets=sets), gone
+    by_number = {
+        name: {int(numbers[place]): lost for place, lost in of_set.items()}
+        for name, of_set in gone.items()
+    }
+    return replace(snapshot, sets=sets), by_number
 
 
 def _too_close(spans: Spans, query_vectors: Vectors, gate: float) -> Flags:
-    """Tell of every row of a set's file whether it is a document's and too close."""
-    close = np.zeros(len(spans.vectors), bool)
-    rows = ranges(spans.start, spans.count)
-    turned = np.ascontiguousarray(query_vectors.T)
+    """Tell of every query of a set, document after document, whether it is too close."""
+    rows, turned = ranges(spans.start, spans.count), np.ascontiguousarray(query_vectors.T)
+    close = np.zeros(len(rows), bool)
     for at in range(0, len(rows), _ROWS_AT_ONCE):
-        part = rows[at : at + _ROWS_AT_ONCE]
-        close[part] = ((as_floats(np.asarray(spans.vectors[part])) @ turned) >= gate).any(axis=1)
+        part = as_floats(np.asarray(spans.vectors[rows[at : at + _ROWS_AT_ONCE]]))
+        close[at : at + _ROWS_AT_ONCE] = (part @ turned >= gate).any(axis=1)
     return close
 
 
-def _without(spans: Spans, dropped: Flags) -> Spans:
-    """Return a set's lists without some of its rows, the others in the same order."""
-    rows = ranges(spans.start, spans.count)
-    kept = ~dropped[rows]
-    whose = np.repeat(np.arange(len(spans.count)), spans.count)[kept]
+def _without(spans: Spans, close: Flags) -> Spans:
+    """Return a set's lists without some of its queries, the others in the same order."""
+    rows = ranges(spans.start, spans.count)[~close]
+    whose = np.repeat(np.arange(len(spans.count)), spans.count)[~close]
     count = np.bincount(whose, minlength=len(spans.count)).astype(np.int64)
     start = (np.cumsum(count) - count).astype(np.int64)
-    return Spans(np.ascontiguousarray(spans.vectors[rows[kept]]), start, count)
-
-
-def _with_leaks(spans: Spans, dropped: Flags) -> Flags:
-    """Tell of each document whether it loses a query."""
-    whose = np.repeat(np.arange(len(spans.count)), spans.count)[
-        dropped[ranges(spans.start, spans.count)]
-    ]
-    changed = np.zeros(len(spans.count), bool)
-    changed[whose] = True
-    return changed
-
-
-def _gone(spans: Spans, dropped: Flags, changed: Flags) -> list[tuple[int, Flags]]:
-    return [
-        (place, dropped[spans.start[place] : spans.start[place] + spans.count[place]])
-        for place in np.flatnonzero(changed).tolist()
-    ]
+    return Spans(np.ascontiguousarray(spans.vectors[rows]), start, count)
 
 
 def _augmented(catalog: Catalog, set_: QuerySet, number: int, gone: Flags) -> str:

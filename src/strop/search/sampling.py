@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from strop.common.arrays import unit_rows
 from strop.methods import check_count
-from strop.search.layout import Layout
 from strop.search.rows import as_floats
 from strop.search.searcher import Searcher
 from strop.types import Vectors
@@ -25,16 +23,13 @@ def sample_queries(
         snapshot = searcher.views.snapshot()
         spans = snapshot.sets[style]
         ends = np.cumsum(spans.count)
-        total = int(ends[-1]) if len(ends) else 0
-        drawn = np.sort(np.random.default_rng(0).permutation(total)[:most])
+        drawn = np.sort(np.random.default_rng(0).permutation(int(spans.count.sum()))[:most])
         places = np.searchsorted(ends, drawn, "right")
         which = drawn - (ends - spans.count)[places]
         numbers = snapshot.numbers[places].tolist()
         ids = searcher.catalog.documents.document_ids_of(numbers)
-        texts = [
-            searcher.views.texts_of(set_, number)[at]
-            for number, at in zip(numbers, which.tolist(), strict=True)
-        ]
+        lists = searcher.views.texts_of(set_, numbers)
+    texts = [lists[number][at] for number, at in zip(numbers, which.tolist(), strict=True)]
     rows = as_floats(np.array(spans.vectors[spans.start[places] + which]))
     return [ids[number] for number in numbers], texts, rows
 
@@ -49,7 +44,10 @@ def measure_recall(searcher: Searcher, n: int, k: int = 10) -> dict[str, Any]:
     method = replace(searcher.method("sharp"), words=0.0)
     with searcher.catalog.reading():
         layout = searcher.views.of(method).layout
-        stored = np.array(list(_some_queries(layout, n)), np.float32).reshape(-1, layout.dim)
+        rng = np.random.default_rng(0)
+        drawn = rng.permutation(np.flatnonzero(np.diff(layout.offsets)))[:n]
+        some = [rng.choice(layout.queries(place)) for place in drawn.tolist()]
+        stored = np.array(some, np.float32).reshape(-1, layout.dim)
         half = len(stored) // 2
         shuffled = np.random.default_rng(1).permuted(stored[:half], axis=1)
         rows = np.concatenate([stored[half:], unit_rows(stored[:half] + shuffled)])
@@ -68,11 +66,3 @@ def measure_recall(searcher: Searcher, n: int, k: int = 10) -> dict[str, Any]:
         **{name: float(of.mean()) if len(of) else 1.0 for name, of in kinds.items()},
         "worst": float(shared.min(initial=1.0)),
     }  # fmt: skip
-
-
-def _some_queries(layout: Layout, n: int) -> Iterator[Vectors]:
-    """Yield a query vector of each of up to n documents, drawn at random."""
-    rng = np.random.default_rng(0)
-    drawn = rng.permutation(np.flatnonzero(np.diff(layout.offsets)))[:n]
-    for place in drawn.tolist():
-        yield rng.choice(layout.queries(place))

@@ -96,23 +96,17 @@ def score(
 
     ``once``: these documents were fetched for one query, so that d* is built and no Gram matrix.
     """
-    building = once and method.sharpens and bool(method.alpha) and bool(fetched.counts.any())
-    if building and len(query_vectors) == 1:
-        scores = _sharpened(query_vectors[0], fetched, method)[None]
-        return _with_words(scores, fetched, method)
-    # For few queries BLAS's threads cost more than they save on a busy machine (docs/log.md).
-    with one_blas_thread() if len(query_vectors) < _THREADS_FROM else nullcontext():
-        parts = [
-            _score(query_vectors[at : at + _QUERIES_AT_ONCE], fetched, method)
-            for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)
-        ]
+    if once and method.sharpens and method.alpha and fetched.counts.any():
+        parts = [_sharpened(query_vector, fetched, method)[None] for query_vector in query_vectors]
+    else:
+        # For few queries BLAS's threads cost more than they save on a busy machine (docs/log.md).
+        with one_blas_thread() if len(query_vectors) < _THREADS_FROM else nullcontext():
+            parts = [
+                _score(query_vectors[at : at + _QUERIES_AT_ONCE], fetched, method)
+                for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)
+            ]
     scores = np.concatenate([np.empty((0, len(fetched.documents)), np.float32), *parts])
-    return _with_words(scores, fetched, method)
-
-
-def _with_words(scores: Floats, fetched: Fetched, method: Method) -> Floats:
-    """Line (7)."""
-    if method.words and fetched.word_scores is not None:
+    if method.words and fetched.word_scores is not None:  # line (7)
         scores += np.float32(method.words) * fetched.word_scores
     return scores
 
@@ -124,19 +118,12 @@ def _sharpened(q: Vectors, fetched: Fetched, method: Method) -> Floats:
     # Not by BLAS, whose threads take longer to start and to limit than these products.
     sims: Floats = np.einsum("nd,d->n", fetched.queries, q)
     plain: Floats = np.einsum("nd,d->n", fetched.documents, q)
-    queried, temperature = fetched.counts > 0, method.softmax_temperature
+    queried = fetched.counts > 0
     counts = fetched.counts[queried]
     begin = np.cumsum(counts) - counts
     peak = np.repeat(np.maximum.reduceat(sims, begin), counts)
-    if temperature < HARD_MAX:
-        weights = (sims == peak).astype(np.float32)
-    else:
-        weights = np.exp((sims - peak) / np.float32(temperature))
-    weights /= np.repeat(np.add.reduceat(weights, begin), counts)
-    # Scaled so that neither alpha nor its square can overflow.
-    keep = np.float32(1.0 / max(1.0, abs(method.alpha)))
-    add = np.float32(method.alpha / max(1.0, abs(method.alpha)))
-    weights *= add
+    weights, keep, add = _weights(sims, peak, method)
+    weights *= add / np.repeat(np.add.reduceat(weights, begin), counts)
     ends, columns = np.append(begin, len(sims)), np.arange(len(sims))
     built = csr_array((weights, columns, ends), (len(begin), len(sims))) @ fetched.queries
     built += keep * fetched.documents[queried]
@@ -168,16 +155,9 @@ def _score(q: Vectors, fetched: Fetched, method: Method) -> Floats:
         best: Floats = plain + peak[:, :, 0]
         return best
     sims = np.where(fetched.has, sims, peak)
-    temperature = method.softmax_temperature
-    if temperature < HARD_MAX:
-        weights = (sims == peak).astype(np.float32)
-    else:
-        weights = np.exp((sims - peak) / np.float32(temperature))
+    weights, keep, add = _weights(sims, peak, method)
     weights *= fetched.has
     weights /= np.maximum(weights.sum(axis=2, keepdims=True), np.float32(1e-30))
-    # Scaled so that neither alpha nor its square can overflow.
-    keep = np.float32(1.0 / max(1.0, abs(method.alpha)))
-    add = np.float32(method.alpha / max(1.0, abs(method.alpha)))
     own, along, gram = fetched.gram
     square = np.einsum("qnm,qnm->qn", np.matmul(weights[:, :, None], gram)[:, :, 0], weights)
     under = keep * keep * own + 2 * keep * add * np.einsum("qnm,nm->qn", weights, along)
@@ -190,6 +170,20 @@ def _score(q: Vectors, fetched: Fetched, method: Method) -> Floats:
         own_queries = fetched.queries[begin[place] : begin[place] + fetched.counts[place]]
         scores[at, place] = reference(q[at], fetched.documents[place], own_queries, method)
     return scores
+
+
+def _weights(sims: Floats, peak: Floats, method: Method) -> tuple[Floats, np.float32, np.float32]:
+    """Return the weights of line (2) before they are divided by their sum, and two factors.
+
+    These are how much of d and how much of its queries d* has. They are scaled so that neither
+    alpha nor its square can overflow.
+    """
+    if method.softmax_temperature < HARD_MAX:
+        weights = (sims == peak).astype(np.float32)
+    else:
+        weights = np.exp((sims - peak) / np.float32(method.softmax_temperature))
+    scale = max(1.0, abs(method.alpha))
+    return weights, np.float32(1.0 / scale), np.float32(method.alpha / scale)
 
 
 def best_of(scores: Floats, places: Ints, k: int) -> tuple[Floats, Ints]:

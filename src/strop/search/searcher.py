@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,10 +24,10 @@ from strop.methods import (
 )
 from strop.search.chunk_queries import Lists, lists_by_chunk
 from strop.search.contrast import contrast_rate
-from strop.search.explain import Explanation, Terms, explain
+from strop.search.explain import Explanation, Terms, explain, terms_of
 from strop.search.filtered import Selected, Selections
 from strop.search.folder import Folder
-from strop.search.grouping import Groups, best_documents
+from strop.search.grouping import best_documents
 from strop.search.hits import read_hits
 from strop.search.leaks import Embed, drop_leaks
 from strop.search.own_sentences import is_blind
@@ -41,6 +41,7 @@ from strop.storage.snapshot import Snapshot
 from strop.types import Hits, Vectors
 
 if TYPE_CHECKING:
+    from strop.search.prefilter.cache import CodeCache
     from strop.search.prefilter.prefilter import Prefilter
 
 PREFILTER_FROM = 2000
@@ -52,30 +53,27 @@ SCANNED_SHARE = 0.01
 class Searcher:
     """Searches one index folder. It writes nothing but the prefilter's codes, for the one writer.
 
-    With ``fixed``, a snapshot and the queries it is without, it never follows a change.
+    ``fixed`` is explained at ``Views``.
     """
 
     def __init__(self, catalog: Catalog, fixed: tuple[Snapshot, Removed] | None = None) -> None:
         self.catalog = catalog
         self.views = Views(catalog, fixed)
-        self._selections, self._groups = Selections(catalog), Groups(catalog)
-        self._codes: Any = None
+        self._selections = Selections(catalog)
 
     def close(self) -> None:
         """Release the vectors and codes."""
         self.views.close()
         self._selections.close()
-        if self._codes is not None:
-            self._codes.close()
+        if "codes" in vars(self):
+            self.codes.close()
 
-    @property
-    def codes(self) -> Any:
-        """The file of the prefilter's codes (``prefilter.cache.CodeCache``)."""
-        if self._codes is None:
-            from strop.search.prefilter.cache import CodeCache  # compiled code takes long to load
+    @cached_property
+    def codes(self) -> CodeCache:
+        """The file of the prefilter's codes."""
+        from strop.search.prefilter.cache import CodeCache  # compiled code takes long to load
 
-            self._codes = CodeCache(self.catalog, self.catalog.folder)
-        return self._codes
+        return CodeCache(self.catalog, self.catalog.folder)
 
     def without_leaks(
         self, query_vectors: Vectors, gate: float, embed: Embed
@@ -100,8 +98,9 @@ class Searcher:
         With ``verify`` they are looked at even if few documents changed.
         """
         names, size = self.views.query_sets(), self.catalog.documents.count()
-        if not names or size < PREFILTER_FROM // 2:  # not at each step to and fro
-            self._drop_codes()
+        small = not names or size < PREFILTER_FROM // 2  # not at each step to and fro
+        if small and self.catalog.settings.sidecar("candidates") is not None:
+            self.codes.drop()
         if not names or size < PREFILTER_FROM or (not verify and self._codes_serve(names)):
             return
         with self.catalog.reading():
@@ -124,10 +123,6 @@ class Searcher:
                 return False
         changes = self.catalog.vectors.changes(version)
         return changes is not None and int((1 + changes[:, 1] - changes[:, 0]).sum()) <= spare
-
-    def _drop_codes(self) -> None:
-        if self.catalog.settings.sidecar("candidates") is not None:
-            self.codes.drop()
 
     # -- methods --------------------------------------------------------------------------
 
@@ -152,53 +147,48 @@ class Searcher:
 
         The defaults of ``sharp`` are those ``strop tune`` chose for this index, if it did.
         """
-        if settings or (method is not None and method not in METHODS):
-            with self.catalog.reading():
-                return self._method(method, settings)
-        key = f"method:{method!r}"
-        return self.catalog.settings.once_per_version(key, lambda: self._method(method, {}))
-
-    def _method(self, method: str | Method | None, settings: Mapping[str, Any]) -> Method:
-        if method is None:
-            method = "sharp" if self.views.query_sets() else "trad"
-        chosen = chosen_method(method, settings, self.methods())
-        for name in chosen.sets or ():
-            self.require(name)
-        if chosen.sets is None and not self.views.query_sets():
-            raise BadInput(
-                f"{chosen.name} needs a query set and {self.catalog.folder} has none: "
-                f"strop queries {self.catalog.folder} --style sentences"
-            )
-        return chosen
+        with self.catalog.reading():
+            if method is None:
+                method = "sharp" if self.views.query_sets() else "trad"
+            chosen = chosen_method(method, settings, self.methods())
+            for name in chosen.sets or ():
+                self.require(name)
+            if chosen.sets is None and not self.views.query_sets():
+                raise BadInput(
+                    f"{chosen.name} needs a query set and {self.catalog.folder} has none: "
+                    f"strop queries {self.catalog.folder} --style sentences"
+                )
+            return chosen
 
     def methods(self) -> dict[str, Method]:
         """Return all methods by name, with the defaults of this index."""
-        return self.catalog.settings.once_per_version("methods", self._methods)
 
-    def _methods(self) -> dict[str, Method]:
-        usual, tuned = self.untuned_methods(), self.tuned()
-        return usual | {"sharp": tuned} if tuned else usual
+        def read() -> dict[str, Method]:
+            usual, tuned = self.untuned_methods(), self.tuned_record()
+            if tuned is None or not tuned["in_use"]:
+                return usual
+            return usual | {"sharp": sharp_with(tuned["method"])}
+
+        return self.catalog.settings.once_per_version("methods", read)
 
     def untuned_methods(self) -> dict[str, Method]:
         """Return all methods by name, as they are in an index that was not tuned."""
-        return self.catalog.settings.once_per_version("untuned", self._untuned_methods)
 
-    def _untuned_methods(self) -> dict[str, Method]:
-        embedder, sets = self.catalog.embedder["name"], self.catalog.sets.all().values()
-        sentences = [one.name for one in sets if one.settings["source"] == "sentences"]
-        if embedder in WORDS or not sentences:
-            return default_methods(embedder)
-        return default_methods(embedder, is_blind(self.views.snapshot(), sentences[0]))
+        def read() -> dict[str, Method]:
+            embedder, sets = self.catalog.embedder["name"], self.catalog.sets.all().values()
+            sentences = [one.name for one in sets if one.settings["source"] == "sentences"]
+            if embedder in WORDS or not sentences:
+                return default_methods(embedder)
+            return default_methods(embedder, is_blind(self.views.snapshot(), sentences[0]))
 
-    def tuned(self) -> Method | None:
-        """Return the tuned ``sharp``, None if there is none or the query sets are others now."""
-        kept = self._stored_choice()
-        if kept is None or kept["for_sets"] != self.views.query_sets():
-            return None
-        return sharp_with(kept["method"])
+        return self.catalog.settings.once_per_version("untuned", read)
 
-    def _stored_choice(self) -> dict[str, Any] | None:
-        """Return what ``strop tune`` stored, refused if it is not of the shape it writes."""
+    def tuned_record(self) -> dict[str, Any] | None:
+        """Return what ``strop tune`` stored, and whether it is in use; None if it stored nothing.
+
+        It is not in use after a change of the query sets. It is refused if ``strop tune`` cannot
+        have written it.
+        """
         stored = self.catalog.settings.get("tuned")
         if stored is None:
             return None
@@ -207,15 +197,8 @@ class Searcher:
                 check_method(sharp_with(stored["method"]))
             except BadInput as error:
                 raise ValueError(str(error)) from error
-            return {**stored, "for_sets": list(stored["for_sets"])}
-
-    def tuned_record(self) -> dict[str, Any] | None:
-        """Return what ``strop tune`` stored, and whether it is in use; None if it stored nothing.
-
-        It is not in use after a change of the query sets.
-        """
-        stored = self._stored_choice()
-        return stored and {**stored, "in_use": self.tuned() is not None}
+            record = {**stored, "for_sets": list(stored["for_sets"])}
+        return {**record, "in_use": record["for_sets"] == self.views.query_sets()}
 
     # -- searching ------------------------------------------------------------------------
 
@@ -249,11 +232,14 @@ class Searcher:
                 scores, places = folder.best(moved, query_texts, n, method, compared)
                 return scores, places if selected is None else selected.places[places]
 
+            def group(places: Ints) -> Ints:
+                rows, back = np.unique(places, return_inverse=True)
+                wholes = self.catalog.documents.chunks.wholes(view.snapshot.numbers[rows])
+                return wholes[back].reshape(places.shape)
+
             with np.errstate(over="ignore", invalid="ignore"):  # of damaged rows: verified below
                 scores, places = (
-                    best_documents(best, partial(self._groups.of, view.snapshot), k, layout.size)
-                    if by_document
-                    else best(k)
+                    best_documents(best, group, k, layout.size) if by_document else best(k)
                 )
             if method.bm25 != "only" and not self.views.fixed:
                 others = np.concatenate(compared) if compared else places[:0]
@@ -306,37 +292,34 @@ class Searcher:
         counts_words = method.bm25 != "no" or bool(method.words)
         words = self.views.words(method) if counts_words else None
         depth = first_depth(k) if words else k
-        prefilter = None if exact else self._prefilter(view, method, depth, selected)
+        prefilter = None if exact else self.prefilter(method, depth, selected)
         if selected is None:
             return Folder(view.layout, prefilter, words)
         layout = selected.layout(view.layout)
         return Folder(layout, prefilter, words and words.only(selected.places))
 
-    def prefilter(self, method: Method, k: int) -> Prefilter | None:
+    def prefilter(
+        self, method: Method, k: int, selected: Selected | None = None
+    ) -> Prefilter | None:
         """Return the prefilter that a search for the best k would use, None if none."""
         with self.catalog.reading():
-            return self._prefilter(self.views.of(method), method, k)
+            view = self.views.of(method)
+            size = view.layout.size if selected is None else len(selected.places)
+            if selected is not None and size <= SCANNED_SHARE * view.layout.size:
+                return None
+            if view.layout.size < PREFILTER_FROM or method.bm25 != "no" or self.views.fixed:
+                return None
+            if view.names != self.views.query_sets():
+                return None
+            from strop.search.prefilter.prefilter import suits
 
-    def _prefilter(
-        self, view: View, method: Method, k: int, selected: Selected | None = None
-    ) -> Prefilter | None:
-        """Return the prefilter of a view where a search should use it, else None."""
-        size = view.layout.size if selected is None else len(selected.places)
-        if selected is not None and size <= SCANNED_SHARE * view.layout.size:
-            return None
-        if view.layout.size < PREFILTER_FROM or method.bm25 != "no" or self.views.fixed:
-            return None
-        if view.names != self.views.query_sets():
-            return None
-        from strop.search.prefilter.prefilter import suits
-
-        if not suits(method, size, k):
-            return None
-        prefilter: Prefilter | None = self.codes.prefilter(view)
-        if prefilter is None or selected is None:
-            return prefilter
-        prefilter = selected.prefilter(prefilter)
-        return prefilter if suits(method, prefilter.usable, k) else None
+            if not suits(method, size, k):
+                return None
+            prefilter = self.codes.prefilter(view)
+            if prefilter is None or selected is None:
+                return prefilter
+            prefilter = selected.prefilter(prefilter)
+            return prefilter if suits(method, prefilter.usable, k) else None
 
     def _place(self, view: View, id_: str) -> int:
         numbers, number = view.snapshot.numbers, self.catalog.documents.number_of(id_)
@@ -369,17 +352,9 @@ class Searcher:
             view = self.views.of(method)
             places = np.array([self._place(view, id_) for id_ in ids], np.int64)
             numbers = view.snapshot.numbers[places].tolist()
-            sets = [self.views.texts_of_all(self.require(name), numbers) for name in view.names]
+            texts = self.views.mixed_texts(view, method, numbers)
             words = self.views.words(method).of(query).at(places) if query else np.zeros(len(ids))
-            fetched = view.layout.fetch(places)
-        rows = np.split(fetched.queries, np.cumsum(fetched.counts)[:-1])
-        texts = [
-            [(name, text) for name, of in zip(view.names, sets, strict=True)
-             for text in of.get(number, [])[: method.n]]
-            for number in numbers
-        ]  # fmt: skip
-        each = zip(fetched.documents, rows, texts, words.tolist(), strict=True)
-        return [Terms(*of) for of in each]
+            return terms_of(view.layout.fetch(places), [texts[one] for one in numbers], words)
 
     # -- documents ------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -42,14 +43,13 @@ class Views:
     def __init__(self, catalog: Catalog, fixed: tuple[Snapshot, Removed] | None = None) -> None:
         self._catalog = catalog
         self.fixed = fixed is not None
-        self._removed: Removed = {} if fixed is None else fixed[1]
+        self._removed: Removed = fixed[1] if fixed else {}
         # Replaced as one value: threads may look at different versions at the same time.
-        self._last: tuple[Snapshot, dict[object, Layout]] | None = None
-        if fixed is not None:
-            self._last = fixed[0], {}
+        self._last: tuple[Snapshot, dict[object, Layout]] | None = (fixed[0], {}) if fixed else None
         self._before: tuple[Ints, dict[object, Layout]] | None = None  # numbers, layouts
         # Snapshot version, words by sets, and what is known of sources.
         self._words: tuple[int, dict[object, Words], dict[int, SourceWords]] | None = None
+        self._remembers_words = False
 
     def close(self) -> None:
         """Release the vectors."""
@@ -57,14 +57,8 @@ class Views:
 
     def query_sets(self) -> list[str]:
         """Return the names of the query sets that ``sharp`` mixes: all but negative ones."""
-        return list(self._catalog.settings.once_per_version("query_sets", self._query_sets))
-
-    def _query_sets(self) -> list[str]:
-        return [
-            name
-            for name, set_ in self._catalog.sets.all().items()
-            if not set_.augmented and not set_.negative
-        ]
+        sets = self._catalog.sets.all()
+        return [name for name, set_ in sets.items() if not set_.augmented and not set_.negative]
 
     def mixed(self, method: Method) -> list[str]:
         """Return the names of the sets whose vectors a method mixes into documents."""
@@ -129,7 +123,7 @@ class Views:
         """Give a layout what the one before it has computed for documents that did not change."""
         before = self._before
         older = None if before is None else before[1].pop(key, None)
-        if before is None or older is None or not older.size or not older.has_fixed:
+        if before is None or older is None or not older.size:
             return
         at = np.minimum(np.searchsorted(before[0], snapshot.numbers), older.size - 1)
         layout.follow(older, np.where(before[0][at] == snapshot.numbers, at, -1))
@@ -149,14 +143,26 @@ class Views:
         if last is None or last[0] != snapshot.version:
             sources = {} if last is None else last[2]
             last = self._words = snapshot.version, {}, dict(sources)
-        key = tuple(set_.name for set_ in sets)
+        key = tuple(set_.name for set_ in sets), self._remembers_words
         if key not in last[1]:
-            last[1][key] = (
+            words = (
                 self._count_words(snapshot, sets)
                 if self.fixed
                 else self._stored_words(snapshot, [TEXT, *(set_.set_id for set_ in sets)], last[2])
             )
+            last[1][key] = words.remembering({}) if self._remembers_words else words
         return last[1][key]
+
+    @contextmanager
+    def remembering_words(self) -> Iterator[None]:
+        """Compute the word scores of each query only once meanwhile."""
+        self._remembers_words = True
+        try:
+            yield
+        finally:
+            self._remembers_words = False
+            if self._words is not None:
+                self._words = self._words[0], {}, self._words[2]
 
     def _stored_words(
         self, snapshot: Snapshot, sources: list[int], known: dict[int, SourceWords]
@@ -173,22 +179,29 @@ class Views:
         return Words(index.tokenizer(), scorer, lambda _: index.reading(), snapshot.numbers)
 
     def _count_words(self, snapshot: Snapshot, sets: Sequence[QuerySet]) -> Words:
-        """Count the words of a view that the catalog does not keep."""
-        texts = (self._text_with(sets, number) for number in snapshot.numbers.tolist())
+        """Count the words of a view that the catalog does not keep: texts and their queries."""
+        numbers = snapshot.numbers.tolist()
+        lists = [self.texts_of(set_, numbers) for set_ in sets]
+
+        def text(number: int) -> str:
+            own = self._catalog.documents.get(number).counted
+            return "\n".join([own, *(one for of in lists for one in of.get(number, []))])
+
+        texts = map(text, numbers)
         return count_words(texts, self._catalog.words.tokenizer())
 
-    def _text_with(self, sets: Sequence[QuerySet], number: int) -> str:
-        """Return a document's text and its queries of some sets, as one."""
-        texts = [self._catalog.documents.get(number).counted]
-        for set_ in sets:
-            texts += self.texts_of(set_, number)
-        return "\n".join(texts)
+    def mixed_texts(
+        self, view: View, method: Method, numbers: Sequence[int]
+    ) -> dict[int, list[tuple[str, str]]]:
+        """Return the queries that a method mixes into documents, with their sets, by number."""
+        known = self._catalog.sets.all()
+        texts: dict[int, list[tuple[str, str]]] = {number: [] for number in numbers}
+        for name in view.names:
+            for number, of in self.texts_of(known[name], numbers).items():
+                texts[number] += [(name, text) for text in of[: method.n]]
+        return texts
 
-    def texts_of(self, set_: QuerySet, number: int) -> list[str]:
-        """Return a document's queries of a set that this view has."""
-        return self.texts_of_all(set_, [number]).get(number, [])
-
-    def texts_of_all(self, set_: QuerySet, numbers: Sequence[int]) -> dict[int, list[str]]:
+    def texts_of(self, set_: QuerySet, numbers: Sequence[int]) -> dict[int, list[str]]:
         """Return documents' queries of a set that this view has, by number."""
         lists = self._catalog.sets.queries_of(set_, numbers)
         for number, removed in self._removed.get(set_.name, {}).items():

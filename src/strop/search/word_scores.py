@@ -22,6 +22,7 @@ from strop.storage.words import BLOCK, MOST, TEXT, Counts, Flags
 
 K1, B = 1.5, 0.75
 _COMPILED_FROM = 50_000
+"""Documents from which it pays to load compiled code."""
 
 
 class WordScorer:
@@ -44,7 +45,12 @@ class WordScorer:
         """Return the score of each document number, up to the last that has words."""
         size = len(self._norms)
         scores, totals = np.zeros(size, np.float32), np.zeros(size, np.uint8)
-        count_term, add_term = _kernels(size)
+        count_term: Callable[..., int] = _count_term
+        add_term: Callable[..., None] = _add_term
+        if size >= _COMPILED_FROM:
+            from strop.search import kernels
+
+            count_term, add_term = kernels.count_term, kernels.add_term
         square = 0.0
         for term, times in Counter(terms).items():
             found = list(postings_of(connection, self._sources, term))
@@ -65,18 +71,6 @@ def largest_scores(scores: Floats, k: int, least: float = 0.0) -> Ints:
     places = np.flatnonzero(scores >= max(_bound(scores, k), np.float32(least)))
     best: Ints = places[largest(scores[places], min(k, len(places)))]
     return best
-
-
-def _kernels(size: int) -> tuple[Callable[..., int], Callable[..., None]]:
-    """Return what counts a term's postings, and what adds them up.
-
-    It is compiled code only where it pays to load it.
-    """
-    if size < _COMPILED_FROM:
-        return _count_term, _add_term
-    from strop.search.word_kernels import add_term, count_term
-
-    return count_term, add_term
 
 
 def _count_term(totals: Counts, places: Ints, counts: Counts, living: Flags | None) -> int:

@@ -39,6 +39,8 @@ the documents that are wanted."""
 _SCORED = 20, 1000
 """So many times the depth of the dense ranking, and at least so many documents, are scored because
 of their words."""
+REMEMBERED_BYTES = 500_000_000
+"""Word scores of queries that are remembered where many searches have the same queries."""
 _RRF = 60
 """Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
 
@@ -82,14 +84,26 @@ class Words:
         """
         self._tokenizer, self._scorer = tokenizer, scorer
         self._reading, self._numbers = reading, numbers
+        self._remembered: dict[str, Floats] | None = None
 
     def of(self, query: str) -> QueryWordScores:
         """Return the word scores of a query."""
-        terms = self._tokenizer.query(query)
-        with self._reading(terms) as connection:
-            scores = self._scorer.all(connection, terms)
+        known = self._remembered
+        scores = None if known is None else known.get(query)
+        if scores is None:
+            terms = self._tokenizer.query(query)
+            with self._reading(terms) as connection:
+                scores = self._scorer.all(connection, terms)
+            if known is not None and (1 + len(known)) * scores.nbytes <= REMEMBERED_BYTES:
+                known[query] = scores
         whole = len(self._numbers) == self._scorer.documents
         return QueryWordScores(scores, self._numbers, whole)
+
+    def remembering(self, known: dict[str, Floats]) -> Words:
+        """Return them with a memory: ``known`` has the scores of queries of the same words."""
+        words = copy(self)
+        words._remembered = known
+        return words
 
     def scores(self, query: str) -> Floats:
         """Return the word score of the document at each place (size,)."""
