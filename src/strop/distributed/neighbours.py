@@ -26,13 +26,8 @@ from strop.distributed.shards import (
     vectors_in,
     write_table,
 )
-from strop.references.cells import nearest_centres, probed_cells, rough_centres
-from strop.references.neighbors import (
-    Neighbors,
-    neighbors_in_cells,
-    neighbors_of,
-    nonzero_rows,
-)
+from strop.references.cells import largest, nearest_centres, probed_cells, rough_centres
+from strop.references.neighbors import Neighbors, neighbors_in_cells, neighbors_of, nonzero_rows
 from strop.references.selection import choose_references
 from strop.references.settings import ReferenceSettings
 from strop.types import Vectors
@@ -57,7 +52,8 @@ def find_cells(
     bucket_of = np.empty(cells, np.int32)
     bucket_of[np.argsort(coarse, kind="stable")] = np.arange(cells) * buckets // cells
     columns = {"centre": vector_column(centres), "bucket": bucket_of}
-    return Done((write_table(folder / "cells" / f"{name}.parquet", columns),))
+    file = write_table(folder / "cells" / f"{name}.parquet", columns)
+    return Done((file,), counts={"cells": cells, "buckets": buckets, "documents": documents})
 
 
 @dataclass(frozen=True)
@@ -128,10 +124,10 @@ def count_probes(
     for shard in shards:
         table = read_table(folder / "buckets" / f"{shard}.parquet", ["cell", "vector"])
         products, cell_of = sample @ vectors_in(table["vector"]).T, table["cell"].to_numpy()
-        nearest = _largest(products, neighbors + 1)
+        nearest = largest(products, neighbors + 1)
         best = np.concatenate([best, np.take_along_axis(products, nearest, 1)], axis=1)
         homes = np.concatenate([homes, cell_of[nearest]], axis=1)
-        kept = _largest(best, neighbors + 1)
+        kept = largest(best, neighbors + 1)
         best, homes = np.take_along_axis(best, kept, 1), np.take_along_axis(homes, kept, 1)
     order = probed_cells(sample, cells.centres, len(cells.centres))
     place = np.argsort(order, axis=1)  # of each cell in the order of the document
@@ -153,14 +149,6 @@ def _sample(folder: Path, shards: Sequence[str]) -> Vectors:
         vectors = vectors[nonzero_rows(vectors)]
         parts.append(vectors[:: max(1, len(vectors) // most)][:most])
     return np.concatenate(parts)
-
-
-def _largest(values: Vectors, count: int) -> Ints:
-    """Return where the largest values of each row are, the largest first."""
-    count = min(count, values.shape[1])
-    some = np.argpartition(-values, max(0, count - 1), axis=1)[:, :count]
-    order = np.argsort(-np.take_along_axis(values, some, 1), axis=1, kind="stable")
-    return np.asarray(np.take_along_axis(some, order, 1))
 
 
 def choose(
@@ -264,10 +252,8 @@ class _InCells:
         self._listed = np.take_along_axis(rows, order, 1)
         self._similarities = np.take_along_axis(similarities, order, 1)
         everything = self.points.and_others(points)
-        self.points = everything.take(np.isin(everything.rows, self._kept()))
-
-    def _kept(self) -> Ints:
-        return np.unique(np.concatenate([self._own.rows, self._listed.ravel()]))
+        kept = np.concatenate([self._own.rows, self._listed.ravel()])
+        self.points = everything.take(np.isin(everything.rows, kept))
 
     def near(self) -> Neighbors:
         """Return the lists, as places in ``points``."""

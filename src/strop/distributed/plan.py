@@ -273,10 +273,3 @@ def stages_of(
 def probed_share_at(documents: int) -> float:
     """Return the share of cells probed in a corpus of a size, extrapolated from measured ones."""
     return min(1.0, PROBED_SHARE * math.pow(documents / PROBED_AT, PROBED_EXPONENT))
-
-
-def flop_of(documents: int, dim: int) -> tuple[float, float]:
-    """Return the FLOP to compare all pairs, and to find cells and compare with those probed."""
-    each, cells = 2.0 * dim, cells_for(documents)
-    probed = probed_share_at(documents) * documents
-    return documents**2 * each, documents * (cells + probed) * each

@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.arrays import Ints
+from strop.common.secrets import one_line
 from strop.errors import BadInput, MissingExtra
+from strop.storage.vectors import sync_folder
 from strop.types import Document, Vectors
 
 Columns = dict[str, Any]
@@ -81,16 +83,6 @@ def replaced(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def finished(path: Path, rows: int) -> File:
     """Return the record of a file that has been written."""
     digest = hashlib.blake2b(digest_size=16)
@@ -137,7 +129,7 @@ def read_table(
             return file.read_row_groups(wanted, columns)
     except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
         raise BadInput(
-            f"{path}: cannot be read: {' '.join(str(error).split())}; delete it, and run again"
+            f"{path}: cannot be read: {one_line(error)}; delete it, and run again"
         ) from error
 
 
@@ -216,25 +208,14 @@ class Manifest:
     def done(self, task: str, key: str, suffix: str) -> bool:
         """Tell whether a task is finished with this key, and its files are there."""
         line = self.lines.get(task)
-        return (
-            line is not None
-            and line["key"] == key
-            and line["complete"]
-            and all(
-                _size(self.folder / (one["name"] + suffix)) == one["bytes"] for one in line["files"]
-            )
-        )
+        if line is None or line["key"] != key or not line["complete"]:
+            return False
+        files = {self.folder / (one["name"] + suffix): one["bytes"] for one in line["files"]}
+        return all(path.is_file() and path.stat().st_size == files[path] for path in files)
 
     def files(self, task: str) -> list[File]:
         """Return the files of a finished task."""
         return [File(**one) for one in self.lines[task]["files"]]
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
 
 
 def key_of(*parts: Any) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,20 +27,28 @@ from strop.io.corpora import Sourced, read_corpus_with_places
 from strop.storage.pipeline import embed_lists
 from strop.types import Document, Kind, Vectors
 
+T = TypeVar("T")
+
 INPUT_BITS = 32
 """A document's row is the number of its input file, then so many bits for its place there."""
 _AT_ONCE = 2048
 """Texts given to the embedder at a time."""
 
 
-@lru_cache(maxsize=1)
-def _loaded(spec: str, options: str) -> Embedder:
-    return load(spec, **json.loads(options))
+@lru_cache(maxsize=2)
+def _loaded(load: Callable[..., Any], name: str, options: str) -> Any:
+    return load(name, **json.loads(options))
+
+
+def loaded_once(load: Callable[..., T], given: Mapping[str, Any]) -> T:
+    """Return the embedder or language model of a run, loaded once in each process."""
+    model: T = _loaded(load, given["name"], json.dumps(given["options"], sort_keys=True))
+    return model
 
 
 def embedder_of(given: Mapping[str, Any]) -> Embedder:
     """Return the embedder of a run, loaded once in each process."""
-    return _loaded(given["name"], json.dumps(given["options"], sort_keys=True))
+    return loaded_once(load, given)
 
 
 def read_documents(
