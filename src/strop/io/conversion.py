@@ -28,7 +28,7 @@ class Converted(NamedTuple):
 
 def can_convert(suffix: str) -> bool:
     """Tell whether the libraries for this kind of file are installed."""
-    return all(importlib.util.find_spec(name) is not None for name in _NEEDS[suffix])
+    return all(importlib.util.find_spec(name) is not None for name in _READERS[suffix][1])
 
 
 def convert(data: bytes, suffix: str, path: str, max_bytes: int) -> Converted:
@@ -36,7 +36,7 @@ def convert(data: bytes, suffix: str, path: str, max_bytes: int) -> Converted:
     if not can_convert(suffix):
         raise MissingExtra(f"Reading {path}", "files")
     try:
-        converted = _READERS[suffix](data, path, max_bytes)
+        converted = _READERS[suffix][0](data, path, max_bytes)
     except BadInput:
         raise
     except Exception as error:  # damaged files make these libraries raise anything
@@ -91,24 +91,20 @@ def _pdf(data: bytes, path: str, max_bytes: int) -> Converted:
 
 
 def _notebook(data: bytes, path: str, max_bytes: int) -> Converted:
-    cells = json.loads(data)["cells"]
-    parts = []
-    for cell in cells:
-        source = cell["source"]
-        text = (source if isinstance(source, str) else "".join(source)).strip("\n")
-        if text:
-            parts.append(f"```\n{text}\n```" if cell["cell_type"] == "code" else text)
+    # The source of a cell is a string or a list of lines.
+    cells = [(one, "".join(one["source"]).strip("\n")) for one in json.loads(data)["cells"]]
+    parts = [f"```\n{x}\n```" if one["cell_type"] == "code" else x for one, x in cells if x]
     text = "\n\n".join(parts) + "\n"
     return Converted(text, first_heading(text))
 
 
-_Reader = Callable[[bytes, str, int], Converted]
-_READERS: dict[str, _Reader] = {
-    ".html": _html, ".htm": _html, ".docx": _docx, ".pdf": _pdf, ".ipynb": _notebook,
-}  # fmt: skip
-_NEEDS: dict[str, tuple[str, ...]] = {
-    ".html": ("bs4", "markdownify"), ".htm": ("bs4", "markdownify"),
-    ".docx": ("mammoth", "bs4", "markdownify"), ".pdf": ("pypdf",), ".ipynb": (),
-}  # fmt: skip
+_HTML = ("bs4", "markdownify")
+_READERS: dict[str, tuple[Callable[[bytes, str, int], Converted], tuple[str, ...]]] = {
+    ".html": (_html, _HTML),
+    ".htm": (_html, _HTML),
+    ".docx": (_docx, ("mammoth", *_HTML)),
+    ".pdf": (_pdf, ("pypdf",)),
+    ".ipynb": (_notebook, ()),
+}
+"""What reads a kind of file, and the packages that it needs, by the end of the file's name."""
 CONVERTED = tuple(_READERS)
-"""The kinds of files, by the end of their names."""
