@@ -282,14 +282,14 @@ def test_wordllama_truncated() -> None:
 def test_a_book_among_abstracts_does_not_fill_the_memory() -> None:
     import tracemalloc
 
-    book = "in the beginning there was a very long document " * 100_000  # 4.8 MB
+    book = "in the beginning there was a very long document " * 20_000  # 1 MB
     embedder = load("wordllama")
     embedder.embed(["warm up"], "document")
     tracemalloc.start()
     embedder.embed([book] + ["short"] * 200, "document")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 300e6
+    assert peak < 60e6  # padded to the longest text, the batch would take 9 GB
 
 
 def test_importing_and_loading_is_light() -> None:
