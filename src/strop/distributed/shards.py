@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from strop.common.arrays import Ints
 from strop.common.secrets import one_line
 from strop.errors import BadInput, MissingExtra
+from strop.io.files import replaced
 from strop.storage.vectors import sync_folder
 from strop.types import Document, Vectors
 
@@ -67,22 +67,6 @@ def arrow() -> Any:
 # -- files ------------------------------------------------------------------------------------
 
 
-@contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside ``path``, which takes its place once all is on the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}.tmp")
-    try:
-        yield temporary
-        with open(temporary, "rb+") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-
-
 def finished(path: Path, rows: int) -> File:
     """Return the record of a file that has been written."""
     digest = hashlib.blake2b(digest_size=16)
@@ -95,6 +79,7 @@ def finished(path: Path, rows: int) -> File:
 def write_table(path: Path, *groups: Columns, labels: Sequence[int] = ()) -> File:
     """Write columns as a Parquet file; each of several ``groups`` is a row group with a label."""
     pyarrow, rows = arrow(), 0
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as temporary:
         writer = None
         for columns in groups:
@@ -112,6 +97,7 @@ def write_table(path: Path, *groups: Columns, labels: Sequence[int] = ()) -> Fil
             writer.write_table(table.cast(schema), row_group_size=max(1, len(table)))
         assert writer is not None
         writer.close()
+    sync_folder(path.parent)
     return finished(path, rows)
 
 

@@ -21,7 +21,6 @@ from strop.distributed.shards import (
     write_table,
 )
 from strop.embed import Embedder, load
-from strop.embed.base import checked_vectors
 from strop.errors import BadInput
 from strop.io.corpora import Sourced, read_corpus_with_places
 from strop.storage.pipeline import embed_lists
@@ -113,19 +112,9 @@ def embed_texts(
     Rows are as the embedder gives them: an index scales them to length one when it takes them in,
     and rows that were scaled twice could differ in their last bit.
     """
-
-    def embed(texts: list[str], kind: Kind) -> Vectors:
-        filled = [at for at, text in enumerate(texts) if text.strip()]
-        vectors = np.zeros((len(texts), embedder.dim), np.float32)
-        if filled:
-            rows = embedder.embed([texts[at] for at in filled], kind)
-            checked_vectors(rows, len(filled), embedder.name, embedder.dim)
-            vectors[filled] = rows
-        return vectors
-
     parts, reasons, done = [np.zeros((0, embedder.dim), np.float32)], dict[int, str](), 0
     for part in _of_size(lists, _AT_ONCE):
-        rows, refused = embed_lists(embed, part, kind)
+        rows, refused = embed_lists(embedder.embed, part, kind)
         parts.append(rows)
         reasons |= {done + at: reason for at, reason in refused.items()}
         done += len(part)
