@@ -136,7 +136,7 @@ def test_blank_texts_have_zero_rows(make: Callable[..., Embedder]) -> None:
 
 
 def test_long_texts(make: Callable[..., Embedder]) -> None:
-    for long in ("supersonic flow past a wing " * 7200, "ไทย" * 67000):
+    for long in ("supersonic flow past a wing " * 3600, "ไทย" * 17000):
         got = make().embed(["short", long], "document")
         np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, atol=1e-5)
         np.testing.assert_allclose(got[:1], make().embed(["short"], "document"), atol=1e-5)
