@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from strop.distributed.runners import LocalRunner, Work
 from strop.distributed.shards import Done, Manifest
 from strop.distributed.tasks import Task, perform
 from strop.errors import BadInput, IndexBusy, StropError
-from strop.io.stdlib_docs import read_stdlib
+from strop.io.stdlib_docs import EVERYDAY, read_stdlib
 from strop.types import Document
 
 WORDLLAMA = {"name": "wordllama", "options": {}}
@@ -33,7 +34,7 @@ WORDLLAMA = {"name": "wordllama", "options": {}}
 @pytest.fixture(scope="module")
 def many() -> list[Document]:
     """Docstrings, one with a text of its own, one blank, two of the same text."""
-    documents = [one for one in read_stdlib() if len(one.text) > 40][:320]
+    documents = [one for one in read_stdlib(EVERYDAY) if len(one.text) > 40][:320]
     documents[7] = Document("blank", "  ")
     documents[11] = Document("twin", documents[10].text, documents[10].title)
     return documents
@@ -58,6 +59,20 @@ def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def part_of(finished: Path, folder: Path, *without: str) -> Path:
+    """Copy a run, without some of its stages."""
+    return Path(shutil.copytree(finished, folder, ignore=shutil.ignore_patterns(*without)))
+
+
+@pytest.fixture(scope="module")
+def imported(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The index of the finished run."""
+    path = tmp_path_factory.mktemp("imported") / "index"
+    got = import_shards(finished, path)
+    assert (got.documents, got.references, got.embedded) == (320, 320, 0)
+    return path
+
+
 def chosen(index: Index) -> dict[str, object]:
     return {id_: index.references_of(id_) for id_ in index.ids()}
 
@@ -67,10 +82,9 @@ def manifest_lines(folder: Path) -> int:
 
 
 def test_an_import_equals_an_index_of_the_same_corpus(
-    finished: Path, many: list[Document], tmp_path: Path
+    finished: Path, imported: Path, many: list[Document], tmp_path: Path
 ) -> None:
-    imported = import_shards(finished, tmp_path / "imported")
-    assert (imported.documents, imported.references, imported.embedded) == (320, 320, 0)
+    shutil.copytree(imported, tmp_path / "imported")
     with Index.create(tmp_path / "built") as built, Index.open(tmp_path / "imported") as index:
         built.add(many)
         built.sharpen()
@@ -105,29 +119,30 @@ def test_an_import_equals_an_index_of_the_same_corpus(
 
 
 def test_references_of_the_same_vectors_are_identical(
-    finished: Path, corpus: Path, tmp_path: Path
+    finished: Path, imported: Path, tmp_path: Path
 ) -> None:
-    Cluster(tmp_path / "shards", settings(corpus), LocalRunner(1)).run("vectors")
-    import_shards(finished, tmp_path / "with")
-    assert import_shards(tmp_path / "shards", tmp_path / "without").notes
-    with Index.open(tmp_path / "with") as a, Index.open(tmp_path / "without") as b:
+    shards = part_of(finished, tmp_path / "shards", "references", "queries")
+    assert import_shards(shards, tmp_path / "without").notes
+    with Index.open(imported) as a, Index.open(tmp_path / "without") as b:
         assert b.select_references(method="exact") == 320
         assert chosen(a) == chosen(b)
 
 
 def test_cells_find_the_share_of_neighbours_that_was_asked_for(
-    corpus: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, finished: Path, imported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Cluster(tmp_path / "shards", settings(corpus, "cells"), LocalRunner(1)).run("references")
-    monkeypatch.setattr(neighbours, "READ_AT_ONCE", 2)  # lists are merged from several parts
-    Cluster(tmp_path / "parts", settings(corpus, "cells"), LocalRunner(1)).run("references")
+    for name in ("shards", "parts"):
+        folder = part_of(finished, tmp_path / name, "references", "queries")
+        cluster = Cluster(folder, settings(corpus, "cells"), LocalRunner(1))
+        cluster.run("references")
+        assert cluster.ran == {"probes": 1, "references": 6}
+        monkeypatch.setattr(neighbours, "READ_AT_ONCE", 2)  # lists are merged from several parts
     for name, line in Manifest(tmp_path / "shards" / "references").lines.items():
         assert Manifest(tmp_path / "parts" / "references").lines[name]["files"] == line["files"]
     import_shards(tmp_path / "shards", tmp_path / "cells")
-    import_shards(finished, tmp_path / "exact")
     about = Manifest(tmp_path / "shards" / "probes").lines["all"]["counts"]
     assert 1 <= about["probes"] < about["cells"]
-    with Index.open(tmp_path / "exact") as exact, Index.open(tmp_path / "cells") as cells:
+    with Index.open(imported) as exact, Index.open(tmp_path / "cells") as cells:
         numbers = exact.searcher.views.snapshot().numbers
         right, _ = exact.catalog.references.lists(numbers, 100)
         found, _ = cells.catalog.references.lists(numbers, 100)
@@ -164,21 +179,18 @@ def test_a_second_run_does_nothing_and_a_new_input_costs_its_own_shards(
 
 
 def test_a_killed_worker_costs_its_task(corpus: Path, finished: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "shards"
+    # Of the stages, this one's workers have the least to load.
+    folder = part_of(finished, tmp_path / "shards", "vectors")
 
     class OneKill(LocalRunner):
-        """Two processes for one stage; starting them takes long."""
-
         def run(
             self, folder: Path, tasks: Sequence[Task], work: Work = perform
         ) -> Iterator[tuple[Task, Done]]:
-            if tasks and tasks[0].stage == "references":
-                return super().run(folder, tasks, killed_once)
-            return LocalRunner(1).run(folder, tasks)
+            return super().run(folder, tasks, killed_once)
 
-    Cluster(folder, settings(corpus), OneKill(2)).run("references")
-    assert (folder / "killed-references").exists()
-    kept, want = Manifest(folder / "references").lines, Manifest(finished / "references").lines
+    Cluster(folder, settings(corpus), OneKill(2)).run("vectors")
+    assert (folder / "killed-vectors").exists()
+    kept, want = Manifest(folder / "vectors").lines, Manifest(finished / "vectors").lines
     assert {name: line["files"] for name, line in kept.items()} == {
         name: line["files"] for name, line in want.items()
     }
@@ -186,7 +198,7 @@ def test_a_killed_worker_costs_its_task(corpus: Path, finished: Path, tmp_path: 
 
 
 def test_workers_that_keep_dying_end_the_run(tmp_path: Path) -> None:
-    tasks = [Task("vectors", name, "", {}) for name in "ab"]
+    tasks = [Task("vectors", "a", "", {})]  # one worker at a time: starting them takes long
     with pytest.raises(StropError, match="workers keep dying over vectors a"):
         list(LocalRunner(2).run(tmp_path, tasks, always_killed))
 
@@ -201,20 +213,19 @@ from strop.distributed.run import Cluster, Settings
 from strop.distributed.runners import LocalRunner
 
 def kill(stage, done, total):
-    if stage == sys.argv[3] and done == 2:
+    if stage == "references" and done == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
 settings = Settings(sys.argv[1], {"name": "wordllama", "options": {}}, shard_documents=60,
                     method="exact")
 Cluster(Path(sys.argv[2]), settings, LocalRunner(1), kill).run("references")
 """
-    folder, before = tmp_path / "shards", 0
-    for stage in ("vectors", "references"):
-        command = [sys.executable, "-c", code, str(corpus), str(folder), stage]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        assert manifest_lines(folder) > before
-        before = manifest_lines(folder)
+    folder = part_of(finished, tmp_path / "shards", "references")
+    before = manifest_lines(folder)
+    command = [sys.executable, "-c", code, str(corpus), str(folder)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert manifest_lines(folder) == before + 2
     with open(folder / "references" / "manifest.jsonl", "a") as file:
         file.write('\n{"task": "00002", "ke')  # a line that was cut off
     cluster = Cluster(folder, settings(corpus), LocalRunner(1))

@@ -136,7 +136,7 @@ def test_blank_texts_have_zero_rows(make: Callable[..., Embedder]) -> None:
 
 
 def test_long_texts(make: Callable[..., Embedder]) -> None:
-    for long in ("supersonic flow past a wing " * 7200, "ไทย" * 67000):
+    for long in ("supersonic flow past a wing " * 3600, "ไทย" * 17000):
         got = make().embed(["short", long], "document")
         np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, atol=1e-5)
         np.testing.assert_allclose(got[:1], make().embed(["short"], "document"), atol=1e-5)
@@ -282,14 +282,14 @@ def test_wordllama_truncated() -> None:
 def test_a_book_among_abstracts_does_not_fill_the_memory() -> None:
     import tracemalloc
 
-    book = "in the beginning there was a very long document " * 100_000  # 4.8 MB
+    book = "in the beginning there was a very long document " * 20_000  # 1 MB
     embedder = load("wordllama")
     embedder.embed(["warm up"], "document")
     tracemalloc.start()
     embedder.embed([book] + ["short"] * 200, "document")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 300e6
+    assert peak < 60e6  # padded to the longest text, the batch would take 9 GB
 
 
 def test_importing_and_loading_is_light() -> None:

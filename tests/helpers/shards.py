@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
 
-from helpers.commands import jsonl
+# Nothing more is imported: each worker that does these tasks loads this file.
 from strop.distributed.shards import Done
 from strop.distributed.tasks import Task, perform
 from strop.types import Document
@@ -21,7 +22,8 @@ def write_inputs(folder: Path, documents: list[Document], files: int) -> Path:
             {"id": d.id, "title": d.title, "text": d.text, "place": at}
             for d in documents[at : at + step]
         )
-        (folder / f"part-{at:05}.jsonl").write_text(jsonl(*rows), "utf-8")
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"part-{at:05}.jsonl").write_text(lines, "utf-8")
     return folder
 
 

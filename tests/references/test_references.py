@@ -207,19 +207,19 @@ def test_references_are_those_of_the_paper() -> None:
     found = select_references(vectors)
     near = nearest_neighbors(vectors, 100).rows
     same_k, same = 0, 0
-    for document in range(0, 400, 20):
+    for document in range(0, 400, 40):
         k, chosen = _literal_choice(vectors, document, near[document].tolist())
         rows = found.rows[document][found.rows[document] >= 0]
         same_k += len(rows) == k
         same += set(rows.tolist()) == chosen
         assert found.cluster_sizes[document].sum() == 100
         assert (np.diff(found.similarities[document][: len(rows)]) <= 0).all()
-    assert same_k >= 19
-    assert same >= 18
+    assert same_k >= 9
+    assert same >= 9
 
 
 def test_references_do_not_depend_on_threads_or_company(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = clustered(12, 600, 16)
+    vectors = clustered(12, 300, 16)
     together = select_references(vectors)
     monkeypatch.setattr(threads, "thread_count", lambda: 1)
     monkeypatch.setattr(neighbors, "BLOCK", 100)

@@ -9,22 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from strop.distributed.neighbours import TEXTS, read_buckets
-from strop.distributed.shards import (
-    Done,
-    arrow,
-    documents_in,
-    finished,
-    read_table,
-    write_table,
-)
-from strop.distributed.vectors import embed_texts, embedder_of
+from strop.distributed.shards import Done, arrow, documents_in, finished, read_table, write_table
+from strop.distributed.vectors import embed_texts, embedder_of, loaded_once
 from strop.errors import BadInput
 from strop.generate.calls import Calls
 from strop.generate.plan import GenerationSettings, Task, make_task, read_task
@@ -37,67 +29,57 @@ from strop.types import Document, Kind
 SENTENCES = "sentences"
 
 
-class Asked(NamedTuple):
-    """A document with the references that its prompts show."""
-
-    row: int
-    document: Document
-    references: tuple[Document, ...]
-
-
-def _asked(folder: Path, name: str, shards: Sequence[str] | None) -> Iterator[Asked]:
-    """Yield the documents of a bucket with their references; of a shard if ``shards`` is None."""
-    if shards is None:
-        table = read_table(folder / "documents" / f"{name}.parquet", TEXTS)
-        for row, document in documents_in(table):
-            yield Asked(row, document, ())
-        return
-    chosen = read_table(folder / "references" / f"{name}.parquet", ["row", "references", "buckets"])
-    lists, buckets = chosen["references"].to_pylist(), chosen["buckets"].to_pylist()
-    wanted = np.unique([row for rows in lists for row in rows])
-    known = dict(documents_in(read_buckets(folder, shards, [int(name)], TEXTS)))
-    for bucket in {one for some in buckets for one in some} - {int(name)}:
-        table = read_buckets(folder, shards, [bucket], TEXTS)
-        known |= documents_in(table.filter(np.isin(table["row"].to_numpy(), wanted)))
-    for row, references in zip(chosen["row"].to_pylist(), lists, strict=True):
-        yield Asked(row, known[row], tuple(known[one] for one in references))
-
-
-# -- requests and replies ---------------------------------------------------------------------
-
-
-@lru_cache(maxsize=1)
-def _loaded(spec: str, options: str) -> LM:
-    return load(spec, **json.loads(options))
-
-
 def model_of(given: Mapping[str, Any]) -> LM:
     """Return the language model of a run, loaded once in each process."""
-    return _loaded(given["name"], json.dumps(given["options"], sort_keys=True))
+    return loaded_once(load, given)
 
 
-def _tasks(
-    folder: Path, name: str, shards: Sequence[str] | None, calls: Calls, asks: GenerationSettings
-) -> Iterator[Task]:
-    for row, document, references in _asked(folder, name, shards):
-        yield make_task(calls, asks, row, document, references)
+class _Unit:
+    """The prompts of one unit of work, and the file of its replies."""
+
+    def __init__(
+        self, folder: Path, name: str, *, style: str, shards: Sequence[str] | None,
+        lm: Mapping[str, Any], settings: dict[str, Any], price: Sequence[float] | None = None,
+    ) -> None:  # fmt: skip
+        self._folder, self._name, self._shards = folder, name, shards
+        self.settings = GenerationSettings.from_json(settings)
+        self.replies = _ReplyFile(replies_path(folder, style, name))
+        self.calls = Calls(
+            model_of(lm), self.settings.to_json(), self.replies.save,
+            None if price is None else Price(*price),
+        )  # fmt: skip
+
+    def tasks(self) -> Iterator[Task]:
+        """Yield the prompts of each document of a bucket, or of a shard if there are no shards."""
+        if self._shards is None:
+            for row, document in _documents_of(self._folder, self._name):
+                yield make_task(self.calls, self.settings, row, document, ())
+            return
+        folder, own = self._folder, int(self._name)
+        columns = ["row", "references", "buckets"]
+        chosen = read_table(folder / "references" / f"{self._name}.parquet", columns)
+        lists, buckets = chosen["references"].to_pylist(), chosen["buckets"].to_pylist()
+        wanted = np.unique([row for rows in lists for row in rows])
+        known = dict(documents_in(read_buckets(folder, self._shards, [own], TEXTS)))
+        for bucket in {one for some in buckets for one in some} - {own}:
+            table = read_buckets(folder, self._shards, [bucket], TEXTS)
+            known |= documents_in(table.filter(np.isin(table["row"].to_numpy(), wanted)))
+        for row, rows in zip(chosen["row"].to_pylist(), lists, strict=True):
+            references = tuple(known[one] for one in rows)
+            yield make_task(self.calls, self.settings, row, known[row], references)
+
+    def open_requests(self) -> Iterator[tuple[Request, int]]:
+        """Yield each request without a reply once, with the row of its document."""
+        seen = set[str]()
+        for task in self.tasks():
+            for request in task.requests:
+                if request.key not in seen and not self.replies.answered(request.key):
+                    seen.add(request.key)
+                    yield request, task.number
 
 
-def _calls(
-    lm: LM, asks: GenerationSettings, replies: _ReplyFile | None, price: Any = None
-) -> Calls:
-    save = replies.save if replies is not None else (lambda *_: None)
-    return Calls(lm, asks.to_json(), save, None if price is None else Price(*price))
-
-
-def _open_requests(tasks: Iterator[Task], replies: _ReplyFile) -> Iterator[tuple[Request, int]]:
-    """Yield each request without a reply once, with the row of its document."""
-    seen = set[str]()
-    for task in tasks:
-        for request in task.requests:
-            if request.key not in seen and not replies.answered(request.key):
-                seen.add(request.key)
-                yield request, task.number
+def _documents_of(folder: Path, shard: str) -> list[tuple[int, Document]]:
+    return documents_in(read_table(folder / "documents" / f"{shard}.parquet", TEXTS))
 
 
 class _ReplyFile:
@@ -145,9 +127,6 @@ class _ReplyFile:
             file.flush()
             os.fsync(file.fileno())
 
-    def digest(self) -> str:
-        return finished(self.path, 0).digest if self.path.exists() else ""
-
 
 def reply_line(reply: Reply) -> str:
     """Return a reply as a line of OpenAI's batch form, which ``read_replies`` reads."""
@@ -181,92 +160,71 @@ def replies_path(folder: Path, style: str, name: str) -> Path:
     return folder / "replies" / style / f"{name}.jsonl"
 
 
-def write_request_file(
-    folder: Path, name: str, *, style: str, shards: Sequence[str] | None, lm: dict[str, Any],
-    settings: dict[str, Any], **_: Any,
-) -> Done:  # fmt: skip
+def write_request_file(folder: Path, name: str, *, style: str, **prompts: Any) -> Done:
     """Write the open requests of a unit in the form of the model's vendor."""
-    asks, model = GenerationSettings.from_json(settings), model_of(lm)
-    replies = _ReplyFile(replies_path(folder, style, name))
-    tasks = _tasks(folder, name, shards, _calls(model, asks, None), asks)
+    unit = _Unit(folder, name, style=style, **prompts)
     path = folder / "requests" / style / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = write_requests(path, (one for one, _ in _open_requests(tasks, replies)), model)
+    written = write_requests(path, (one for one, _ in unit.open_requests()), unit.calls.lm)
     return Done((finished(path, written),), counts={"requests": written})
 
 
-def ask(
-    folder: Path, name: str, *, style: str, shards: Sequence[str] | None, lm: dict[str, Any],
-    settings: dict[str, Any], price: Any, budget: float | None, **_: Any,
-) -> Done:  # fmt: skip
+def ask(folder: Path, name: str, *, budget: float | None, **prompts: Any) -> Done:
     """Send the open requests of a unit; each reply is kept as it comes."""
-    asks, model = GenerationSettings.from_json(settings), model_of(lm)
-    replies = _ReplyFile(replies_path(folder, style, name))
-    calls = _calls(model, asks, replies, price)
-    open_ = _open_requests(_tasks(folder, name, shards, calls, asks), replies)
-    spent = calls.run(open_, budget=budget)
-    replies.path.parent.mkdir(parents=True, exist_ok=True)
-    replies.path.touch()
-    known = _ReplyFile(replies.path)
-    left = sum(1 for _ in _open_requests(_tasks(folder, name, shards, calls, asks), known))
+    unit = _Unit(folder, name, **prompts)
+    spent = unit.calls.run(unit.open_requests(), budget=budget)
+    path = unit.replies.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    unit.replies = _ReplyFile(path)
+    left = sum(1 for _ in unit.open_requests())
     counts = {
         "replies": spent.replies, "failures": spent.failures, "open": left,
         "input_tokens": spent.input_tokens, "output_tokens": spent.output_tokens,
         "cost": spent.cost or 0.0,
     }  # fmt: skip
-    return Done((finished(replies.path, spent.replies),), counts=counts, complete=not left)
+    return Done((finished(path, spent.replies),), counts=counts, complete=not left)
 
 
 # -- queries ----------------------------------------------------------------------------------
 
 
 def make_queries(
-    folder: Path, name: str, *, style: str, embedder: Mapping[str, Any],
-    shards: Sequence[str] | None = None, lm: dict[str, Any] | None = None,
-    settings: dict[str, Any] | None = None, n: int = 0, **_: Any,
-) -> Done:  # fmt: skip
-    """Make and embed the queries of a unit: sentences, or what the replies give."""
-    kind: Kind = "document" if style == SENTENCES else "query"
-    rows, ids, lists, counts = (
-        list[int](),
-        list[str](),
-        list[list[str]](),
-        {"dropped": 0, "open": 0},
-    )
+    folder: Path, name: str, *, style: str, embedder: Mapping[str, Any], n: int, **prompts: Any
+) -> Done:
+    """Make and embed the queries of a unit: at most ``n`` sentences, or what the replies give."""
+    made = list[tuple[int, str, list[str]]]()
+    dropped = open_ = 0
     if style == SENTENCES:
-        for row, document, _references in _asked(folder, name, None):
-            rows.append(row)
-            ids.append(document.id)
-            lists.append(title_and_sentences(document.title, document.text, n))
+        for row, document in _documents_of(folder, name):
+            sentences = title_and_sentences(document.title, document.text, n)
+            made.append((row, document.id, sentences))
     else:
-        assert lm is not None
-        assert settings is not None
-        asks = GenerationSettings.from_json(settings)
-        replies = _ReplyFile(replies_path(folder, style, name))
-        if not replies.path.exists():
+        unit = _Unit(folder, name, style=style, **prompts)
+        if not unit.replies.path.exists():
             raise BadInput(
-                f"{replies.path} is missing: put the service's results of"
+                f"{unit.replies.path} is missing: put the service's results of"
                 f" requests/{style}/{name}.jsonl there, or run --stage replies"
             )
-        for task in _tasks(folder, name, shards, _calls(model_of(lm), asks, None), asks):
-            one = read_task(task, asks.prompt, replies.read)
-            counts["dropped"] += len(one.dropped)
-            counts["open"] += len(one.missing)
-            rows.append(task.number)
-            ids.append(task.document.id)
-            lists.append(one.queries)
+        for task in unit.tasks():
+            one = read_task(task, unit.settings.prompt, unit.replies.read)
+            dropped += len(one.dropped)
+            open_ += len(one.missing)
+            made.append((task.number, task.document.id, one.queries))
     model = embedder_of(embedder)
-    vectors, refused = embed_texts(model, lists, kind)
-    lists = [[] if at in refused else one for at, one in enumerate(lists)]
+    kind: Kind = "document" if style == SENTENCES else "query"
+    vectors, refused = embed_texts(model, [queries for _, _, queries in made], kind)
+    lists = [[] if at in refused else queries for at, (_, _, queries) in enumerate(made)]
     ends = np.cumsum([0, *map(len, lists)]) * model.dim
     pyarrow = arrow()
-    flat = pyarrow.LargeListArray.from_arrays(
-        pyarrow.array(ends, pyarrow.int64()), pyarrow.array(vectors.ravel())
-    )
     columns = {
-        "row": np.array(rows, np.int64), "id": ids,
-        "queries": pyarrow.array(lists, pyarrow.list_(pyarrow.string())), "vectors": flat,
-    }  # fmt: skip
+        "row": np.array([row for row, _, _ in made], np.int64),
+        "id": [id_ for _, id_, _ in made],
+        "queries": pyarrow.array(lists, pyarrow.list_(pyarrow.string())),
+        "vectors": pyarrow.LargeListArray.from_arrays(
+            pyarrow.array(ends, pyarrow.int64()), pyarrow.array(vectors.ravel())
+        ),
+    }
     file = write_table(folder / "queries" / style / f"{name}.parquet", columns)
-    total = {"queries": sum(map(len, lists)), "refused": len(refused), **counts}
-    return Done((file,), counts=total)
+    counts = {"queries": sum(map(len, lists)), "refused": len(refused), "dropped": dropped}
+    return Done((file,), counts={**counts, "open": open_})

@@ -7,6 +7,7 @@ is a cache that was filled from the shards.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -105,8 +106,7 @@ def _add_documents(
         rows.append(rows_in(table))
         ids += table["id"].to_pylist()
     if len(set(ids)) < len(ids):
-        seen = set[str]()
-        twice = next(one for one in ids if one in seen or seen.add(one))  # type: ignore[func-returns-value]
+        twice = next(one for one, count in Counter(ids).items() if count > 1)
         raise BadInput(f"document id {twice!r} is in two inputs. Ids must be unique: remove one")
     for at, shard in enumerate(shards, 1):
         documents = list(stored_documents(folder, shard))

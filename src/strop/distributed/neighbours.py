@@ -7,7 +7,7 @@ that it needs is in memory at once: neighbours are found and references chosen i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,8 @@ from strop.distributed.shards import (
     vectors_in,
     write_table,
 )
-from strop.references.cells import nearest_centres, probed_cells, rough_centres
-from strop.references.neighbors import (
-    Neighbors,
-    neighbors_in_cells,
-    neighbors_of,
-    nonzero_rows,
-)
+from strop.references.cells import largest, nearest_centres, probed_cells, rough_centres
+from strop.references.neighbors import Neighbors, neighbors_in_cells, neighbors_of, nonzero_rows
 from strop.references.selection import choose_references
 from strop.references.settings import ReferenceSettings
 from strop.types import Vectors
@@ -57,7 +52,8 @@ def find_cells(
     bucket_of = np.empty(cells, np.int32)
     bucket_of[np.argsort(coarse, kind="stable")] = np.arange(cells) * buckets // cells
     columns = {"centre": vector_column(centres), "bucket": bucket_of}
-    return Done((write_table(folder / "cells" / f"{name}.parquet", columns),))
+    file = write_table(folder / "cells" / f"{name}.parquet", columns)
+    return Done((file,), counts={"cells": cells, "buckets": buckets, "documents": documents})
 
 
 @dataclass(frozen=True)
@@ -128,10 +124,10 @@ def count_probes(
     for shard in shards:
         table = read_table(folder / "buckets" / f"{shard}.parquet", ["cell", "vector"])
         products, cell_of = sample @ vectors_in(table["vector"]).T, table["cell"].to_numpy()
-        nearest = _largest(products, neighbors + 1)
+        nearest = largest(products, neighbors + 1)
         best = np.concatenate([best, np.take_along_axis(products, nearest, 1)], axis=1)
         homes = np.concatenate([homes, cell_of[nearest]], axis=1)
-        kept = _largest(best, neighbors + 1)
+        kept = largest(best, neighbors + 1)
         best, homes = np.take_along_axis(best, kept, 1), np.take_along_axis(homes, kept, 1)
     order = probed_cells(sample, cells.centres, len(cells.centres))
     place = np.argsort(order, axis=1)  # of each cell in the order of the document
@@ -155,36 +151,26 @@ def _sample(folder: Path, shards: Sequence[str]) -> Vectors:
     return np.concatenate(parts)
 
 
-def _largest(values: Vectors, count: int) -> Ints:
-    """Return where the largest values of each row are, the largest first."""
-    count = min(count, values.shape[1])
-    some = np.argpartition(-values, max(0, count - 1), axis=1)[:, :count]
-    order = np.argsort(-np.take_along_axis(values, some, 1), axis=1, kind="stable")
-    return np.asarray(np.take_along_axis(some, order, 1))
-
-
 def choose(
     folder: Path, name: str, *, shards: Sequence[str], settings: dict[str, Any], method: str
 ) -> Done:
     """Find the neighbours of a bucket's documents and choose their references."""
     wished, cells = ReferenceSettings.from_json(settings), Cells.read(folder)
-    own = Points.of(read_buckets(folder, shards, [int(name)], _POINTS))
-    buckets = np.unique(cells.bucket_of)
+    own = Points.read(folder, shards, [int(name)])
     if method == "exact":
-        points = Points.of(read_buckets(folder, shards, buckets.tolist(), _POINTS))
+        points = Points.read(folder, shards, np.unique(cells.bucket_of).tolist())
         wanted, usable = np.searchsorted(points.rows, own.rows), nonzero_rows(points.vectors)
         near = neighbors_of(points.vectors, usable, wanted, wished.neighbors)
         counts = {"compared": len(wanted) * len(points.rows), "read": len(points.rows)}
     else:
         probes = read_table(folder / "probes" / "all.parquet")["probes"][0].as_py()
         probed = probed_cells(own.vectors, cells.centres, probes)
-        found = _InCells(own, probed, wished.neighbors)
-        needed = np.unique(cells.bucket_of[np.unique(probed)])
-        for first in range(0, len(needed), READ_AT_ONCE):
-            some = needed[first : first + READ_AT_ONCE].tolist()
-            found.compare(Points.of(read_buckets(folder, shards, some, _POINTS)))
-        points, near = found.points, found.near()
-        counts = {"compared": found.compared, "read": found.read}
+        needed = np.unique(cells.bucket_of[np.unique(probed)]).tolist()
+        parts = (
+            Points.read(folder, shards, needed[first : first + READ_AT_ONCE])
+            for first in range(0, len(needed), READ_AT_ONCE)
+        )
+        points, near, counts = _near_in_cells(own, probed, wished.neighbors, parts)
     chosen = choose_references(points.vectors, near.rows, near.similarities, wished)
     listed, taken = (near.rows >= 0).sum(axis=1), (chosen.rows >= 0).sum(axis=1)
     columns = {
@@ -201,9 +187,6 @@ def choose(
     return Done((file,), counts={**counts, "references": int(taken.sum())})
 
 
-_POINTS = ("row", "cell", "vector")
-
-
 @dataclass(frozen=True)
 class Points:
     """Documents by row, in the order of the corpus: their cells and unit vectors."""
@@ -213,8 +196,9 @@ class Points:
     vectors: Vectors
 
     @classmethod
-    def of(cls, table: Any) -> Points:
-        """Return the documents of a table of buckets."""
+    def read(cls, folder: Path, shards: Sequence[str], buckets: Sequence[int]) -> Points:
+        """Return the documents of buckets."""
+        table = read_buckets(folder, shards, buckets, ("row", "cell", "vector"))
         return cls(rows_in(table), table["cell"].to_numpy(), vectors_in(table["vector"]))
 
     def take(self, which: NDArray[Any]) -> Points:
@@ -230,46 +214,33 @@ class Points:
         return Points(rows, cells, vectors).take(np.argsort(rows, kind="stable"))
 
 
-class _InCells:
-    """The neighbours of a bucket's documents, from some buckets after the other.
+def _near_in_cells(
+    own: Points, probed: NDArray[np.int32], neighbors: int, parts: Iterable[Points]
+) -> tuple[Points, Neighbors, dict[str, int]]:
+    """Return the neighbours of a bucket's documents, from some buckets after the other.
 
-    Only what is on a list is kept in memory, and ``points`` holds it.
+    The lists are places in the points returned beside them. Only what is on a list stays in memory.
     """
-
-    def __init__(self, own: Points, probed: NDArray[np.int32], neighbors: int) -> None:
-        self._own, self._probed, self._neighbors = own, probed, neighbors
-        self._listed = np.empty((len(own.rows), 0), np.int64)
-        self._similarities = np.empty((len(own.rows), 0), np.float32)
-        self.points, self.compared, self.read = own, 0, 0
-
-    def compare(self, others: Points) -> None:
-        """Compare with documents of other buckets; those on a list stay."""
-        self.read += len(others.rows)
-        others = others.take(np.isin(others.cells, self._probed))
-        sizes = np.bincount(others.cells, minlength=int(self._probed.max(initial=0)) + 1)
-        self.compared += int(sizes[self._probed].sum())
-        points = others.and_others(self._own)
+    points, counts = own, {"compared": 0, "read": 0}
+    listed = np.empty((len(own.rows), 0), np.int64)
+    similarities = np.empty((len(own.rows), 0), np.float32)
+    for part in parts:
+        others = part.take(np.isin(part.cells, probed))
+        sizes = np.bincount(others.cells, minlength=int(probed.max(initial=0)) + 1)
+        counts["compared"] += int(sizes[probed].sum())
+        counts["read"] += len(part.rows)
+        both = others.and_others(own)
         # A document of this bucket is a neighbour only when its own cell is compared.
-        cell_of = np.where(np.isin(points.rows, others.rows), points.cells, -1).astype(np.int32)
-        wanted = np.searchsorted(points.rows, self._own.rows)
-        near = neighbors_in_cells(
-            points.vectors, nonzero_rows(points.vectors), wanted, self._neighbors, cell_of,
-            self._probed,
-        )  # fmt: skip
-        rows = np.where(near.rows >= 0, points.rows[near.rows], -1)
-        rows = np.concatenate([self._listed, rows], axis=1)
-        similarities = np.concatenate([self._similarities, near.similarities], axis=1)
-        order = np.lexsort((rows, -np.where(rows >= 0, similarities, -np.inf)), axis=1)
-        order = order[:, : self._neighbors]
-        self._listed = np.take_along_axis(rows, order, 1)
-        self._similarities = np.take_along_axis(similarities, order, 1)
-        everything = self.points.and_others(points)
-        self.points = everything.take(np.isin(everything.rows, self._kept()))
-
-    def _kept(self) -> Ints:
-        return np.unique(np.concatenate([self._own.rows, self._listed.ravel()]))
-
-    def near(self) -> Neighbors:
-        """Return the lists, as places in ``points``."""
-        places = np.searchsorted(self.points.rows, self._listed)
-        return Neighbors(np.where(self._listed >= 0, places, -1), self._similarities)
+        cell_of = np.where(np.isin(both.rows, others.rows), both.cells, -1).astype(np.int32)
+        wanted, usable = np.searchsorted(both.rows, own.rows), nonzero_rows(both.vectors)
+        near = neighbors_in_cells(both.vectors, usable, wanted, neighbors, cell_of, probed)
+        rows = np.where(near.rows >= 0, both.rows[near.rows], -1)
+        rows = np.concatenate([listed, rows], axis=1)
+        scores = np.concatenate([similarities, near.similarities], axis=1)
+        order = np.lexsort((rows, -np.where(rows >= 0, scores, -np.inf)), axis=1)[:, :neighbors]
+        listed = np.take_along_axis(rows, order, 1)
+        similarities = np.take_along_axis(scores, order, 1)
+        points = points.and_others(both)
+        points = points.take(np.isin(points.rows, np.union1d(own.rows, listed)))
+    places = np.where(listed >= 0, np.searchsorted(points.rows, listed), -1)
+    return points, Neighbors(places, similarities), counts

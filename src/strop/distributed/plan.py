@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from strop.common.arrays import unit_rows
-from strop.distributed.generation import SENTENCES, make_queries
+from strop.distributed.generation import SENTENCES
 from strop.distributed.neighbours import SAMPLED
 from strop.distributed.run import cells_for, find_inputs
 from strop.distributed.runners import alone
-from strop.distributed.shards import Done, read_table, vectors_in
-from strop.distributed.vectors import embed_documents, read_documents
+from strop.distributed.shards import read_table, vectors_in
+from strop.distributed.tasks import Task, perform
 from strop.errors import BadInput
 from strop.generate import GenerationSettings, PromptSettings
 from strop.generate.plan import EXPECTED_REFERENCES, expected_output
@@ -44,6 +44,7 @@ SAMPLE = 2000
 PROBED_SHARE, PROBED_AT, PROBED_EXPONENT = 0.24, 50_000, -0.22
 """The share of cells that a document probes for a recall of 0.96, at a number of documents, and the
 exponent with which it falls as they grow: measured on sentences (docs/scaling.md)."""
+_WHOLE = {"reading": {}, "shard_documents": SAMPLE}
 _LONGEST = 2.0
 """The longest task of a stage over the mean one."""
 _TIMES = 20
@@ -139,29 +140,25 @@ def _stages_on_sample(
 
     Beside the seconds are the ``bytes`` of the shard of documents.
     """
+    shard, service = "00000-00000", embedder["name"].startswith("api:")
     source = folder / "sample.jsonl"
     with atomic_write(source) as file:
         for one in documents:
             record = {"id": one.id, "title": one.title, "text": one.text}
             file.write(json.dumps(record) + "\n")
-    # The time of a service is the time it lets us wait.
-    clock = time.perf_counter if embedder["name"].startswith("api:") else time.process_time
-    work: dict[str, Callable[[], Done]] = {
-        "documents": lambda: read_documents(
-            folder, "00000", source=str(source), reading={}, shard_documents=SAMPLE
-        ),
-        "vectors": lambda: embed_documents(folder, "00000-00000", embedder=embedder),
-        "queries": lambda: make_queries(
-            folder, "00000-00000", style=SENTENCES, embedder=embedder, n=MOST
-        ),
-    }
     spent = dict[str, float]()
-    for name, act in work.items():
-        spent["bytes"] = spent.get("bytes") or _timed(act)[1].files[0].bytes
-        _timed(act)  # loads and compiles what is needed
-        spent[name] = _timed(act, clock)[0]
-    vectors = read_table(folder / "vectors" / "00000-00000.parquet")["vector"]
-    made = read_table(folder / "queries" / SENTENCES / "00000-00000.parquet")["queries"]
+    for task in (
+        Task("documents", "00000", "", {"source": str(source), **_WHOLE}),
+        Task("vectors", shard, "", {"embedder": embedder}),
+        Task("queries", shard, "", {"style": SENTENCES, "embedder": embedder, "n": MOST}),
+    ):
+        perform(folder, task)  # loads and compiles what is needed
+        done = perform(folder, task)
+        # The time of a service is the time it lets us wait.
+        spent[task.stage] = max(done.seconds if service else done.cpu, 1e-6)
+        spent.setdefault("bytes", done.files[0].bytes)
+    vectors = read_table(folder / "vectors" / f"{shard}.parquet")["vector"]
+    made = read_table(folder / "queries" / SENTENCES / f"{shard}.parquet")["queries"]
     return spent, unit_rows(vectors_in(vectors)), [one for some in made.to_pylist() for one in some]
 
 
@@ -171,13 +168,11 @@ def _many(points: Vectors) -> Vectors:
     return unit_rows((points + noise).reshape(-1, points.shape[1]).astype(np.float32))
 
 
-def _timed(
-    work: Callable[[], T], clock: Callable[[], float] = time.process_time
-) -> tuple[float, T]:
-    """Return the seconds that a piece of work takes, and its result."""
-    began = clock()
+def _timed(work: Callable[[], T]) -> tuple[float, T]:
+    """Return the seconds of the processor that a piece of work takes, and its result."""
+    began = time.process_time()
     result = work()
-    return max(clock() - began, 1e-6), result
+    return max(time.process_time() - began, 1e-6), result
 
 
 def _tokens(documents: list[Document], style: str) -> dict[str, float]:
@@ -273,10 +268,3 @@ def stages_of(
 def probed_share_at(documents: int) -> float:
     """Return the share of cells probed in a corpus of a size, extrapolated from measured ones."""
     return min(1.0, PROBED_SHARE * math.pow(documents / PROBED_AT, PROBED_EXPONENT))
-
-
-def flop_of(documents: int, dim: int) -> tuple[float, float]:
-    """Return the FLOP to compare all pairs, and to find cells and compare with those probed."""
-    each, cells = 2.0 * dim, cells_for(documents)
-    probed = probed_share_at(documents) * documents
-    return documents**2 * each, documents * (cells + probed) * each

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from strop.storage.intake import about_embedder
 from strop.storage.trust import needs_consent
 from strop.types import Progress
 
-GOALS = ("vectors", "references", "requests", "replies", "queries")
 _FILES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 _GROWTH = 2
 """Cells are found anew once the corpus has grown or shrunk by this factor."""
@@ -94,41 +92,38 @@ class Cluster:
         self.unfinished: dict[str, float] = {}
         """What is left open after this run, by what it is."""
 
-    @contextmanager
-    def _driving(self) -> Iterator[None]:
+    def run(self, goal: str, style: str = SENTENCES, budget: float | None = None) -> None:
+        """Do what is missing up to a stage; ``style`` says which queries, from ``requests`` on."""
         self.settings.write(self.folder)
         try:
             with FileLock(self.folder / "driver.lock", timeout=0):
-                yield
+                self._run(goal, style, budget)
         except Timeout:
             raise IndexBusy(
                 f"another run is working in {self.folder}: wait for it, or stop it"
             ) from None
 
-    def run(self, goal: str, style: str = SENTENCES, budget: float | None = None) -> None:
-        """Do what is missing up to a stage; ``style`` says which queries, from ``requests`` on."""
-        with self._driving():
-            documents = self.documents()
-            if goal in ("vectors", "queries"):
-                self.vectors(documents)
-            if goal == "vectors":
-                return
-            if goal == "references":
-                self.references(documents)
-            elif style == SENTENCES:
-                if goal != "queries":
-                    raise BadInput("sentences need no model: give --stage queries")
-                self._queries(style, [one.name for one in documents], documents, {})
-            else:
-                self._generate(goal, style, documents, budget)
+    def _run(self, goal: str, style: str, budget: float | None) -> None:
+        documents = self.documents()
+        if goal in ("vectors", "queries"):
+            self.vectors(documents)
+        if goal == "references":
+            self.references(documents)
+        elif goal != "vectors" and style != SENTENCES:
+            self._generate(goal, style, documents, budget)
+        elif goal == "queries":
+            self._queries(style, {one.name: [one.digest] for one in documents}, {})
+        elif goal != "vectors":
+            raise BadInput("sentences need no model: give --stage queries")
 
     # -- the stages -----------------------------------------------------------------------
 
     def documents(self) -> list[File]:
         """Cut the corpus into shards; return those of its present inputs, in order."""
-        inputs, numbers = find_inputs(Path(self.settings.corpus)), self._input_numbers()
-        tasks = []
-        for path in inputs:
+        numbers, tasks = dict[str, int](), []
+        with suppress(FileNotFoundError):  # an input keeps its number, so that rows stay
+            numbers = json.loads((self.folder / "inputs.json").read_text("utf-8"))["numbers"]
+        for path in find_inputs(Path(self.settings.corpus)):
             number = numbers.setdefault(path.name, len(numbers))
             given = {
                 "source": str(path.resolve()),
@@ -142,14 +137,6 @@ class Cluster:
             file.write(json.dumps({"numbers": numbers, "inputs": names}) + "\n")
         manifest = self._do("documents", tasks)
         return [one for name in names for one in manifest.files(name)]
-
-    def _input_numbers(self) -> dict[str, int]:
-        """Return the number of each input seen so far: it stays, so that rows stay."""
-        try:
-            saved = json.loads((self.folder / "inputs.json").read_text("utf-8"))
-            return dict(saved["numbers"])
-        except FileNotFoundError:
-            return {}
 
     def vectors(self, documents: Sequence[File]) -> dict[str, File]:
         """Embed the shards; return the files of vectors by shard."""
@@ -171,7 +158,7 @@ class Cluster:
             about = {"cells": cells, "buckets": buckets, "documents": count}
         key = [about, self.settings.embedder]
         task = self._task("cells", "centres", {"shards": shards, **about}, *key, hashed=False)
-        centres = self._do("cells", [task], counts=about).files("centres")[0]
+        centres = self._do("cells", [task]).files("centres")[0]
         tasks = [
             self._task(
                 "buckets", one.name, {}, one.digest, vectors[one.name].digest, centres.digest
@@ -200,8 +187,8 @@ class Cluster:
         self, goal: str, style: str, documents: Sequence[File], budget: float | None
     ) -> None:
         """Write requests, send them, or make queries of the replies."""
-        made = dict(self.settings.sets[style])
-        given, shards = {"style": style, "shards": None, **made}, list(documents)
+        made = self.settings.sets[style]
+        given: dict[str, Any] = {"style": style, "shards": None, **made}
         units = {one.name: [one.digest] for one in documents}
         if made["settings"]["prompt"]["style"] != "simple":
             chosen = self.references(documents)
@@ -209,11 +196,10 @@ class Cluster:
             texts = key_of([one.digest for one in documents])
             units = {name: [one.digest, texts] for name, one in chosen.items()}
         if goal == "queries":
-            self._queries(style, list(units), shards, {**given, "units": units})
+            self._queries(style, units, given)
             return
-        share = None if budget is None else budget / max(1, len(units))
         if goal == "replies":
-            given |= {"budget": share}
+            given["budget"] = None if budget is None else budget / max(1, len(units))
         tasks = []
         for name, digests in units.items():
             key = [*digests, {"lm": made["lm"], "settings": made["settings"]}]
@@ -221,19 +207,14 @@ class Cluster:
             tasks.append(self._task(goal, name, given, *key, hashed=False))
         self._do(goal, tasks, style, ".jsonl")
 
-    def _queries(
-        self, style: str, names: Sequence[str], documents: Sequence[File], given: dict[str, Any]
-    ) -> None:
-        embedder = dict(self.settings.embedder)
-        units = given.pop("units", {one.name: [one.digest] for one in documents})
-        given = {**given, "style": style, "embedder": embedder, "n": MOST}
-        tasks = [
-            self._task(
-                "queries", name, given, units[name],
-                _stamp(replies_path(self.folder, style, name)) if style != SENTENCES else None,
-            )
-            for name in names
-        ]  # fmt: skip
+    def _queries(self, style: str, units: Mapping[str, list[str]], given: dict[str, Any]) -> None:
+        given = {**given, "style": style, "embedder": dict(self.settings.embedder), "n": MOST}
+        tasks = []
+        for name, digests in units.items():
+            replies = None
+            if style != SENTENCES:
+                replies = _stamp(replies_path(self.folder, style, name))
+            tasks.append(self._task("queries", name, given, digests, replies))
         self._do("queries", tasks, style)
 
     # -- tasks ----------------------------------------------------------------------------
@@ -245,20 +226,13 @@ class Cluster:
         return Task(stage, name, key_of(stage, given if hashed else None, *key), given)
 
     def _do(
-        self,
-        stage: str,
-        tasks: Sequence[Task],
-        style: str = "",
-        ending: str = ".parquet",
-        counts: Mapping[str, float] | None = None,
+        self, stage: str, tasks: Sequence[Task], style: str = "", ending: str = ".parquet"
     ) -> Manifest:
         """Do the tasks that are not done; each gets its line in the manifest at once."""
         manifest = Manifest(self.folder / stage / style)
         left = [task for task in tasks if not manifest.done(task.name, task.key, ending)]
         done, total = len(tasks) - len(left), len(tasks)
         for task, result in self._runner.run(self.folder, left):
-            if counts:
-                result = replace(result, counts=dict(counts))
             manifest.add(task.name, task.key, result)
             self.ran[stage] = self.ran.get(stage, 0) + 1
             done += 1
@@ -316,10 +290,8 @@ def _stamp(path: Path) -> list[Any]:
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     stamps = []
     for one in files:
-        try:
-            about = os.stat(one)
-        except FileNotFoundError:
-            continue
-        if not one.is_dir():
-            stamps.append([one.name, about.st_size, about.st_mtime_ns])
+        with suppress(FileNotFoundError):
+            about = one.stat()
+            if not one.is_dir():
+                stamps.append([one.name, about.st_size, about.st_mtime_ns])
     return stamps

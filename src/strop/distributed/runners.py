@@ -57,7 +57,8 @@ class LocalRunner:
             return
         left, kills = {task.name: task for task in tasks}, 0
         while left:
-            pool = self._pool(min(self.workers, len(left)))
+            threads = max(1, (os.cpu_count() or 1) // self.workers)
+            pool = _processes(min(self.workers, len(left)), threads)
             futures = {pool.submit(work, folder, task): task for task in left.values()}
             try:
                 for future in as_completed(futures):
@@ -72,21 +73,19 @@ class LocalRunner:
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _pool(self, workers: int) -> ProcessPoolExecutor:
-        threads = max(1, (os.cpu_count() or 1) // self.workers)
-        return ProcessPoolExecutor(
-            workers, multiprocessing.get_context("spawn"), _begin_worker, (threads,)
-        )
-
     def close(self) -> None:
         """Do nothing: the processes end with each stage."""
 
 
 def alone(work: Callable[..., T], *given: Any) -> T:
     """Call a function in a process of its own, with one thread."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, _begin_worker, (1,)) as pool:
+    with _processes(1, 1) as pool:
         return pool.submit(work, *given).result()
+
+
+def _processes(workers: int, threads: int) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, context, _begin_worker, (threads,))
 
 
 def _begin_worker(threads: int) -> None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.arrays import Ints
+from strop.common.secrets import one_line
 from strop.errors import BadInput, MissingExtra
+from strop.io.files import replaced
+from strop.storage.vectors import sync_folder
 from strop.types import Document, Vectors
 
 Columns = dict[str, Any]
@@ -65,32 +67,6 @@ def arrow() -> Any:
 # -- files ------------------------------------------------------------------------------------
 
 
-@contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside ``path``, which takes its place once all is on the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}.tmp")
-    try:
-        yield temporary
-        with open(temporary, "rb+") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-
-
-def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def finished(path: Path, rows: int) -> File:
     """Return the record of a file that has been written."""
     digest = hashlib.blake2b(digest_size=16)
@@ -103,6 +79,7 @@ def finished(path: Path, rows: int) -> File:
 def write_table(path: Path, *groups: Columns, labels: Sequence[int] = ()) -> File:
     """Write columns as a Parquet file; each of several ``groups`` is a row group with a label."""
     pyarrow, rows = arrow(), 0
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as temporary:
         writer = None
         for columns in groups:
@@ -120,6 +97,7 @@ def write_table(path: Path, *groups: Columns, labels: Sequence[int] = ()) -> Fil
             writer.write_table(table.cast(schema), row_group_size=max(1, len(table)))
         assert writer is not None
         writer.close()
+    sync_folder(path.parent)
     return finished(path, rows)
 
 
@@ -137,7 +115,7 @@ def read_table(
             return file.read_row_groups(wanted, columns)
     except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
         raise BadInput(
-            f"{path}: cannot be read: {' '.join(str(error).split())}; delete it, and run again"
+            f"{path}: cannot be read: {one_line(error)}; delete it, and run again"
         ) from error
 
 
@@ -216,25 +194,14 @@ class Manifest:
     def done(self, task: str, key: str, suffix: str) -> bool:
         """Tell whether a task is finished with this key, and its files are there."""
         line = self.lines.get(task)
-        return (
-            line is not None
-            and line["key"] == key
-            and line["complete"]
-            and all(
-                _size(self.folder / (one["name"] + suffix)) == one["bytes"] for one in line["files"]
-            )
-        )
+        if line is None or line["key"] != key or not line["complete"]:
+            return False
+        files = {self.folder / (one["name"] + suffix): one["bytes"] for one in line["files"]}
+        return all(path.is_file() and path.stat().st_size == files[path] for path in files)
 
     def files(self, task: str) -> list[File]:
         """Return the files of a finished task."""
         return [File(**one) for one in self.lines[task]["files"]]
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
 
 
 def key_of(*parts: Any) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,11 +21,12 @@ from strop.distributed.shards import (
     write_table,
 )
 from strop.embed import Embedder, load
-from strop.embed.base import checked_vectors
 from strop.errors import BadInput
 from strop.io.corpora import Sourced, read_corpus_with_places
 from strop.storage.pipeline import embed_lists
 from strop.types import Document, Kind, Vectors
+
+T = TypeVar("T")
 
 INPUT_BITS = 32
 """A document's row is the number of its input file, then so many bits for its place there."""
@@ -33,14 +34,20 @@ _AT_ONCE = 2048
 """Texts given to the embedder at a time."""
 
 
-@lru_cache(maxsize=1)
-def _loaded(spec: str, options: str) -> Embedder:
-    return load(spec, **json.loads(options))
+@lru_cache(maxsize=2)
+def _loaded(load: Callable[..., Any], name: str, options: str) -> Any:
+    return load(name, **json.loads(options))
+
+
+def loaded_once(load: Callable[..., T], given: Mapping[str, Any]) -> T:
+    """Return the embedder or language model of a run, loaded once in each process."""
+    model: T = _loaded(load, given["name"], json.dumps(given["options"], sort_keys=True))
+    return model
 
 
 def embedder_of(given: Mapping[str, Any]) -> Embedder:
     """Return the embedder of a run, loaded once in each process."""
-    return _loaded(given["name"], json.dumps(given["options"], sort_keys=True))
+    return loaded_once(load, given)
 
 
 def read_documents(
@@ -105,19 +112,9 @@ def embed_texts(
     Rows are as the embedder gives them: an index scales them to length one when it takes them in,
     and rows that were scaled twice could differ in their last bit.
     """
-
-    def embed(texts: list[str], kind: Kind) -> Vectors:
-        filled = [at for at, text in enumerate(texts) if text.strip()]
-        vectors = np.zeros((len(texts), embedder.dim), np.float32)
-        if filled:
-            rows = embedder.embed([texts[at] for at in filled], kind)
-            checked_vectors(rows, len(filled), embedder.name, embedder.dim)
-            vectors[filled] = rows
-        return vectors
-
     parts, reasons, done = [np.zeros((0, embedder.dim), np.float32)], dict[int, str](), 0
     for part in _of_size(lists, _AT_ONCE):
-        rows, refused = embed_lists(embed, part, kind)
+        rows, refused = embed_lists(embedder.embed, part, kind)
         parts.append(rows)
         reasons |= {done + at: reason for at, reason in refused.items()}
         done += len(part)

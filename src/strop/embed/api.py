@@ -97,12 +97,16 @@ class ApiEmbedder(BaseEmbedder):
         return self._prompts.get(kind, "")
 
     def _vectors(self, texts: list[str], kind: Kind) -> NDArray[np.float32]:
-        prompt = self.prompt(kind)
+        prompt, key = self.prompt(kind), key_for(self._host, KEY_VARIABLES)
         inputs = [prompt + text[: self._max_chars] for text in texts]
         batches = list(_batches(inputs, self._batch_size))
         gate = Gate(self._concurrency, self._policy.clock, self._reached)
         threads = min(self._concurrency, len(batches))
-        with self._client() as client:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        with Client(
+            self._url, headers, self._timeout, key_variables=KEY_VARIABLES,
+            transport=self._transport,
+        ) as client:  # fmt: skip
             embed = partial(self._batch, client, gate, kind)
             if threads == 1:
                 return np.concatenate([embed(batch) for batch in batches])
@@ -117,16 +121,6 @@ class ApiEmbedder(BaseEmbedder):
                 gate.stop()
                 pool.shutdown(cancel_futures=True)
 
-    def _client(self) -> Client:
-        key = key_for(self._host, KEY_VARIABLES)
-        return Client(
-            self._url,
-            {"Authorization": f"Bearer {key}"} if key else {},
-            self._timeout,
-            key_variables=KEY_VARIABLES,
-            transport=self._transport,
-        )
-
     def _batch(
         self, client: Client, gate: Gate, kind: Kind, inputs: list[str]
     ) -> NDArray[np.float32]:
@@ -137,7 +131,6 @@ class ApiEmbedder(BaseEmbedder):
         if kind in self._input_type:
             body["input_type"] = self._input_type[kind]
         limit = _REPLY_BYTES + len(inputs) * _VECTOR_BYTES
-
         finite = True
 
         def call() -> NDArray[np.float32]:

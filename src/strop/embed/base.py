@@ -84,7 +84,7 @@ class BaseEmbedder(ABC):
         space alone has a zero row and never reaches the model.
         """
         cleaned = checked_texts(texts, kind)
-        filled = [i for i, text in enumerate(cleaned) if not text.isspace() and text]
+        filled = [i for i, text in enumerate(cleaned) if text and not text.isspace()]
         if not filled:
             return np.zeros((len(cleaned), self.dim), np.float32)
         raw = self._vectors([cleaned[i] for i in filled], kind)
@@ -97,7 +97,7 @@ class BaseEmbedder(ABC):
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return how many tokens each text has; an estimate where the tokenizer is not at hand."""
-        return [_estimated_tokens(text) for text in texts]
+        return _estimated_tokens(texts)
 
     def __repr__(self) -> str:
         options = "".join(f", {key}={value!r}" for key, value in self.options.items())
@@ -107,12 +107,12 @@ class BaseEmbedder(ABC):
 def token_counter(embedder: Embedder) -> Callable[[Sequence[str]], list[int]]:
     """Return what counts tokens for an embedder; a class of one's own may not be able to."""
     counter: Callable[[Sequence[str]], list[int]] | None = getattr(embedder, "count_tokens", None)
-    return counter or (lambda texts: [_estimated_tokens(text) for text in texts])
+    return counter or _estimated_tokens
 
 
-def _estimated_tokens(text: str) -> int:
+def _estimated_tokens(texts: Sequence[str]) -> list[int]:
     """Four bytes a token, as common vocabularies have for English, and at least one a word."""
-    return max(len(text.split()), -(-len(text.encode("utf-8", "replace")) // 4))
+    return [max(len(text.split()), -(-len(text.encode("utf-8", "replace")) // 4)) for text in texts]
 
 
 def checked_texts(texts: Sequence[str], kind: Kind) -> list[str]:

@@ -60,7 +60,7 @@ class SentenceTransformerEmbedder(BaseEmbedder):
         self.name = name
         preset = PRESETS.get(name)
         _check(name, preset, self.options)
-        source = str(path or _source(name, preset))
+        source = str(path or (preset.model if preset else name.removeprefix(PREFIX)))
         model = _load(
             source, name, dtype or (preset.dtype if preset else "float32"),
             device=device, trust_remote_code=trust_remote_code, revision=revision,
@@ -69,13 +69,19 @@ class SentenceTransformerEmbedder(BaseEmbedder):
             _apply(preset, model)
         if pooling:
             _pool(model, pooling)
-        self._max_length(model, max_length or (preset.max_length if preset else None))
+        if max_length := max_length or (preset.max_length if preset else None):
+            limit = _positions(model[0].auto_model)
+            if limit and max_length > limit:
+                raise BadInput(f"{name} has {limit} positions: max_length={max_length} is too long")
+            model.max_seq_length = max_length
         self._prompts = _prompts(model, preset, prompts, task)
         self._model = model
         self._batch_size = batch_size
         # Tokenizers change their truncation and padding for each call: one at a time.
         self._lock = threading.Lock()
-        self._dim = int(_dimension(model))
+        # Newer versions of the library have the shorter name.
+        dimension = getattr(model, "get_embedding_dimension", None)
+        self._dim = int((dimension or model.get_sentence_embedding_dimension)())
         self.window = model.max_seq_length
         self.revision = _revision(source, revision)
 
@@ -107,16 +113,6 @@ class SentenceTransformerEmbedder(BaseEmbedder):
             )
         return [len(ids) for ids in tokens["input_ids"]]
 
-    def _max_length(self, model: Any, max_length: int | None) -> None:
-        if max_length is None:
-            return
-        limit = _positions(model[0].auto_model)
-        if limit and max_length > limit:
-            raise BadInput(
-                f"{self.name} has {limit} positions: max_length={max_length} is too long"
-            )
-        model.max_seq_length = max_length
-
 
 def _positions(transformer: Any) -> int | None:
     """Return how many tokens the model has positions for, None if unknown."""
@@ -138,13 +134,6 @@ def _check(name: str, preset: Preset | None, options: Mapping[str, Any]) -> None
         raise BadInput(f"{name} takes no task; give prompts={{'query': …}} instead")
     if "path" in options and not preset:
         raise BadInput(f"path belongs to presets; write '{PREFIX}{options['path']}'")
-
-
-def _source(name: str, preset: Preset | None) -> str:
-    """Return the folder or hub id of a name."""
-    if preset:
-        return preset.model
-    return name.removeprefix(PREFIX)
 
 
 def _load(source: str, name: str, dtype: str, **options: Any) -> Any:
@@ -287,26 +276,15 @@ def _make_bidirectional(transformer: Any, name: str) -> None:
 def _prompts(
     model: Any, preset: Preset | None, own: Mapping[str, str] | None, task: str | None
 ) -> dict[Kind, str]:
-    stored = getattr(model, "prompts", None) or {}
-    prompts: dict[Kind, str] = {
-        "query": stored.get("query") or "",
-        "document": stored.get("document") or stored.get("passage") or stored.get("corpus") or "",
-    }
+    if own is not None:
+        return {"query": own.get("query", ""), "document": own.get("document", "")}
     if preset:
         wording = TASKS.get(task, task) if task is not None else preset.task
-        prompts = {
-            "query": preset.query_prompt.replace("{task}", wording),
-            "document": preset.document_prompt,
-        }
-    if own is not None:
-        prompts = {"query": own.get("query", ""), "document": own.get("document", "")}
-    return prompts
-
-
-def _dimension(model: Any) -> int:
-    newer = getattr(model, "get_embedding_dimension", None)
-    dim: int = newer() if newer else model.get_sentence_embedding_dimension()
-    return dim
+        query = preset.query_prompt.replace("{task}", wording)
+        return {"query": query, "document": preset.document_prompt}
+    stored = getattr(model, "prompts", None) or {}
+    document = stored.get("document") or stored.get("passage") or stored.get("corpus")
+    return {"query": stored.get("query") or "", "document": document or ""}
 
 
 def _revision(source: str, revision: str | None) -> str:
@@ -332,19 +310,10 @@ def fingerprint(file: Path) -> bytes:
     """
     size = file.stat().st_size
     if size <= WHOLE:
-        return bytes.fromhex(sha256_of(file))
+        return hashlib.sha256(file.read_bytes()).digest()
     digest = hashlib.sha256(str(size).encode())
     with file.open("rb") as stream:
         for i in range(_SAMPLES):
             stream.seek(i * (size - SAMPLE) // (_SAMPLES - 1))
             digest.update(stream.read(SAMPLE))
     return digest.digest()
-
-
-def sha256_of(file: Path) -> str:
-    """Return the SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

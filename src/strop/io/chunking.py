@@ -8,12 +8,13 @@ text under that heading fits too. So a change of a text moves the ends of few ch
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 
 from strop.errors import BadInput
+from strop.io.markdown import HEADING
 from strop.io.sentences import sentence_ends
 
 CountTokens = Callable[[Sequence[str]], Sequence[int]]
@@ -22,7 +23,6 @@ CountTokens = Callable[[Sequence[str]], Sequence[int]]
 _HEADING, _PARAGRAPH, _SENTENCE, _LINE, _WORD, _ANYWHERE = range(6)
 """Kinds of places to cut at, best first."""
 _FENCE = re.compile(r" {0,3}(```|~~~)")
-_HASHES = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#*)?[ \t]*$")
 _UNDERLINE = re.compile(r"([=\-~^\"'*+#])\1{2,}$")
 _CAPITALS = re.compile(r"[A-Z0-9][A-Z0-9 ,&/()'-]{1,59}$")
 _SPACE = re.compile(r"\s*")
@@ -81,19 +81,14 @@ def split_text(text: str, chunking: Chunking, count: CountTokens) -> list[Piece]
             and atoms.tokens(begin, atoms.place(sections[last + 1].end)) <= chunking.size
         ):
             last += 1
-        headings = _common([section.headings for section in sections[first : last + 1]])
+        paths = [section.headings for section in sections[first : last + 1]]
+        levels = takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False))
+        shared = tuple(names[0] for names in levels)
         ends = atoms.place(sections[last].end)
-        pieces += [Piece(start, end, headings) for start, end in atoms.fill(begin, ends, chunking)]
+        places = atoms.fill(begin, ends, chunking)
+        pieces += [Piece(start, end, shared) for start, end in places]
         first = last + 1
     return pieces
-
-
-def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    shared = paths[0]
-    for path in paths[1:]:
-        while path[: len(shared)] != shared:
-            shared = shared[:-1]
-    return shared
 
 
 # -- headings ---------------------------------------------------------------------------------
@@ -132,7 +127,7 @@ def _headings(text: str) -> list[tuple[int, int, int, str, str]]:
         if fenced or not line:
             continue
         below = bare[at + 1]
-        if (hashes := _HASHES.match(line)) and hashes[2]:
+        if (hashes := HEADING.match(line)) and hashes[2]:
             headings.append((places[at], places[at + 1], len(hashes[1]), "", hashes[2]))
         elif not after_gap or line[0].isspace() or not any(map(str.isalnum, line)):
             continue
@@ -157,14 +152,12 @@ class _Atoms:
         done: list[tuple[int, int, int, int]] = []
         for finer in (_LINE, _WORD, _ANYWHERE, None):
             counts = count([text[start:end] for start, end, _ in parts])
-            counted = list(zip(parts, counts, strict=True))
-            done += [(*part, n) for part, n in counted if n <= size or finer is None]
-            parts = [
-                piece
-                for part, n in counted
-                if n > size and finer is not None
-                for piece in _cut(text, *part, finer)
-            ]
+            counted, parts = list(zip(parts, counts, strict=True)), []
+            for part, tokens in counted:
+                if tokens <= size or finer is None:
+                    done.append((*part, tokens))
+                else:
+                    parts += _cut(text, *part, finer)
         done.sort()
         self._starts = [start for start, _, _, _ in done] + [len(text)]
         self._kinds = [kind for _, _, kind, _ in done]  # what ends where the part ends
@@ -183,17 +176,14 @@ class _Atoms:
         chunks: list[tuple[int, int]] = []
         begin = done = first
         while True:
-            end = max(begin + 1, self._reach(begin, chunking.size))
+            most = self._before[begin] + chunking.size
+            end = max(begin + 1, bisect_right(self._before, most) - 1)
             if end >= stop:
                 chunks.append((self._starts[begin], self._starts[stop]))
                 return chunks
             done = self._best_end(begin, done + 1, end, chunking.size)
             chunks.append((self._starts[begin], self._starts[done]))
             begin = self._overlapping(begin, done, chunking)
-
-    def _reach(self, begin: int, size: int) -> int:
-        """Return the part after which ``size`` tokens end."""
-        return bisect_left(self._before, self._before[begin] + size + 1) - 1
 
     def _best_end(self, begin: int, least: int, end: int, size: int) -> int:
         """Return the best place to cut in the second half of a chunk, the last of its kind."""

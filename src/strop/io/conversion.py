@@ -11,7 +11,6 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
-from typing import NamedTuple
 
 from strop.common.secrets import one_line
 from strop.errors import BadInput, MissingExtra
@@ -19,24 +18,20 @@ from strop.io.files import too_long
 from strop.io.markdown import first_heading
 
 
-class Converted(NamedTuple):
-    """The text of a file and the title it gives itself, "" if none."""
-
-    text: str
-    title: str
-
-
 def can_convert(suffix: str) -> bool:
     """Tell whether the libraries for this kind of file are installed."""
-    return all(importlib.util.find_spec(name) is not None for name in _NEEDS[suffix])
+    return all(importlib.util.find_spec(name) is not None for name in _READERS[suffix][1])
 
 
-def convert(data: bytes, suffix: str, path: str, max_bytes: int) -> Converted:
-    """Return the text of a file; refuse one that cannot be read, with its name and a remedy."""
+def convert(data: bytes, suffix: str, path: str, max_bytes: int) -> tuple[str, str]:
+    """Return the text of a file and the title it gives itself, "" if none.
+
+    A file that cannot be read is refused with its name and a remedy.
+    """
     if not can_convert(suffix):
         raise MissingExtra(f"Reading {path}", "files")
     try:
-        converted = _READERS[suffix](data, path, max_bytes)
+        text, title = _READERS[suffix][0](data, path, max_bytes)
     except BadInput:
         raise
     except Exception as error:  # damaged files make these libraries raise anything
@@ -45,12 +40,12 @@ def convert(data: bytes, suffix: str, path: str, max_bytes: int) -> Converted:
             f" {one_line(error)}); open it to see whether it is damaged, or leave it out with"
             " --exclude"
         ) from error
-    if len(converted.text) > max_bytes:
+    if len(text) > max_bytes:
         raise too_long(path, "its text", max_bytes)
-    return converted
+    return text, title
 
 
-def _html(data: bytes, path: str, max_bytes: int) -> Converted:
+def _html(data: bytes, path: str, max_bytes: int) -> tuple[str, str]:
     from bs4 import BeautifulSoup
     from markdownify import MarkdownConverter
 
@@ -62,10 +57,10 @@ def _html(data: bytes, path: str, max_bytes: int) -> Converted:
         heading_style="ATX", strip=["img", "a"], escape_asterisks=False, escape_underscores=False
     )
     text = converter.convert_soup(soup).strip() + "\n"
-    return Converted(text, title or first_heading(text))
+    return text, title or first_heading(text)
 
 
-def _docx(data: bytes, path: str, max_bytes: int) -> Converted:
+def _docx(data: bytes, path: str, max_bytes: int) -> tuple[str, str]:
     import mammoth
 
     # A few kilobytes can unpack to gigabytes.
@@ -76,7 +71,7 @@ def _docx(data: bytes, path: str, max_bytes: int) -> Converted:
     return _html(html.encode("utf-8", "replace"), path, max_bytes)
 
 
-def _pdf(data: bytes, path: str, max_bytes: int) -> Converted:
+def _pdf(data: bytes, path: str, max_bytes: int) -> tuple[str, str]:
     from pypdf import PdfReader
 
     reader = PdfReader(io.BytesIO(data))
@@ -87,28 +82,25 @@ def _pdf(data: bytes, path: str, max_bytes: int) -> Converted:
         if size > max_bytes:
             raise too_long(path, "its text", max_bytes)
     title = reader.metadata.title if reader.metadata else None
-    return Converted("\n\n".join(pages), str(title or "").strip())
+    return "\n\n".join(pages), str(title or "").strip()
 
 
-def _notebook(data: bytes, path: str, max_bytes: int) -> Converted:
-    cells = json.loads(data)["cells"]
-    parts = []
-    for cell in cells:
-        source = cell["source"]
-        text = (source if isinstance(source, str) else "".join(source)).strip("\n")
-        if text:
-            parts.append(f"```\n{text}\n```" if cell["cell_type"] == "code" else text)
+def _notebook(data: bytes, path: str, max_bytes: int) -> tuple[str, str]:
+    # The source of a cell is a string or a list of lines.
+    cells = [(one, "".join(one["source"]).strip("\n")) for one in json.loads(data)["cells"]]
+    parts = [f"```\n{x}\n```" if one["cell_type"] == "code" else x for one, x in cells if x]
     text = "\n\n".join(parts) + "\n"
-    return Converted(text, first_heading(text))
+    return text, first_heading(text)
 
 
-_Reader = Callable[[bytes, str, int], Converted]
-_READERS: dict[str, _Reader] = {
-    ".html": _html, ".htm": _html, ".docx": _docx, ".pdf": _pdf, ".ipynb": _notebook,
-}  # fmt: skip
-_NEEDS: dict[str, tuple[str, ...]] = {
-    ".html": ("bs4", "markdownify"), ".htm": ("bs4", "markdownify"),
-    ".docx": ("mammoth", "bs4", "markdownify"), ".pdf": ("pypdf",), ".ipynb": (),
-}  # fmt: skip
+_HTML = ("bs4", "markdownify")
+_Reader = Callable[[bytes, str, int], tuple[str, str]]
+_READERS: dict[str, tuple[_Reader, tuple[str, ...]]] = {
+    ".html": (_html, _HTML),
+    ".htm": (_html, _HTML),
+    ".docx": (_docx, ("mammoth", *_HTML)),
+    ".pdf": (_pdf, ("pypdf",)),
+    ".ipynb": (_notebook, ()),
+}
+"""What reads a kind of file, and the packages that it needs, by the end of the file's name."""
 CONVERTED = tuple(_READERS)
-"""The kinds of files, by the end of their names."""

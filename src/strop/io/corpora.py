@@ -306,7 +306,8 @@ def _document(
     title_key = (
         field_name(record, where, (title_field,), "--title-field") if title_field else "title"
     )
-    title = number_as_string(record.get(title_key))
+    title = record.get(title_key)
+    title = "" if title is None else number_as_string(title)
     rest = {key: record[key] for key in record if key not in (id_key, text_key, title_key)}
     if isinstance(nested := rest.get("metadata"), dict):
         del rest["metadata"]
@@ -315,13 +316,10 @@ def _document(
         metadata = jsonable(rest, where)
     except RecursionError:
         raise BadInput(f"{where}: values nested too deeply to be stored; flatten them") from None
+    remedy = f"--text-field can name {field_names(record)}"
     return Document(
         checked_id(record[id_key], where),
-        checked_string(
-            record[text_key], text_key, where, f"--text-field can name {field_names(record)}"
-        ),
-        ""
-        if title is None
-        else checked_string(title, title_key, where, "--title-field names another"),
+        checked_string(record[text_key], text_key, where, remedy),
+        checked_string(title, title_key, where, "--title-field names another"),
         metadata,
     )

@@ -40,10 +40,21 @@ A gzip file of a few megabytes can hold one line of many gigabytes.
 
 @contextmanager
 def atomic_write(path: PathLike) -> Iterator[TextIO]:
-    """Open a UTF-8 text file to write, gzipped if its name ends in ``.gz``; it appears at the end.
+    """Open a UTF-8 text file to write, gzipped if its name ends in ``.gz``; see ``replaced``."""
+    with replaced(path) as temporary, open(temporary, "xb") as raw:
+        # No name and no time inside the gzip file: equal texts give equal files.
+        gzipped = is_gzip(os.fspath(path))
+        sink = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if gzipped else raw
+        with sink, io.TextIOWrapper(sink, encoding="utf-8", newline="\n") as text:
+            yield text
 
-    The text goes to a hidden file beside it, which is renamed once all is on the disk. If
-    anything fails before that, an older file stays as it was. An ``OSError`` becomes ``BadInput``.
+
+@contextmanager
+def replaced(path: PathLike) -> Iterator[str]:
+    """Yield a hidden name beside ``path``, which takes its place once all is on the disk.
+
+    If anything fails before that, an older file stays as it was. An ``OSError`` becomes
+    ``BadInput``.
     """
     path = os.fspath(path)
     target = os.path.realpath(path)  # replace the file a link points to, not the link
@@ -52,11 +63,7 @@ def atomic_write(path: PathLike) -> Iterator[TextIO]:
     # Not tempfile: its files are private to the user; this one must follow the umask.
     temporary = os.path.join(os.path.dirname(target), f".strop-{uuid.uuid4().hex}.tmp")
     try:
-        with open(temporary, "xb") as raw:
-            # No name and no time inside the gzip file: equal texts give equal files.
-            sink = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if is_gzip(path) else raw
-            with sink, io.TextIOWrapper(sink, encoding="utf-8", newline="\n") as text:
-                yield text
+        yield temporary
         with open(temporary, "rb+") as written:
             os.fsync(written.fileno())
         os.replace(temporary, target)

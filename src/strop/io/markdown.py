@@ -8,7 +8,8 @@ from typing import Any
 
 from strop.common.secrets import one_line
 
-_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#*)?[ \t]*$")
+HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#*)?[ \t]*$")
+"""A line: the hashes that say its level, and its text."""
 _FRONT_MATTER = re.compile(
     r"---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
@@ -49,6 +50,6 @@ def first_heading(markdown: str) -> str:
     for line in markdown.splitlines():
         if line.lstrip().startswith(("```", "~~~")):
             fenced = not fenced  # a comment in a code block looks like a heading
-        elif not fenced and (heading := _HEADING.match(line)) and heading[1]:
-            return heading[1]
+        elif not fenced and (heading := HEADING.match(line)) and heading[2]:
+            return heading[2]
     return ""

@@ -117,8 +117,9 @@ def _put(documents: dict[str, Document], path: str, value: object) -> None:
     words = re.findall(r"[^\W\d_]+", text)
     if len(words) < _FEWEST_WORDS or text.startswith("Alias for field number"):
         return
-    kind = "module" if isinstance(value, types.ModuleType) else "class"
-    kind = kind if isinstance(value, (types.ModuleType, type)) else "function"
+    kind = "module" if isinstance(value, types.ModuleType) else "function"
+    if isinstance(value, type):
+        kind = "class"
     if kind == "function":
         with contextlib.suppress(Exception):  # many built-ins have none; some cannot be read
             text = f"{path}{_signature(value)}\n\n{text}"

@@ -36,14 +36,18 @@ def nearest_centres(points: Vectors, centres: Vectors) -> Ints:
 
 def probed_cells(points: Vectors, centres: Vectors, probes: int) -> NDArray[np.int32]:
     """Return for each point the ``probes`` cells with the nearest centres, the nearest first."""
-    probes = min(probes, len(centres))
-    probed = np.empty((len(points), probes), np.int32)
+    probed = np.empty((len(points), min(probes, len(centres))), np.int32)
     for at in range(0, len(points), 8192):
-        products = points[at : at + 8192] @ centres.T
-        near = np.argpartition(-products, probes - 1, axis=1)[:, :probes]
-        order = np.argsort(-np.take_along_axis(products, near, 1), axis=1, kind="stable")
-        probed[at : at + 8192] = np.take_along_axis(near, order, 1)
+        probed[at : at + 8192] = largest(points[at : at + 8192] @ centres.T, probes)
     return probed
+
+
+def largest(values: Vectors, count: int) -> Ints:
+    """Return where the ``count`` largest values of each row are, the largest first."""
+    count = min(count, values.shape[1])
+    some = np.argpartition(-values, max(0, count - 1), axis=1)[:, :count]
+    order = np.argsort(-np.take_along_axis(values, some, 1), axis=1, kind="stable")
+    return np.asarray(np.take_along_axis(some, order, 1))
 
 
 @compiled()

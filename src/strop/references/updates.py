@@ -173,7 +173,7 @@ class _Update:
             np.zeros(candidates.shape, np.float32), candidates.astype(np.int32), width,
             exact=False,
         )  # fmt: skip
-        numbers = np.where(lists.rows >= 0, self._numbers[lists.rows], -1)
+        numbers = self._numbers_of(lists.rows)
         differs = (numbers != others[reached]).any(axis=1) & ~uncertain
         return (
             listed[reached[differs]],
@@ -226,11 +226,8 @@ class _Update:
             chosen = choose_references(
                 self._vectors, self._positions(others), similarities, settings
             )
-            numbers = np.where(chosen.rows >= 0, self._numbers[chosen.rows], -1)
-            self._stored.store_selections(
-                self._numbers[part], numbers, chosen.similarities, chosen.cluster_sizes,
-                chosen.silhouettes,
-            )  # fmt: skip
+            chosen = chosen._replace(rows=self._numbers_of(chosen.rows))
+            self._stored.store_selections(self._numbers[part], *chosen)
             if self._progress is not None:
                 self._progress("choosing references", first + len(part), len(missing))
         return len(missing)
@@ -240,8 +237,11 @@ class _Update:
         positions[numbers < 0] = -1
         return positions
 
+    def _numbers_of(self, positions: Ints) -> Ints:
+        return np.asarray(np.where(positions >= 0, self._numbers[positions], -1))
+
     def _store_lists(self, positions: Ints, lists: Neighbors) -> None:
-        numbers = np.where(lists.rows >= 0, self._numbers[lists.rows], -1)
+        numbers = self._numbers_of(lists.rows)
         self._stored.store_lists(self._numbers[positions], numbers, lists.similarities)
 
 
