@@ -119,7 +119,7 @@ def test_any_json_about_a_batch(server: ScriptedServer, family: str) -> None:
             (status,) = batches.status(["b/../x?y"])
             assert status.id == "b/../x?y"
             assert min(status.total, status.succeeded, status.failed) >= 0
-            got = list(batches.collect({"b/../x?y": ["a"]}))
+            got = list(batches.collect("b/../x?y", ["a"]))
             assert all(isinstance(one, Reply | Failure) for one in got)
         with suppress(StropError):
             list(batches.submit(requests(1)))

@@ -108,7 +108,7 @@ def collect(catalog: Catalog, plan: Plan, again: bool) -> tuple[Spending, list[S
     for state in states:
         if state.ended:
             names = catalog.batches.names_in(state.id)
-            _keep(catalog, plan, service.collect({state.id: names}), spending, batch=True)
+            _keep(catalog, plan, service.collect(state.id, names), spending, batch=True)
             catalog.batches.collected(state.id)
     return spending, [state for state in states if not state.ended]
 
