@@ -114,11 +114,13 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("document", SCRIPTS)
-@pytest.mark.parametrize("query", SCRIPTS)
-def test_scripts(document: str, query: str) -> None:
-    related = (document, query) == ("Japanese", "Han")  # may be Japanese without kana
-    assert wrong_script(SCRIPTS[query], SCRIPTS[document]) == (document != query and not related)
-    assert not wrong_script(SCRIPTS[query], SCRIPTS[document], [SCRIPTS[query]])
+def test_scripts(document: str) -> None:
+    fitting = {document}
+    if document == "Japanese":
+        fitting.add("Han")  # may be Japanese without kana
+    for name, query in SCRIPTS.items():
+        assert wrong_script(query, SCRIPTS[document]) == (name not in fitting), name
+        assert not wrong_script(query, SCRIPTS[document], [query]), name
 
 
 @pytest.mark.parametrize(
