@@ -36,7 +36,8 @@ _WIRE = 8
 _PIECE = 256 << 10
 _REDIRECTS = 3
 _CONNECT = 10.0
-_RETRYABLE = frozenset({408, 409, 429})
+RETRYABLE = frozenset({408, 409, 429})
+"""Statuses below 500 after which the same request may succeed later."""
 _RATE_LIMITED = frozenset({429, 529})
 _NO_MONEY = re.compile(r"insufficient_quota|billing_")
 
@@ -248,7 +249,7 @@ class Client:
         # Anthropic gives no code for an empty account. A wrong guess ends the run, repeats nothing.
         if status == 402 or _NO_MONEY.search(code) or "credit balance is too low" in message:
             return ServiceError(f"{answer}. The account has no money or quota left")
-        if status not in _RETRYABLE and status < 500:
+        if status not in RETRYABLE and status < 500:
             setting = status == 400 and ("temperature" in fields or "temperature" in message)
             if setting:
                 answer += ". If the model takes no temperature, leave it out (None)"

@@ -26,14 +26,9 @@ from strop.errors import BadInput, ServiceError
 from strop.io.files import Record, short
 from strop.lm.anthropic import AnthropicLM
 from strop.lm.base import LM, Failure, Reply, Request, token_count
-from strop.lm.lines import custom_id, read_replies, read_result, request_line, write_requests
+from strop.lm.lines import custom_id, read_result, request_line
 from strop.lm.openai import OpenAILM
 from strop.lm.service import ServiceLM
-
-__all__ = [
-    "Batches", "MayHaveBegun", "Status", "Submitted", "custom_id", "open_batches", "read_replies",
-    "write_requests",
-]  # fmt: skip
 
 T = TypeVar("T")
 _TIMEOUT = 3600.0
