@@ -145,13 +145,13 @@ class Client:
         except ERRORS as error:
             # "from None": errors of httpx hold the request, and with it the key.
             reason = one_line(f"{type(error).__name__}: {error}")
-            if isinstance(error, NOT_CONNECTED):
+            unreachable = isinstance(error, NOT_CONNECTED)
+            if unreachable:
                 what = f"cannot be reached ({reason}); is it running, and is base_url right?"
             elif isinstance(error, TIMEOUTS):
                 what = f"did not answer within {self._timeout:g} seconds"
             else:
                 what = f"broke off ({reason})"
-            unreachable = isinstance(error, NOT_CONNECTED)
             raise CallFailed(
                 f"{self.host} {what}", retryable=True, unreachable=unreachable
             ) from None

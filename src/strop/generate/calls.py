@@ -104,7 +104,7 @@ class Calls:
         progress: Progress | None = None,
         total: int = 0,
     ) -> Spending:
-        """Send (request, number of its document) pairs; commit replies as they come.
+        """Send (request, number of its document) pairs, no key twice; commit replies as they come.
 
         Ends before ``budget`` (USD) could be exceeded. Calls in flight count at their worst-case
         cost; when they are back at their true cost, there may be money for more. Whatever ends
@@ -122,8 +122,6 @@ class Calls:
             """Yield until the next call could exceed the budget; that one is left."""
             nonlocal left
             for request, number in left:
-                if request.key in in_flight:  # documents of one text share one request
-                    continue
                 if problem := self._room_problem():
                     no_room.append(problem)
                     return
