@@ -73,7 +73,7 @@ class LlamaLM(BaseLM):
             "completion": completion, "n_threads": n_threads, "parallel": parallel, "n_ctx": n_ctx,
             "n_gpu_layers": n_gpu_layers, "seed": seed, "cache_prompt": cache_prompt,
         }  # fmt: skip
-        self.options = differing(options, LlamaLM.__init__.__kwdefaults__)
+        self.options = differing(options, LlamaLM.__init__.__kwdefaults__ or {})
         self._path = _packaged() if name == SMOLLM2 else Path(name.removeprefix(PREFIX))
         if not self._path.is_file():
             raise BadInput(f"{self._path}: there is no such file; give llama:<file.gguf>")

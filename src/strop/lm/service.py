@@ -70,7 +70,7 @@ class ServiceLM(BaseLM):
         own = {"base_url": None if self.at_vendor else self.url, **own_options, "extra": self.extra}
         self.options = {
             **{option: value for option, value in own.items() if value},
-            **differing(shared, ServiceLM.__init__.__kwdefaults__),
+            **differing(shared, ServiceLM.__init__.__kwdefaults__ or {}),
         }
         self.timeout, self.concurrency = timeout, concurrency
         self.policy = Policy(retries, backoff, clock or Clock())
