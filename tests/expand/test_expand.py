@@ -99,14 +99,22 @@ def first_pass(query: str, k: int) -> list[str]:
     return ranked[:k]
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    with create(tmp_path / "index") as made:
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("built") / "index"
+    with create(path) as made:
         made.add([{"id": id_, "text": text} for id_, text in TEXTS.items()])
         lists = {id_: [f"{text} asked", text.split()[0]] for id_, text in TEXTS.items()}
         made.import_queries(lists, "contrastive")
         made.import_queries({id_: of[:1] for id_, of in lists.items()}, "simple")
-        yield made
+    return path
+
+
+@pytest.fixture
+def index(tmp_path: Path, built: Path) -> Iterator[Index]:
+    shutil.copytree(built, tmp_path / "index")
+    with reopen(tmp_path / "index") as opened:
+        yield opened
 
 
 # -- the equations ---------------------------------------------------------------------------
@@ -711,15 +719,22 @@ def test_fewer_queries(index: Index, dataset: Path) -> None:
         evaluate(index, dataset, ["trad"], limit=0)
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> tuple[Path, Path]:
-    """An index of the packaged embedder, which the command can open, and its dataset."""
-    path = tmp_path / "words.index"
-    with Index.create(path) as made:
+@pytest.fixture(scope="module")
+def built_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    with Index.create(folder / "words.index") as made:
         made.add([{"id": id_, "text": text} for id_, text in TEXTS.items()])
         made.import_queries({id_: [text] for id_, text in TEXTS.items()}, "contrastive")
     queries = {f"q{i}": " ".join(TEXTS[f"d{i}"].split()[:2]) for i in range(5)}
-    return path, beir(tmp_path / "asked", queries, {f"q{i}": {f"d{i}": 1} for i in range(5)})
+    beir(folder / "asked", queries, {f"q{i}": {f"d{i}": 1} for i in range(5)})
+    return folder
+
+
+@pytest.fixture
+def files(tmp_path: Path, built_files: Path) -> tuple[Path, Path]:
+    """An index of the packaged embedder, which the command can open, and its dataset."""
+    shutil.copytree(built_files, tmp_path / "files")
+    return tmp_path / "files" / "words.index", tmp_path / "files" / "asked"
 
 
 def test_search_with_expansion(files: tuple[Path, Path], server: ScriptedServer) -> None:
@@ -861,13 +876,13 @@ def test_a_real_small_model(files: tuple[Path, Path]) -> None:
     with Index.open(path) as index, warnings.catch_warnings():
         warnings.simplefilter("error")
         lm = load("smollm2", completion=True)
-        plain = index.embed_queries(QUERIES[:2])
+        plain = index.embed_queries(QUERIES[:1])
         for step in (
             HyDE(lm, samples=1, max_tokens=12, profile="small"),
             ReDERF(lm, candidates=2, samples=1, max_tokens=12, profile="small"),
         ):
-            refined = index.refine(QUERIES[:2], step)
+            refined = index.refine(QUERIES[:1], step)
             assert not refined.failed
             assert refined.spending.output_tokens > 0
             assert not np.allclose(refined.vectors, plain)
-            assert index.refine(QUERIES[:2], step).spending.replies == 0
+            assert index.refine(QUERIES[:1], step).spending.replies == 0

@@ -18,7 +18,7 @@ from helpers.scripted_server import Answer, ScriptedServer, Seen, hang, user_tex
 
 from strop import Document
 
-KILLS = int(os.environ.get("STROP_KILLS", "50"))
+KILLS = int(os.environ.get("STROP_KILLS", "30"))
 SLOTS = 4
 
 

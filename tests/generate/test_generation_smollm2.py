@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("size", [5, pytest.param(24, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [3, pytest.param(24, marks=pytest.mark.slow)])
 def test_smollm2_writes_queries_on_topic(tmp_path: Path, size: int) -> None:
     path = tmp_path / "index"
     described = [document for document in read_stdlib() if 200 < len(document.text) < 800]

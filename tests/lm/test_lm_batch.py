@@ -15,14 +15,8 @@ from helpers.scripted_server import ScriptedServer, Seen, answer, drop
 
 from strop.errors import BadInput, ServiceError
 from strop.lm import Failure, Reply, Request, Usage, load
-from strop.lm.batches import (
-    Batches,
-    Submitted,
-    custom_id,
-    open_batches,
-    read_replies,
-    write_requests,
-)
+from strop.lm.batches import Batches, Submitted, open_batches
+from strop.lm.lines import custom_id, read_replies, write_requests
 
 FATES = ["succeeded", "errored", "invalid", "expired", "canceled", "missing"]
 
@@ -69,7 +63,7 @@ def test_a_batch_from_beginning_to_end(server: ScriptedServer, family: str) -> N
         (status,) = batches.status([batch.id])
         assert (status.id, status.total, status.ended) == (batch.id, 5, ended)
     assert (status.succeeded, status.failed, status.error) == (5, 0, "")
-    got = by_key(batches.collect({batch.id: batch.custom_ids}), asked)
+    got = by_key(batches.collect(batch.id, batch.custom_ids), asked)
     assert len(got) == 5
     for key, reply in got.items():
         assert isinstance(reply, Reply)
@@ -88,7 +82,7 @@ def test_what_comes_of_a_batch_that_half_fails(server: ScriptedServer, family: s
     server.polls = 0
     batches = service(server, family)
     (batch,) = batches.submit(asked)
-    got = by_key(batches.collect({batch.id: batch.custom_ids}), asked)
+    got = by_key(batches.collect(batch.id, batch.custom_ids), asked)
     assert set(got) == set(FATES)
     assert isinstance(got["succeeded"], Reply)
     failed = {key: r for key, r in got.items() if isinstance(r, Failure)}
@@ -105,7 +99,7 @@ def test_an_unfinished_batch_yields_nothing_yet(server: ScriptedServer, family: 
     server.polls = 100
     batches = service(server, family)
     (batch,) = batches.submit(requests(3))
-    assert list(batches.collect({batch.id: batch.custom_ids})) == []
+    assert list(batches.collect(batch.id, batch.custom_ids)) == []
 
 
 def test_a_batch_that_fails_as_a_whole(server: ScriptedServer) -> None:
@@ -116,7 +110,7 @@ def test_a_batch_that_fails_as_a_whole(server: ScriptedServer) -> None:
     assert (status.state, status.ended, status.error) == (
         "failed", True, "Enqueued token limit reached",
     )  # fmt: skip
-    got = list(batches.collect({batch.id: batch.custom_ids}))
+    got = list(batches.collect(batch.id, batch.custom_ids))
     assert {r.key for r in got} == set(batch.custom_ids)
     assert all(isinstance(r, Failure) and "Enqueued token limit" in r.error for r in got)
 
@@ -176,7 +170,7 @@ def test_looking_and_fetching_are_repeated(server: ScriptedServer, family: str) 
     assert batches.status([batch.id])[0].ended
     cut = [server.respond, answer(503), drop]
     server.script.extend(cut)
-    assert len(list(batches.collect({batch.id: batch.custom_ids}))) == 3
+    assert len(list(batches.collect(batch.id, batch.custom_ids))) == 3
 
 
 @both
@@ -218,7 +212,7 @@ def test_a_wrong_key(server: ScriptedServer, family: str, monkeypatch: pytest.Mo
     for call in (
         lambda: list(batches.submit(requests(1))),
         lambda: batches.status(["b"]),
-        lambda: list(batches.collect({"b": []})),
+        lambda: list(batches.collect("b", [])),
     ):
         with pytest.raises(ServiceError, match=r"401.*STROP_API_KEY") as caught:
             call()
@@ -232,7 +226,7 @@ def test_results_that_make_no_sense(server: ScriptedServer, family: str) -> None
     (batch,) = batches.submit(requests(1))
     nonsense = answer(200, b'{"half a li\n\n{"custom_id": "x"}\n7\n')
     server.script.extend([server.respond, nonsense])
-    (failed,) = batches.collect({batch.id: batch.custom_ids})
+    (failed,) = batches.collect(batch.id, batch.custom_ids)
     assert isinstance(failed, Failure)
     assert not failed.final
     assert "sent no result but: 7" in failed.error

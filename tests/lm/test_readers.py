@@ -58,11 +58,19 @@ def check_answer(usage: Usage, *texts: str) -> None:
 
 @settings(max_examples=400)
 @given(JSON)
-def test_any_json_is_a_reply_or_a_failure(body: Any) -> None:
+def test_any_json_is_a_reply_a_failure_or_bad_input(body: Any) -> None:
     for read in (read_openai, read_anthropic):
         with suppress(CallFailed):
             answered = read(body, "host")
             check_answer(answered.usage, answered.text, answered.model)
+    for record in (body, {**body, "custom_id": "a"} if isinstance(body, dict) else body):
+        with suppress(BadInput):  # as a line in the results of a batch
+            result = read_result(record)
+            result.key.encode()
+            if isinstance(result, Reply):
+                check_answer(result.usage, result.text, result.model)
+            else:
+                result.error.encode()
 
 
 @settings(max_examples=200)
@@ -75,20 +83,6 @@ def test_a_reply_is_kept_whatever_it_says_of_itself(usage: Any, name: Any) -> No
         answered = read(body, "host")
         assert answered.text == "text"
         check_answer(answered.usage, answered.model)
-
-
-@settings(max_examples=400)
-@given(JSON, st.booleans())
-def test_any_json_is_a_result_or_bad_input(record: Any, named: bool) -> None:
-    if named and isinstance(record, dict):
-        record["custom_id"] = "a"
-    with suppress(BadInput):
-        result = read_result(record)
-        result.key.encode()
-        if isinstance(result, Reply):
-            check_answer(result.usage, result.text, result.model)
-        else:
-            result.error.encode()
 
 
 @settings(max_examples=100)
@@ -119,7 +113,7 @@ def test_any_json_about_a_batch(server: ScriptedServer, family: str) -> None:
             (status,) = batches.status(["b/../x?y"])
             assert status.id == "b/../x?y"
             assert min(status.total, status.succeeded, status.failed) >= 0
-            got = list(batches.collect({"b/../x?y": ["a"]}))
+            got = list(batches.collect("b/../x?y", ["a"]))
             assert all(isinstance(one, Reply | Failure) for one in got)
         with suppress(StropError):
             list(batches.submit(requests(1)))

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
+from contextlib import closing, suppress
+from email.utils import mktime_tz, parsedate_tz
 from typing import IO, TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 from strop.common.retries import LONGEST_WAIT, CallFailed
 from strop.common.secrets import one_line
@@ -35,8 +35,9 @@ _WIRE = 8
 """Bytes on the wire per byte of a body at most; a chunk of one byte takes six."""
 _PIECE = 256 << 10
 _REDIRECTS = 3
-_REDIRECTED = frozenset({301, 302, 303, 307, 308})
-_RETRYABLE = frozenset({408, 409, 429})
+_CONNECT = 10.0
+RETRYABLE = frozenset({408, 409, 429})
+"""Statuses below 500 after which the same request may succeed later."""
 _RATE_LIMITED = frozenset({429, 529})
 _NO_MONEY = re.compile(r"insufficient_quota|billing_")
 
@@ -58,11 +59,14 @@ class Client:
         key_variables: Sequence[str] = (),
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        import httpx
+
         from strop.common.transport import Transport
 
         self.url, self.host = url, urlsplit(url).netloc
         self._headers = {"User-Agent": "strop", "Accept-Encoding": "gzip", **headers}
         self._timeout = timeout
+        self._timeouts = httpx.Timeout(timeout, connect=min(timeout, _CONNECT)).as_dict()
         self._key_variables = key_variables
         self._transport = transport or Transport(url)
 
@@ -127,78 +131,66 @@ class Client:
         all_headers = {**self._headers, **(headers or {})}
         if content is not None:
             all_headers["Content-Type"] = "application/json"
-        upload: dict[str, Any] = {}
-        if file is not None:
-            named = ("requests.jsonl", file, "application/jsonl")
-            upload = {"data": dict(form or {}), "files": {"file": named}}
-
-        def request(url: str) -> httpx.Request:
-            if file is not None:
-                file.seek(0)
-            return httpx.Request(method, url, headers=all_headers, content=content, **upload)
-
+        parts = None if file is None else {"file": ("requests.jsonl", file, "application/jsonl")}
+        request = httpx.Request(
+            method, f"{self.url}{path}", headers=all_headers, content=content, data=form,
+            files=parts, extensions={"timeout": self._timeouts},
+        )  # fmt: skip
         try:
             with bounded(self._timeout, HEAD_BYTES):
-                return self._exchange(request, f"{self.url}{path}", limit, into)
+                return self._exchange(request, limit, into)
         except TooLong:
             bounds = f"{HEAD_BYTES:,} bytes of headers or {limit:,} of a body"
             raise self.malformed(f"sent more than {bounds}") from None
         except ERRORS as error:
             # "from None": errors of httpx hold the request, and with it the key.
-            if isinstance(error, NOT_CONNECTED):
-                reason = one_line(f"{type(error).__name__}: {error}")
-                advice = "is it running, and is base_url right?"
-                raise CallFailed(
-                    f"{self.host} cannot be reached ({reason}); {advice}", unreachable=True
-                ) from None
-            if isinstance(error, TIMEOUTS):
-                late = f"{self.host} did not answer within {self._timeout:g} seconds"
-                raise CallFailed(late, retryable=True) from None
             reason = one_line(f"{type(error).__name__}: {error}")
-            raise CallFailed(f"{self.host} broke off ({reason})", retryable=True) from None
+            unreachable = isinstance(error, NOT_CONNECTED)
+            if unreachable:
+                what = f"cannot be reached ({reason}); is it running, and is base_url right?"
+            elif isinstance(error, TIMEOUTS):
+                what = f"did not answer within {self._timeout:g} seconds"
+            else:
+                what = f"broke off ({reason})"
+            raise CallFailed(
+                f"{self.host} {what}", retryable=True, unreachable=unreachable
+            ) from None
 
-    def _exchange(self, request: Any, url: str, limit: int, into: IO[bytes] | None) -> bytes:
+    def _exchange(self, request: httpx.Request, limit: int, into: IO[bytes] | None) -> bytes:
         """Send, follow redirects within the service, and read the body."""
-        from strop.common.transport import allow, timeouts
+        from strop.common.transport import allow
 
         for _ in range(_REDIRECTS + 1):
-            sent = request(url)
-            sent.extensions = {"timeout": timeouts(self._timeout)}
-            response = self._transport.handle_request(sent)
-            try:
+            response = self._transport.handle_request(request)
+            with closing(response.stream):  # type: ignore[type-var]
                 status = response.status_code
-                if status in _REDIRECTED:
-                    url = self._followed(sent.method, status, url, response.headers)
+                if response.has_redirect_location:
+                    request.url = self._followed(request, status, response.headers["location"])
                     continue
                 allow(limit * _WIRE + HEAD_BYTES)
-                if status // 100 == 2:
+                if response.is_success:
                     return self._body(response, limit, into)
                 raise self.refused(status, self._explanation(response), response.headers)
-            finally:
-                response.stream.close()  # type: ignore[union-attr]
         raise ServiceError(f"{self.host} redirects in a circle; check base_url")
 
-    def _followed(self, method: str, status: int, url: str, headers: Headers) -> str:
+    def _followed(self, request: httpx.Request, status: int, location: str) -> httpx.URL:
         """The address that a redirect names; another host gets neither text nor key."""
         import httpx
 
-        location = headers.get("location", "")
         try:
-            target = urljoin(url, location)
-            ours, theirs = urlsplit(url), urlsplit(target)
-            httpx.URL(target)
+            target = request.url.join(location)
         except (ValueError, httpx.InvalidURL):
             raise ServiceError(
                 f"{self.host} redirects to an invalid address ({one_line(location)}); "
                 "check base_url"
             ) from None
-        shown = one_line(f"{theirs.scheme}://{theirs.netloc}{theirs.path}")
-        if (ours.scheme, ours.netloc) != (theirs.scheme, theirs.netloc):
+        shown = one_line(target.copy_with(query=None, fragment=None))
+        if (target.scheme, target.netloc) != (request.url.scheme, request.url.netloc):
             raise ServiceError(
                 f"{self.host} redirects to {shown}, and texts are sent to no other host than the "
                 "given one. If that address is right, give it as base_url"
             )
-        if method != "GET" and status not in (307, 308):
+        if request.method != "GET" and status not in (307, 308):
             raise ServiceError(f"{self.host} answered {status}: its address is {shown} now")
         return target
 
@@ -239,12 +231,10 @@ class Client:
         decoder = zlib.decompressobj(wbits=31)
         try:
             for data in stream:
-                while True:
-                    piece = decoder.decompress(data, _PIECE)
-                    yield piece
+                while data:
+                    yield decoder.decompress(data, _PIECE)
                     data = decoder.unconsumed_tail
-                    if len(piece) < _PIECE:
-                        break
+            yield decoder.flush()
         except zlib.error as error:
             raise self.malformed(f"sent a damaged body ({error})") from None
         if not decoder.eof:
@@ -259,7 +249,7 @@ class Client:
         # Anthropic gives no code for an empty account. A wrong guess ends the run, repeats nothing.
         if status == 402 or _NO_MONEY.search(code) or "credit balance is too low" in message:
             return ServiceError(f"{answer}. The account has no money or quota left")
-        if status not in _RETRYABLE and status < 500:
+        if status not in RETRYABLE and status < 500:
             setting = status == 400 and ("temperature" in fields or "temperature" in message)
             if setting:
                 answer += ". If the model takes no temperature, leave it out (None)"
@@ -291,23 +281,14 @@ def checked_url(url: object, key_variable: str) -> str:
 
 def retry_after(headers: Headers) -> float | None:
     """The seconds that a service asks to wait: a number, a date, or milliseconds."""
-    try:
-        seconds = float(headers["retry-after-ms"]) / 1000
-    except (KeyError, ValueError):
-        value = headers.get("retry-after")
-        if value is None:
-            return None
-        try:
-            seconds = float(value)
-        except ValueError:
-            try:
-                date = parsedate_to_datetime(value)
-            except ValueError:
-                return None
-            if date.tzinfo is None:
-                date = date.replace(tzinfo=timezone.utc)
-            seconds = (date - datetime.now(timezone.utc)).total_seconds()
-    return max(seconds, 0.0) if seconds == seconds else None
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with suppress(ValueError):
+            seconds = float(headers.get(name, "")) * unit
+            return max(seconds, 0.0) if seconds == seconds else None
+    date = parsedate_tz(headers.get("retry-after", ""))
+    with suppress(ValueError, OverflowError):
+        return None if date is None else max(mktime_tz(date) - time.time(), 0.0)
+    return None
 
 
 def _explained(body: Any) -> tuple[str, str, frozenset[str]]:

@@ -126,17 +126,13 @@ class Gate:
                 if self._streak >= self.limit and self.limit < self.most:
                     self.limit, self._streak = self.limit + 1, 0
             elif failure is not None:
-                self._learn(failure, entered)
+                now, self._streak = self.clock.now(), 0
+                if failure.wait is not None:
+                    self._closed_until = max(self._closed_until, now + failure.wait)
+                if failure.rate_limited and entered >= self._halved_at:
+                    self.limit, self._halved_at = max(1, self.limit // 2), now
             # After a success one place is free, or two; otherwise all threads check again.
             self._changed.notify(2) if ok else self._changed.notify_all()
-
-    def _learn(self, failure: CallFailed, entered: float) -> None:
-        now = self.clock.now()
-        self._streak = 0
-        if failure.wait is not None:
-            self._closed_until = max(self._closed_until, now + failure.wait)
-        if failure.rate_limited and entered >= self._halved_at:
-            self.limit, self._halved_at = max(1, self.limit // 2), now
 
     def stop(self) -> None:
         """Let no more calls through."""

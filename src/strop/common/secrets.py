@@ -91,11 +91,9 @@ def _without_escaped(text: str, secret: str) -> str:
             last = match.end()
         begins, view = kept + begins[last:], _ESCAPE.sub(_character, view)
     parts, last = [], 0
-    at = plain.find(sought)
-    while at >= 0:
-        parts.append(text[last : begins[at]])
-        last = begins[at + len(sought)]
-        at = plain.find(sought, at + len(sought))
+    for found in re.finditer(re.escape(sought), plain):
+        parts.append(text[last : begins[found.start()]])
+        last = begins[found.end()]
     return HIDDEN.join([*parts, text[last:]])
 
 

@@ -36,16 +36,9 @@ def thread_count() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's threads
-    os.register_at_fork(after_in_child=pool.cache_clear)
-
-
 def in_parts(size: int, work: Callable[[int, int], None]) -> None:
     """Split ``range(size)`` into one part per thread and call ``work(first, last)`` for each."""
-    parts = min(thread_count(), size)
-    if parts <= 1:
-        work(0, size)
-        return
+    parts = max(1, min(thread_count(), size))
     edges = [size * part // parts for part in range(parts + 1)]
     with _waiting() as tasks:  # this thread does the first part: starting another takes time
         for first, last in pairwise(edges[1:]):
@@ -59,12 +52,8 @@ def on_each_thread(work: Callable[[], None], most: int) -> None:
     ``work`` takes pieces from a shared list until none is left. So a task of the pool that has
     not started when this thread is done is cancelled.
     """
-    parts = min(thread_count(), most)
-    if parts <= 1:
-        work()
-        return
     with _waiting() as tasks:
-        for _ in range(parts - 1):
+        for _ in range(min(thread_count(), most) - 1):
             tasks.append(pool().submit(work))
         work()
         tasks[:] = [task for task in tasks if not task.cancel()]
@@ -92,15 +81,16 @@ class _Blas:
     callers = 0
     limit = ExitStack()
 
-    @classmethod
-    def reset(cls) -> None:
-        """Lift the limit in a forked child, where no caller is left."""
-        cls.lock, cls.callers = threading.Lock(), 0
-        cls.limit.close()
+
+def _reset() -> None:
+    """A forked child has none of its parent's threads, and no caller that limits BLAS."""
+    pool.cache_clear()
+    _Blas.lock, _Blas.callers = threading.Lock(), 0
+    _Blas.limit.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Blas.reset)
+    os.register_at_fork(after_in_child=_reset)
 
 
 @contextmanager

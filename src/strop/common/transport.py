@@ -30,7 +30,6 @@ NOT_CONNECTED = (
     httpcore.ProxyError, httpx.ProxyError,
 )  # fmt: skip
 
-_CONNECT = 10.0
 _IDLE = 30.0
 _GRACE = 1.0
 _AT_HAND = 0.02
@@ -201,8 +200,3 @@ def proxy_of(url: str) -> str | None:
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     return None if proxy is None or proxy_bypass(parts.hostname or "") else proxy
-
-
-def timeouts(seconds: float) -> dict[str, float]:
-    """The bounds of each step, as httpx wants them."""
-    return {"connect": min(seconds, _CONNECT), "read": seconds, "write": seconds, "pool": seconds}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Literal, get_args
 
@@ -72,11 +72,8 @@ shown   | {shown}
         |
 text    | Reply with the text alone: no heading, no introduction, no remarks.
 verdict | Reply with one word, Yes or No."""
-_CLOSING = {
-    "passage": "Now write {passage} {relation}.",
-    "answer": "Now write {passage} {relation}.",
-    "verdict": "Does DOCUMENT serve as {passage} {relation}? Yes or No:",
-}
+_CLOSING = "Now write {passage} {relation}."
+_CLOSING_VERDICT = "Does DOCUMENT serve as {passage} {relation}? Yes or No:"
 # The passages take up the words of their queries, as small models should.
 _PAIRS = (
     ("what limits the efficiency of solar cells", "The efficiency of solar cells is limited by the "
@@ -103,21 +100,21 @@ def expansion_prompt(
     texts = [safe_text(single_line(text), _CANDIDATE_CHARS) or "(no text)" for text in candidates]
     if profile == "small":
         return _completion(purpose, task, query, texts, examples)
+    safe = [[safe_text(single_line(part)) for part in example] for example in examples]
     shown = "\n".join(
-        f"<EXAMPLE>\n<QUERY>{safe_text(single_line(example))}</QUERY>\n{safe_text(single_line(text))}"
-        "\n</EXAMPLE>"
-        for example, text in examples
+        f"<EXAMPLE>\n<QUERY>{example}</QUERY>\n{text}\n</EXAMPLE>" for example, text in safe
     )
-    named = {"query": task.query, "passage": task.passage, "relation": task.relation}
-    labels = [purpose, "verdict" if purpose == "verdict" else "text", "shown" if shown else ""]
-    name = "DOCUMENT" if purpose == "verdict" else "DOCUMENT {}"
+    named = asdict(task)
+    verdict = purpose == "verdict"
+    labels = [purpose, "" if verdict else "text", "shown" if shown else ""]
+    name = "DOCUMENT" if verdict else "DOCUMENT {}"
     blocks = "".join(
         f"<{name.format(at)}>\n{text}\n</{name.format(at)}>\n\n" for at, text in enumerate(texts, 1)
     )
-    closing = _CLOSING[purpose].format(**named)
+    closing = (_CLOSING_VERDICT if verdict else _CLOSING).format(**named)
     about = f"<QUERY>\n{query}\n</QUERY>\n\n"
     system = chosen_lines(_SYSTEM, labels).format(**named, words=words, shown=shown)
-    if purpose == "verdict":  # the same query with one text after the other
+    if verdict:  # the same query with one text after the other
         return Prompt(system, about, blocks + closing)
     return Prompt(system, about + blocks, closing)
 
@@ -131,9 +128,7 @@ def _completion(
 ) -> Prompt:
     """Return a text that a model without instructions goes on with as wanted."""
     label, passage = task.labels
-    pairs = [(single_line(example), single_line(text)) for example, text in examples] or list(
-        _PAIRS
-    )
+    pairs = [(single_line(example), single_line(text)) for example, text in examples or _PAIRS]
     if purpose != "verdict":
         if purpose == "answer":  # the candidates themselves show how to go on
             pairs = [(query, text) for text in candidates]

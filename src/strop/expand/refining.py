@@ -5,9 +5,11 @@ from __future__ import annotations
 import heapq
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -75,6 +77,8 @@ class Refined:
 
     def to_json(self) -> dict[str, Any]:
         """Return all but the vectors as JSON values."""
+        seconds = self.seconds if len(self.seconds) else np.zeros(1)
+        mean, p95 = np.mean(seconds), np.percentile(seconds, 95)
         return {
             "queries": len(self.vectors),
             "failed": len(self.failed),
@@ -87,12 +91,7 @@ class Refined:
             "input_tokens": self.spending.input_tokens,
             "output_tokens": self.spending.output_tokens,
             "cost": self.spending.cost,
-            "seconds_per_query": {
-                "mean": float(np.mean(self.seconds)),
-                "p95": float(np.percentile(self.seconds, 95)),
-            }
-            if len(self.seconds)
-            else {"mean": 0.0, "p95": 0.0},
+            "seconds_per_query": {"mean": float(mean), "p95": float(p95)},
         }
 
 
@@ -156,14 +155,11 @@ class Refinement:
                 self.query_vectors, self.queries, more, chosen, where=self._where
             )
             for place, ids in enumerate(hits.ids.tolist()):
-                numbers = {id_: documents.number_of(id_) for id_ in ids}
-                self._candidates[place] = [
-                    Candidate(documents.get(number).content, searcher.vector_of(id_))
-                    for id_, number in [
-                        pair for pair in numbers.items() if pair[1] not in left_out[place]
-                    ][:k]
-                ]
-                if not self._candidates[place]:
+                shown = [id_ for id_ in ids if documents.number_of(id_) not in left_out[place]]
+                for id_ in shown[:k]:
+                    text = documents.get(documents.number_of(id_)).content
+                    self._candidates[place].append(Candidate(text, searcher.vector_of(id_)))
+                if not shown:
                     self.failed.setdefault(place, "the first pass found no document")
 
     def _rows_left_out(self, place: int) -> set[int]:
@@ -232,13 +228,11 @@ class Refinement:
         requests: dict[int, list[Request]] = {}
         stop = SMALL_STOPS if self._method.profile == "small" else ()
         for place, query_prompts in prompts.items():
-            requests[place] = []
-            samples: dict[Prompt, int] = {}
-            for prompt in query_prompts:
-                sample = samples[prompt] = samples.get(prompt, -1) + 1
-                requests[place].append(
-                    self._calls.request(prompt, max_tokens, temperature, sample, stop)
-                )
+            samples: dict[Prompt, Iterator[int]] = defaultdict(count)
+            requests[place] = [
+                self._calls.request(prompt, max_tokens, temperature, next(samples[prompt]), stop)
+                for prompt in query_prompts
+            ]
         wanted = {request.key: request for group in requests.values() for request in group}
         replies = self._replies
         replies.recall(wanted)
@@ -301,10 +295,9 @@ class _Replies:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._catalog.replies.reserved())
-            except DiskFull:
-                raise
-            except BadIndex:
-                pass
+            except BadIndex as error:
+                if isinstance(error, DiskFull):
+                    raise
             yield
 
     def save(
@@ -318,9 +311,9 @@ class _Replies:
         self.errors.update((failure.key, failure.error) for failure, _ in failures)
         try:
             self._catalog.replies.save(replies, failures, provenance)
-        except (DiskFull, IndexDamaged):  # on a full disk they are kept in the reserve
-            raise
         except BadIndex as error:
+            if isinstance(error, DiskFull | IndexDamaged):  # a full disk: they are in the reserve
+                raise
             if not self._warned:
                 self._warned = True
                 warnings.warn(f"replies are used but not kept: {error}", stacklevel=2)

@@ -13,16 +13,11 @@ from itertools import islice
 from strop.errors import ServiceError
 from strop.generate.calls import Spending
 from strop.generate.plan import Plan
-from strop.lm import LM, Failure, Reply, Request
+from strop.lm import Failure, Reply, Request
 from strop.lm.batches import Batches, MayHaveBegun, Status, open_batches
 from strop.lm.lines import custom_id, read_replies, write_requests
 from strop.storage.catalog import Catalog
 from strop.storage.replies import Provenance
-
-__all__ = [
-    "Submission", "collect", "open_batches", "read_reply_file", "status", "submit",
-    "write_request_file",
-]  # fmt: skip
 
 _AT_ONCE = 500
 
@@ -43,7 +38,7 @@ def submit(catalog: Catalog, plan: Plan, service: Batches, budget: float | None)
     spending = plan.calls.no_spending()
     submitted = {}
 
-    def requests() -> Iterator[Request]:
+    def affordable() -> Iterator[tuple[Request, int]]:
         total = 0.0
         for request, number in plan.open_requests():
             if budget is not None:
@@ -52,12 +47,11 @@ def submit(catalog: Catalog, plan: Plan, service: Batches, budget: float | None)
                 if total > budget:
                     spending.over_budget(budget, cost)
                     return
-            sent[custom_id(request.key)] = (request.key, number)
-            yield request
+            yield request, number
 
     catalog.batches.mark_sending(plan.lm.name)
     try:
-        for batch in service.submit(requests()):
+        for batch in service.submit(_noted(affordable(), sent)):
             names = {name: sent.pop(name) for name in batch.custom_ids}
             try:
                 catalog.batches.record(batch.id, names, plan.calls.provenance)
@@ -75,12 +69,6 @@ def submit(catalog: Catalog, plan: Plan, service: Batches, budget: float | None)
         raise
     catalog.batches.mark_sending(None)
     return Submission(submitted, spending.stopped, spending.next_cost)
-
-
-def status(catalog: Catalog, lm: LM) -> list[Status]:
-    """Ask about the batches that have not been collected."""
-    ids = [batch.id for batch in catalog.batches.open_for(lm.name)]
-    return open_batches(lm).status(ids)
 
 
 def collect(catalog: Catalog, plan: Plan, again: bool) -> tuple[Spending, list[Status]]:
@@ -108,7 +96,7 @@ def collect(catalog: Catalog, plan: Plan, again: bool) -> tuple[Spending, list[S
     for state in states:
         if state.ended:
             names = catalog.batches.names_in(state.id)
-            _keep(catalog, plan, service.collect({state.id: names}), spending, batch=True)
+            _keep(catalog, plan, service.collect(state.id, names), spending, batch=True)
             catalog.batches.collected(state.id)
     return spending, [state for state in states if not state.ended]
 
@@ -116,15 +104,18 @@ def collect(catalog: Catalog, plan: Plan, again: bool) -> tuple[Spending, list[S
 def write_request_file(catalog: Catalog, plan: Plan, path: str | os.PathLike[str]) -> int:
     """Write open requests as JSON lines in the vendor's form; return how many."""
     sent: dict[str, tuple[str, int]] = {}
-
-    def requests() -> Iterator[Request]:
-        for request, number in plan.open_requests():
-            sent[custom_id(request.key)] = (request.key, number)
-            yield request
-
-    written = write_requests(path, requests(), plan.lm)
+    written = write_requests(path, _noted(plan.open_requests(), sent), plan.lm)
     catalog.batches.record_file(sent, plan.calls.provenance)
     return written
+
+
+def _noted(
+    requests: Iterable[tuple[Request, int]], sent: dict[str, tuple[str, int]]
+) -> Iterator[Request]:
+    """Yield requests; add the key and the document of each to ``sent``, by its custom id."""
+    for request, number in requests:
+        sent[custom_id(request.key)] = (request.key, number)
+        yield request
 
 
 def read_reply_file(catalog: Catalog, plan: Plan, path: str | os.PathLike[str]) -> Spending:

@@ -104,7 +104,7 @@ class Calls:
         progress: Progress | None = None,
         total: int = 0,
     ) -> Spending:
-        """Send (request, number of its document) pairs; commit replies as they come.
+        """Send (request, number of its document) pairs, no key twice; commit replies as they come.
 
         Ends before ``budget`` (USD) could be exceeded. Calls in flight count at their worst-case
         cost; when they are back at their true cost, there may be money for more. Whatever ends
@@ -112,29 +112,27 @@ class Calls:
         """
         self.check_budget(budget)
         spending = self.no_spending()
-        in_flight: dict[str, tuple[Request, int]] = {}
-        worst_cases: dict[str, float] = {}
+        in_flight: dict[str, tuple[Request, int, float]] = {}
+        """By key: a request, the number of its document, its worst-case cost."""
         left = iter(requests)
-        postponed: list[tuple[Request, int]] = []
         arrived: list[Reply | Failure] = []
         no_room: list[StropError] = []
 
         def affordable() -> Iterator[Request]:
-            """Yield until the next call could exceed the budget; that one is postponed."""
-            for request, number in chain(_drained(postponed), left):
-                if request.key in in_flight:  # documents of one text share one request
-                    continue
+            """Yield until the next call could exceed the budget; that one is left."""
+            nonlocal left
+            for request, number in left:
                 if problem := self._room_problem():
                     no_room.append(problem)
                     return
-                if budget is not None and self.price is not None:
-                    cost = self.worst_case_cost(request)
-                    if (spending.cost or 0.0) + sum(worst_cases.values()) + cost > budget:
-                        postponed.append((request, number))
+                cost = 0.0 if budget is None else self.worst_case_cost(request)
+                if budget is not None:
+                    due = sum(worst_case for _, _, worst_case in in_flight.values())
+                    if (spending.cost or 0.0) + due + cost > budget:
+                        left = chain([(request, number)], left)
                         spending.over_budget(budget, cost)
                         return
-                    worst_cases[request.key] = cost
-                in_flight[request.key] = (request, number)
+                in_flight[request.key] = (request, number, cost)
                 yield request
 
         def keep_arrived() -> None:
@@ -142,8 +140,7 @@ class Calls:
             fresh = [answer for answer in arrived if answer.key in in_flight]
             self.keep([(answer, in_flight[answer.key][1]) for answer in fresh], spending)
             for answer in fresh:
-                request, _ = in_flight.pop(answer.key)
-                worst_cases.pop(answer.key, None)
+                request, *_ = in_flight.pop(answer.key)
                 if isinstance(answer, Reply) and answer.usage == Usage(0, 0) and self.price:
                     # The service gives no token counts; the budget needs an estimate.
                     tokens = count_tokens(request.prompt), count_tokens(answer.text)
@@ -157,7 +154,7 @@ class Calls:
             spending.stopped, spending.next_cost = "", 0.0
             with interrupts.deferred():
                 self._round(chain([first], batch), arrived, keep_arrived, eager=budget is None)
-            if not postponed or no_room:
+            if not spending.stopped or no_room:
                 break
         if no_room:  # what was in flight is kept by now
             raise no_room[0]
@@ -249,8 +246,3 @@ def _note(spending: Spending) -> str:
     tokens = spending.input_tokens + spending.output_tokens
     money = f"{tokens:,} tokens" if spending.cost is None else f"{spending.cost:.2f} USD"
     return money + (f", {spending.failures:,} failed" if spending.failures else "")
-
-
-def _drained(items: list[tuple[Request, int]]) -> Iterator[tuple[Request, int]]:
-    while items:
-        yield items.pop()

@@ -35,35 +35,40 @@ def apply_filters(
     document_text: str,
     examples: Sequence[str] = (),
     *,
-    near: float | None = NEAR,
     limit: int | None = None,
 ) -> Filtered:
-    """Drop queries that are empty, copied, in the wrong script or repeated.
+    """Drop queries that are empty, copied, in the wrong script or repeated; keep ``limit`` at most.
 
-    ``near`` None keeps near duplicates; ``limit`` bounds how many are kept. The reasons are
-    "empty", "example", "wrong script", "duplicate", "near duplicate" and "over the limit".
+    The reasons are "empty", "example", "wrong script", "duplicate", "near duplicate" and
+    "over the limit".
     """
-    reasons: dict[int, str] = {}
     copies = {normal_form(text) for text in examples}
+    seen: set[str] = set()
+    distinct: list[str] = []
+    filtered = Filtered([], [], [])
     for at, query in enumerate(queries):
         form = normal_form(query)
         if not form:
-            reasons[at] = "empty"
+            reason = "empty"
         elif form in copies:
-            reasons[at] = "example"
+            reason = "example"
         elif wrong_script(query, document_text, examples):
-            reasons[at] = "wrong script"
-    left = [at for at in range(len(queries)) if at not in reasons]
-    for at in exact_duplicates([queries[at] for at in left]):
-        reasons[left[at]] = "duplicate"
-    left = [at for at in left if at not in reasons]
-    for at in near_duplicates([queries[at] for at in left], near) if near is not None else ():
-        reasons[left[at]] = "near duplicate"
-    left = [at for at in left if at not in reasons]
-    reasons.update(dict.fromkeys(left[limit:] if limit is not None else (), "over the limit"))
-    left = left[:limit]
-    dropped = [(reasons[at], queries[at]) for at in sorted(reasons)]
-    return Filtered([queries[at] for at in left], left, dropped)
+            reason = "wrong script"
+        elif form in seen:
+            reason = "duplicate"
+        else:
+            seen.add(form)
+            if any(near(query, other) for other in distinct):
+                reason = "near duplicate"
+            else:
+                distinct.append(query)
+                reason = "over the limit" if limit is not None and len(distinct) > limit else ""
+        if reason:
+            filtered.dropped.append((reason, query))
+        else:
+            filtered.kept.append(query)
+            filtered.positions.append(at)
+    return filtered
 
 
 def normal_form(text: str) -> str:
@@ -74,41 +79,28 @@ def normal_form(text: str) -> str:
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", _words(text))
 
 
-def exact_duplicates(queries: Sequence[str]) -> list[int]:
-    """Return the positions of queries whose normal form came before."""
-    seen: set[str] = set()
-    duplicates = []
-    for at, form in enumerate(map(normal_form, queries)):
-        if form in seen:
-            duplicates.append(at)
-        seen.add(form)
-    return duplicates
+def near(first: str, second: str, threshold: float = NEAR) -> bool:
+    """Tell whether one query nearly repeats another.
 
-
-def near_duplicates(queries: Sequence[str], threshold: float = NEAR) -> list[int]:
-    """Return the positions of queries that nearly repeat an earlier one that is kept.
-
-    Two are near if the Jaccard similarity of their words, or of their letter trigrams, reaches
-    the threshold. Queries with different numbers are different.
+    It does if the Jaccard similarity of their words, or of their letter trigrams, reaches the
+    threshold. Queries with different numbers are different.
     """
-    kept: list[tuple[frozenset[str], frozenset[str], frozenset[str]]] = []
-    duplicates = []
-    for at, text in enumerate(map(_words, queries)):
-        words = frozenset(text.split())
-        numbers = frozenset(word for word in words if any(map(str.isdigit, word)))
-        padded = f" {text} "
-        trigrams = frozenset(padded[i : i + 3] for i in range(len(padded) - 2))
-        if any(
-            numbers == other[0]
-            and (
-                _jaccard(words, other[1]) >= threshold or _jaccard(trigrams, other[2]) >= threshold
-            )
-            for other in kept
-        ):
-            duplicates.append(at)
-        else:
-            kept.append((numbers, words, trigrams))
-    return duplicates
+    numbers, *features = _features(first)
+    other_numbers, *others = _features(second)
+    return numbers == other_numbers and any(
+        len(one & other) / max(1, len(one | other)) >= threshold
+        for one, other in zip(features, others, strict=True)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _features(query: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Return the numbers, the words and the letter trigrams of a query."""
+    text = _words(query)
+    words = frozenset(text.split())
+    numbers = frozenset(word for word in words if any(map(str.isdigit, word)))
+    padded = f" {text} "
+    return numbers, words, frozenset(padded[i : i + 3] for i in range(len(padded) - 2))
 
 
 def wrong_script(query: str, document_text: str, examples: Sequence[str] = ()) -> bool:
@@ -150,10 +142,6 @@ def _letter(letter: str) -> str:
     """Return a letter, mark, number or symbol as it is, anything else as a space."""
     category = unicodedata.category(letter)
     return letter if (category[0] in "LMNS" and category != "Sk") or letter in "#%" else " "
-
-
-def _jaccard(first: frozenset[str], second: frozenset[str]) -> float:
-    return len(first & second) / max(1, len(first | second))
 
 
 @lru_cache(maxsize=65536)

@@ -18,7 +18,7 @@ from strop.generate import batches
 from strop.generate.calls import Spending
 from strop.generate.plan import Estimate, GenerationSettings, Plan, QueryList
 from strop.lm import LM, load
-from strop.lm.batches import Status
+from strop.lm.batches import Status, open_batches
 from strop.lm.prices import Price
 from strop.storage.intake import check_set_name
 from strop.storage.workspace import Workspace
@@ -158,13 +158,14 @@ class Generation:
         self.plan.calls.check_budget(budget)
         if not again:
             self._catalog.batches.refuse_cut_off(self.lm.name, "--batch submit --again")
-        service = batches.open_batches(self.lm)
+        service = open_batches(self.lm)
         with self._writing(progress):
             return batches.submit(self._catalog, self.plan, service, budget)
 
     def status(self) -> list[Status]:
         """Ask the service about the batches that have not been collected. Takes no lock."""
-        return batches.status(self._catalog, self.lm)
+        ids = [batch.id for batch in self._catalog.batches.open_for(self.lm.name)]
+        return open_batches(self.lm).status(ids)
 
     def collect(
         self, *, again: bool = False, progress: Progress | None = None
@@ -196,7 +197,7 @@ class Generation:
 
     def _writing(self, progress: Progress | None) -> AbstractContextManager[None]:
         """Hold the writer's lock; references are chosen first if the style needs them."""
-        if self.plan.needs_references:
+        if self.plan.settings.needs_references:
             self._steps.choose_references(progress=progress)
         return self._workspace.writing()
 

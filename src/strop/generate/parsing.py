@@ -200,15 +200,8 @@ def _from_json(body: str) -> _Parts:
     return parts
 
 
-class _Row(NamedTuple):
-    """A line: 3 with a label, 2 with a number, 1 with a bullet, else 0."""
-
-    rank: int
-    name: str
-    text: str
-
-
-def _rows(body: str, settings: PromptSettings, truncated: bool) -> Iterator[_Row]:
+def _rows(body: str, settings: PromptSettings, truncated: bool) -> Iterator[tuple[int, str, str]]:
+    """Yield the rank, name and text of lines. Rank: 3 label, 2 number, 1 bullet, 0 none."""
     label = re.compile(_LABEL % f"plan|against|query|question|{re.escape(settings.noun)}")
     last = 0
     for line in body.split("\n")[: -1 if truncated else None]:
@@ -223,7 +216,7 @@ def _rows(body: str, settings: PromptSettings, truncated: bool) -> Iterator[_Row
         rank = 3 if labelled else 0 if not mark else 2 if number else 1
         name = labelled[1].lower() if labelled else "query"
         name = name if name in ("plan", "against") else "query"
-        yield _Row(rank, name, text[labelled.end() :] if labelled else text)
+        yield rank, name, text[labelled.end() :] if labelled else text
 
 
 def _from_lines(body: str, settings: PromptSettings, truncated: bool) -> _Parts:

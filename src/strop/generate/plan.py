@@ -153,15 +153,10 @@ class Plan:
         if limit is not None and limit < 1:
             raise BadInput(f"limit must be 1 or more, not {limit}")
         self._catalog = catalog
-        self._limit, self._price, self._retry = limit, price, retry
+        self._limit, self._retry = limit, retry
         self.lm, self.settings = lm, settings
         replies = catalog.replies
         self.calls = Calls(lm, settings.to_json(), replies.save, price, replies.room_problem)
-
-    @property
-    def needs_references(self) -> bool:
-        """Whether the prompts show references."""
-        return self.settings.needs_references
 
     # -- requests -------------------------------------------------------------------------
 
@@ -171,11 +166,13 @@ class Plan:
             if self._limit is not None and done >= self._limit:
                 return
             references: list[Document] = []
-            selected = self._catalog.references.of(number) if self.needs_references else None
+            selected = (
+                self._catalog.references.of(number) if self.settings.needs_references else None
+            )
             for reference in selected.references if selected else ():
                 other = self._catalog.documents.number_of(reference.id)
                 references.append(self._catalog.documents.get(other))
-            chosen = selected is not None or not self.needs_references
+            chosen = selected is not None or not self.settings.needs_references
             yield make_task(self.calls, self.settings, number, document, tuple(references), chosen)
 
     def _open(self, tasks: Sequence[Task]) -> list[tuple[Request, int]]:
@@ -249,10 +246,10 @@ class Plan:
             seconds = self._expected_seconds(input_tokens, output_tokens, calls)
         at_once = min(int(getattr(self.lm, "concurrency", 1)), calls or 1)
         packed = None
-        if self.needs_references and not self.settings.prompt.packed:
+        if self.settings.needs_references and not self.settings.prompt.packed:
             other = replace(self.settings, prompt=replace(self.settings.prompt, packed=True))
             packed = Plan(
-                self._catalog, self.lm, other, limit=self._limit, price=self._price,
+                self._catalog, self.lm, other, limit=self._limit, price=self.calls.price,
                 retry=self._retry,
             ).estimate(batch)  # fmt: skip
         cost = self.calls.cost(Usage(input_tokens, output_tokens), batch)

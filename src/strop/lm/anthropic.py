@@ -12,11 +12,7 @@ from strop.errors import BadInput, MissingExtra
 from strop.lm.base import Answer, Body, Fields, Request, Usage, read_answer, text_of, token_count
 from strop.lm.service import ServiceLM
 
-MESSAGES = "/v1/messages"
 _ANTHROPIC = "https://api.anthropic.com"
-_VERSION = "2023-06-01"
-_BEDROCK_VERSION = "bedrock-2023-05-31"
-_CACHE = {"type": "ephemeral"}
 _TOKEN = "AWS_BEARER_TOKEN_BEDROCK"
 
 
@@ -64,10 +60,9 @@ class AnthropicLM(ServiceLM):
     def headers(self) -> dict[str, str]:
         """The key and the version of the protocol; Bedrock wants a token or a signature."""
         if self.bedrock:
-            token = self.key() if os.environ.get(_TOKEN) else None
-            return {"Authorization": f"Bearer {token}"} if token else {}
+            return {"Authorization": f"Bearer {self.key()}"} if os.environ.get(_TOKEN) else {}
         key = self.key()
-        return {"anthropic-version": _VERSION, **({"x-api-key": key} if key else {})}
+        return {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})}
 
     def body(self, request: Request) -> Body:
         """The JSON body of a request, the system and the shared part marked for caching.
@@ -95,9 +90,9 @@ class AnthropicLM(ServiceLM):
         """Make one call."""
         body = self.body(request)
         if not self.bedrock:
-            return read_anthropic(client.post(MESSAGES, body), self.host)
+            return read_anthropic(client.post("/v1/messages", body), self.host)
         path = f"/model/{quote(body.pop('model'), safe=':;')}/invoke"
-        content = client.encoded({"anthropic_version": _BEDROCK_VERSION, **body})
+        content = client.encoded({"anthropic_version": "bedrock-2023-05-31", **body})
         signature = {} if os.environ.get(_TOKEN) else self._signed(client.url + path, content)
         data = client.send("POST", path, content=content, headers=signature)
         return read_anthropic(client.parsed(data), self.host)
@@ -118,7 +113,7 @@ class AnthropicLM(ServiceLM):
 
 def _block(text: str, cached: bool = False) -> Body:
     block: Body = {"type": "text", "text": text}
-    return block | {"cache_control": _CACHE} if cached else block
+    return block | {"cache_control": {"type": "ephemeral"}} if cached else block
 
 
 def read_anthropic(body: Any, host: str) -> Answer:

@@ -4,7 +4,7 @@ service = open_batches(load("anthropic:claude-sonnet-5"))
 for batch in service.submit(requests):      # keep batch.id and batch.custom_ids
     ...
 service.status([batch.id])
-for reply in service.collect({batch.id: batch.custom_ids}):
+for reply in service.collect(batch.id, batch.custom_ids):
     ...                                      # reply.key is the custom_id of the request
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, TypeVar
@@ -26,14 +26,9 @@ from strop.errors import BadInput, ServiceError
 from strop.io.files import Record, short
 from strop.lm.anthropic import AnthropicLM
 from strop.lm.base import LM, Failure, Reply, Request, token_count
-from strop.lm.lines import custom_id, read_replies, read_result, request_line, write_requests
+from strop.lm.lines import custom_id, read_result, request_line
 from strop.lm.openai import OpenAILM
 from strop.lm.service import ServiceLM
-
-__all__ = [
-    "Batches", "MayHaveBegun", "Status", "Submitted", "custom_id", "open_batches", "read_replies",
-    "write_requests",
-]  # fmt: skip
 
 T = TypeVar("T")
 _TIMEOUT = 3600.0
@@ -94,25 +89,24 @@ class Batches(ABC):
         with self.lm.client() as client:
             return [self._read_status(id, self._look(client, id)) for id in ids]
 
-    def collect(self, expected: Mapping[str, Collection[str]]) -> Iterator[Reply | Failure]:
-        """Fetch the results of batches that have ended; skip others.
+    def collect(self, id: str, names: Collection[str]) -> Iterator[Reply | Failure]:
+        """Fetch the results of a batch; there are none before it has ended.
 
-        ``expected`` maps ids of batches to the custom ids submitted: a request without an answer
-        (expired, cancelled, refused as a whole) comes as a failure.
+        ``names`` are the custom ids submitted: a request without an answer (expired, cancelled,
+        refused as a whole) comes as a failure.
         """
         with self.lm.client(_TIMEOUT) as client:
-            for id, names in expected.items():
-                batch = self._look(client, id)
-                status = self._read_status(id, batch)
-                if not status.ended:
-                    continue
-                missing = set(names)
-                problems = [f"batch {status.state}" + (f": {status.error}" if status.error else "")]
-                for result in self._results(client, id, batch, problems):
-                    missing.discard(result.key)
-                    yield result
-                for name in sorted(missing):
-                    yield Failure(name, f"no result ({problems[-1]})", False, 0.0)
+            batch = self._look(client, id)
+            status = self._read_status(id, batch)
+            if not status.ended:
+                return
+            missing = set(names)
+            problems = [f"batch {status.state}" + (f": {status.error}" if status.error else "")]
+            for result in self._results(client, id, batch, problems):
+                missing.discard(result.key)
+                yield result
+            for name in sorted(missing):
+                yield Failure(name, f"no result ({problems[-1]})", False, 0.0)
 
     def _results(
         self, client: Client, id: str, batch: Record, problems: list[str]
@@ -131,35 +125,29 @@ class Batches(ABC):
                         problems.append(f"{self.lm.host} sent no result but: {text}")
 
     def _grouped(self, requests: Iterable[Request]) -> Iterator[tuple[tuple[str, ...], IO[bytes]]]:
-        """Fill files with lines up to the limits; yield each with the ids in it, at its start."""
-        encoded = self._encoded(requests)
-        item = next(encoded, None)
-        while item is not None:
-            with tempfile.TemporaryFile() as lines:
-                names: list[str] = []
-                while (
-                    item is not None
-                    and len(names) < self.most_requests
-                    and lines.tell() + len(item[1]) <= self.most_bytes
-                ):
-                    names.append(item[0])
-                    lines.write(item[1])
-                    item = next(encoded, None)
-                lines.seek(0)
-                yield tuple(names), lines
-
-    def _encoded(self, requests: Iterable[Request]) -> Iterator[tuple[str, bytes]]:
-        """Yield the id and the line of each request."""
+        """Fill files with lines up to the limits; yield each with the ids in it."""
         seen: set[str] = set()
-        for request in requests:
-            data = request_line(self.lm, request, seen).encode()
-            if len(data) > self.most_bytes:
-                limit = f"the service takes {self.most_bytes:,}"
-                raise BadInput(f"request {short(request.key)} has {len(data):,} bytes; {limit}")
-            yield custom_id(request.key), data
+        names: list[str] = []
+        with tempfile.TemporaryFile() as lines:
+            for request in requests:
+                data = request_line(self.lm, request, seen).encode()
+                if len(data) > self.most_bytes:
+                    limit = f"the service takes {self.most_bytes:,}"
+                    raise BadInput(f"request {short(request.key)} has {len(data):,} bytes; {limit}")
+                full = lines.tell() + len(data) > self.most_bytes
+                if full or len(names) == self.most_requests:
+                    yield tuple(names), lines
+                    names.clear()
+                    lines.seek(0)
+                    lines.truncate()
+                names.append(custom_id(request.key))
+                lines.write(data)
+            if names:
+                yield tuple(names), lines
 
     def _begin(self, client: Client, lines: IO[bytes]) -> str:
         """Submit one batch; return its id."""
+        lines.seek(0)
         body = self._prepared(client, lines)
         batch = self._try(partial(self._once, client, body))
         id = batch.get("id") if isinstance(batch, dict) else None

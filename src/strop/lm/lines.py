@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from strop.common.http import RETRYABLE
 from strop.common.retries import CallFailed
 from strop.common.secrets import one_line, storable
 from strop.errors import BadInput
@@ -17,7 +18,6 @@ from strop.lm.base import LM, Answer, Failure, Reply, Request
 from strop.lm.openai import OpenAILM, read_openai
 from strop.lm.service import ServiceLM
 
-_RETRYABLE = frozenset({408, 409, 429})
 _FINAL_TYPES = frozenset(
     {
         "authentication_error", "invalid_request_error", "not_found_error", "permission_error",
@@ -106,7 +106,7 @@ def _openai_result(response: Record, error: Record) -> Answer:
         return read_openai(response.get("body"), "the batch")
     inner = error or _object(_object(response.get("body")).get("error"))
     code, message = inner.get("code") or status or "error", inner.get("message", "")
-    refused = type(status) is int and 400 <= status < 500 and status not in _RETRYABLE
+    refused = type(status) is int and 400 <= status < 500 and status not in RETRYABLE
     raise CallFailed(one_line(f"{code}: {message}"), retryable=not refused)
 
 

@@ -22,10 +22,6 @@ from strop.lm.runner import Run
 
 PREFIX = "llama:"
 SMOLLM2 = "smollm2"
-_DEFAULTS = {
-    "completion": False, "n_threads": 1, "parallel": 1, "n_ctx": 4096, "n_gpu_layers": 0,
-    "seed": 0, "cache_prompt": True,
-}  # fmt: skip
 _SILENT = -1
 
 
@@ -77,13 +73,11 @@ class LlamaLM(BaseLM):
             "completion": completion, "n_threads": n_threads, "parallel": parallel, "n_ctx": n_ctx,
             "n_gpu_layers": n_gpu_layers, "seed": seed, "cache_prompt": cache_prompt,
         }  # fmt: skip
-        self.options = differing(options, _DEFAULTS)
+        self.options = differing(options, LlamaLM.__init__.__kwdefaults__ or {})
         self._path = _packaged() if name == SMOLLM2 else Path(name.removeprefix(PREFIX))
         if not self._path.is_file():
             raise BadInput(f"{self._path}: there is no such file; give llama:<file.gguf>")
-        self._completion, self.concurrency, self._n_ctx = completion, parallel, n_ctx
-        self._n_threads, self._n_gpu_layers = n_threads, n_gpu_layers
-        self._seed, self._cache_prompt = seed, cache_prompt
+        self.concurrency, self._all_options = parallel, options
         if name != SMOLLM2:  # the file of this name may change
             with open(self._path, "rb") as file:
                 head = hashlib.blake2b(file.read(1 << 20), digest_size=8).hexdigest()
@@ -96,12 +90,15 @@ class LlamaLM(BaseLM):
         return Run(requests, self._answer, concurrency=self.concurrency, policy=Policy(retries=0))
 
     def _answer(self, request: Request) -> Answer:
-        server = self._loaded()
-        seed = zlib.crc32(f"{self._seed} {request.key}".encode("utf-8", "surrogatepass"))
-        fields = {"cache_prompt": self._cache_prompt, "seed": seed}
-        handle = server.handle_completions if self._completion else server.handle_chat_completions
+        with self._loading:
+            server = self._server = self._server or self._load()
+        options = self._all_options
+        seed = zlib.crc32(f"{options['seed']} {request.key}".encode("utf-8", "surrogatepass"))
+        fields = {"cache_prompt": options["cache_prompt"], "seed": seed}
+        completion = bool(options["completion"])
+        handle = server.handle_completions if completion else server.handle_chat_completions
         try:
-            reply = handle(openai_body(request, "", fields, self._completion))
+            reply = handle(openai_body(request, "", fields, completion))
         except (RuntimeError, ValueError) as error:
             raise CallFailed(f"{self._path.name}: {one_line(error)}") from error
         if isinstance(reply, dict) and "error" in reply:
@@ -110,22 +107,15 @@ class LlamaLM(BaseLM):
         # The server names the model by its path, which is private to this machine.
         return read_openai(reply, THIS_PROCESS)._replace(model=self._path.name)
 
-    def _loaded(self) -> Any:
-        with self._loading:
-            if self._server is None:
-                self._server = self._load()
-            return self._server
-
     def _load(self) -> Any:
         import xllamacpp
 
-        params = xllamacpp.CommonParams()
+        options, params = self._all_options, xllamacpp.CommonParams()
         params.model.path = os.fspath(self._path)
         params.n_parallel = self.concurrency
-        params.n_ctx = self._n_ctx * self.concurrency
-        params.n_gpu_layers = self._n_gpu_layers
-        params.cpuparams.n_threads = self._n_threads
-        params.cpuparams_batch.n_threads = self._n_threads
+        params.n_ctx = options["n_ctx"] * self.concurrency
+        params.n_gpu_layers = options["n_gpu_layers"]
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options["n_threads"]
         params.warmup = False
         params.verbosity = _SILENT
         params.cache_ram_mib = 0

@@ -24,22 +24,14 @@ _LOOK_UP = 0.2
 
 @dataclass(frozen=True)
 class _Unanswered:
-    """A request that was not sent, or not sent again, because the run had ended."""
+    """A request without a result: the run had ended, or it ends with this error."""
 
     request: Request
     seconds: float
+    error: Exception | None = None
 
 
-@dataclass(frozen=True)
-class _Broken:
-    """An error that ends the whole run, and the request that met it."""
-
-    error: Exception
-    request: Request
-    seconds: float
-
-
-_Result = Reply | Failure | _Unanswered | _Broken
+_Result = Reply | Failure | _Unanswered
 _Call = Callable[[Request], Answer]
 
 
@@ -56,7 +48,7 @@ class Run:
         *,
         concurrency: int,
         policy: Policy,
-        release: Callable[[], object] | None = None,
+        release: Callable[[], object] = lambda: None,
     ) -> None:
         self._source = iter(requests)
         self._exhausted = False
@@ -113,72 +105,57 @@ class Run:
     def ready(self) -> list[Reply | Failure]:
         """Return the results that have arrived. See ``Replies``."""
         arrived: list[Reply | Failure] = []
-        with suppress(Empty):
-            while True:
-                if (item := self._take(wait=False)) is not None:
-                    arrived.append(item)
+        while not self._results.empty():
+            if (item := self._take()) is not None:
+                arrived.append(item)
         return arrived
 
-    def _take(self, wait: bool = True) -> Reply | Failure | None:
-        """Take the next result; None if it is not for the caller. ``Empty`` if there is none."""
-        item = self._next_result() if wait else self._results.get_nowait()
+    def _take(self) -> Reply | Failure | None:
+        """Wait for the next result and take it; None if it is not for the caller."""
+        while True:
+            with suppress(Empty):
+                item = self._results.get(timeout=_LOOK_UP)
+                break
+            interrupts.check()  # while no reply is held here
         self._outstanding -= 1
-        if isinstance(item, Reply | Failure):
+        if not isinstance(item, _Unanswered):
             return item
-        if isinstance(item, _Broken):
+        if item.error is not None:
             self._exhausted, self._error = True, self._error or item.error
             self._gate.stop()
         return None
 
-    def _next_result(self) -> _Result:
-        while True:
-            with suppress(Empty):
-                return self._results.get(timeout=_LOOK_UP)
-            interrupts.check()  # while no reply is held here
-
     def close(self) -> list[Reply | Failure]:
         """End the run; return the results not returned yet. See ``Replies``."""
-        self._exhausted = True
         self._gate.stop()
         self._end()
         rest: list[Reply | Failure] = []
-        with suppress(Empty):
-            while True:
-                item = self._results.get_nowait()
-                if isinstance(item, Reply | Failure):
-                    rest.append(item)
-                    continue
-                text = "stopped before it was answered"
-                if isinstance(item, _Broken):
-                    text = one_line(item.error)
-                rest.append(Failure(item.request.key, text, False, item.seconds))
+        while not self._results.empty():
+            item = self._results.get()
+            if isinstance(item, _Unanswered):
+                error = item.error or "stopped before it was answered"
+                item = Failure(item.request.key, one_line(error), False, item.seconds)
+            rest.append(item)
         self._outstanding = 0
         return rest
 
-    def _dismiss(self) -> None:
-        """Let idle threads end."""
-        for _ in self._threads:
-            self._waiting.put(None)
-
-    def _end(self) -> None:
+    def _end(self, wait: bool = True) -> None:
         """End the threads, then release what they used."""
         if self._ended:
             return
         self._ended = self._exhausted = True
-        self._dismiss()
-        for thread in self._threads:
+        for _ in self._threads:
+            self._waiting.put(None)
+        for thread in self._threads if wait else ():
             thread.join()
-        if self._release is not None:
-            self._release()
+        self._release()
 
     def __del__(self) -> None:
         if getattr(self, "_ended", True):
             return
         self._gate.stop()
-        self._dismiss()
         with suppress(Exception):
-            if self._release is not None:
-                self._release()
+            self._end(wait=False)
         if self._outstanding:
             warnings.warn(
                 f"{self._outstanding} requests to a language model were dropped in flight; "
@@ -208,10 +185,10 @@ def _result(request: Request, answer: _Call, gate: Gate, policy: Policy) -> _Res
         answered = persist(partial(answer, request), gate, policy)
     except CallFailed as failure:
         if failure.configuration and not gate.succeeded:
-            return _Broken(ServiceError(str(failure)), request, now() - start)
+            return _Unanswered(request, now() - start, ServiceError(str(failure)))
         return Failure(request.key, str(failure), not failure.retryable, now() - start)
     except Stopped:
         return _Unanswered(request, now() - start)
     except Exception as error:  # of the whole run, or a bug that must be seen
-        return _Broken(error, request, now() - start)
+        return _Unanswered(request, now() - start, error)
     return Reply(request.key, *answered, now() - start)

@@ -18,7 +18,6 @@ from strop.errors import BadInput
 from strop.lm.base import Answer, BaseLM, Body, Request
 from strop.lm.runner import MANY, Run
 
-_DEFAULTS = {"concurrency": 16, "retries": 8, "timeout": 120.0, "backoff": 0.5}
 _SPARE = 64
 """Open files that a process needs besides its connections."""
 
@@ -32,7 +31,7 @@ class ServiceLM(BaseLM):
     of each call, such as {"reasoning_effort": "low"}. ``clock`` is for tests.
     """
 
-    unkeyed_options = frozenset(_DEFAULTS)
+    unkeyed_options = frozenset({"concurrency", "retries", "timeout", "backoff"})
     key_variables: tuple[str, ...]
     """Where the key is looked for, the first that is set."""
     vendor: str
@@ -71,7 +70,7 @@ class ServiceLM(BaseLM):
         own = {"base_url": None if self.at_vendor else self.url, **own_options, "extra": self.extra}
         self.options = {
             **{option: value for option, value in own.items() if value},
-            **differing(shared, _DEFAULTS),
+            **differing(shared, ServiceLM.__init__.__kwdefaults__ or {}),
         }
         self.timeout, self.concurrency = timeout, concurrency
         self.policy = Policy(retries, backoff, clock or Clock())
