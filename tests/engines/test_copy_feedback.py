@@ -35,7 +35,7 @@ def test_feedback_of_documents_that_an_engine_proposes(
 
             def counted(*args: Any, **named: Any) -> Any:
                 near = nearest(*args, **named)
-                fetched.extend(map(len, near))
+                fetched.append(len(near))
                 return near
 
             monkeypatch.setattr(DuckDB, "nearest", counted)

@@ -212,16 +212,16 @@ class Part:
         """
         among = None if self._selected is None else self.numbers
         most = int(self._copy.about["rows"])
-        also = [self.numbers[places] for places in by_words]
         self._held, self._slots = self._copy.remembered, {}
-        found, known = [], self._held.slots
-        ask = partial(self._copy.engine.nearest, own=own, among=among, known=known)
-        for at, near in enumerate(ask(query_vectors, rows, also=also)):
-            wanted = rows
-            # Few documents have the nearest rows. An engine may look at half of those wanted.
-            while len(near) < k and wanted < 2 * most:
-                wanted *= 4
-                (near,) = ask(query_vectors[at : at + 1], wanted, also=also[at : at + 1])
+        found = []
+        for query, wanted in zip(query_vectors, by_words, strict=True):
+            asked, also = rows, self.numbers[wanted]
+            while True:
+                near = self._copy.engine.nearest(query, asked, own, among, also, self._held.slots)
+                if len(near) >= k or asked >= 2 * most:
+                    break
+                # Few documents have the nearest rows. An engine may look at half of those wanted.
+                asked *= 4
             self._hold(near)
             numbers = np.array(sorted(near), np.int64)
             places = np.searchsorted(self.numbers, numbers)
@@ -239,7 +239,8 @@ class Part:
             slot = held.slots.get(number)
             if one is None:
                 assert slot is not None, "an engine leaves out what is known only"
-                self._take_unread(number, slot)
+                if number not in self._slots:  # read for an earlier query of this search
+                    self._take_unread(number, slot)
             elif slot is None or held.records[slot][1] != checksum(one):
                 new[number] = one
             else:

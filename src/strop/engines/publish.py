@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from itertools import islice
@@ -77,10 +77,9 @@ def publish(
     catalog = searcher.catalog
     with closing(open_engine(url)) as engine:
         if dry_run:
-            with catalog.reading():
-                return _Publisher(searcher, engine, source).run(True, progress)
-        with engine.publishing(catalog.dim), catalog.reading():
-            return _Publisher(searcher, engine, source).run(False, progress)
+            engine.refuse_foreign(catalog.dim)
+        with nullcontext() if dry_run else engine.publishing(catalog.dim), catalog.reading():
+            return _Publisher(searcher, engine, source).run(dry_run, progress)
 
 
 class _Publisher:

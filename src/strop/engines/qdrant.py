@@ -13,16 +13,28 @@ import threading
 import uuid
 import warnings
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from strop.common.arrays import Ints
-from strop.engines.base import Address, EngineError, Found, Record, Stored, tested
+from strop.engines.base import (
+    Address,
+    Engine,
+    EngineError,
+    Found,
+    Known,
+    Record,
+    Stored,
+    as_numbers,
+    explained,
+    tested,
+)
 from strop.engines.lease import LEASE, Lease
-from strop.errors import BadInput, IndexBusy, MissingExtra
+from strop.errors import BadInput, IndexBusy
 from strop.filters import Test
 from strop.types import Document, Vectors
 
@@ -40,17 +52,10 @@ _SCORED = ["id", "packed"]
 _SPACE = uuid.UUID("5f0f6a0c-2f0b-4d57-9a8b-2c1a52b1c9aa")
 
 
-def connect(address: Address) -> Qdrant:
-    """Return the engine of ``qdrant://host:6333/name``, or of a folder ``qdrant:///folder/name``."""
-    try:
-        import qdrant_client  # noqa: F401
-    except ImportError:
-        raise MissingExtra("Qdrant", "qdrant") from None
-    return Qdrant(address)
+class Qdrant(Engine):
+    """A copy in three collections, at ``qdrant://host:6333/name`` or ``qdrant:///folder/name``."""
 
-
-class Qdrant:
-    """A copy in three collections (``base.Engine``)."""
+    name, package = "Qdrant", "qdrant_client"
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -82,6 +87,8 @@ class Qdrant:
             if self._opened is None:
                 parts = self.address.parts
                 if self._local:  # for trials: one process at a time, which shares one client
+                    if not os.path.isdir(self._folder):  # the client would make it
+                        raise _NothingThere
                     if self._folder not in _shared:
                         _shared[self._folder] = [0, QdrantClient(path=self._folder)]
                     _shared[self._folder][0] += 1
@@ -112,19 +119,17 @@ class Qdrant:
     def _explained(self) -> Iterator[None]:
         from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
 
-        try:
-            yield
-        except UnexpectedResponse as error:
-            if error.status_code == 404:  # no such collection
-                raise _NothingThere from None
-            raise EngineError(f"{self.address.shown}: {error.reason_phrase}") from None
-        except (ApiException, OSError, RuntimeError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise EngineError(f"{self.address.shown}: {reason:.200}") from None
-        except ValueError as error:  # of the local mode
-            if "not found" in str(error):
-                raise _NothingThere from None
-            raise
+        with explained(self.address, ApiException, OSError, RuntimeError):
+            try:
+                yield
+            except UnexpectedResponse as error:
+                if error.status_code == 404:  # no such collection
+                    raise _NothingThere from None
+                raise EngineError(f"{self.address.shown}: {error.reason_phrase}") from None
+            except ValueError as error:  # of the local mode
+                if "not found" in str(error):
+                    raise _NothingThere from None
+                raise
 
     # -- reading --------------------------------------------------------------------------
 
@@ -163,33 +168,21 @@ class Qdrant:
         return {wanted[str(one.id)]: b64decode(one.payload["content"]) for one in found}
 
     def nearest(
-        self,
-        query_vectors: Vectors,
-        rows: int,
-        own: bool,
-        among: Ints | None,
-        also: Sequence[Ints] | None = None,
-        known: Collection[int] = (),
-    ) -> list[dict[int, Found | None]]:
-        """Return for each query the documents of the nearest rows."""
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+    ) -> dict[int, Found | None]:
+        """Return the documents of the nearest rows."""
         only = None if among is None else _among(among, own)
-        found, read = [], dict[int, Found]()
-        for at, vector in enumerate(query_vectors):
-            wanted = set() if also is None else {*also[at].tolist()}
-            near: dict[int, Found | None] = {}
-            if own:
-                near |= _found(self._query(self._name, "own", vector, rows, only, _SCORED))
-            else:
-                limit = max(_LEAST, int(_SHARE * rows))
-                points = self._query(self._rows, "row", vector, limit, only, False)
-                wanted |= {one.id >> _ROW_BITS for one in points}
-            near |= {number: None for number in wanted - near.keys() if number in known}
-            wanted -= near.keys()
-            if missing := sorted(wanted - read.keys()):
-                read |= self.found(np.array(missing))
-            near |= {number: read[number] for number in wanted & read.keys()}
-            found.append(near)
-        return found
+        near, wanted = dict[int, Found | None](), {*also.tolist()}
+        if own:
+            near |= _found(self._query(self._name, "own", query, rows, only, _SCORED))
+        else:
+            limit = max(_LEAST, int(_SHARE * rows))
+            points = self._query(self._rows, "row", query, limit, only, False)
+            wanted |= {one.id >> _ROW_BITS for one in points}
+        near |= {number: None for number in wanted - near.keys() if number in known}
+        if missing := sorted(wanted - near.keys()):
+            near |= self.found(np.array(missing))
+        return near
 
     def _query(
         self, collection: str, vectors: str, near: Vectors, limit: int, only: Any, fields: Any
@@ -214,27 +207,20 @@ class Qdrant:
 
     def documents(self, numbers: Ints) -> dict[int, Stored]:
         """Return documents with the texts of their queries."""
-        fields = ["id", "title", "text", "json"]
         found = {}
-        for one in self._points(self._name, numbers.tolist(), fields):
-            metadata, queries = json.loads(one.payload["json"])
-            given = one.payload["id"], one.payload["text"], one.payload["title"]
-            found[one.id] = Stored(Document(*given, metadata), queries)
+        for number, id_, text, title, rest in self.values(numbers, "id", "text", "title", "json"):
+            metadata, queries = json.loads(rest)
+            found[number] = Stored(Document(id_, text, title, metadata), queries)
         return found
 
-    def ids(self, numbers: Ints) -> dict[int, str]:
-        """Return the ids of documents."""
-        found = self._points(self._name, numbers.tolist(), ["id"])
-        return {one.id: one.payload["id"] for one in found}
-
-    def stamps(self, numbers: Ints) -> dict[int, str]:
-        """Return the stamps of records."""
-        found = self._points(self._name, numbers.tolist(), ["stamp"])
-        return {one.id: one.payload.get("stamp", "") for one in found}
+    def values(self, numbers: Ints, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the number and some fields of documents."""
+        for one in self._points(self._name, numbers.tolist(), list(columns)):
+            yield one.id, *(one.payload.get(column, "") for column in columns)
 
     def every(self) -> Ints:
         """Return the numbers of all documents."""
-        return _numbers(self._scroll(None))
+        return as_numbers(one.id for one in self._scroll(None))
 
     def with_ids(self, ids: Sequence[str]) -> Ints:
         """Return the numbers of the documents with these ids."""
@@ -243,7 +229,7 @@ class Qdrant:
         if not ids:
             return np.empty(0, np.int64)
         same = models.FieldCondition(key="id", match=models.MatchAny(any=list(ids)))
-        return _numbers(self._scroll(models.Filter(must=[same])))
+        return as_numbers(one.id for one in self._scroll(models.Filter(must=[same])))
 
     def passing(self, test: Test) -> Ints:
         """Return the numbers of the documents that pass a test; ranges are compared here."""
@@ -258,13 +244,13 @@ class Qdrant:
         has = models.FieldCondition(key=key, match=models.MatchAny(any=facts))
         points = self._scroll(models.Filter(must=[has]), ["facts"])
         if test.op == "in":
-            return _numbers(points)
+            return as_numbers(one.id for one in points)
         least = prefix + values[0].hex()
         meets = {
             "gt": least.__lt__, "gte": least.__le__, "lt": least.__gt__, "lte": least.__ge__,
         }[test.op]  # fmt: skip
-        return _numbers(
-            one
+        return as_numbers(
+            one.id
             for one in points
             if any(meets(fact) for fact in one.payload["facts"] if fact.startswith(prefix))
         )
@@ -276,6 +262,14 @@ class Qdrant:
         return sum(sum(map(len, of.values())) + 3 * len(b64decode(of["packed"])) for of in payloads)
 
     # -- writing --------------------------------------------------------------------------
+
+    def refuse_foreign(self, dim: int) -> None:
+        """Refuse a collection without pieces: a copy has them first."""
+        with suppress(_NothingThere), self._lock, self._explained():
+            if self._client.collection_exists(self._pieces):
+                return
+            if self._client.collection_exists(self._name):
+                raise BadInput(f"{self.address.shown} is no copy: publish to a new name")
 
     @contextmanager
     def publishing(self, dim: int) -> Iterator[None]:
@@ -302,9 +296,10 @@ class Qdrant:
         from qdrant_client import models
 
         with self._lock, self._explained():
-            if not self._client.collection_exists(self._pieces):  # a copy has them first
-                if self._client.collection_exists(self._name):
-                    raise BadInput(f"{self.address.shown} is no copy: publish to a new name")
+            if self._local:
+                Path(self._folder).mkdir(parents=True, exist_ok=True)
+            self.refuse_foreign(dim)
+            if not self._client.collection_exists(self._pieces):
                 self._client.create_collection(self._pieces, vectors_config={})
             # Graphs of int8 are searched in less than half the time; scores come from records.
             int8: Any = {"scalar": {"type": "int8", "quantile": 0.99, "always_ram": True}}
@@ -414,7 +409,7 @@ class _NothingThere(Exception):
 
 def _payload(record: Record) -> dict[str, Any]:
     one = record.document
-    facts = [f"{field.hex()}.{kind}.{value.hex()}" for field, kind, value in sorted(record.facts)]
+    facts = [f"{field.hex()}.{kind}.{value.hex()}" for field, kind, value in record.facts]
     return {
         "id": one.id, "stamp": record.stamp, "title": one.title, "text": one.text, "facts": facts,
         "kinds": sorted({fact.rpartition(".")[0] + "." for fact in facts}),
@@ -444,7 +439,3 @@ def _key(name: str) -> str:
 
 def _found(points: Sequence[Any]) -> dict[int, Found]:
     return {one.id: Found(one.payload["id"], b64decode(one.payload["packed"])) for one in points}
-
-
-def _numbers(points: Any) -> Ints:
-    return np.unique(np.array([one.id for one in points], np.int64))
