@@ -448,6 +448,8 @@ def test_the_function_of_postgresql_computes_the_score(index: Index, postgres: s
             return connection.execute(sql, given).fetchall()
 
         assert_in_sql(copy, run, 3e-3)
+    with open_copy(url.replace("strop@", "strop:secret@")) as copy:
+        assert repr(copy) == f"Published({url.replace('strop@', 'strop:***@')!r})"
 
 
 def test_the_macro_of_duckdb_computes_the_score(index: Index, tmp_path: Path) -> None:

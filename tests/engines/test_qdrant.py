@@ -13,9 +13,11 @@ from helpers.fakes import DIM, Bag, create
 from strop import Index, connect
 from strop.engines import copies, published
 from strop.engines.published import Published
-from strop.engines.qdrant import Qdrant
+from strop.errors import BadIndex, BadInput
 
 pytest.importorskip("qdrant_client", reason="pip install 'strop[qdrant]'")
+
+from strop.engines.qdrant import Qdrant
 
 
 @pytest.fixture
@@ -183,6 +185,17 @@ def test_graphs_are_of_int8_and_payload_indexes_are_made_where_they_lack(
         params: Any = client.get_collection(collection).config.params.vectors
         assert params[vectors].quantization_config.scalar.quantile == 0.99
     client.close()
+
+
+def test_reading_and_a_dry_run_make_no_folder(index: Index, url: str, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    url = f"qdrant://{tmp_path}/new/copy"
+    with pytest.raises(BadIndex, match="holds no copy"):
+        open_copy(url)
+    assert index.publish(url, dry_run=True).new == len(index)
+    assert sorted(tmp_path.iterdir()) == before
+    with pytest.raises(BadInput, match="names no folder"):
+        open_copy("qdrant:///copy")
 
 
 def test_text_and_score_are_of_one_moment(index: Index, url: str) -> None:

@@ -44,12 +44,11 @@ def open_engine(url: str) -> Engine:
     if not (address.parts.netloc or address.parts.path):
         raise BadInput(f"{address.shown} names no place: {address.scheme}://PLACE")
     module, _, name = ENGINES[address.scheme].partition(".")
-    engine = getattr(import_module(f"strop.engines.{module}"), name)
     try:
-        import_module(engine.package)
+        engine = import_module(f"strop.engines.{module}")  # with the driver of the database
     except ImportError:
-        raise MissingExtra(engine.name, module) from None
-    return cast(Engine, engine(address))
+        raise MissingExtra(f"{address.scheme}://", module) from None
+    return cast(Engine, getattr(engine, name)(address))
 
 
 def open_copy(

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 from zlib import crc32
 
@@ -193,10 +193,6 @@ class Engine(Protocol):
     Documents are known by number. Several threads may read.
     """
 
-    name: ClassVar[str]
-    """As messages name it."""
-    package: ClassVar[str]
-    """What must be installed to use it."""
     address: Address
 
     # -- reading

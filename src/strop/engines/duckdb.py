@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 
 from strop.common.arrays import Ints
@@ -83,7 +84,6 @@ _LEAST, _SHARE = 3000, 20
 class DuckDB(SqlEngine):
     """A copy in a file, at ``duckdb:///folder/copy.duckdb``."""
 
-    name, package = "DuckDB", "duckdb"
     by_number = ("documents", "rows", "own", "facts")
     names = _NAMES
 
@@ -134,8 +134,6 @@ class DuckDB(SqlEngine):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        import duckdb
-
         with explained(self.address, duckdb.Error):
             try:
                 yield
@@ -279,8 +277,6 @@ def _differing(words: int) -> str:
 
 def _open(path: Path, mode: str) -> Any:
     """Return a connection of its own: by name, DuckDB would give an older file of this name."""
-    import duckdb
-
     connection = duckdb.connect(":memory:")
     quoted = str(path).replace("'", "''")
     connection.execute(f"ATTACH '{quoted}' AS copy ({mode}); USE copy;")

@@ -16,7 +16,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import lancedb
 import numpy as np
+import pyarrow as pa
+from lancedb.index import BTree, HnswSq
 
 from strop.common.arrays import Ints
 from strop.engines.base import (
@@ -48,8 +51,6 @@ _MANY = 1000
 class LanceDB(Engine):
     """A copy in a folder or an object store, at ``lancedb:///folder``."""
 
-    name, package = "LanceDB", "lancedb"
-
     def __init__(self, address: Address) -> None:
         self.address = address
         self._store = address.scheme.partition("+")[2]
@@ -68,8 +69,6 @@ class LanceDB(Engine):
     # -- tables ---------------------------------------------------------------------------
 
     def _database(self) -> Any:
-        import lancedb
-
         return lancedb.connect(self._place, read_consistency_interval=timedelta(0))
 
     def _table(self, name: str) -> Any:
@@ -146,8 +145,6 @@ class LanceDB(Engine):
 
     def _make(self, dim: int) -> None:
         """Make the tables that are not there."""
-        from lancedb.index import BTree
-
         self.refuse_foreign(dim)
         with self._explained():
             for name, schema in _schemas(dim).items():
@@ -243,8 +240,6 @@ class LanceDB(Engine):
 
     def prepare(self) -> None:
         """Make or extend the graph, join small files and drop old versions."""
-        from lancedb.index import HnswSq
-
         with self._explained():
             rows = self._table("rows")
             known = {column for index in rows.list_indices() for column in index.columns}
@@ -270,8 +265,6 @@ class LanceDB(Engine):
 
 
 def _schemas(dim: int) -> dict[str, Any]:
-    import pyarrow as pa
-
     number, text = ("number", pa.int64()), pa.string()
     names = ("id", "stamp", "title", "text", "metadata", "queries")
     columns = [number, *((name, text) for name in names), ("packed", pa.binary())]
@@ -285,8 +278,6 @@ def _schemas(dim: int) -> dict[str, Any]:
 
 
 def _arrow(rows: Any, schema: Any) -> Any:
-    import pyarrow as pa
-
     make = pa.table if isinstance(rows, dict) else pa.Table.from_pylist
     return make(rows, schema=schema)
 

@@ -13,6 +13,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from zlib import crc32
 
+import psycopg
+from psycopg_pool import ConnectionPool, PoolTimeout
+
 from strop.common.arrays import Ints
 from strop.engines.base import Address, Found, Known, Record, Stored, as_found, explained, fact_rows
 from strop.engines.postgres_source import checked_source, rows_of_source
@@ -30,7 +33,6 @@ EF = 400
 class Postgres(SqlEngine):
     """A copy in tables of a database, at ``postgresql://user@host/database?table=papers``."""
 
-    name, package = "PostgreSQL", "psycopg_pool"
     by_number = ("documents", "rows", "facts")
 
     def __init__(self, address: Address) -> None:
@@ -61,20 +63,13 @@ class Postgres(SqlEngine):
     # -- connections ----------------------------------------------------------------------
 
     def _explained(self) -> AbstractContextManager[None]:
-        import psycopg
-        from psycopg_pool import PoolTimeout
-
         return explained(self.address, psycopg.Error, PoolTimeout)
 
     def _connect(self) -> Any:
         """Open one connection, so that an error is said at once and not after a pool's waiting."""
-        import psycopg
-
         return psycopg.connect(self.address.server, autocommit=True, connect_timeout=10)
 
     def _connections(self) -> Any:
-        from psycopg_pool import ConnectionPool
-
         with self._opening:
             if self._pool is None:
                 self._connect().close()
@@ -97,8 +92,6 @@ class Postgres(SqlEngine):
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
         """Return the rows of a statement; none if there are no tables yet."""
-        import psycopg
-
         with self._explained():
             try:
                 with self._connections().connection() as connection:

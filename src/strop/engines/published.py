@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import warnings
@@ -76,6 +77,9 @@ class Published:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"Published({self.path!r})"
+
     def __len__(self) -> int:
         """The number of documents."""
         copy = self._now()
@@ -95,7 +99,11 @@ class Published:
         for left in reversed(range(_TIMES)):
             found = self._engine.read([META])
             if META not in found:
-                raise BadIndex(f"{self.path} holds no copy: strop publish INDEX URL makes one")
+                address = self._engine.address
+                hint = address.hint if os.path.exists(address.path[1:]) else ""
+                raise BadIndex(
+                    f"{self.path} holds no copy: strop publish INDEX URL makes one{hint}"
+                )
             if before is not None and before.raw == found[META]:
                 return before
             about = self._checked(found[META])

@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import qdrant_client
+from qdrant_client import models
+from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
 
 from strop.common.arrays import Ints
 from strop.engines.base import (
@@ -55,13 +58,13 @@ _SPACE = uuid.UUID("5f0f6a0c-2f0b-4d57-9a8b-2c1a52b1c9aa")
 class Qdrant(Engine):
     """A copy in three collections, at ``qdrant://host:6333/name`` or ``qdrant:///folder/name``."""
 
-    name, package = "Qdrant", "qdrant_client"
-
     def __init__(self, address: Address) -> None:
         self.address = address
         path, _, name = address.parts.path.rpartition("/")
         if not name:
             raise BadInput(f"{address.shown} names no collection: qdrant://host:6333/NAME")
+        if not path and not address.parts.hostname:
+            raise BadInput(f"{address.shown} names no folder: qdrant:///FOLDER/NAME")
         self._folder, self._name = path, name
         self._rows, self._pieces = f"{name}-rows", f"{name}-pieces"
         self._opened: Any = None
@@ -81,8 +84,6 @@ class Qdrant(Engine):
 
     @property
     def _client(self) -> Any:
-        from qdrant_client import QdrantClient
-
         with self._lock:
             if self._opened is None:
                 parts = self.address.parts
@@ -90,11 +91,11 @@ class Qdrant(Engine):
                     if not os.path.isdir(self._folder):  # the client would make it
                         raise _NothingThere
                     if self._folder not in _shared:
-                        _shared[self._folder] = [0, QdrantClient(path=self._folder)]
+                        _shared[self._folder] = [0, qdrant_client.QdrantClient(path=self._folder)]
                     _shared[self._folder][0] += 1
                     self._opened = _shared[self._folder][1]
                 else:
-                    self._opened = QdrantClient(
+                    self._opened = qdrant_client.QdrantClient(
                         host=parts.hostname, port=parts.port or 6333, timeout=60,
                         https=self.address.scheme == "qdrant+https",
                         api_key=parts.password or os.environ.get("QDRANT_API_KEY"),
@@ -117,8 +118,6 @@ class Qdrant(Engine):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
-
         with explained(self.address, ApiException, OSError, RuntimeError):
             try:
                 yield
@@ -188,8 +187,6 @@ class Qdrant(Engine):
         self, collection: str, vectors: str, near: Vectors, limit: int, only: Any, fields: Any
     ) -> list[Any]:
         """Return the points nearest to a vector."""
-        from qdrant_client import models
-
         params = models.SearchParams(hnsw_ef=max(EF[vectors], limit))  # the local mode compares all
         try:
             with self._lock, self._explained():
@@ -224,8 +221,6 @@ class Qdrant(Engine):
 
     def with_ids(self, ids: Sequence[str]) -> Ints:
         """Return the numbers of the documents with these ids."""
-        from qdrant_client import models
-
         if not ids:
             return np.empty(0, np.int64)
         same = models.FieldCondition(key="id", match=models.MatchAny(any=list(ids)))
@@ -233,8 +228,6 @@ class Qdrant(Engine):
 
     def passing(self, test: Test) -> Ints:
         """Return the numbers of the documents that pass a test; ranges are compared here."""
-        from qdrant_client import models
-
         field, kind, values = tested(test)
         prefix = f"{field.hex()}.{kind}."
         if test.op == "in":
@@ -293,8 +286,6 @@ class Qdrant(Engine):
 
     def _make(self, dim: int) -> None:
         """Make the collections; payload indexes before the graph, so that filters can use it."""
-        from qdrant_client import models
-
         with self._lock, self._explained():
             if self._local:
                 Path(self._folder).mkdir(parents=True, exist_ok=True)
@@ -321,8 +312,6 @@ class Qdrant(Engine):
 
     def put(self, records: Sequence[Record]) -> None:
         """Store records: rows first, for what points to nothing does no harm."""
-        from qdrant_client import models
-
         for at in range(0, len(records), _AT_ONCE):
             self._lease.check()
             rows, points = list[Any](), list[Any]()
@@ -361,8 +350,6 @@ class Qdrant(Engine):
         self._write(pieces)
 
     def _write(self, pieces: Mapping[str, bytes]) -> None:
-        from qdrant_client import models
-
         points = list[Any]()
         for name, content in pieces.items():
             payload = {"name": name, "content": b64encode(content).decode()}
@@ -390,8 +377,6 @@ class Qdrant(Engine):
                 self._client.upsert(collection, points, wait=True)
 
     def _delete(self, collection: str, ids: list[Any]) -> None:
-        from qdrant_client import models
-
         if ids:
             with self._lock, self._explained():
                 self._client.delete(collection, models.PointIdsList(points=ids), wait=True)
@@ -425,8 +410,6 @@ def _row_ids(number: int, rows: int) -> range:
 
 def _among(numbers: Ints, own: bool) -> Any:
     """Return what limits a search to some documents, or to their rows."""
-    from qdrant_client import models
-
     if own:
         return models.Filter(must=[models.HasIdCondition(has_id=numbers.tolist())])
     same = models.FieldCondition(key="number", match=models.MatchAny(any=numbers.tolist()))
