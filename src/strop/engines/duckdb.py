@@ -218,10 +218,11 @@ class DuckDB(SqlEngine):
             where, given = "WHERE number = ANY {numbers}", [among.tolist()]
         elif not own:
             (code,) = _codes(query[None]).tolist()
-            # A join by rowid reads the vectors of these rows only.
-            where = (
-                f"WHERE rowid IN (SELECT rowid FROM rows ORDER BY {_differing(len(code))} LIMIT ?)"
+            differing = " + ".join(
+                f"bit_count(xor(c{at}, ?::UBIGINT))::USMALLINT" for at in range(len(code))
             )
+            # A join by rowid reads the vectors of these rows only.
+            where = f"WHERE rowid IN (SELECT rowid FROM rows ORDER BY {differing} LIMIT ?)"
             given = [*code, max(_LEAST, 4 * rows, self._total() // _SHARE)]
         sql = (
             "SELECT number, id, packed FROM documents WHERE number IN"
@@ -267,12 +268,6 @@ def _codes(vectors: Vectors) -> Any:
     """Return the signs of vectors (n, dim) as integers (n, words)."""
     bits = np.packbits(vectors > 0, axis=1)
     return np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8))).view(np.uint64)
-
-
-def _differing(words: int) -> str:
-    """Return the number of signs that differ from those given, as an expression."""
-    parts = (f"bit_count(xor(c{at}, ?::UBIGINT))::USMALLINT" for at in range(words))
-    return " + ".join(parts)
 
 
 def _open(path: Path, mode: str) -> Any:

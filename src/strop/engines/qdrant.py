@@ -34,10 +34,11 @@ from strop.engines.base import (
     Stored,
     as_numbers,
     explained,
+    locked,
     tested,
 )
 from strop.engines.lease import LEASE, Lease
-from strop.errors import BadInput, IndexBusy
+from strop.errors import BadInput
 from strop.filters import Test
 from strop.types import Document, Vectors
 
@@ -266,29 +267,19 @@ class Qdrant(Engine):
 
     @contextmanager
     def publishing(self, dim: int) -> Iterator[None]:
-        """Hold a lease, which is renewed while this publisher writes."""
-        self._make(dim)
-        with self._publishing_here() if self._local else self._lease.held():
-            yield
-
-    @contextmanager
-    def _publishing_here(self) -> Iterator[None]:
-        """Be the only publisher of this process: in the local mode there is no other."""
-        key = self._folder, self._name
-        with self._lock:
-            if key in _published:
-                raise IndexBusy(f"this process is publishing to {self.address.shown} already")
-            _published.add(key)
-        try:
-            yield
-        finally:
-            _published.discard(key)
+        """Hold a lease, which is renewed while this publisher writes; in the local mode a lock."""
+        if self._local:
+            with locked(Path(self._folder) / f"{self._name}.publisher.lock", self.address):
+                self._make(dim)
+                yield
+        else:
+            self._make(dim)
+            with self._lease.held():
+                yield
 
     def _make(self, dim: int) -> None:
         """Make the collections; payload indexes before the graph, so that filters can use it."""
         with self._lock, self._explained():
-            if self._local:
-                Path(self._folder).mkdir(parents=True, exist_ok=True)
             self.refuse_foreign(dim)
             if not self._client.collection_exists(self._pieces):
                 self._client.create_collection(self._pieces, vectors_config={})
@@ -385,7 +376,6 @@ class Qdrant(Engine):
 _shared: dict[str, list[Any]] = {}
 """The clients of the local mode by folder, with how many use each."""
 _locks: dict[str, threading.RLock] = {}
-_published: set[tuple[str, str]] = set()
 
 
 class _NothingThere(Exception):
