@@ -122,11 +122,16 @@ def assert_whole(index: Index, copy: Published) -> None:
     """Everything that can be read of the copy is what the folder has."""
     assert len(copy) == len(index)
     assert copy.check() == []
-    for id_ in index.ids():
-        assert copy.get(id_) == index.get(id_)
-        number, sets = index.catalog.documents.number_of(id_), index.catalog.sets
-        lists = {name: sets.queries(set_, number) for name, set_ in sets.all().items()}
-        assert copy.queries_of(id_) == {name: texts for name, texts in lists.items() if texts}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(published, "FRESH", 1000.0)  # it was looked at just now
+        documents = {hit.id: hit for hit in copy.search(QUERIES[0], k=1000, method="trad")[0]}
+        assert documents.keys() == {*index.ids()}
+        for id_, hit in documents.items():
+            one = index.get(id_)
+            assert (hit.title, hit.text, hit.metadata) == (one.title, one.text, one.metadata)
+            number, sets = index.catalog.documents.number_of(id_), index.catalog.sets
+            lists = {name: sets.queries(set_, number) for name, set_ in sets.all().items()}
+            assert copy.queries_of(id_) == {name: texts for name, texts in lists.items() if texts}
     assert_same(index, copy, method="sharp:words=1")
 
 
@@ -148,6 +153,7 @@ def test_a_copy_ranks_as_its_folder(index: Index, url: str) -> None:
         assert other.score == pytest.approx(one.score, abs=1e-6)
         assert [part.text for part in other.queries] == [part.text for part in one.queries]
         assert copy.unknown(["d1", "nobody"]) == {"nobody"}
+        assert [copy.get(one.id) for one in (page(3), *ODD)] == [page(3), *ODD]
         with pytest.raises(BadInput, match="no document 'nobody'"):
             copy.get("nobody")
         with pytest.raises(BadInput, match="no query set 'other'"):
@@ -239,7 +245,7 @@ def test_filters_select_the_same(index: Index, url: str) -> None:
 def test_only_what_changed_is_published(index: Index, url: str) -> None:
     index.publish(url)
     with open_copy(url) as copy:
-        assert_whole(index, copy)
+        assert_same(index, copy)
         index.add([page(1, 2), page(50), Document("d2", page(2).text, metadata={"seen": -1})])
         index.remove(["d3", "empty"])
         before = index.publish(url, dry_run=True)
@@ -448,6 +454,8 @@ def test_the_function_of_postgresql_computes_the_score(index: Index, postgres: s
             return connection.execute(sql, given).fetchall()
 
         assert_in_sql(copy, run, 3e-3)
+    with open_copy(url.replace("strop@", "strop:secret@")) as copy:
+        assert repr(copy) == f"Published({url.replace('strop@', 'strop:***@')!r})"
 
 
 def test_the_macro_of_duckdb_computes_the_score(index: Index, tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ import pytest
 from helpers import fakes
 
 import strop
+
+pytest.importorskip("duckdb")
+
 from strop.engines.duckdb import DuckDB
 
 
@@ -17,7 +20,6 @@ def test_feedback_of_documents_that_an_engine_proposes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More documents are ranked than hits are wanted, and not all are fetched."""
-    pytest.importorskip("duckdb")
     monkeypatch.setattr("strop.engines.copies.SCANNED", 0)
     url = f"duckdb://{tmp_path / 'copy.duckdb'}"
     draw = np.random.default_rng(0)
@@ -35,7 +37,7 @@ def test_feedback_of_documents_that_an_engine_proposes(
 
             def counted(*args: Any, **named: Any) -> Any:
                 near = nearest(*args, **named)
-                fetched.extend(map(len, near))
+                fetched.append(len(near))
                 return near
 
             monkeypatch.setattr(DuckDB, "nearest", counted)
@@ -52,7 +54,6 @@ def _text(draw: np.random.Generator, count: int = 5) -> str:
 
 
 def test_feedback_in_a_copy(tmp_path: Path) -> None:
-    pytest.importorskip("duckdb")
     url = f"duckdb://{tmp_path / 'copy.duckdb'}"
     draw = np.random.default_rng(0)
     with fakes.create(tmp_path / "index") as index:

@@ -78,7 +78,9 @@ def test_the_verbs(tmp_path: Path) -> None:
     assert strop("publish", folder, url, "--dry-run", "--json").json["new"] == 3
     assert strop("search", url, "fox").code == 1
     assert strop("publish", folder, url, "--json").json["new"] == 3
-    assert "0 new, 0 changed, 0 removed" in strop("publish", folder, url).stdout
+    assert f"Published to {url}: 0 new, 0 changed, 0 removed; 3 doc" in (
+        strop("publish", folder, url).stdout.replace("\n", " ")
+    )
     here, there = (strop("search", one, "a fox", "--json").json for one in (folder, url))
     assert here == there
     assert strop("search", url, "a fox", "--explain").code == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.fakes import DIM, create
 
-from strop import Index
+from strop import Index, connect
 from strop.errors import BadInput, StropError
 
 
@@ -25,11 +25,11 @@ def test_a_duckdb_file_of_something_else(index: Index, tmp_path: Path, table: st
     path = tmp_path / "mine.duckdb"
     with duckdb.connect(str(path)) as mine:
         mine.execute(f"CREATE TABLE {table} AS SELECT range AS id FROM range(1000)")
-    for _ in range(2):
+    for dry_run in (False, True, False):
         with pytest.raises(BadInput, match=rf"its tables: {table}\): publish to a new file"):
-            index.publish(f"duckdb://{path}")
+            index.publish(f"duckdb://{path}", dry_run=dry_run)
         with pytest.raises(StropError, match="holds no copy but other tables"):
-            index.publish(f"duckdb://{path}", dry_run=True)
+            connect(f"duckdb://{path}")
         assert not path.with_name("mine.duckdb.new").exists()
     with duckdb.connect(str(path)) as mine:
         assert mine.execute(f"SELECT count(*) FROM {table}").fetchall() == [(1000,)]
@@ -61,8 +61,9 @@ def test_a_lancedb_table_of_something_else(index: Index, tmp_path: Path) -> None
     lancedb = pytest.importorskip("lancedb")
     mine = lancedb.connect(str(tmp_path / "lance"))
     mine.create_table("documents", [{"id": 1, "text": "mine"}])
-    with pytest.raises(BadInput, match="has a table 'documents' of something else"):
-        index.publish(f"lancedb://{tmp_path / 'lance'}")
+    for dry_run in (True, False):
+        with pytest.raises(BadInput, match="has a table 'documents' of something else"):
+            index.publish(f"lancedb://{tmp_path / 'lance'}", dry_run=dry_run)
     assert mine.open_table("documents").to_arrow().to_pylist() == [{"id": 1, "text": "mine"}]
 
 
@@ -76,8 +77,9 @@ def test_a_qdrant_collection_of_something_else(index: Index, tmp_path: Path) -> 
     point = models.PointStruct(id=1, vector={"own": [1.0] * DIM}, payload={"text": "mine"})
     client.upsert("mine", [point])
     client.close()
-    with pytest.raises(BadInput, match="is no copy: publish to a new name"):
-        index.publish(f"qdrant://{tmp_path / 'qdrant'}/mine")
+    for dry_run in (True, False):
+        with pytest.raises(BadInput, match="is no copy: publish to a new name"):
+            index.publish(f"qdrant://{tmp_path / 'qdrant'}/mine", dry_run=dry_run)
     client = qdrant.QdrantClient(path=str(tmp_path / "qdrant"))
     (kept,) = client.retrieve("mine", [1], with_payload=True)
     assert kept.payload == {"text": "mine"}

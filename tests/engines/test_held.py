@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ DIM, SETS = 8, (3, 7)
 RNG = np.random.default_rng(4)
 
 
+@cache
 def parts_of(number: int) -> dict[int, Rows]:
     """A document's own vector as floats, its queries as int8; some have none."""
     rng = np.random.default_rng(number)

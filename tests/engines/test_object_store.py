@@ -77,8 +77,8 @@ def test_one_publisher_at_a_time(index: Index, url: str) -> None:
         second.publishing(index.dim),
     ):
         raise AssertionError
-    index.publish(url)
-    assert_same(index, url)
+    with second.publishing(index.dim):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -112,6 +112,27 @@ def test_a_url_that_leads_nowhere_is_refused(url: str, reason: str) -> None:
     with pytest.raises(BadInput, match=reason) as caught:
         connect(url)
     assert "secret" not in str(caught.value)
+
+
+def test_a_mistyped_url_gets_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for wrong, right in (
+        ("duckbd://copy.duckdb", "duckdb://copy.duckdb"),
+        ("postgress://me:secret@host/db", "postgres://me:***@host/db"),
+        ("lance:///folder", "lancedb:///folder"),
+    ):
+        with pytest.raises(BadInput) as caught:
+            connect(wrong)
+        assert str(caught.value).endswith(f". Did you mean {right}?")
+    pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
+    with Index.create("index") as index:
+        with pytest.raises(BadInput, match=r"; did you mean duckdb://dev/null/copy\?$"):
+            index.publish("duckdb:///dev/null/copy")
+        index.publish("duckdb://copy.duckdb")
+    with pytest.raises(BadIndex, match=r"did you mean duckdb://copy\.duckdb\?$"):
+        connect("duckdb:///copy.duckdb")
+    with pytest.raises(BadIndex, match=r"holds no copy: strop publish INDEX URL makes one$"):
+        connect("duckdb:///other.duckdb")
 
 
 def test_an_index_is_not_made_at_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

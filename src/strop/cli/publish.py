@@ -32,8 +32,8 @@ def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool)
     \b
     postgresql://user@host/database?table=NAME   extra postgres; needs pgvector
     qdrant://host:6333/collection                extra qdrant (qdrant+https://)
-    lancedb:///folder                            extra lancedb
-    duckdb:///file.duckdb                        extra duckdb
+    lancedb://folder                             extra lancedb (/// from the root)
+    duckdb://file.duckdb                         extra duckdb (/// from the root)
 
     Only what changed since the last time is written; a stopped run continues. Other verbs take the
     URL in place of INDEX: search, eval, info, check, show, serve, mcp, trust. See docs/engines.md.
@@ -48,10 +48,10 @@ def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool)
 
             sync_source(index, url, source, progress)
         done = index.publish(url, source=source, dry_run=dry_run, progress=progress)
-    would = "would be " if dry_run else ""
     message = (
-        f"{done.new:,} new, {done.changed:,} changed, {done.removed:,} removed {would}published to"
-        f" {done.url}: {counted(done.documents, 'document')}, version {done.version:,}"
+        f"{'Would be published' if dry_run else 'Published'} to {done.url}: {done.new:,} new,"
+        f" {done.changed:,} changed, {done.removed:,} removed;"
+        f" {counted(done.documents, 'document')}, version {done.version:,}"
     )
     return Answer({**done.to_json(), "dry_run": dry_run}, message)
 

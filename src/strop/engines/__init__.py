@@ -9,38 +9,46 @@ methods, words or embedders.
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from strop.engines.base import Address, Engine
-from strop.errors import BadInput
+from strop.errors import BadInput, MissingExtra
 
 if TYPE_CHECKING:
     from strop.engines.published import Published
     from strop.storage.intake import EmbedderSpec
 
 ENGINES = {
-    "postgresql": "postgres", "postgres": "postgres", "qdrant": "qdrant", "qdrant+http": "qdrant",
-    "qdrant+https": "qdrant", "lancedb": "lancedb", "duckdb": "duckdb",
-    "lancedb+s3": "lancedb", "lancedb+gs": "lancedb", "lancedb+az": "lancedb",
-}  # fmt: skip
-"""The module of each scheme of a URL."""
+    **dict.fromkeys(("postgresql", "postgres"), "postgres.Postgres"),
+    **dict.fromkeys(("qdrant", "qdrant+http", "qdrant+https"), "qdrant.Qdrant"),
+    **dict.fromkeys(("lancedb", "lancedb+s3", "lancedb+gs", "lancedb+az"), "lancedb.LanceDB"),
+    "duckdb": "duckdb.DuckDB",
+}
+"""The module and the class of each scheme of a URL."""
 
 
 def open_engine(url: str) -> Engine:
     """Return the engine that a URL names; it connects when it is first used."""
     address = Address.read(url)
     if address.scheme not in ENGINES:
+        near = get_close_matches(address.scheme, ENGINES, 1)
+        hint = f". Did you mean {near[0]}{address.shown[len(address.scheme) :]}?" if near else ""
         raise BadInput(
             f"no engine for {address.shown}: a URL begins with postgresql://, qdrant://,"
-            " lancedb://, lancedb+s3:// or duckdb://"
+            f" lancedb://, lancedb+s3:// or duckdb://{hint}"
         )
     if address.options and not address.scheme.startswith("postgres"):
         raise BadInput(f"{address.shown}: only PostgreSQL has ?table= and ?schema=")
     if not (address.parts.netloc or address.parts.path):
         raise BadInput(f"{address.shown} names no place: {address.scheme}://PLACE")
-    module = import_module(f"strop.engines.{ENGINES[address.scheme]}")
-    return cast(Engine, module.connect(address))
+    module, _, name = ENGINES[address.scheme].partition(".")
+    try:
+        engine = import_module(f"strop.engines.{module}")  # with the driver of the database
+    except ImportError:
+        raise MissingExtra(f"{address.scheme}://", module) from None
+    return cast(Engine, getattr(engine, name)(address))
 
 
 def open_copy(

@@ -13,24 +13,27 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 from zlib import crc32
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from strop.common.arrays import Ints
-from strop.errors import BadIndex, BadInput
+from strop.errors import BadIndex, BadInput, IndexBusy
 from strop.filters import Kind, Test, Value, facts
 from strop.storage.facets import stored_text
 from strop.types import Document, Vectors
 
 META = "meta"
 """The piece that says what the copy is."""
+Known = Collection[int]
 Fact = tuple[bytes, int, bytes]
 """A field, the kind of a value, and the value, so that bytes compare as values do."""
 _KINDS: dict[Kind, int] = {
@@ -92,6 +95,13 @@ class Address:
         """The path of a file or folder: ``duckdb:///a/b`` is /a/b, ``duckdb://b`` is b here."""
         return unquote(self.parts.netloc + self.parts.path)
 
+    @property
+    def hint(self) -> str:
+        """What a message adds where a path that begins at the root may be meant to begin here."""
+        if self.scheme not in ("duckdb", "lancedb") or not self.path.startswith("/"):
+            return ""
+        return f"; did you mean {self.scheme}://{self.path[1:]}?"
+
 
 def _hidden(url: str) -> str:
     # Up to the last @: a password may hold any character.
@@ -129,12 +139,38 @@ class Record:
         return found.hexdigest()
 
     @property
-    def facts(self) -> set[Fact]:
+    def facts(self) -> list[Fact]:
         """What filters can test."""
+        return sorted(
+            {
+                (stored_text(field), _KINDS[kind], comparable(kind, value))
+                for field, kind, value in facts(self.document.metadata)
+            }
+        )
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What is stored of it as one row of a table, by column."""
+        one = self.document
         return {
-            (stored_text(field), _KINDS[kind], comparable(kind, value))
-            for field, kind, value in facts(self.document.metadata)
-        }
+            "number": self.number, "id": one.id, "stamp": self.stamp, "title": one.title,
+            "text": one.text, "metadata": json.dumps(dict(one.metadata)),
+            "queries": json.dumps(self.queries), "packed": self.packed,
+        }  # fmt: skip
+
+
+def fact_rows(records: Sequence[Record]) -> list[tuple[bytes, int, bytes, int]]:
+    """Return the facts of records, each with the number of its record."""
+    return [(*fact, one.number) for one in records for fact in one.facts]
+
+
+def searched_rows(records: Sequence[Record]) -> dict[str, NDArray[Any]]:
+    """Return the rows that are searched as columns: number, own and vector."""
+    return {
+        "number": np.repeat([one.number for one in records], [len(one.rows) for one in records]),
+        "own": np.concatenate([np.arange(len(one.rows)) < one.own for one in records]),
+        "vector": np.concatenate([one.rows for one in records]),
+    }
 
 
 class Stored(NamedTuple):
@@ -152,7 +188,10 @@ class Found(NamedTuple):
 
 
 class Engine(Protocol):
-    """A database with a copy. Documents are known by number; several threads may read."""
+    """A database with a copy; engines inherit what they have in common.
+
+    Documents are known by number. Several threads may read.
+    """
 
     address: Address
 
@@ -162,30 +201,34 @@ class Engine(Protocol):
         """Return those of some pieces that are there; none if there is no copy."""
 
     def nearest(
-        self,
-        query_vectors: Vectors,
-        rows: int,
-        own: bool,
-        among: Ints | None,
-        also: Sequence[Ints] | None = None,
-        known: Collection[int] = (),
-    ) -> Sequence[Mapping[int, Found | None]]:
-        """Return for each query the documents of so many nearest rows, by number.
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+    ) -> Mapping[int, Found | None]:
+        """Return the documents of so many rows nearest to a query vector, by number.
 
         An engine may look at fewer rows, down to half of them.
         ``own``: only of the documents' own vectors. ``among``: only of these documents. ``also``
-        has for each query documents that are wanted whatever their rows. Of ``known`` documents an
-        engine that fetches them in a second step may return None.
+        are documents that are wanted whatever their rows. Of ``known`` documents an engine that
+        fetches them in a second step may return None.
         """
+
+    def values(self, numbers: Ints, *columns: str) -> Iterable[tuple[Any, ...]]:
+        """Return the number and some columns (``Record.columns``) of documents that are there."""
 
     def found(self, numbers: Ints) -> dict[int, Found]:
         """Return the ids and vectors of documents, of those that are there."""
+        return as_found(self.values(numbers, "id", "packed"))
 
     def documents(self, numbers: Ints) -> dict[int, Stored]:
         """Return documents, of those that are there."""
+        rows = self.values(numbers, "id", "text", "title", "metadata", "queries")
+        return {
+            number: Stored(Document(id_, text, title, json.loads(metadata)), json.loads(queries))
+            for number, id_, text, title, metadata, queries in rows
+        }
 
     def ids(self, numbers: Ints) -> dict[int, str]:
         """Return the ids of documents, of those that are there."""
+        return dict(self.values(numbers, "id"))
 
     def every(self) -> Ints:
         """Return the numbers of all documents, ascending."""
@@ -204,11 +247,15 @@ class Engine(Protocol):
 
     # -- writing, within ``publishing``
 
+    def refuse_foreign(self, dim: int) -> None:
+        """Raise ``BadInput`` if something else than a copy is at the address."""
+
     def publishing(self, dim: int) -> AbstractContextManager[None]:
         """Be the only publisher, or raise ``IndexBusy``; tables are made where they are missing."""
 
     def stamps(self, numbers: Ints) -> dict[int, str]:
         """Return the stamps of records, of those that are there."""
+        return dict(self.values(numbers, "stamp"))
 
     def put(self, records: Sequence[Record]) -> None:
         """Store records in place of those with the same numbers; all of one or nothing."""
@@ -224,6 +271,46 @@ class Engine(Protocol):
 
     def forget(self, prefixes: Sequence[str], names: Sequence[str]) -> None:
         """Remove pieces by name, and those whose names begin with a prefix and a dot."""
+
+
+@contextmanager
+def explained(address: Address, *errors: type[Exception]) -> Iterator[None]:
+    """Raise errors of a database as ``EngineError``, by their first line and with the URL."""
+    try:
+        yield
+    except errors as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if len(reason) > 300:  # what an object store answered stands at the end
+            reason = f"{reason[:150]} … {reason[-150:]}"
+        raise EngineError(f"{address.shown}: {reason}") from None
+
+
+@contextmanager
+def locked(path: Path, address: Address) -> Iterator[None]:
+    """Be the only publisher to a file or folder, by a lock on a file of its own."""
+    lock = FileLock(path, timeout=0)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise IndexBusy(f"another process is publishing to {address.shown}") from None
+    except OSError as error:
+        reason = f"{path.parent} cannot be written to ({error.strerror or error})"
+        raise BadInput(f"{address.shown}: {reason}{address.hint}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def as_numbers(numbers: Iterable[int]) -> Ints:
+    """Return numbers of documents ascending, each once."""
+    return np.unique(np.array(list(numbers), np.int64))
+
+
+def as_found(rows: Iterable[tuple[Any, ...]]) -> dict[int, Found]:
+    """Return rows of number, id and vectors by number."""
+    return {number: Found(id_, packed) for number, id_, packed in rows}
 
 
 # -- values of filters -------------------------------------------------------------------------
@@ -249,6 +336,10 @@ def tested(test: Test) -> tuple[bytes, int, list[bytes]]:
     """Return the field, the kind and the values of a test, as ``Record.facts`` has them."""
     values = sorted({comparable(test.kind, value) for value in test.values})
     return stored_text(test.field), _KINDS[test.kind], values
+
+
+OPERATORS = {"in": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+"""The operators of tests in SQL."""
 
 
 # -- vectors in one piece ----------------------------------------------------------------------

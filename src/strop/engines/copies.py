@@ -66,7 +66,7 @@ class Copy:
             name: dict(of) for name, of in about["sets"].items()
         }
         self.mixed = [name for name, of in self.sets.items() if of["mixed"]]
-        self.methods = {name: _method(of) for name, of in about["methods"].items()}
+        self.methods = {name: check_method(sharp_with(of)) for name, of in about["methods"].items()}
         self.default = self.methods[""]
         self.chosen: dict[str, Method] = {}
         """Methods by the names that callers gave, checked against this copy."""
@@ -93,11 +93,6 @@ class Copy:
     def nothing_held(self) -> Held:
         """Return what holds no vectors yet."""
         return Held(self.dim, [int(of["id"]) for of in self.sets.values()])
-
-    def limit_memory(self) -> None:
-        """Forget the vectors of the last searches if they are too many."""
-        if self.remembered.nbytes > REMEMBERED_BYTES:
-            self.remembered = self.nothing_held()  # searches at work keep the one they have
 
     def has(self, field: str) -> bool:
         """Tell whether any document has a field of metadata; an engine may look at all of them."""
@@ -132,10 +127,6 @@ class Copy:
             while len(self._filters) > _FILTERS:
                 self._filters.popitem(last=False)
         return Part(self, self._filters[filter_], exact)
-
-
-def _method(stored: dict[str, Any]) -> Method:
-    return check_method(sharp_with(stored))
 
 
 class Part:
@@ -201,27 +192,18 @@ class Part:
         if method.words and query_texts:
             most = 2 * max(first_depth(hits), k)
             by_words = [self._scores_of(text, method).best(most) for text in query_texts]
-        return self._nearest(query_vectors, rows, own, k, by_words)
-
-    def _nearest(
-        self, query_vectors: Vectors, rows: int, own: bool, k: int, by_words: list[Ints]
-    ) -> list[Ints]:
-        """Return the places of the nearest rows' documents, with others that are wanted too.
-
-        ``own`` looks at the documents' own rows alone.
-        """
         among = None if self._selected is None else self.numbers
         most = int(self._copy.about["rows"])
-        also = [self.numbers[places] for places in by_words]
         self._held, self._slots = self._copy.remembered, {}
-        found, known = [], self._held.slots
-        ask = partial(self._copy.engine.nearest, own=own, among=among, known=known)
-        for at, near in enumerate(ask(query_vectors, rows, also=also)):
-            wanted = rows
-            # Few documents have the nearest rows. An engine may look at half of those wanted.
-            while len(near) < k and wanted < 2 * most:
-                wanted *= 4
-                (near,) = ask(query_vectors[at : at + 1], wanted, also=also[at : at + 1])
+        found = []
+        for query, wanted in zip(query_vectors, by_words, strict=True):
+            asked, also = rows, self.numbers[wanted]
+            while True:
+                near = self._copy.engine.nearest(query, asked, own, among, also, self._held.slots)
+                if len(near) >= k or asked >= 2 * most:
+                    break
+                # Few documents have the nearest rows. An engine may look at half of those wanted.
+                asked *= 4
             self._hold(near)
             numbers = np.array(sorted(near), np.int64)
             places = np.searchsorted(self.numbers, numbers)
@@ -229,7 +211,8 @@ class Part:
             if len(places) < k:  # the others have no vectors: any of them
                 places = np.union1d(places, np.arange(min(len(self.numbers), 2 * k)))
             found.append(places)
-        self._copy.limit_memory()
+        if self._copy.remembered.nbytes > REMEMBERED_BYTES:  # searches at work keep what they have
+            self._copy.remembered = self._copy.nothing_held()
         return found
 
     def _hold(self, near: Mapping[int, Found | None]) -> None:
@@ -239,7 +222,8 @@ class Part:
             slot = held.slots.get(number)
             if one is None:
                 assert slot is not None, "an engine leaves out what is known only"
-                self._take_unread(number, slot)
+                if number not in self._slots:  # read for an earlier query of this search
+                    self._take_unread(number, slot)
             elif slot is None or held.records[slot][1] != checksum(one):
                 new[number] = one
             else:

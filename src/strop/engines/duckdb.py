@@ -6,25 +6,34 @@ process never wait and never see a half-published file.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
-from filelock import FileLock, Timeout
 
 from strop.common.arrays import Ints
-from strop.engines.base import Address, EngineError, Found, Record, Stored, tested
-from strop.errors import BadInput, IndexBusy, MissingExtra
-from strop.filters import Test
-from strop.types import Document, Vectors
+from strop.engines.base import (
+    Address,
+    EngineError,
+    Found,
+    Known,
+    Record,
+    as_found,
+    explained,
+    fact_rows,
+    locked,
+    searched_rows,
+)
+from strop.engines.sql import Row, SqlEngine
+from strop.errors import BadInput
+from strop.types import Vectors
 
-_OPS = {"in": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _TABLES = """
 CREATE TABLE documents (number BIGINT PRIMARY KEY, id VARCHAR UNIQUE, stamp VARCHAR, title VARCHAR,
     "text" VARCHAR, metadata JSON, queries JSON, packed BLOB);
@@ -61,33 +70,36 @@ CREATE MACRO sharp(query, k := 10, alpha := 1.0, temperature := 0.1, nearest := 
     WHERE length > 1e-6 ORDER BY score DESC, number LIMIT k;
 """
 """The macro has lines (1) to (4g) of search/formula.py in one query, for programs without strop."""
-_NAMES = {"documents", "rows", "own", "facts", "pieces"}
+_TABLE_NAMES = {"documents", "rows", "own", "facts", "pieces"}
+_LISTS = {"numbers": "BIGINT", "texts": "VARCHAR", "blobs": "BLOB"}
+_NAMES = {
+    "value": "?",
+    **{name: name for name in _TABLE_NAMES},
+    **{name: f"(SELECT unnest(?::{type_}[]))" for name, type_ in _LISTS.items()},
+}
 _LEAST, _SHARE = 3000, 20
 """The rows whose signs are nearest are compared themselves: so many, or one in so many of all."""
 
 
-def connect(address: Address) -> DuckDB:
-    """Return the engine of a URL such as ``duckdb:///folder/copy.duckdb``."""
-    try:
-        import duckdb  # noqa: F401
-    except ImportError:
-        raise MissingExtra("DuckDB", "duckdb") from None
-    return DuckDB(address)
+class DuckDB(SqlEngine):
+    """A copy in a file, at ``duckdb:///folder/copy.duckdb``."""
 
-
-class DuckDB:
-    """A copy in a file (``base.Engine``)."""
+    by_number = ("documents", "rows", "own", "facts")
+    names = _NAMES
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self._path = Path(address.path)
-        self._new = self._path.with_name(self._path.name + ".new")
+        self._new = self._beside(".new")
         self._lock = threading.RLock()
         self._reader: Any = None
         self._writer: Any = None
         self._opened: object = None
         self._counted: tuple[object, int] = None, 0
         self._changed = False
+
+    def _beside(self, ending: str) -> Path:
+        return self._path.with_name(self._path.name + ending)
 
     def close(self) -> None:
         """Close the file."""
@@ -98,13 +110,14 @@ class DuckDB:
 
     # -- connections ----------------------------------------------------------------------
 
-    def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, *values: Any) -> list[Row]:
         """Return the rows of a statement, from the file as it is now; none without a copy."""
         with self._lock, self._explained():
             connection = self._writer or self._current()
             if connection is None:
                 return []
-            found: list[tuple[Any, ...]] = connection.execute(sql, list(values)).fetchall()
+            statement = sql.format_map(self.names)
+            found: list[Row] = connection.execute(statement, values).fetchall()
             return found
 
     def _current(self) -> Any:
@@ -115,70 +128,62 @@ class DuckDB:
             return None
         if self._opened != (status.st_ino, status.st_mtime_ns):
             self.close()
-            self._reader = _open(self._path, read_only=True)
+            self._reader = _open(self._path, "READ_ONLY")
             self._opened = status.st_ino, status.st_mtime_ns
         return self._reader
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        import duckdb
-
-        try:
-            yield
-        except (duckdb.CatalogException, duckdb.BinderException) as error:
-            raise EngineError(
-                f"{self._path} holds no copy but other tables: strop publish INDEX URL makes one in"
-                " a new file"
-            ) from error
-        except duckdb.Error as error:
-            raise EngineError(f"{self._path}: {str(error).splitlines()[0]:.200}") from error
+        with explained(self.address, duckdb.Error):
+            try:
+                yield
+            except (duckdb.CatalogException, duckdb.BinderException):
+                raise EngineError(
+                    f"{self._path} holds no copy but other tables: strop publish INDEX URL makes"
+                    " one in a new file"
+                ) from None
 
     @contextmanager
     def publishing(self, dim: int) -> Iterator[None]:
         """Be the only publisher; the file is replaced at the end."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self._path.with_name(self._path.name + ".lock"), timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise IndexBusy(f"another process is publishing to {self.address.shown}") from None
-        try:
-            self._begin(dim)
-            yield
-            with self._explained():
-                self._writer.execute("CHECKPOINT")
-                self._writer.close()
-            if self._changed:
-                os.replace(self._new, self._path)
-        finally:
-            with suppress(Exception):
-                self._writer.close()
-            self._writer = None
-            if not self._changed:  # nothing to go on with
-                self._new.unlink(missing_ok=True)
-            lock.release()
+        with locked(self._beside(".lock"), self.address):
+            try:
+                self._begin(dim)
+                yield
+                with self._explained():
+                    self._writer.execute("CHECKPOINT")
+                    self._writer.close()
+                if self._changed:
+                    os.replace(self._new, self._path)
+            finally:
+                with suppress(Exception):
+                    self._writer.close()
+                self._writer = None
+                if not self._changed:  # nothing to go on with
+                    self._new.unlink(missing_ok=True)
 
     def _begin(self, dim: int) -> None:
         """Open the file that a stopped publisher left, or a copy of the present one."""
         self._changed = self._new.exists()
-        self._refuse_foreign()
+        self.refuse_foreign(dim)
         with self._explained():
             if not self._changed:
-                begun = self._new.with_name(self._new.name + ".begun")
+                begun = self._beside(".new.begun")
                 begun.unlink(missing_ok=True)
                 if self._path.exists() and self._present():
                     shutil.copyfile(self._path, begun)
                 else:
                     codes = ", ".join(f"c{at} UBIGINT" for at in range(-(-dim // 64)))
-                    script = _TABLES.format(dim=dim, codes=codes)
-                    _open(begun, read_only=False, script=script).close()
+                    new = _open(begun, "READ_WRITE")
+                    new.execute(_TABLES.format(dim=dim, codes=codes))
+                    new.close()
                 os.replace(begun, self._new)
-            self._writer = _open(self._new, read_only=False)
+            self._writer = _open(self._new, "READ_WRITE")
 
-    def _refuse_foreign(self) -> None:
+    def refuse_foreign(self, dim: int) -> None:
         """Refuse a file with the tables of something else: it would be replaced."""
-        names = {name for (name,) in self._rows("SELECT table_name FROM information_schema.tables")}
-        is_copy = {"documents", "pieces"} <= names and (names <= _NAMES or self._present())
+        names = {name for (name,) in self.rows("SELECT table_name FROM information_schema.tables")}
+        is_copy = {"documents", "pieces"} <= names and (names <= _TABLE_NAMES or self._present())
         if names and not is_copy:
             shown = ", ".join(sorted(names)[:5])
             raise BadInput(f"{self._path} is no copy (its tables: {shown}): publish to a new file")
@@ -186,10 +191,11 @@ class DuckDB:
     def _present(self) -> bool:
         """Tell whether the file's tables are those of this version; others are made anew."""
         sql = "SELECT 1 FROM duckdb_columns() WHERE table_name = 'rows' AND column_name = 'own'"
-        return bool(self._rows(sql))
+        return bool(self.rows(sql))
 
     @contextmanager
-    def _transaction(self) -> Iterator[Any]:
+    def transaction(self) -> Iterator[Any]:
+        """Yield the publisher's connection in a transaction."""
         with self._lock, self._explained():
             self._writer.execute("BEGIN")
             self._changed = True
@@ -203,97 +209,37 @@ class DuckDB:
 
     # -- reading --------------------------------------------------------------------------
 
-    def read(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return those of some pieces that are there."""
-        sql = "SELECT name, content FROM pieces WHERE name IN (SELECT unnest(?::VARCHAR[]))"
-        return {name: bytes(content) for name, content in self._rows(sql, list(names))}
-
     def nearest(
-        self,
-        query_vectors: Vectors,
-        rows: int,
-        own: bool,
-        among: Ints | None,
-        also: Sequence[Ints] | None = None,
-        known: Collection[int] = (),
-    ) -> list[dict[int, Found]]:
-        """Return for each query the documents of its nearest rows."""
-        where, given = "", list[list[Any]]([[]])
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+    ) -> dict[int, Found]:
+        """Return the documents of the nearest rows."""
+        where, given = "", list[Any]()
         if among is not None:
-            where, given = "WHERE number IN (SELECT unnest(?::BIGINT[]))", [[among]]
+            where, given = "WHERE number = ANY {numbers}", [among.tolist()]
         elif not own:
-            codes = _codes(query_vectors)
-            # A join by rowid reads the vectors of these rows only.
-            where = (
-                f"WHERE rowid IN (SELECT rowid FROM rows ORDER BY {_differing(codes.shape[1])}"
-                " LIMIT ?)"
+            (code,) = _codes(query[None]).tolist()
+            differing = " + ".join(
+                f"bit_count(xor(c{at}, ?::UBIGINT))::USMALLINT" for at in range(len(code))
             )
-            most = max(_LEAST, 4 * rows, self._total() // _SHARE)
-            given = [[*one, most] for one in codes.tolist()]
+            # A join by rowid reads the vectors of these rows only.
+            where = f"WHERE rowid IN (SELECT rowid FROM rows ORDER BY {differing} LIMIT ?)"
+            given = [*code, max(_LEAST, 4 * rows, self._total() // _SHARE)]
         sql = (
             "SELECT number, id, packed FROM documents WHERE number IN"
             f" (SELECT number FROM {'own' if own else 'rows'} {where}"
-            f" ORDER BY array_inner_product(vector, ?::FLOAT[{query_vectors.shape[1]}]) DESC"
-            " LIMIT ?) OR number IN (SELECT unnest(?::BIGINT[]))"
+            f" ORDER BY array_inner_product(vector, ?::FLOAT[{len(query)}]) DESC"
+            " LIMIT ?) OR number = ANY {numbers}"
         )
-        more = [np.empty(0, np.int64)] * len(query_vectors) if also is None else also
-        given = given if len(given) == len(query_vectors) else given[:1] * len(query_vectors)
-        return [
-            _found(self._rows(sql, *before, vector, rows, wanted))
-            for before, vector, wanted in zip(given, query_vectors, more, strict=True)
-        ]
+        return as_found(self.rows(sql, *given, query, rows, also.tolist()))
 
     def _total(self) -> int:
         """Return the number of rows, counted once for each file."""
         with self._lock:
             self._current()
             if self._counted[0] != self._opened:
-                found = self._rows("SELECT count(*) FROM rows")
+                found = self.rows("SELECT count(*) FROM rows")
                 self._counted = self._opened, found[0][0] if found else 0
             return self._counted[1]
-
-    def found(self, numbers: Ints) -> dict[int, Found]:
-        """Return the ids and vectors of documents."""
-        return _found(self._of("number, id, packed", numbers))
-
-    def documents(self, numbers: Ints) -> dict[int, Stored]:
-        """Return documents with the texts of their queries."""
-        return {
-            number: Stored(Document(id_, text, title, json.loads(metadata)), json.loads(queries))
-            for number, id_, title, text, metadata, queries in self._of(
-                'number, id, title, "text", metadata, queries', numbers
-            )
-        }
-
-    def ids(self, numbers: Ints) -> dict[int, str]:
-        """Return the ids of documents."""
-        return dict(self._of("number, id", numbers))
-
-    def stamps(self, numbers: Ints) -> dict[int, str]:
-        """Return the stamps of records."""
-        return dict(self._of("number, stamp", numbers))
-
-    def _of(self, columns: str, numbers: Ints) -> list[Any]:
-        sql = f"SELECT {columns} FROM documents WHERE number IN (SELECT unnest(?::BIGINT[]))"
-        return self._rows(sql, numbers)
-
-    def every(self) -> Ints:
-        """Return the numbers of all documents."""
-        return _numbers(self._rows("SELECT number FROM documents"))
-
-    def with_ids(self, ids: Sequence[str]) -> Ints:
-        """Return the numbers of the documents with these ids."""
-        sql = "SELECT number FROM documents WHERE id IN (SELECT unnest(?::VARCHAR[]))"
-        return _numbers(self._rows(sql, list(ids)))
-
-    def passing(self, test: Test) -> Ints:
-        """Return the numbers of the documents that pass a test."""
-        field, kind, values = tested(test)
-        sql = (
-            "SELECT number FROM facts WHERE field = ? AND kind = ?"
-            f" AND value {_OPS[test.op]} ANY (SELECT unnest(?::BLOB[]))"
-        )
-        return _numbers(self._rows(sql, field, kind, values))
 
     def size(self) -> int:
         """Return the bytes of the file."""
@@ -303,55 +249,19 @@ class DuckDB:
 
     def put(self, records: Sequence[Record]) -> None:
         """Store records in one transaction."""
-        numbers = np.array([one.number for one in records], np.int64)
-        facts = [(*fact, one.number) for one in records for fact in sorted(one.facts)]
-        rows: dict[Any, Any] = {
-            "number": np.repeat(numbers, [len(one.rows) for one in records]),
-            "own": np.concatenate([np.arange(len(one.rows)) < one.own for one in records]),
-        }
-        vectors = np.concatenate([one.rows for one in records])
-        first = rows["own"]
-        own = {"number": rows["number"][first], "vector": vectors[first]}
-        rows |= dict(enumerate(_codes(vectors).T)) | {"vector": vectors}
-        with self._transaction() as connection:
-            self._delete(connection, numbers)
-            _insert(connection, "documents", dict(enumerate(zip(*map(_row, records), strict=True))))
-            _insert(connection, "rows", rows)
-            _insert(connection, "own", own)
-            _insert(connection, "facts", dict(enumerate(zip(*facts, strict=True))))
+        found = searched_rows(records)
+        numbers, is_own, vectors = found["number"], found["own"], found["vector"]
+        with self.transaction() as connection:
+            self.delete(connection, [one.number for one in records])
+            rows = [tuple(one.columns.values()) for one in records]
+            self.insert(connection, "documents", rows)
+            _insert(connection, "rows", [numbers, is_own, *_codes(vectors).T, vectors])
+            _insert(connection, "own", [numbers[is_own], vectors[is_own]])
+            self.insert(connection, "facts", fact_rows(records))
 
-    def remove(self, numbers: Ints) -> None:
-        """Remove documents."""
-        with self._transaction() as connection:
-            self._delete(connection, numbers)
-
-    @staticmethod
-    def _delete(connection: Any, numbers: Ints) -> None:
-        for table in ("documents", "rows", "own", "facts"):
-            connection.execute(
-                f"DELETE FROM {table} WHERE number IN (SELECT unnest(?::BIGINT[]))", [numbers]
-            )
-
-    def prepare(self) -> None:
-        """Nothing: all rows are read."""
-
-    def write(self, pieces: Mapping[str, bytes]) -> None:
-        """Store pieces."""
-        with self._transaction() as connection:
-            connection.execute(
-                "DELETE FROM pieces WHERE name IN (SELECT unnest(?::VARCHAR[]))", [list(pieces)]
-            )
-            _insert(connection, "pieces", {0: list(pieces), 1: list(pieces.values())})
-
-    def forget(self, prefixes: Sequence[str], names: Sequence[str]) -> None:
-        """Remove pieces."""
-        with self._transaction() as connection:
-            connection.execute(
-                "DELETE FROM pieces WHERE name IN (SELECT unnest(?::VARCHAR[])) OR EXISTS"
-                " (SELECT 1 FROM (SELECT unnest(?::VARCHAR[]) AS prefix)"
-                " WHERE name = prefix OR starts_with(name, prefix || '.'))",
-                [list(names), list(prefixes)],
-            )
+    def insert(self, connection: Any, table: str, rows: Sequence[Row]) -> None:
+        """Insert rows into a table."""
+        _insert(connection, table, list(zip(*rows, strict=True)))
 
 
 def _codes(vectors: Vectors) -> Any:
@@ -360,51 +270,27 @@ def _codes(vectors: Vectors) -> Any:
     return np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8))).view(np.uint64)
 
 
-def _differing(words: int) -> str:
-    """Return the number of signs that differ from those given, as an expression."""
-    parts = (f"bit_count(xor(c{at}, ?::UBIGINT))::USMALLINT" for at in range(words))
-    return " + ".join(parts)
-
-
-def _open(path: Path, read_only: bool, script: str = "") -> Any:
+def _open(path: Path, mode: str) -> Any:
     """Return a connection of its own: by name, DuckDB would give an older file of this name."""
-    import duckdb
-
     connection = duckdb.connect(":memory:")
     quoted = str(path).replace("'", "''")
-    mode = "READ_ONLY" if read_only else "READ_WRITE"
     connection.execute(f"ATTACH '{quoted}' AS copy ({mode}); USE copy;")
     # The file may be somebody else's: a view in it must read no other file and no address.
     connection.execute("SET enable_external_access=false; SET lock_configuration=true;")
-    connection.execute(script) if script else None
     return connection
 
 
-def _insert(connection: Any, table: str, columns: Mapping[Any, Any]) -> None:
+def _insert(connection: Any, table: str, columns: Sequence[Any]) -> None:
     """Insert columns, by Arrow: row by row it takes a hundred times as long."""
     import pyarrow as pa
 
-    if not columns or not len(next(iter(columns.values()))):
+    if not columns or not len(columns[0]):
         return
     arrays = []
-    for values in columns.values():
+    for values in columns:
         rows = isinstance(values, np.ndarray) and values.ndim == 2
         array = pa.array(values.ravel() if rows else values)
         arrays.append(pa.FixedSizeListArray.from_arrays(array, values.shape[1]) if rows else array)
-    connection.register("arriving", pa.table(arrays, names=[str(name) for name in columns]))
+    connection.register("arriving", pa.table(arrays, names=[*map(str, range(len(arrays)))]))
     connection.execute(f"INSERT INTO {table} SELECT * FROM arriving")
     connection.unregister("arriving")
-
-
-def _row(record: Record) -> list[Any]:
-    one = record.document
-    texts = json.dumps(dict(one.metadata)), json.dumps(record.queries)
-    return [record.number, one.id, record.stamp, one.title, one.text, *texts, record.packed]
-
-
-def _found(rows: list[tuple[Any, ...]]) -> dict[int, Found]:
-    return {number: Found(id_, packed) for number, id_, packed in rows}
-
-
-def _numbers(rows: list[tuple[Any, ...]]) -> Ints:
-    return np.unique(np.array([number for (number,) in rows], np.int64))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -114,12 +113,11 @@ def _write_jsonl(path: Path, rows: Iterator[Row], dim: int) -> int:
 
 def _write_npy(path: Path, rows: Iterator[Row], dim: int) -> int:
     vectors: list[Vectors] = []
-    with _replacing(path) as unfinished, atomic_write(path.with_suffix(".jsonl")) as about:
+    with atomic_write(path) as file, atomic_write(path.with_suffix(".jsonl")) as about:
         for row in rows:
             vectors.append(row.pop("vector"))
             about.write(json.dumps(row, ensure_ascii=False) + "\n")
-        with open(unfinished, "wb") as file:
-            np.save(file, np.array(vectors, np.float32).reshape(-1, dim))
+        np.save(file.buffer, np.array(vectors, np.float32).reshape(-1, dim))
     return len(vectors)
 
 
@@ -129,37 +127,18 @@ def _write_parquet(path: Path, rows: Iterator[Row], dim: int) -> int:
         from pyarrow import parquet
     except ImportError:
         raise MissingExtra("Writing Parquet", "parquet") from None
-    count, writer = 0, None
-    vector, text = pa.list_(pa.float32(), dim), pa.string()
-    kinds = {"vector": vector, "n": pa.int32()}
-    with _replacing(path) as unfinished:
-        try:
-            while part := list(islice(rows, 5000)):
-                fields = [(name, kinds.get(name, text)) for name in part[0]]
-                schema = pa.schema(fields)
-                for row in part:
-                    row["metadata"] = json.dumps(row["metadata"], ensure_ascii=False)
-                writer = writer or parquet.ParquetWriter(unfinished, schema)
-                writer.write_table(pa.Table.from_pylist(part, schema))
-                count += len(part)
-            if writer is None:
-                schema = pa.schema([("id", text), ("metadata", text), ("vector", vector)])
-                writer = parquet.ParquetWriter(unfinished, schema)
-        finally:
-            if writer is not None:
-                writer.close()
+    types = {"vector": pa.list_(pa.float32(), dim), "n": pa.int32()}
+    count, part = 0, list(islice(rows, 5000))
+    names = part[0] if part else ("id", "metadata", "vector")
+    schema = pa.schema([(name, types.get(name, pa.string())) for name in names])
+    with atomic_write(path) as file, parquet.ParquetWriter(file.buffer, schema) as writer:
+        while part:
+            for row in part:
+                row["metadata"] = json.dumps(row["metadata"], ensure_ascii=False)
+            writer.write_table(pa.Table.from_pylist(part, schema))
+            count += len(part)
+            part = list(islice(rows, 5000))
     return count
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A name to write to, which becomes ``path`` when all is written."""
-    unfinished = path.with_name(path.name + ".new")
-    try:
-        yield unfinished
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 _WRITERS = {".parquet": _write_parquet, ".npy": _write_npy, ".jsonl": _write_jsonl}

@@ -9,43 +9,47 @@ left them. Rows and facts are written before the records they lead to (base.py).
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import lancedb
 import numpy as np
-from filelock import FileLock, Timeout
+import pyarrow as pa
+from lancedb.index import BTree, HnswSq
 
 from strop.common.arrays import Ints
-from strop.engines.base import Address, EngineError, Found, Record, Stored, tested
+from strop.engines.base import (
+    OPERATORS,
+    Address,
+    Engine,
+    Found,
+    Known,
+    Record,
+    as_numbers,
+    explained,
+    fact_rows,
+    locked,
+    searched_rows,
+    tested,
+)
 from strop.engines.lease import LEASE, Lease
-from strop.errors import BadInput, IndexBusy, MissingExtra
+from strop.errors import BadInput
 from strop.filters import Test
-from strop.types import Document, Vectors
+from strop.types import Vectors
 
 EF = 400
 _GRAPH_FROM = 5000
 """Rows from which a graph is made; fewer are read in milliseconds."""
-_OPS = {"in": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _TABLES = ("documents", "rows", "facts", "pieces")
 _MANY = 1000
 
 
-def connect(address: Address) -> LanceDB:
-    """Return the engine of a URL such as ``lancedb:///folder``."""
-    try:
-        import lancedb  # noqa: F401
-    except ImportError:
-        raise MissingExtra("LanceDB", "lancedb") from None
-    return LanceDB(address)
-
-
-class LanceDB:
-    """A copy in a folder or an object store (``base.Engine``)."""
+class LanceDB(Engine):
+    """A copy in a folder or an object store, at ``lancedb:///folder``."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -64,63 +68,52 @@ class LanceDB:
 
     # -- tables ---------------------------------------------------------------------------
 
+    def _database(self) -> Any:
+        return lancedb.connect(self._place, read_consistency_interval=timedelta(0))
+
     def _table(self, name: str) -> Any:
         """Return a table, None if there is no copy."""
-        import lancedb
-
         with self._opening:
             if name not in self._tables:
                 if not self._store and not (self._folder / f"{name}.lance").exists():
                     return None  # before the folder is made
                 with self._explained():
-                    database = lancedb.connect(self._place, read_consistency_interval=timedelta(0))
                     try:
-                        self._tables[name] = database.open_table(name)
+                        self._tables[name] = self._database().open_table(name)
                     except ValueError as error:
                         if "not found" in str(error):
                             return None
                         raise
             return self._tables[name]
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, RuntimeError, ValueError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            if len(reason) > 200:  # what a store answered stands at the end
-                reason = f"{reason[:80]} … {reason[-120:]}"
-            raise EngineError(f"{self.address.shown}: {reason}") from error
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(self.address, OSError, RuntimeError, ValueError)
 
-    def _rows(self, name: str, where: str | None, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the rows of a table that meet a condition."""
+    def _rows(self, name: str, where: str | None, *columns: str) -> list[tuple[Any, ...]]:
+        """Return some columns of the rows of a table that meet a condition."""
         table = self._table(name)
         if table is None:
             return []
         with self._explained():
             query = table.search().select(list(columns)).limit(2**31)
-            found: list[dict[str, Any]] = (query.where(where) if where else query).to_list()
-            return found
+            found = (query.where(where) if where else query).to_arrow()
+        return list(zip(*(found[column].to_pylist() for column in columns), strict=True))
+
+    def _rows_with(
+        self, texts: Sequence[str], name: str, column: str, wanted: str
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield two columns of the rows of a table that have one of many texts in the first."""
+        for at in range(0, len(texts), _MANY):
+            where = f"{column} IN ({', '.join(map(_quoted, texts[at : at + _MANY]))})"
+            yield from self._rows(name, where, column, wanted)
 
     @contextmanager
     def publishing(self, dim: int) -> Iterator[None]:
         """Be the only publisher: by a lock on a file system, by a lease in an object store."""
-        with self._lease.held() if self._store else self._locked():
+        lock = self._folder / "publisher.lock"
+        with self._lease.held() if self._store else locked(lock, self.address):
             self._make(dim)
             yield
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self._folder / "publisher.lock", timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise IndexBusy(f"another process is publishing to {self.address.shown}") from None
-        try:
-            yield
-        finally:
-            lock.release()
 
     # A table of its own: dropping it leaves no versions behind, and it is written by a thread.
 
@@ -133,34 +126,29 @@ class LanceDB:
         return rows[0]["content"] if rows else None
 
     def _write_lease(self, claim: bytes) -> None:
-        import lancedb
-        import pyarrow as pa
-
         with self._explained():
-            rows = pa.table({"content": pa.array([claim], pa.binary())})
-            lancedb.connect(self._place).create_table(LEASE, rows, mode="overwrite")
+            self._database().create_table(LEASE, [{"content": claim}], mode="overwrite")
 
     def _drop_lease(self) -> None:
-        import lancedb
-
         with self._explained():
-            lancedb.connect(self._place).drop_table(LEASE)
+            self._database().drop_table(LEASE)
+
+    def refuse_foreign(self, dim: int) -> None:
+        """Refuse tables that have other columns."""
+        for name, schema in _schemas(dim).items():
+            there = self._table(name)
+            if there is not None and not {*schema.names} <= {*there.schema.names}:
+                raise BadInput(
+                    f"{self.address.shown} has a table {name!r} of something else: publish to"
+                    " a new folder"
+                )
 
     def _make(self, dim: int) -> None:
         """Make the tables that are not there."""
-        import lancedb
-        from lancedb.index import BTree
-
+        self.refuse_foreign(dim)
         with self._explained():
-            database = lancedb.connect(self._place)
             for name, schema in _schemas(dim).items():
-                there = self._table(name)
-                if there is not None and not {*schema.names} <= {*there.schema.names}:
-                    raise BadInput(
-                        f"{self.address.shown} has a table {name!r} of something else: publish to"
-                        " a new folder"
-                    )
-                table = database.create_table(name, schema=schema, exist_ok=True)
+                table = self._database().create_table(name, schema=schema, exist_ok=True)
                 key = {"pieces": "name", "facts": "field"}.get(name, "number")
                 if not table.list_indices():
                     table.create_index(key, config=BTree())
@@ -169,95 +157,46 @@ class LanceDB:
 
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
         """Return those of some pieces that are there."""
-        found: dict[str, bytes] = {}
-        for at in range(0, len(names), _MANY):
-            where = f"name IN ({', '.join(map(_quoted, names[at : at + _MANY]))})"
-            rows = self._rows("pieces", where, ["name", "content"])
-            found |= {row["name"]: row["content"] for row in rows}
-        return found
+        return dict(self._rows_with(names, "pieces", "name", "content"))
 
     def nearest(
-        self,
-        query_vectors: Vectors,
-        rows: int,
-        own: bool,
-        among: Ints | None,
-        also: Sequence[Ints] | None = None,
-        known: Collection[int] = (),
-    ) -> list[dict[int, Found]]:
-        """Return for each query the documents of its nearest rows."""
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+    ) -> dict[int, Found]:
+        """Return the documents of the nearest rows."""
         table = self._table("rows")
         if table is None or not table.count_rows():
-            return [{} for _ in query_vectors]
+            return {}
         conditions = ["own"] if own else []
         if among is not None:
-            conditions.append(_within("number", among))
-        found = []
+            conditions.append(_within(among))
         with self._explained():
-            for at, vector in enumerate(query_vectors):
-                query = table.search(vector).distance_type("dot").select(["number", "_distance"])
-                query = query.limit(rows)
-                query = query.ef(max(EF, rows)).nprobes(1)
-                if conditions:
-                    query = query.where(" AND ".join(conditions), prefilter=True)
-                numbers = query.to_arrow()["number"].to_numpy()
-                more = np.empty(0, np.int64) if also is None else also[at]
-                found.append(self.found(np.union1d(numbers.astype(np.int64), more)))
-        return found
+            search = table.search(query).distance_type("dot").select(["number", "_distance"])
+            search = search.limit(rows).ef(max(EF, rows)).nprobes(1)
+            if conditions:
+                search = search.where(" AND ".join(conditions), prefilter=True)
+            numbers = search.to_arrow()["number"].to_numpy()
+            return self.found(np.union1d(numbers.astype(np.int64), also))
 
-    def found(self, numbers: Ints) -> dict[int, Found]:
-        """Return the ids and vectors of documents."""
-        rows = self._of(numbers, "id", "packed")
-        return {row["number"]: Found(row["id"], row["packed"]) for row in rows}
-
-    def documents(self, numbers: Ints) -> dict[int, Stored]:
-        """Return documents with the texts of their queries."""
-        found = {}
-        for row in self._of(numbers, "id", "title", "text", "metadata", "queries"):
-            metadata, queries = json.loads(row["metadata"]), json.loads(row["queries"])
-            document = Document(row["id"], row["text"], row["title"], metadata)
-            found[row["number"]] = Stored(document, queries)
-        return found
-
-    def ids(self, numbers: Ints) -> dict[int, str]:
-        """Return the ids of documents."""
-        return {row["number"]: row["id"] for row in self._of(numbers, "id")}
-
-    def stamps(self, numbers: Ints) -> dict[int, str]:
-        """Return the stamps of records."""
-        return {row["number"]: row["stamp"] for row in self._of(numbers, "stamp")}
-
-    def _of(self, numbers: Ints, *columns: str) -> list[dict[str, Any]]:
-        if not len(numbers):
-            return []
-        return self._rows("documents", _within("number", numbers), ["number", *columns])
+    def values(self, numbers: Ints, *columns: str) -> list[tuple[Any, ...]]:
+        """Return the number and some columns of documents."""
+        return self._rows("documents", _within(numbers), "number", *columns) if len(numbers) else []
 
     def every(self) -> Ints:
         """Return the numbers of all documents."""
-        return _numbers(self._rows("documents", None, ["number"]))
+        return as_numbers(number for (number,) in self._rows("documents", None, "number"))
 
     def with_ids(self, ids: Sequence[str]) -> Ints:
         """Return the numbers of the documents with these ids."""
-        parts = [
-            self._rows("documents", f"id IN ({', '.join(map(_quoted, some))})", ["number"])
-            for some in (ids[at : at + _MANY] for at in range(0, len(ids), _MANY))
-        ]
-        return _numbers([row for part in parts for row in part])
+        return as_numbers(number for _, number in self._rows_with(ids, "documents", "id", "number"))
 
     def passing(self, test: Test) -> Ints:
         """Return the numbers of the documents that pass a test."""
         field, kind, values = tested(test)
-        rows = [
-            row
-            for value in values
-            for row in self._rows(
-                "facts",
-                f"field = '{field.hex()}' AND kind = {kind}"
-                f" AND value {_OPS[test.op]} '{value.hex()}'",
-                ["number"],
-            )
-        ]
-        return _numbers(rows)
+        same = f"field = '{field.hex()}' AND kind = {kind} AND value {OPERATORS[test.op]}"
+        wheres = [f"{same} '{value.hex()}'" for value in values]
+        return as_numbers(
+            number for where in wheres for (number,) in self._rows("facts", where, "number")
+        )
 
     def size(self) -> int:
         """Return the bytes of the folder; in an object store, those of the newest version."""
@@ -271,40 +210,36 @@ class LanceDB:
     def put(self, records: Sequence[Record]) -> None:
         """Store records; a record last, once what leads to it is there."""
         self._lease.check()
-        numbers = np.array([one.number for one in records], np.int64)
-        vectors = np.concatenate([one.rows for one in records])
-        rows = {
-            "number": np.repeat(numbers, [len(one.rows) for one in records]),
-            "own": np.concatenate([np.arange(len(one.rows)) < one.own for one in records]),
-            "vector": list(vectors),
-        }
+        gone = _within(np.array([one.number for one in records]))
+        rows = searched_rows(records)
         facts = [
-            {"field": field.hex(), "kind": kind, "value": value.hex(), "number": one.number}
-            for one in records
-            for field, kind, value in sorted(one.facts)
+            {"field": field.hex(), "kind": kind, "value": value.hex(), "number": number}
+            for field, kind, value, number in fact_rows(records)
         ]
         with self._explained():
-            for name, new in (("rows", rows if len(vectors) else None), ("facts", facts)):
+            for name, new in (("rows", {**rows, "vector": list(rows["vector"])}), ("facts", facts)):
                 table = self._table(name)
-                table.delete(_within("number", numbers))
-                if new:
-                    table.add(_arrow(new, table.schema))
-            table = self._table("documents")
-            new = _arrow([_row(one) for one in records], table.schema)
-            merge = table.merge_insert("number").when_matched_update_all()
-            merge.when_not_matched_insert_all().execute(new)
+                table.delete(gone)
+                if len(arrow := _arrow(new, table.schema)):
+                    table.add(arrow)
+        self._merge("documents", "number", [one.columns for one in records])
+
+    def _merge(self, name: str, key: str, rows: list[dict[str, Any]]) -> None:
+        """Store rows in place of those with the same keys."""
+        with self._explained():
+            table = self._table(name)
+            merge = table.merge_insert(key).when_matched_update_all()
+            merge.when_not_matched_insert_all().execute(_arrow(rows, table.schema))
 
     def remove(self, numbers: Ints) -> None:
         """Remove documents."""
         self._lease.check()
         with self._explained():
             for name in ("rows", "facts", "documents"):
-                self._table(name).delete(_within("number", numbers))
+                self._table(name).delete(_within(numbers))
 
     def prepare(self) -> None:
         """Make or extend the graph, join small files and drop old versions."""
-        from lancedb.index import HnswSq
-
         with self._explained():
             rows = self._table("rows")
             known = {column for index in rows.list_indices() for column in index.columns}
@@ -317,11 +252,8 @@ class LanceDB:
     def write(self, pieces: Mapping[str, bytes]) -> None:
         """Store pieces."""
         self._lease.check()
-        with self._explained():
-            table = self._table("pieces")
-            rows = [{"name": name, "content": content} for name, content in pieces.items()]
-            merge = table.merge_insert("name").when_matched_update_all()
-            merge.when_not_matched_insert_all().execute(_arrow(rows, table.schema))
+        rows = [{"name": name, "content": content} for name, content in pieces.items()]
+        self._merge("pieces", "name", rows)
 
     def forget(self, prefixes: Sequence[str], names: Sequence[str]) -> None:
         """Remove pieces."""
@@ -333,8 +265,6 @@ class LanceDB:
 
 
 def _schemas(dim: int) -> dict[str, Any]:
-    import pyarrow as pa
-
     number, text = ("number", pa.int64()), pa.string()
     names = ("id", "stamp", "title", "text", "metadata", "queries")
     columns = [number, *((name, text) for name in names), ("packed", pa.binary())]
@@ -348,28 +278,13 @@ def _schemas(dim: int) -> dict[str, Any]:
 
 
 def _arrow(rows: Any, schema: Any) -> Any:
-    import pyarrow as pa
-
     make = pa.table if isinstance(rows, dict) else pa.Table.from_pylist
     return make(rows, schema=schema)
 
 
-def _row(record: Record) -> dict[str, Any]:
-    one = record.document
-    return {
-        "number": record.number, "id": one.id, "stamp": record.stamp, "title": one.title,
-        "text": one.text, "metadata": json.dumps(dict(one.metadata)),
-        "queries": json.dumps(record.queries), "packed": record.packed,
-    }  # fmt: skip
-
-
-def _within(column: str, numbers: Ints) -> str:
-    return f"{column} IN ({', '.join(map(str, numbers.tolist()))})"
+def _within(numbers: Ints) -> str:
+    return f"number IN ({', '.join(map(str, numbers.tolist()))})"
 
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def _numbers(rows: list[dict[str, Any]]) -> Ints:
-    return np.unique(np.array([row["number"] for row in rows], np.int64))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from strop.engines.base import Address, EngineError
+from strop.engines.base import Address, explained
+from strop.engines.sql import SqlEngine
 from strop.errors import BadInput, MissingExtra
 from strop.types import Document
 
@@ -31,16 +32,15 @@ def read_source(url: str, source: str) -> Iterator[Document]:
     if not address.scheme.startswith("postgres"):
         raise BadInput(f"--source needs a database of PostgreSQL, not {address.shown}")
     statement = f"SELECT to_jsonb(one)::text FROM ({checked_source(source)}\n) AS one"
-    try:
-        with psycopg.connect(address.server, connect_timeout=10) as connection:
-            connection.read_only = True
-            with connection.cursor(name="strop_source") as cursor:
-                cursor.itersize = _AT_ONCE
-                for (row,) in cursor.execute(statement.encode()):
-                    yield as_document(json.loads(row))
-    except psycopg.Error as error:
-        reason = (str(error).splitlines() or ["no connection"])[0]
-        raise EngineError(f"{address.shown}: {reason:.300}") from None
+    with (
+        explained(address, psycopg.Error),
+        psycopg.connect(address.server, connect_timeout=10) as connection,
+    ):
+        connection.read_only = True
+        with connection.cursor(name="strop_source") as cursor:
+            cursor.itersize = _AT_ONCE
+            for (row,) in cursor.execute(statement.encode()):
+                yield as_document(json.loads(row))
 
 
 def checked_source(source: str) -> str:
@@ -75,29 +75,27 @@ def sync_source(index: Any, url: str, source: str, progress: Any = None) -> Any:
             raise BadInput(f"--source selects no row, so nothing was changed: {source!r:.80}")
 
     changes = index.add(documents(), progress)
-    gone = [id_ for id_ in index.ids() if id_ not in seen]
-    if gone:
+    if gone := [id_ for id_ in index.ids() if id_ not in seen]:
         index.remove(gone)
     return replace(changes, removed=len(gone))
 
 
-def rows_of_source(postgres: Any, ids: Iterable[str]) -> dict[str, Document]:
+def rows_of_source(postgres: SqlEngine, ids: list[str]) -> dict[str, Document]:
     """Return documents of the view by id; those that are gone from the user's table are missing."""
-    wanted = list(ids)
-    if not wanted:
+    if not ids:
         return {}
     # Ids are compared in the type of the column, so that its index is used.
     types = postgres.rows(
         "SELECT format_type(atttypid, atttypmod) FROM pg_attribute"
         " WHERE attrelid = to_regclass(%s) AND attname = 'id'",
-        postgres.name_of("source"),
+        postgres.names["source"],
     )
     if not types:
         return {}
     found = postgres.rows(
         "SELECT to_jsonb(one)::text FROM {source} AS one"
         f" WHERE id = ANY(%s::text[]::{types[0][0]}[])",
-        wanted,
+        ids,
     )
     documents = (as_document(json.loads(row)) for (row,) in found)
     return {one.id: one for one in documents}

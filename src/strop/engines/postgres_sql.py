@@ -19,7 +19,7 @@ TABLES = (
     'CREATE TABLE IF NOT EXISTS {pieces} (name text COLLATE "C" PRIMARY KEY,'
     " content bytea NOT NULL)",
 )
-FUNCTION = """
+_FUNCTION = """
 CREATE OR REPLACE FUNCTION {search}(query halfvec, k integer DEFAULT 10,
     alpha double precision DEFAULT 1, temperature double precision DEFAULT 0.1,
     nearest integer DEFAULT 150)
@@ -49,3 +49,11 @@ LANGUAGE sql STABLE AS $$
 $$
 """
 """Lines (1) to (4) of search/formula.py in one query, for programs that have no strop."""
+PREPARE = (
+    "SET LOCAL maintenance_work_mem = '256MB'",
+    "CREATE INDEX IF NOT EXISTS {rows_index} ON {rows} USING hnsw (vector halfvec_ip_ops)",
+    "CREATE INDEX IF NOT EXISTS {own_index} ON {rows} USING hnsw (vector halfvec_ip_ops) WHERE own",
+    _FUNCTION,
+    "ANALYZE {documents}",
+    "ANALYZE {rows}",
+)

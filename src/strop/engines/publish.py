@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from itertools import islice
@@ -29,7 +29,7 @@ from strop.search.whitening import Whitening
 from strop.storage.catalog import Catalog
 from strop.storage.snapshot import Snapshot
 from strop.storage.word_copies import State, new_pieces, no_words, old_pieces, word_state
-from strop.types import Document, Progress, Vectors
+from strop.types import Progress, Vectors
 from strop.words.tokenizer import VERSION
 
 FORMAT = 2
@@ -77,10 +77,9 @@ def publish(
     catalog = searcher.catalog
     with closing(open_engine(url)) as engine:
         if dry_run:
-            with catalog.reading():
-                return _Publisher(searcher, engine, source).run(True, progress)
-        with engine.publishing(catalog.dim), catalog.reading():
-            return _Publisher(searcher, engine, source).run(False, progress)
+            engine.refuse_foreign(catalog.dim)
+        with nullcontext() if dry_run else engine.publishing(catalog.dim), catalog.reading():
+            return _Publisher(searcher, engine, source).run(dry_run, progress)
 
 
 class _Publisher:
@@ -90,15 +89,13 @@ class _Publisher:
         self._searcher, self._catalog, self._engine = searcher, searcher.catalog, engine
         self._snapshot, self._documents = searcher.views.snapshot(), searcher.catalog.documents
         self._sets = self._catalog.sets.all()
-        self._known = self._read(META)
-        about = self._known
+        self._known = about = self._read(META)
         if about is not None and about["index_id"] != self._catalog.settings.get("index_id"):
             raise BadIndex(
                 f"{engine.address.shown} holds a copy of another index: give the copy another name"
                 " (in PostgreSQL ?table=NAME, else another collection or path), or delete that one"
                 " first"
             )
-
         known = None if about is None else about.get("source")
         self._source: str | None = source or known
         # What the copy names is not run: somebody else may have written it. Its view is there.
@@ -121,7 +118,6 @@ class _Publisher:
         if self._new_source and not dry_run:
             self._engine.use_source(self._new_source)  # type: ignore[attr-defined]
         counts = {"new": 0, "changed": 0, "unchanged": 0}
-        done = 0
         for at in range(0, len(candidates), BATCH):
             numbers = candidates[at : at + BATCH]
             stamps = self._engine.stamps(numbers)
@@ -137,9 +133,8 @@ class _Publisher:
                 self._write_wholes(set(self._documents.document_ids_of(numbers.tolist()).values()))
             if records and not dry_run:
                 self._engine.put(records)
-            done += len(numbers)
             if progress is not None:
-                progress("publishing documents", done, len(candidates))
+                progress("publishing documents", at + len(numbers), len(candidates))
         written = counts["new"] + counts["changed"]
         if not dry_run:
             if len(gone):
@@ -158,8 +153,7 @@ class _Publisher:
             return
         pieces = dict(whole_pieces(self._catalog, ids - self._documents.unknown(ids)))
         there = self._engine.read(list(pieces))
-        changed = {name: new for name, new in pieces.items() if there.get(name) != new}
-        if changed:
+        if changed := {name: new for name, new in pieces.items() if there.get(name) != new}:
             self._engine.write(changed)
 
     def _remove(self, gone: Ints) -> None:
@@ -173,12 +167,8 @@ class _Publisher:
         """Return the documents that may differ from the copy, those to remove, and how it knows."""
         here, about = self._snapshot.numbers, self._known
         since = None if about is None else self._catalog.vectors.changes(about["version"])
-        if (
-            since is None
-            or about is None
-            or about["format"] != FORMAT
-            or (about.get("source") != self._source)
-        ):
+        known = None if about is None else (about["format"], about.get("source"))
+        if since is None or known != (FORMAT, self._source):
             there = self._engine.every()
             return here, np.setdiff1d(there, here, assume_unique=True), "all"
         touched = np.unique(ranges(since[:, 0], since[:, 1] - since[:, 0] + 1))
@@ -195,16 +185,21 @@ class _Publisher:
             pieces = new_pieces(connection, state, known)
             if state != known:
                 self._engine.write({_BEGUN: _json(state)})
-            for done, part in enumerate(_batches(pieces, PIECES), 1):
+            done = 0
+            while part := dict(islice(pieces, PIECES)):
                 self._engine.write(part)
+                done += 1
                 if progress is not None:
                     progress("publishing words", done, done)
         about = self._about()
         unchanged = {key: about[key] for key in about if key != "published"}
         before = {key: value for key, value in (self._known or {}).items() if key != "published"}
         if state != known or unchanged != before:
-            whitening = self._whitening(about["whitening"])
-            self._engine.write({**whitening, WORDS: _json(state), META: _json(about)})
+            written = {WORDS: _json(state), META: _json(about)}
+            if whitening := about["whitening"]:
+                rows = [self._snapshot.sets[name].vectors for name in whitening["sets"]]
+                written = {WHITENING: Whitening(rows, whitening["power"]).to_bytes(), **written}
+            self._engine.write(written)
         for old in (known, left):
             prefixes, names = old_pieces(state, old)
             if prefixes or names:
@@ -215,7 +210,8 @@ class _Publisher:
         catalog, searcher = self._catalog, self._searcher
         files = catalog.vectors.files()
         mixed, cut = searcher.views.query_sets(), self._documents.are_chunked()
-        names = [name for name, set_ in self._sets.items() if not set_.augmented]
+        sets = {name: set_ for name, set_ in self._sets.items() if not set_.augmented}
+        ids = {0, *(set_.set_id for set_ in sets.values())}
         defaults = {"": searcher.method(None)}
         if mixed:
             defaults["sharp"] = searcher.method("sharp")
@@ -228,33 +224,23 @@ class _Publisher:
             "source": self._source,
             "documents": self._documents.total() if cut else len(self._snapshot.numbers),
             "chunks": len(self._snapshot.numbers) if cut else None,
-            "rows": sum(files[set_id].live for set_id in files if set_id in (0, *self._ids())),
+            "rows": sum(file.live for set_id, file in files.items() if set_id in ids),
             "sets": {
                 name: {
-                    "id": self._sets[name].set_id,
-                    "source": self._sets[name].settings["source"],
-                    "queries": files[self._sets[name].set_id].live,
+                    "id": set_.set_id,
+                    "source": set_.settings["source"],
+                    "queries": files[set_.set_id].live,
                     "documents": int(np.count_nonzero(self._snapshot.sets[name].count)),
                     "mixed": name in mixed,
-                    "words": not self._sets[name].derived,
+                    "words": not set_.derived,
                 }
-                for name in names
+                for name, set_ in sets.items()
             },
             "methods": {name: asdict(method) for name, method in defaults.items()},
             "whitening": whitened(defaults[""], mixed),
             "languages": catalog.words.tokenizer().languages,
             "tokenizer": VERSION,
         }
-
-    def _whitening(self, about: dict[str, Any] | None) -> dict[str, bytes]:
-        """Return the piece of the map that the default method needs, if it needs one."""
-        if about is None:
-            return {}
-        rows = [self._snapshot.sets[name].vectors for name in about["sets"]]
-        return {WHITENING: Whitening(rows, about["power"]).to_bytes()}
-
-    def _ids(self) -> list[int]:
-        return [set_.set_id for set_ in self._sets.values() if not set_.augmented]
 
 
 def whitened(method: Method, mixed: list[str]) -> dict[str, Any] | None:
@@ -283,32 +269,16 @@ def records_of(catalog: Catalog, snapshot: Snapshot, numbers: Ints) -> Iterator[
             if of.count[place]
         }
         queries = {name: of[number] for name, of in texts.items() if of.get(number)}
-        _check(catalog, documents.get(number), parts, queries, number)
+        rows_of_queries = sum(map(len, parts.values())) - 1
+        if number not in documents or sum(map(len, queries.values())) != rows_of_queries:
+            raise StropError(  # a copy of damage is no copy
+                f"{catalog.folder}: document {number} has vectors and not the texts they belong to."
+                f" To see what is wrong: strop check {catalog.folder}"
+            )
         vectors = [as_floats(rows) for set_id, rows in parts.items() if set_id in searched]
         rows: Vectors = np.concatenate(vectors)
         filled = np.any(rows, axis=1)
         yield Record(number, documents[number], queries, pack(parts), rows[filled], bool(filled[0]))
-
-
-def _check(
-    catalog: Catalog,
-    document: Document | None,
-    parts: dict[int, Any],
-    queries: dict[str, list[str]],
-    number: int,
-) -> None:
-    """Refuse a document whose parts do not fit: a copy of damage is no copy."""
-    rows = sum(len(part) for part in parts.values()) - 1
-    if document is None or sum(map(len, queries.values())) != rows:
-        raise StropError(
-            f"{catalog.folder}: document {number} has vectors and not the texts they belong to."
-            f" To see what is wrong: strop check {catalog.folder}"
-        )
-
-
-def _batches(pieces: Iterator[tuple[str, bytes]], size: int) -> Iterator[dict[str, bytes]]:
-    while part := dict(islice(pieces, size)):
-        yield part
 
 
 def _json(value: Any) -> bytes:

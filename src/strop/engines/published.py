@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import warnings
@@ -20,7 +21,7 @@ from strop.engines.copies import Copy, Part, move, rank
 from strop.engines.publish import FORMAT, WORDS, whitened
 from strop.engines.wholes import Whole, completed, document_id, group
 from strop.errors import BadIndex, BadInput
-from strop.filters import Filter, fields_of, read_filter
+from strop.filters import fields_of, read_filter
 from strop.methods import METHODS, Method, check_count, chosen_method
 from strop.search.explain import Explanation, Terms, explain, terms_of
 from strop.search.grouping import best_documents
@@ -76,6 +77,9 @@ class Published:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"Published({self.path!r})"
+
     def __len__(self) -> int:
         """The number of documents."""
         copy = self._now()
@@ -95,7 +99,11 @@ class Published:
         for left in reversed(range(_TIMES)):
             found = self._engine.read([META])
             if META not in found:
-                raise BadIndex(f"{self.path} holds no copy: strop publish INDEX URL makes one")
+                address = self._engine.address
+                hint = address.hint if os.path.exists(address.path[1:]) else ""
+                raise BadIndex(
+                    f"{self.path} holds no copy: strop publish INDEX URL makes one{hint}"
+                )
             if before is not None and before.raw == found[META]:
                 return before
             about = self._checked(found[META])
@@ -223,7 +231,10 @@ class Published:
             as_queries(queries), vectors, chosen, self.dim, self.embed_queries
         )
         if filter_ is not None:
-            self._warn_of_unknown(filter_)
+            copy = self._now()
+            if unknown := [field for field in sorted(fields_of(filter_)) if not copy.has(field)]:
+                names = ", ".join(map(repr, unknown))
+                warnings.warn(f"filter: no document has the field {names}", stacklevel=2)
 
         def read(copy: Copy) -> Hits:
             part, by_document = copy.part(filter_, exact), copy.chunked and not chunks
@@ -240,12 +251,6 @@ class Published:
             return self._hits(copy, part, chosen, moved, texts, ranked, fields, by_document)
 
         return self._steady(read)
-
-    def _warn_of_unknown(self, filter_: Filter) -> None:
-        copy = self._now()
-        if unknown := [field for field in sorted(fields_of(filter_)) if not copy.has(field)]:
-            names = ", ".join(map(repr, unknown))
-            warnings.warn(f"filter: no document has the field {names}", stacklevel=3)
 
     def _hits(
         self,
@@ -330,11 +335,16 @@ class Published:
 
     # -- documents ------------------------------------------------------------------------
 
+    def _whole(self, copy: Copy, id_: str) -> Whole | None:
+        """Return a document that is cut; None for a chunk, and where documents are not cut."""
+        return copy.wholes.read([id_]).get(id_) if copy.chunked else None
+
     def _numbers(self, copy: Copy, id_: str) -> list[int]:
         """Return the number of a document, or those of its chunks; or that of a chunk."""
-        numbers: list[int] = self._engine.with_ids([id_]).tolist()
-        if copy.chunked and (whole := copy.wholes.read([id_]).get(id_)):
-            numbers = copy.wholes.numbers(whole)
+        whole = self._whole(copy, id_)
+        numbers: list[int] = (
+            copy.wholes.numbers(whole) if whole else self._engine.with_ids([id_]).tolist()
+        )
         if not numbers:
             raise BadInput(f"{self.path} has no document {id_!r}")
         return numbers
@@ -343,9 +353,8 @@ class Published:
         """Return a document, or a chunk of one."""
 
         def read(copy: Copy) -> Document:
-            first = self._numbers(copy, id_)[0]
-            whole = copy.wholes.read([id_]).get(id_) if copy.chunked else None
-            if whole is not None:
+            first = self._numbers(copy, id_)[0]  # a piece may outlive the chunks of its document
+            if whole := self._whole(copy, id_):
                 return whole.document
             return self._engine.documents(np.array([first]))[first].document
 
@@ -353,8 +362,7 @@ class Published:
 
     def chunks(self, id_: str) -> list[Chunk]:
         """Return the chunks of a document, in order; none where documents are not cut."""
-        copy = self._now()
-        whole = copy.wholes.read([id_]).get(id_) if copy.chunked else None
+        whole = self._whole(self._now(), id_)
         return [] if whole is None else list(whole.chunks.values())
 
     def queries_of(self, id_: str) -> dict[str, list[str]]:
@@ -371,8 +379,7 @@ class Published:
         wanted, copy = list(ids), self._now()
         if copy.chunked:
             return {*wanted} - copy.wholes.known(wanted)
-        known = set(self._engine.ids(self._engine.with_ids(wanted)).values())
-        return {id_ for id_ in wanted if id_ not in known}
+        return {*wanted} - {*self._engine.ids(self._engine.with_ids(wanted)).values()}
 
     # -- maintenance ----------------------------------------------------------------------
 

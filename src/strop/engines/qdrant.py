@@ -13,16 +13,32 @@ import threading
 import uuid
 import warnings
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import qdrant_client
+from qdrant_client import models
+from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
 
 from strop.common.arrays import Ints
-from strop.engines.base import Address, EngineError, Found, Record, Stored, tested
+from strop.engines.base import (
+    Address,
+    Engine,
+    EngineError,
+    Found,
+    Known,
+    Record,
+    Stored,
+    as_numbers,
+    explained,
+    locked,
+    tested,
+)
 from strop.engines.lease import LEASE, Lease
-from strop.errors import BadInput, IndexBusy, MissingExtra
+from strop.errors import BadInput
 from strop.filters import Test
 from strop.types import Document, Vectors
 
@@ -40,23 +56,16 @@ _SCORED = ["id", "packed"]
 _SPACE = uuid.UUID("5f0f6a0c-2f0b-4d57-9a8b-2c1a52b1c9aa")
 
 
-def connect(address: Address) -> Qdrant:
-    """Return the engine of ``qdrant://host:6333/name``, or of a folder ``qdrant:///folder/name``."""
-    try:
-        import qdrant_client  # noqa: F401
-    except ImportError:
-        raise MissingExtra("Qdrant", "qdrant") from None
-    return Qdrant(address)
-
-
-class Qdrant:
-    """A copy in three collections (``base.Engine``)."""
+class Qdrant(Engine):
+    """A copy in three collections, at ``qdrant://host:6333/name`` or ``qdrant:///folder/name``."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         path, _, name = address.parts.path.rpartition("/")
         if not name:
             raise BadInput(f"{address.shown} names no collection: qdrant://host:6333/NAME")
+        if not path and not address.parts.hostname:
+            raise BadInput(f"{address.shown} names no folder: qdrant:///FOLDER/NAME")
         self._folder, self._name = path, name
         self._rows, self._pieces = f"{name}-rows", f"{name}-pieces"
         self._opened: Any = None
@@ -76,18 +85,18 @@ class Qdrant:
 
     @property
     def _client(self) -> Any:
-        from qdrant_client import QdrantClient
-
         with self._lock:
             if self._opened is None:
                 parts = self.address.parts
                 if self._local:  # for trials: one process at a time, which shares one client
+                    if not os.path.isdir(self._folder):  # the client would make it
+                        raise _NothingThere
                     if self._folder not in _shared:
-                        _shared[self._folder] = [0, QdrantClient(path=self._folder)]
+                        _shared[self._folder] = [0, qdrant_client.QdrantClient(path=self._folder)]
                     _shared[self._folder][0] += 1
                     self._opened = _shared[self._folder][1]
                 else:
-                    self._opened = QdrantClient(
+                    self._opened = qdrant_client.QdrantClient(
                         host=parts.hostname, port=parts.port or 6333, timeout=60,
                         https=self.address.scheme == "qdrant+https",
                         api_key=parts.password or os.environ.get("QDRANT_API_KEY"),
@@ -110,21 +119,17 @@ class Qdrant:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
-
-        try:
-            yield
-        except UnexpectedResponse as error:
-            if error.status_code == 404:  # no such collection
-                raise _NothingThere from None
-            raise EngineError(f"{self.address.shown}: {error.reason_phrase}") from None
-        except (ApiException, OSError, RuntimeError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise EngineError(f"{self.address.shown}: {reason:.200}") from None
-        except ValueError as error:  # of the local mode
-            if "not found" in str(error):
-                raise _NothingThere from None
-            raise
+        with explained(self.address, ApiException, OSError, RuntimeError):
+            try:
+                yield
+            except UnexpectedResponse as error:
+                if error.status_code == 404:  # no such collection
+                    raise _NothingThere from None
+                raise EngineError(f"{self.address.shown}: {error.reason_phrase}") from None
+            except ValueError as error:  # of the local mode
+                if "not found" in str(error):
+                    raise _NothingThere from None
+                raise
 
     # -- reading --------------------------------------------------------------------------
 
@@ -163,40 +168,26 @@ class Qdrant:
         return {wanted[str(one.id)]: b64decode(one.payload["content"]) for one in found}
 
     def nearest(
-        self,
-        query_vectors: Vectors,
-        rows: int,
-        own: bool,
-        among: Ints | None,
-        also: Sequence[Ints] | None = None,
-        known: Collection[int] = (),
-    ) -> list[dict[int, Found | None]]:
-        """Return for each query the documents of the nearest rows."""
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+    ) -> dict[int, Found | None]:
+        """Return the documents of the nearest rows."""
         only = None if among is None else _among(among, own)
-        found, read = [], dict[int, Found]()
-        for at, vector in enumerate(query_vectors):
-            wanted = set() if also is None else {*also[at].tolist()}
-            near: dict[int, Found | None] = {}
-            if own:
-                near |= _found(self._query(self._name, "own", vector, rows, only, _SCORED))
-            else:
-                limit = max(_LEAST, int(_SHARE * rows))
-                points = self._query(self._rows, "row", vector, limit, only, False)
-                wanted |= {one.id >> _ROW_BITS for one in points}
-            near |= {number: None for number in wanted - near.keys() if number in known}
-            wanted -= near.keys()
-            if missing := sorted(wanted - read.keys()):
-                read |= self.found(np.array(missing))
-            near |= {number: read[number] for number in wanted & read.keys()}
-            found.append(near)
-        return found
+        near, wanted = dict[int, Found | None](), {*also.tolist()}
+        if own:
+            near |= _found(self._query(self._name, "own", query, rows, only, _SCORED))
+        else:
+            limit = max(_LEAST, int(_SHARE * rows))
+            points = self._query(self._rows, "row", query, limit, only, False)
+            wanted |= {one.id >> _ROW_BITS for one in points}
+        near |= {number: None for number in wanted - near.keys() if number in known}
+        if missing := sorted(wanted - near.keys()):
+            near |= self.found(np.array(missing))
+        return near
 
     def _query(
         self, collection: str, vectors: str, near: Vectors, limit: int, only: Any, fields: Any
     ) -> list[Any]:
         """Return the points nearest to a vector."""
-        from qdrant_client import models
-
         params = models.SearchParams(hnsw_ef=max(EF[vectors], limit))  # the local mode compares all
         try:
             with self._lock, self._explained():
@@ -214,41 +205,30 @@ class Qdrant:
 
     def documents(self, numbers: Ints) -> dict[int, Stored]:
         """Return documents with the texts of their queries."""
-        fields = ["id", "title", "text", "json"]
         found = {}
-        for one in self._points(self._name, numbers.tolist(), fields):
-            metadata, queries = json.loads(one.payload["json"])
-            given = one.payload["id"], one.payload["text"], one.payload["title"]
-            found[one.id] = Stored(Document(*given, metadata), queries)
+        for number, id_, text, title, rest in self.values(numbers, "id", "text", "title", "json"):
+            metadata, queries = json.loads(rest)
+            found[number] = Stored(Document(id_, text, title, metadata), queries)
         return found
 
-    def ids(self, numbers: Ints) -> dict[int, str]:
-        """Return the ids of documents."""
-        found = self._points(self._name, numbers.tolist(), ["id"])
-        return {one.id: one.payload["id"] for one in found}
-
-    def stamps(self, numbers: Ints) -> dict[int, str]:
-        """Return the stamps of records."""
-        found = self._points(self._name, numbers.tolist(), ["stamp"])
-        return {one.id: one.payload.get("stamp", "") for one in found}
+    def values(self, numbers: Ints, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the number and some fields of documents."""
+        for one in self._points(self._name, numbers.tolist(), list(columns)):
+            yield one.id, *(one.payload.get(column, "") for column in columns)
 
     def every(self) -> Ints:
         """Return the numbers of all documents."""
-        return _numbers(self._scroll(None))
+        return as_numbers(one.id for one in self._scroll(None))
 
     def with_ids(self, ids: Sequence[str]) -> Ints:
         """Return the numbers of the documents with these ids."""
-        from qdrant_client import models
-
         if not ids:
             return np.empty(0, np.int64)
         same = models.FieldCondition(key="id", match=models.MatchAny(any=list(ids)))
-        return _numbers(self._scroll(models.Filter(must=[same])))
+        return as_numbers(one.id for one in self._scroll(models.Filter(must=[same])))
 
     def passing(self, test: Test) -> Ints:
         """Return the numbers of the documents that pass a test; ranges are compared here."""
-        from qdrant_client import models
-
         field, kind, values = tested(test)
         prefix = f"{field.hex()}.{kind}."
         if test.op == "in":
@@ -258,13 +238,13 @@ class Qdrant:
         has = models.FieldCondition(key=key, match=models.MatchAny(any=facts))
         points = self._scroll(models.Filter(must=[has]), ["facts"])
         if test.op == "in":
-            return _numbers(points)
+            return as_numbers(one.id for one in points)
         least = prefix + values[0].hex()
         meets = {
             "gt": least.__lt__, "gte": least.__le__, "lt": least.__gt__, "lte": least.__ge__,
         }[test.op]  # fmt: skip
-        return _numbers(
-            one
+        return as_numbers(
+            one.id
             for one in points
             if any(meets(fact) for fact in one.payload["facts"] if fact.startswith(prefix))
         )
@@ -277,34 +257,31 @@ class Qdrant:
 
     # -- writing --------------------------------------------------------------------------
 
-    @contextmanager
-    def publishing(self, dim: int) -> Iterator[None]:
-        """Hold a lease, which is renewed while this publisher writes."""
-        self._make(dim)
-        with self._publishing_here() if self._local else self._lease.held():
-            yield
+    def refuse_foreign(self, dim: int) -> None:
+        """Refuse a collection without pieces: a copy has them first."""
+        with suppress(_NothingThere), self._lock, self._explained():
+            if self._client.collection_exists(self._pieces):
+                return
+            if self._client.collection_exists(self._name):
+                raise BadInput(f"{self.address.shown} is no copy: publish to a new name")
 
     @contextmanager
-    def _publishing_here(self) -> Iterator[None]:
-        """Be the only publisher of this process: in the local mode there is no other."""
-        key = self._folder, self._name
-        with self._lock:
-            if key in _published:
-                raise IndexBusy(f"this process is publishing to {self.address.shown} already")
-            _published.add(key)
-        try:
-            yield
-        finally:
-            _published.discard(key)
+    def publishing(self, dim: int) -> Iterator[None]:
+        """Hold a lease, which is renewed while this publisher writes; in the local mode a lock."""
+        if self._local:
+            with locked(Path(self._folder) / f"{self._name}.publisher.lock", self.address):
+                self._make(dim)
+                yield
+        else:
+            self._make(dim)
+            with self._lease.held():
+                yield
 
     def _make(self, dim: int) -> None:
         """Make the collections; payload indexes before the graph, so that filters can use it."""
-        from qdrant_client import models
-
         with self._lock, self._explained():
-            if not self._client.collection_exists(self._pieces):  # a copy has them first
-                if self._client.collection_exists(self._name):
-                    raise BadInput(f"{self.address.shown} is no copy: publish to a new name")
+            self.refuse_foreign(dim)
+            if not self._client.collection_exists(self._pieces):
                 self._client.create_collection(self._pieces, vectors_config={})
             # Graphs of int8 are searched in less than half the time; scores come from records.
             int8: Any = {"scalar": {"type": "int8", "quantile": 0.99, "always_ram": True}}
@@ -326,8 +303,6 @@ class Qdrant:
 
     def put(self, records: Sequence[Record]) -> None:
         """Store records: rows first, for what points to nothing does no harm."""
-        from qdrant_client import models
-
         for at in range(0, len(records), _AT_ONCE):
             self._lease.check()
             rows, points = list[Any](), list[Any]()
@@ -366,8 +341,6 @@ class Qdrant:
         self._write(pieces)
 
     def _write(self, pieces: Mapping[str, bytes]) -> None:
-        from qdrant_client import models
-
         points = list[Any]()
         for name, content in pieces.items():
             payload = {"name": name, "content": b64encode(content).decode()}
@@ -395,8 +368,6 @@ class Qdrant:
                 self._client.upsert(collection, points, wait=True)
 
     def _delete(self, collection: str, ids: list[Any]) -> None:
-        from qdrant_client import models
-
         if ids:
             with self._lock, self._explained():
                 self._client.delete(collection, models.PointIdsList(points=ids), wait=True)
@@ -405,7 +376,6 @@ class Qdrant:
 _shared: dict[str, list[Any]] = {}
 """The clients of the local mode by folder, with how many use each."""
 _locks: dict[str, threading.RLock] = {}
-_published: set[tuple[str, str]] = set()
 
 
 class _NothingThere(Exception):
@@ -414,7 +384,7 @@ class _NothingThere(Exception):
 
 def _payload(record: Record) -> dict[str, Any]:
     one = record.document
-    facts = [f"{field.hex()}.{kind}.{value.hex()}" for field, kind, value in sorted(record.facts)]
+    facts = [f"{field.hex()}.{kind}.{value.hex()}" for field, kind, value in record.facts]
     return {
         "id": one.id, "stamp": record.stamp, "title": one.title, "text": one.text, "facts": facts,
         "kinds": sorted({fact.rpartition(".")[0] + "." for fact in facts}),
@@ -430,8 +400,6 @@ def _row_ids(number: int, rows: int) -> range:
 
 def _among(numbers: Ints, own: bool) -> Any:
     """Return what limits a search to some documents, or to their rows."""
-    from qdrant_client import models
-
     if own:
         return models.Filter(must=[models.HasIdCondition(has_id=numbers.tolist())])
     same = models.FieldCondition(key="number", match=models.MatchAny(any=numbers.tolist()))
@@ -444,7 +412,3 @@ def _key(name: str) -> str:
 
 def _found(points: Sequence[Any]) -> dict[int, Found]:
     return {one.id: Found(one.payload["id"], b64decode(one.payload["packed"])) for one in points}
-
-
-def _numbers(points: Any) -> Ints:
-    return np.unique(np.array([one.id for one in points], np.int64))
