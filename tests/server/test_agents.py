@@ -55,6 +55,9 @@ def test_an_agent_searches_reads_and_asks_why(connect: Connect, opened: Index) -
 
             filtered = await _call(client, "search", query="folders", where={"year": 2020})
             assert [one["id"] for one in filtered["results"]] == ["note-2020"]
+            assert filtered["warnings"] == []
+            misspelt = await _call(client, "search", query="folders", where={"yeer": 2020})
+            assert "no document has the field 'yeer'" in misspelt["warnings"][0]
 
             id_ = best[0].id
             text = opened.get(id_).text

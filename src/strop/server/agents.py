@@ -52,9 +52,10 @@ class Found(BaseModel):
 
 
 class Results(BaseModel):
-    """Documents, best first."""
+    """Documents, best first; ``warnings`` say what may be wrong with the filter."""
 
     results: list[Found]
+    warnings: list[str] = []
 
 
 class Fetched(BaseModel):
@@ -102,24 +103,27 @@ def agent_server(service: Service) -> MCPServer[Any]:
         log_level="WARNING",  # below it the SDK would log arguments
     )
 
-    async def found(query: str, k: int, where: Any, method: str | None) -> list[Hit]:
-        options = Options.of(k, method, where)
+    async def found(
+        query: str, k: int, where: Any, method: str | None = None, but: str | None = None
+    ) -> Results:
+        """Search; the document ``but`` is left out."""
+        options = Options.of(k if but is None else k + 1, method, where)
         answer = await _told(service, lambda: service.search([query], options))
-        return answer.hits[0]
+        hits = [hit for hit in answer.hits[0] if hit.id != but][:k]
+        return Results(results=[_found(hit) for hit in hits], warnings=list(answer.warnings))
 
     @server.tool(annotations=_READS)
     async def search(
         query: Query, k: K = 10, where: Where = None, method: MethodName = None
     ) -> Results:
         """Find documents that answer a query; returns ids, titles and the best passages."""
-        return _results(await found(query, k, where, method))
+        return await found(query, k, where, method)
 
     @server.tool(annotations=_READS)
     async def similar(id: Id, k: K = 10, where: Where = None) -> Results:
         """Find the documents most like a given one."""
         document = await _told(service, lambda: service.read(_document, service, id))
-        hits = await found(document.content[:_PAGE] or document.id, k + 1, where, None)
-        return _results([hit for hit in hits if hit.id != id][:k])
+        return await found(document.content[:_PAGE] or document.id, k, where, but=id)
 
     @server.tool(annotations=_READS)
     async def fetch(
@@ -179,13 +183,8 @@ def _document(service: Service, id_: str) -> Document:
     return Document(**document_value(service, id_))
 
 
-def _results(hits: list[Hit]) -> Results:
-    return Results(
-        results=[
-            Found(
-                id=hit.id, score=hit.score, title=hit.title, metadata=dict(hit.metadata),
-                passage=hit.passage.text if hit.passage else hit.text[:500],
-            )
-            for hit in hits
-        ]
+def _found(hit: Hit) -> Found:
+    return Found(
+        id=hit.id, score=hit.score, title=hit.title, metadata=dict(hit.metadata),
+        passage=hit.passage.text if hit.passage else hit.text[:500],
     )  # fmt: skip

@@ -33,7 +33,8 @@ async def search(service: Service, _: Request, asked: models.SearchRequest) -> d
             reasons = await _explained(service, query, hits, found.method)
             for value, why in zip(values, reasons, strict=True):
                 value["explanation"] = why
-    return {"method": found.method, "hits": rows if asked.query is None else rows[0]}
+    about = {"warnings": found.warnings} if found.warnings else {}
+    return {"method": found.method, "hits": rows if asked.query is None else rows[0], **about}
 
 
 def _needed(fields: Sequence[str]) -> tuple[str, ...]:

@@ -125,6 +125,9 @@ class SearchReply(Reply):
 
     method: str
     hits: list[Hit] | list[list[Hit]]
+    warnings: list[str] | None = Field(
+        None, description="What may be wrong with the filter, such as a field no document has."
+    )
 
 
 # -- documents ------------------------------------------------------------------------------------

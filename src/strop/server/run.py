@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-import warnings
 from asyncio import Transport
 from collections.abc import Callable
 from typing import Any
@@ -82,9 +81,9 @@ def _check_address(host: str, port: int) -> None:
 def create() -> Starlette:
     """Make the application in a process that serves; called by uvicorn."""
     from strop.server.app import make_app
-    from strop.server.service import Service, name_of
+    from strop.server.service import Service, name_of, print_no_warnings
 
-    warnings.simplefilter("ignore")  # they may quote filters and texts
+    print_no_warnings()
     log_to_stderr()
     settings = Settings.from_json(os.environ[_SETTINGS])
     collection = open_collection(settings.collection)
@@ -139,9 +138,9 @@ def serve_agent(place: str) -> None:
     import anyio
 
     from strop.server.agents import agent_server
-    from strop.server.service import Service, name_of
+    from strop.server.service import Service, name_of, print_no_warnings
 
-    warnings.simplefilter("ignore")
+    print_no_warnings()
     collection = open_collection(place)
 
     async def run() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +21,7 @@ from strop.server.errors import Refused
 from strop.server.metrics import Metrics
 from strop.server.settings import Limits
 from strop.storage.references import Reference
-from strop.types import Collection, Hits
+from strop.types import Collection
 
 T = TypeVar("T")
 _READERS = 8
@@ -27,6 +29,7 @@ _WAITING_SEARCHES = 4
 """Searches at the same time where they wait for others: a database, or an embedder's service."""
 _BUSY = 0.05
 """Seconds between attempts to write while another process does."""
+_MESSAGES: ContextVar[list[str] | None] = ContextVar("messages", default=None)
 
 
 class Service:
@@ -73,11 +76,14 @@ class Service:
         """Search together with what others ask at the same time."""
         return await asyncio.wait_for(self.batches.search(queries, options), self.limits.seconds)
 
-    def _search(
-        self, queries: list[str], k: int, method: str | None, **options: Any
-    ) -> tuple[str, Hits]:
-        chosen = self.collection.method(method)
-        return method_spec(chosen), self.collection.search(queries, k, chosen, **options)
+    def _search(self, queries: list[str], options: Options) -> Found:
+        method = self.collection.method(options.method)
+        with _filter_warnings() as messages:
+            hits = self.collection.search(
+                queries, options.k, method,
+                where=options.filter(), fields=options.fields, exact=options.exact,
+            )  # fmt: skip
+        return Found(method_spec(method), list(hits), messages)
 
     async def read(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
         """Call something that reads the collection."""
@@ -158,3 +164,30 @@ def _only_computes(collection: Collection) -> bool:
 def name_of(collection: str) -> str:
     """Return the name by which clients know a collection: its folder's, without the ending."""
     return Path(collection.rstrip("/")).stem or "index"
+
+
+@contextmanager
+def _filter_warnings() -> Iterator[list[str]]:
+    """Give a list for the messages about filters that this thread causes in the block.
+
+    ``warnings.catch_warnings`` would change what other threads do.
+    """
+    messages: list[str] = []
+    token = _MESSAGES.set(messages)
+    try:
+        yield messages
+    finally:
+        _MESSAGES.reset(token)
+
+
+def print_no_warnings() -> None:
+    """Keep warnings out of the log, as they may quote filters and texts; replies have some."""
+
+    def receive(message: Warning | str, *_: Any, **__: Any) -> None:
+        messages = _MESSAGES.get()
+        # Others concern who runs the server.
+        if messages is not None and str(message).startswith("filter: "):
+            messages.append(str(message))
+
+    warnings.simplefilter("always")
+    warnings.showwarning = receive
