@@ -60,7 +60,7 @@ def _about(rows: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
 def test_a_field_that_no_document_has_is_named_in_the_reply(
     running: RunningServer, opened: Index
 ) -> None:
-    with pytest.warns(UserWarning) as raised:
+    with pytest.warns(UserWarning, match="filter") as raised:
         assert opened.search(QUERY, where={"yeer": 2020}).ids.size == 0
     reply = running.post("/search", {"query": QUERY, "where": {"yeer": 2020}})
     models.SearchReply.model_validate(reply)

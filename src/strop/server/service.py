@@ -16,12 +16,13 @@ from typing import Any, TypeVar
 from strop.errors import BadInput, IndexBusy
 from strop.index import Index
 from strop.methods import method_spec
+from strop.opening import connect
 from strop.server.batching import Batcher, Found, Options
 from strop.server.errors import Refused
 from strop.server.metrics import Metrics
-from strop.server.settings import Limits
+from strop.server.settings import LIMITS
 from strop.storage.references import Reference
-from strop.types import Collection
+from strop.types import Collection, Document
 
 T = TypeVar("T")
 _READERS = 8
@@ -35,13 +36,17 @@ _MESSAGES: ContextVar[list[str] | None] = ContextVar("messages", default=None)
 class Service:
     """One collection, served. Everything that may take time runs in threads."""
 
-    def __init__(self, collection: Collection, name: str, limits: Limits | None = None) -> None:
-        self.collection, self.name = collection, name
-        self.limits = limits or Limits()
+    def __init__(self, place: str) -> None:
+        """Open the folder or connect to the copy at ``place``.
+
+        Clients know it by the folder's name, without the ending.
+        """
+        self.collection = collection = connect(place)
+        self.name = Path(place.rstrip("/")).stem or "index"
         self.metrics = Metrics()
         self.ready = False
         threads = 1 if _only_computes(collection) else _WAITING_SEARCHES
-        self.batches = Batcher(self._search, self.limits.waiting, self.metrics.observe, threads)
+        self.batches = Batcher(self._search, LIMITS.waiting, self.metrics.observe, threads)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="strop-read")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="strop-write")
         self._slow = asyncio.Semaphore(1)
@@ -74,7 +79,7 @@ class Service:
 
     async def search(self, queries: Sequence[str], options: Options) -> Found:
         """Search together with what others ask at the same time."""
-        return await asyncio.wait_for(self.batches.search(queries, options), self.limits.seconds)
+        return await asyncio.wait_for(self.batches.search(queries, options), LIMITS.seconds)
 
     def _search(self, queries: list[str], options: Options) -> Found:
         method = self.collection.method(options.method)
@@ -87,20 +92,22 @@ class Service:
 
     async def read(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
         """Call something that reads the collection."""
-        return await self._call(self._readers, work, args, named)
+        call = partial(work, *args, **named)
+        future = asyncio.get_running_loop().run_in_executor(self._readers, call)
+        return await asyncio.wait_for(future, LIMITS.seconds)
 
     async def measure(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
         """Call something that takes long; one at a time."""
         if self._slow.locked():
             raise Refused(429, "another evaluation is under way: try again later")
         async with self._slow:
-            return await self._call(self._readers, work, args, named)
+            return await self.read(work, *args, **named)
 
     async def write(self, work: Callable[..., T], *args: Any) -> T:
         """Call something that writes; while another process does, wait for it."""
 
         def wait_and_write() -> T:
-            until = time.monotonic() + self.limits.seconds / 2
+            until = time.monotonic() + LIMITS.seconds / 2
             while True:
                 try:
                     return work(*args)
@@ -111,12 +118,6 @@ class Service:
 
         # Not given up after a while: the client must learn whether its documents are stored.
         return await asyncio.get_running_loop().run_in_executor(self._writer, wait_and_write)
-
-    async def _call(
-        self, threads: ThreadPoolExecutor, work: Callable[..., T], args: Any, named: Any
-    ) -> T:
-        future = asyncio.get_running_loop().run_in_executor(threads, partial(work, *args, **named))
-        return await asyncio.wait_for(future, self.limits.seconds)
 
     # -- about the collection -----------------------------------------------------------------
 
@@ -135,6 +136,13 @@ class Service:
                 for queries in (["warm up"], ["warm up"], [f"warm up {n}" for n in range(16)]):
                     self.collection.search(queries, 10, method, exact=exact)
         self.ready = True
+
+    def document(self, id_: str) -> Document:
+        """Return a document, or refuse with 404."""
+        try:
+            return self.collection.get(id_)
+        except BadInput as error:
+            raise Refused(404, str(error)) from None
 
     def version(self) -> int:
         """Return the number of commits to the index so far, of a copy until it was published."""
@@ -159,11 +167,6 @@ def _only_computes(collection: Collection) -> bool:
         return False
     name = str(collection.catalog.embedder["name"])
     return name.startswith(("wordllama", "minilm", "st:"))
-
-
-def name_of(collection: str) -> str:
-    """Return the name by which clients know a collection: its folder's, without the ending."""
-    return Path(collection.rstrip("/")).stem or "index"
 
 
 @contextmanager
