@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import pytest
 
 from strop import Document, Index
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    util = pytest.importorskip("sentence_transformers.util")
 
-
+@pytest.mark.filterwarnings("ignore")  # what its imports warn of
 def test_plain_search_ranks_as_semantic_search(documents: list[Document], index: Path) -> None:
+    util = pytest.importorskip("sentence_transformers.util")
     queries = ["join two paths", "remove a folder", "change to upper case"]
     with Index.open(index) as opened:
         rows = opened.embedder.embed([document.content for document in documents], "document")

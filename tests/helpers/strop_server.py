@@ -34,7 +34,7 @@ class RunningServer:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         try:
-            self.port = int(self._wait_for(r"running on http://\S+?:(\d+) ").group(1))
+            self.port = int(self.wait_for(r"running on http://\S+?:(\d+) ").group(1))
             self.url = f"http://127.0.0.1:{self.port}"
             self._until_ready()
         except BaseException:
@@ -46,7 +46,8 @@ class RunningServer:
         with self.process.stderr as lines:
             self.log.extend(lines)
 
-    def _wait_for(self, pattern: str, seconds: float = 60) -> re.Match[str]:
+    def wait_for(self, pattern: str, seconds: float = 60) -> re.Match[str]:
+        """Wait until the log has a text."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if match := re.search(pattern, "".join(list(self.log))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,30 +19,24 @@ from mcp.shared.exceptions import MCPError
 from strop import Index
 
 QUERY = "copy a folder with all files"
-Connect = Callable[[], Any]
-
-
-OF_THE_FOLDER = pytest.mark.parametrize("connect", ["stdio", "http"], indirect=True)
 
 
 @pytest.fixture
-def connect(request: pytest.FixtureRequest, served: Path) -> Connect:
-    """Return what connects to the index, or to a published copy of it, as an agent does."""
-    way, _, copied = request.param.partition(" ")
-    if way == "http":
-        server: RunningServer = request.getfixturevalue("copy" if copied else "running")
-        return lambda: Client(f"{server.url}/mcp")
-    place = request.getfixturevalue("copy_url") if copied else served
-    command = StdioServerParameters(
-        command=sys.executable, args=["-m", "strop", "mcp", str(place)], env=dict(os.environ)
-    )
-    return lambda: Client(command)
+def client(request: pytest.FixtureRequest, served: Path) -> Client:
+    """Return the client of the index, or of a published copy of it, as an agent has it."""
+    if request.param == "stdio":
+        arguments = ["-m", "strop", "mcp", str(served)]
+        return Client(
+            StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ))
+        )
+    server: RunningServer = request.getfixturevalue(request.param)
+    return Client(f"{server.url}/mcp")
 
 
-@pytest.mark.parametrize("connect", ["stdio", "http", "stdio copy", "http copy"], indirect=True)
-def test_an_agent_searches_reads_and_asks_why(connect: Connect, opened: Index) -> None:
+@pytest.mark.parametrize("client", ["stdio", "running", "copy"], indirect=True)
+def test_an_agent_searches_reads_and_asks_why(client: Client, opened: Index, served: Path) -> None:
     async def talk() -> None:
-        async with connect() as client:
+        async with client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
             assert {*tools} == {"search", "fetch", "similar", "explain", "info"}
             assert all(tool.annotations.read_only_hint for tool in tools.values())
@@ -55,6 +49,9 @@ def test_an_agent_searches_reads_and_asks_why(connect: Connect, opened: Index) -
 
             filtered = await _call(client, "search", query="folders", where={"year": 2020})
             assert [one["id"] for one in filtered["results"]] == ["note-2020"]
+            assert filtered["warnings"] == []
+            misspelt = await _call(client, "search", query="folders", where={"yeer": 2020})
+            assert "no document has the field 'yeer'" in misspelt["warnings"][0]
 
             id_ = best[0].id
             text = opened.get(id_).text
@@ -73,42 +70,35 @@ def test_an_agent_searches_reads_and_asks_why(connect: Connect, opened: Index) -
 
             about = await _call(client, "info")
             assert about["documents"] == len(opened)
+            await _read_resources(client, opened)
+            await _make_mistakes(client, served)
 
     anyio.run(talk)
 
 
-@OF_THE_FOLDER
-def test_documents_are_resources(connect: Connect, opened: Index) -> None:
-    async def talk() -> None:
-        async with connect() as client:
-            (template,) = (await client.list_resource_templates()).resource_templates
-            assert template.uri_template == "strop://documents/{+id}"
-            read = await client.read_resource("strop://documents/shutil.move")
-            assert opened.get("shutil.move").text in read.contents[0].text
-            with pytest.raises(MCPError, match="no document"):
-                await client.read_resource("strop://documents/nobody")
-
-    anyio.run(talk)
+async def _read_resources(client: Client, opened: Index) -> None:
+    (template,) = (await client.list_resource_templates()).resource_templates
+    assert template.uri_template == "strop://documents/{+id}"
+    read = await client.read_resource("strop://documents/shutil.move")
+    assert opened.get("shutil.move").text in read.contents[0].text
+    with pytest.raises(MCPError, match="no document"):
+        await client.read_resource("strop://documents/nobody")
 
 
-@OF_THE_FOLDER
-def test_mistakes_reach_the_agent_as_messages(connect: Connect, served: Path) -> None:
-    async def talk() -> None:
-        async with connect() as client:
-            for name, arguments, part in (
-                ("search", {"query": "x", "method": "magic"}, "choose from"),
-                ("search", {"query": "x", "where": {"a": {"$near": 1}}}, "$near"),
-                ("search", {"query": "x", "k": 10_000}, "k"),
-                ("search", {}, "query"),
-                ("fetch", {"id": "nobody"}, "no document"),
-                ("explain", {"query": "x", "id": "nobody"}, "no document"),
-            ):
-                result = await client.call_tool(name, arguments)
-                assert result.is_error
-                assert part in result.content[0].text
-                assert str(served.parent) not in result.content[0].text
-
-    anyio.run(talk)
+async def _make_mistakes(client: Client, served: Path) -> None:
+    """Mistakes reach the agent as messages."""
+    for name, arguments, part in (
+        ("search", {"query": "x", "method": "magic"}, "choose from"),
+        ("search", {"query": "x", "where": {"a": {"$near": 1}}}, "$near"),
+        ("search", {"query": "x", "k": 10_000}, "k"),
+        ("search", {}, "query"),
+        ("fetch", {"id": "nobody"}, "no document"),
+        ("explain", {"query": "x", "id": "nobody"}, "no document"),
+    ):
+        result = await client.call_tool(name, arguments)
+        assert result.is_error
+        assert part in result.content[0].text
+        assert str(served.parent) not in result.content[0].text
 
 
 @pytest.mark.slow

@@ -57,6 +57,19 @@ def _about(rows: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
     return rows
 
 
+def test_a_field_that_no_document_has_is_named_in_the_reply(
+    running: RunningServer, opened: Index
+) -> None:
+    with pytest.warns(UserWarning, match="filter") as raised:
+        assert opened.search(QUERY, where={"yeer": 2020}).ids.size == 0
+    reply = running.post("/search", {"query": QUERY, "where": {"yeer": 2020}})
+    models.SearchReply.model_validate(reply)
+    assert reply["hits"] == []
+    assert reply["warnings"] == [str(one.message) for one in raised]
+    assert "'yeer' (fields there are: " in reply["warnings"][0]
+    assert "warnings" not in running.post("/search", {"query": QUERY, "where": {"year": 2020}})
+
+
 def test_hits_are_explained(running: RunningServer, opened: Index) -> None:
     hits = running.post(
         "/search", {"query": QUERY, "k": 3, "explain": True, "method": "sharp:feedback=0"}

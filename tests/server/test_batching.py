@@ -7,15 +7,14 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.errors import BadInput
-from strop.server.batching import MOST, Batcher, Options
+from strop.server.batching import MOST, Batcher, Found, Options
 from strop.server.errors import Refused
-from strop.types import Hits
+from strop.types import Hit
 
 
 class Recorder:
@@ -26,15 +25,13 @@ class Recorder:
         self.open = threading.Event()
         self.open.set()
 
-    def __call__(
-        self, queries: list[str], k: int, method: Any = None, **_: Any
-    ) -> tuple[str, Hits]:
+    def __call__(self, queries: list[str], options: Options) -> Found:
+        k, method = options.k, options.method
         self.open.wait(30)
         self.calls.append((queries, k, method))
         if "bad" in queries:
             raise BadInput("bad is refused")
-        ids = np.array([[f"{query}/{k}/{method}"] for query in queries], object)
-        return str(method), Hits(ids, np.ones(ids.shape, np.float32))
+        return Found(str(method), [[Hit(f"{query}/{k}/{method}", 1.0)] for query in queries])
 
 
 def _batcher(search: Recorder, waiting: int = 1000) -> Batcher:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from helpers.strop_server import serving
+from starlette.testclient import TestClient
 
 from strop import Index
 from strop.server import explore, models
+from strop.server.app import make_app
+from strop.server.service import Service
+from strop.server.settings import Keys, Settings
 
 LONG = "\n\n".join(
     f"# Part {n}\n\n" + f"The {name} is number {n}. It stands alone here. " * 12
@@ -22,15 +26,22 @@ def test_documents_that_are_cut(tmp_path: Path) -> None:
         index.sharpen()
         assert len(index.chunks("long")) > 1
         expected = index.search("where is the badger", 2)[0]
-    with serving(path) as server:
-        reply = server.post("/search", {"query": "where is the badger", "k": 2})
+    app = make_app(Service(str(path)), Settings(str(path)), Keys())
+    with TestClient(app, "http://localhost") as client:
+
+        def post(where: str, body: Any) -> Any:
+            reply = client.post(where, json=body)
+            assert reply.status_code == 200, reply.text
+            return reply.json()
+
+        reply = post("/search", {"query": "where is the badger", "k": 2})
         models.SearchReply.model_validate(reply)
         assert [hit["id"] for hit in reply["hits"]] == [hit.id for hit in expected]
         assert reply["hits"][0]["chunk"]["document"] == "long"
-        found = server.post("/explore/candidates", {"query": "where is the badger"})["candidates"]
+        found = post("/explore/candidates", {"query": "where is the badger"})["candidates"]
         assert {one["document"] for one in found} == {"long", "short"}
         for id_ in (found[0]["id"], "long"):
-            detail = server.post("/explore/document", {"id": id_, "query": "badger"})
+            detail = post("/explore/document", {"id": id_, "query": "badger"})
             explore.DetailReply.model_validate(detail)
             assert detail["explanation"]["queries"]
-        server.post("/explore/map", {"query": "badger", "ids": [one["id"] for one in found]})
+        post("/explore/map", {"query": "badger", "ids": [one["id"] for one in found]})

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from typing import Any
 
-import numpy as np
-
-from strop.adapters.shared import (
-    Opened,
-    Where,
-    combined,
-    comparison,
-    found_metadata,
-    framework_embedder,
-    in_thread,
-    matching,
-    metadata_of,
-    open_collection,
-    raising,
-    remove_known,
-    stored_metadata,
-    writing,
-)
+from strop.adapters import shared
+from strop.adapters.shared import Opened, Where, in_thread, raising, writing
 from strop.embed import Embedder
 from strop.errors import BadInput, MissingExtra
 from strop.filters import Test, read_filter
-from strop.types import Collection, Hit, Kind
+from strop.types import Collection, Hit
 from strop.types import Document as StropDocument
 
 try:
@@ -46,17 +29,19 @@ _UNSTORED = ("content", "blob", "score", "embedding", "sparse_embedding")
 def embedder_of(document_embedder: Any, text_embedder: Any, name: str | None = None) -> Embedder:
     """Return Haystack's embedders of documents and of queries as the embedder of an index."""
 
-    def embed(texts: list[str], kind: Kind) -> list[Any]:
-        embedders = (document_embedder, text_embedder)
-        for one in embedders:
-            if hasattr(one, "warm_up"):
-                one.warm_up()
-        if kind == "query":
-            return [text_embedder.run(text=text)["embedding"] for text in texts]
-        found = document_embedder.run(documents=[Document(content=text) for text in texts])
+    def run(embedder: Any, **given: Any) -> Any:
+        if hasattr(embedder, "warm_up"):
+            embedder.warm_up()
+        return embedder.run(**given)
+
+    def embed_documents(texts: list[str]) -> list[Any]:
+        found = run(document_embedder, documents=[Document(content=text) for text in texts])
         return [document.embedding for document in found["documents"]]
 
-    return framework_embedder(document_embedder, embed, name)
+    def embed_query(text: str) -> Any:
+        return run(text_embedder, text=text)["embedding"]
+
+    return shared.framework_embedder(document_embedder, embed_documents, embed_query, name)
 
 
 class StropDocumentStore:
@@ -98,7 +83,7 @@ class StropDocumentStore:
                 embedder: Any = self._embedder
                 if self._document_embedder is not None:
                     embedder = embedder_of(self._document_embedder, self._text_embedder)
-                self._opened = open_collection(self._index, embedder, create=True)
+                self._opened = shared.open_collection(self._index, embedder, create=True)
         return self._opened
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,7 +112,7 @@ class StropDocumentStore:
 
     def filter_documents(self, filters: Filters | None = None) -> list[Document]:
         """Return the documents that match, in the order they were written."""
-        return [_document(hit, metadata_of(hit)) for hit in self._matching(filters)]
+        return [_document(hit, shared.metadata_of(hit)) for hit in self._matching(filters)]
 
     def count_documents_by_filter(self, filters: Filters) -> int:
         """Return how many documents match."""
@@ -137,9 +122,7 @@ class StropDocumentStore:
         self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
     ) -> int:
         """Write documents, all or none, and return how many; without a policy as with FAIL."""
-        if not isinstance(documents, list) or not all(
-            isinstance(document, Document) for document in documents
-        ):
+        if not isinstance(documents, list) or not all(isinstance(d, Document) for d in documents):
             raise ValueError("write_documents takes a list of Documents")
         for document in documents:
             if document.content is None and document.blob is not None:
@@ -163,12 +146,12 @@ class StropDocumentStore:
     def delete_documents(self, document_ids: list[str]) -> None:
         """Delete documents by id; one that is not there is no error."""
         with raising(DocumentStoreError):
-            remove_known(self.index, document_ids)
+            shared.remove(self.index, document_ids)
 
     def delete_all_documents(self) -> None:
         """Delete all documents."""
-        with raising(DocumentStoreError), writing(self.index) as index:
-            index.keep_only([])
+        with raising(DocumentStoreError):
+            shared.remove_all(self.index)
 
     def delete_by_filter(self, filters: Filters) -> int:
         """Delete the documents that match; return how many."""
@@ -186,7 +169,7 @@ class StropDocumentStore:
         return len(hits)
 
     def _matching(self, filters: Filters | None) -> list[Hit]:
-        return matching(self.index, to_where(filters))
+        return shared.matching(self.index, to_where(filters))
 
     count_documents_async = in_thread(count_documents)
     filter_documents_async = in_thread(filter_documents)
@@ -203,13 +186,10 @@ class StropDocumentStore:
         self, query: str | list[float], top_k: int, filters: Filters | None, **settings: Any
     ) -> list[Document]:
         """Return the best documents for a text or a vector; retrievers call this."""
-        asked: Any = query if isinstance(query, str) else np.array([query], np.float32)
         given = {key: value for key, value in settings.items() if value is not None}
         chosen = {"method": self._method, **self._settings, **given}
-        where = to_where(filters)
-        with raising(ValueError, BadInput):
-            (hits,) = self.index.search(asked, top_k, where=where, **chosen)
-        return [_document(hit, found_metadata(hit), hit.score) for hit in hits]
+        hits = shared.find(self.index, query, top_k, where=to_where(filters), **chosen)
+        return [_document(hit, shared.found_metadata(hit), hit.score) for hit in hits]
 
 
 class _Retriever:
@@ -228,11 +208,7 @@ class _Retriever:
         if not isinstance(document_store, StropDocumentStore):
             raise ValueError("document_store must be a StropDocumentStore")
         self.document_store, self.top_k, self.filters = document_store, top_k, filters
-        self.filter_policy = (
-            FilterPolicy.from_str(filter_policy)
-            if isinstance(filter_policy, str)
-            else filter_policy
-        )
+        self.filter_policy = FilterPolicy.from_str(str(filter_policy))
         self.method, self.settings = method, dict(settings or {})
 
     def to_dict(self) -> dict[str, Any]:
@@ -272,12 +248,7 @@ class StropTextRetriever(_Retriever):
         """Return the best documents for a text."""
         return self._find(query, filters, top_k)
 
-    @component.output_types(documents=list[Document])
-    async def run_async(
-        self, query: str, filters: Filters | None = None, top_k: int | None = None
-    ) -> dict[str, list[Document]]:
-        """Return the best documents for a text."""
-        return await asyncio.to_thread(self._find, query, filters, top_k)
+    run_async = in_thread(run)
 
 
 @component
@@ -294,15 +265,7 @@ class StropEmbeddingRetriever(_Retriever):
         """Return the best documents for an embedding."""
         return self._find(query_embedding, filters, top_k)
 
-    @component.output_types(documents=list[Document])
-    async def run_async(
-        self,
-        query_embedding: list[float],
-        filters: Filters | None = None,
-        top_k: int | None = None,
-    ) -> dict[str, list[Document]]:
-        """Return the best documents for an embedding."""
-        return await asyncio.to_thread(self._find, query_embedding, filters, top_k)
+    run_async = in_thread(run)
 
 
 def to_where(filters: Filters | None) -> Where | None:
@@ -318,14 +281,13 @@ def to_where(filters: Filters | None) -> Where | None:
 def _translated(filters: Any) -> Where:
     if not isinstance(filters, dict):
         raise BadInput(f"a filter is a dictionary, not {filters!r:.80}")
-    needed = ("operator", "value") if "field" in filters else ("operator", "conditions")
-    for key in needed:
+    for key in ("operator", "value" if "field" in filters else "conditions"):
         if key not in filters:
             raise BadInput(f"filter: {key!r} is missing in {filters!r:.120}")
     if "field" in filters:
         return _comparison(filters["field"], filters["operator"], filters["value"])
     parts = [_translated(part) for part in filters["conditions"]]
-    return combined(str(filters["operator"]).lower(), parts)
+    return shared.combined(str(filters["operator"]).lower(), parts)
 
 
 def _comparison(field: str, operator: str, value: Any) -> Where:
@@ -334,7 +296,7 @@ def _comparison(field: str, operator: str, value: Any) -> Where:
         raise BadInput(f"filter: {field!r} cannot be filtered on: use id or fields of meta")
     if operator in ("in", "not in") and not isinstance(value, list):
         raise BadInput(f"filter: {field!r}: {operator!r} takes a list, not {value!r:.80}")
-    where = comparison("$id" if field == "id" else name, operator, value)
+    where = shared.comparison("$id" if field == "id" else name, operator, value)
     read = read_filter(where)
     if operator[0] in "<>" and isinstance(read, Test) and read.kind == "string":
         raise BadInput(
@@ -346,7 +308,7 @@ def _comparison(field: str, operator: str, value: Any) -> Where:
 
 def _stored(document: Document) -> StropDocument:
     return StropDocument(
-        document.id, document.content or "", metadata=stored_metadata(document.meta)
+        document.id, document.content or "", metadata=shared.stored_metadata(document.meta)
     )
 
 

@@ -9,21 +9,12 @@ from uuid import uuid4
 
 import numpy as np
 
-from strop.adapters.shared import (
-    Opened,
-    found_metadata,
-    framework_embedder,
-    metadata_of,
-    open_collection,
-    raising,
-    remove_known,
-    stored_metadata,
-    writing,
-)
+from strop.adapters import shared
+from strop.adapters.shared import Opened, metadata_of, open_collection, raising
 from strop.embed import Embedder
 from strop.errors import BadInput, MissingExtra
 from strop.methods import Method
-from strop.types import Collection, Hit, Kind
+from strop.types import Collection, Hit
 from strop.types import Document as StropDocument
 
 try:
@@ -44,13 +35,9 @@ _K = 4
 
 def embedder_of(embedding: Embeddings, name: str | None = None) -> Embedder:
     """Return LangChain embeddings as the embedder of an index: ``Index.create(path, …)``."""
-
-    def embed(texts: list[str], kind: Kind) -> list[list[float]]:
-        if kind == "query":
-            return [embedding.embed_query(text) for text in texts]
-        return embedding.embed_documents(texts)
-
-    return framework_embedder(embedding, embed, name)
+    return shared.framework_embedder(
+        embedding, embedding.embed_documents, embedding.embed_query, name
+    )
 
 
 class StropRetriever(BaseRetriever):
@@ -81,9 +68,8 @@ class StropRetriever(BaseRetriever):
     ) -> list[Document]:
         asked = {"k": self.k, "method": self.method, "filter": self.filter, **self.settings}
         asked |= given
-        with raising(ValueError, BadInput):
-            (hits,) = self.index.search(query, where=asked.pop("filter"), **asked)
-        return [_document(hit, found_metadata(hit, score=True)) for hit in hits]
+        hits = shared.find(self.index, query, where=asked.pop("filter"), **asked)
+        return [_document(hit, shared.found_metadata(hit, score=True)) for hit in hits]
 
 
 class StropVectorStore(VectorStore):
@@ -127,8 +113,8 @@ class StropVectorStore(VectorStore):
     ) -> list[str]:
         """Add texts, or replace those with a known id; ids are made where none are given."""
         listed = list(texts)
-        given = list(ids) if ids is not None else [None] * len(listed)
-        about = metadatas if metadatas is not None else [{} for _ in listed]
+        given = ids if ids is not None else [None] * len(listed)
+        about = metadatas if metadatas is not None else [{}] * len(listed)
         if not len(listed) == len(given) == len(about):
             raise ValueError(
                 f"{len(listed)} texts, {len(given)} ids and {len(about)} metadatas: give one of"
@@ -136,10 +122,10 @@ class StropVectorStore(VectorStore):
             )
         used = [id_ or str(uuid4()) for id_ in given]
         documents = {
-            id_: StropDocument(id_, text, metadata=stored_metadata(metadata))
+            id_: StropDocument(id_, text, metadata=shared.stored_metadata(metadata))
             for id_, text, metadata in zip(used, listed, about, strict=True)
         }
-        with raising(ValueError, BadInput), writing(self.index) as index:
+        with raising(ValueError, BadInput), shared.writing(self.index) as index:
             index.add(documents.values())
         return used
 
@@ -147,10 +133,9 @@ class StropVectorStore(VectorStore):
         """Delete documents by id, all without ids; one that is not there is no error."""
         with raising(ValueError, BadInput):
             if ids is not None:
-                remove_known(self.index, ids)
+                shared.remove(self.index, ids)
             else:
-                with writing(self.index) as index:
-                    index.keep_only([])
+                shared.remove_all(self.index)
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
@@ -180,58 +165,65 @@ class StropVectorStore(VectorStore):
     # -- searching ------------------------------------------------------------------------
 
     def _hits(
-        self, query: str | Sequence[float], k: int, filter: Any, settings: dict[str, Any]
+        self, query: str | list[float], k: int, filter: dict[str, Any] | None, **settings: Any
     ) -> list[Hit]:
-        asked: Any = query if isinstance(query, str) else np.array([query], np.float32)
         chosen = {"fields": _FIELDS, **self._defaults, **settings}
-        with raising(ValueError, BadInput):
-            return self.index.search(asked, k, where=filter, **chosen)[0]
+        return shared.find(self.index, query, k, where=filter, **chosen)
 
     def similarity_search(
-        self, query: str, k: int = _K, filter: dict[str, Any] | None = None, **kwargs: Any
+        self,
+        query: str | list[float],
+        k: int = _K,
+        filter: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> list[Document]:
         """Return the best documents; ``kwargs`` are further arguments of ``Index.search``."""
-        return [found for found, _ in self.similarity_search_with_score(query, k, filter, **kwargs)]
+        return [_document(hit, metadata_of(hit)) for hit in self._hits(query, k, filter, **kwargs)]
+
+    def similarity_search_by_vector(
+        self, embedding: list[float], k: int = _K, **kwargs: Any
+    ) -> list[Document]:
+        """Return the best documents for a query's vector; it has no words."""
+        return self.similarity_search(embedding, k, **kwargs)
 
     def similarity_search_with_score(
         self, query: str, k: int = _K, filter: dict[str, Any] | None = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """Return the best documents with strop's scores, more is better."""
-        hits = self._hits(query, k, filter, kwargs)
+        hits = self._hits(query, k, filter, **kwargs)
         return [(_document(hit, metadata_of(hit)), hit.score) for hit in hits]
-
-    def similarity_search_by_vector(
-        self,
-        embedding: list[float],
-        k: int = _K,
-        filter: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> list[Document]:
-        """Return the best documents for a query's vector; it has no words."""
-        hits = self._hits(embedding, k, filter, kwargs)
-        return [_document(hit, metadata_of(hit)) for hit in hits]
 
     def _similarity_search_with_relevance_scores(
         self, query: str, k: int = _K, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """Return scores from 0 to 1: divided by the largest that the method can give."""
-        method = self.index.method(**{**self._defaults, **_settings(kwargs)})
-        largest = _largest(method)
+        others = ("filter", "exact", "fields", "vectors", "expand")
+        settings = {key: value for key, value in kwargs.items() if key not in others}
+        largest = _largest(self.index.method(**{**self._defaults, **settings}))
         found = self.similarity_search_with_score(query, k, **kwargs)
         return [(document, min(1.0, max(0.0, score / largest))) for document, score in found]
 
     def max_marginal_relevance_search(
         self,
-        query: str,
+        query: str | list[float],
         k: int = _K,
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
         filter: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> list[Document]:
-        """Choose k of the best ``fetch_k`` documents that are close to the query and differ."""
-        (row,) = self.index.embed_queries(query)
-        return self._diverse(query, row, k, fetch_k, lambda_mult, filter, kwargs)
+        """Choose k of the best ``fetch_k`` documents that are close to the query and differ.
+
+        The texts of the hits are embedded again: a collection hands out no vectors.
+        """
+        hits = self._hits(query, fetch_k, filter, **kwargs)
+        if not hits:
+            return []
+        embed = self.index.embed_queries
+        row = embed(query)[0] if isinstance(query, str) else np.array(query, np.float32)
+        rows = embed([hit.text or " " for hit in hits])
+        chosen = maximal_marginal_relevance(row, list(rows), lambda_mult, k)
+        return [_document(hits[at], metadata_of(hits[at])) for at in chosen]
 
     def max_marginal_relevance_search_by_vector(
         self,
@@ -239,40 +231,14 @@ class StropVectorStore(VectorStore):
         k: int = _K,
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
-        filter: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> list[Document]:
         """Do the same for a query's vector."""
-        row = np.array(embedding, np.float32)
-        return self._diverse(embedding, row, k, fetch_k, lambda_mult, filter, kwargs)
-
-    def _diverse(
-        self,
-        query: str | list[float],
-        row: Any,
-        k: int,
-        fetch_k: int,
-        lambda_mult: float,
-        filter: Any,
-        settings: dict[str, Any],
-    ) -> list[Document]:
-        """Embed the texts of the hits again: a collection hands out no vectors."""
-        hits = self._hits(query, fetch_k, filter, settings)
-        if not hits:
-            return []
-        rows = self.index.embed_queries([hit.text or " " for hit in hits])
-        chosen = maximal_marginal_relevance(row, list(rows), lambda_mult, k)
-        return [_document(hits[at], metadata_of(hits[at])) for at in chosen]
+        return self.max_marginal_relevance_search(embedding, k, fetch_k, lambda_mult, **kwargs)
 
 
 def _document(found: StropDocument | Hit, metadata: dict[str, Any]) -> Document:
     return Document(id=found.id, page_content=found.text, metadata=metadata)
-
-
-def _settings(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return those arguments of a search that belong to the method."""
-    others = ("filter", "exact", "fields", "vectors", "expand")
-    return {key: value for key, value in kwargs.items() if key not in others}
 
 
 def _largest(method: Method) -> float:

@@ -8,27 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from strop.adapters import shared
 from strop.adapters.shared import (
     PASSAGE,
     Opened,
     Where,
     combined,
-    comparison,
-    found_metadata,
-    framework_embedder,
     in_thread,
-    matching,
-    metadata_of,
     open_collection,
     raising,
-    remove_known,
-    stored_metadata,
-    writing,
 )
 from strop.embed import Embedder
 from strop.errors import BadInput, MissingExtra
 from strop.methods import Method
-from strop.types import Collection, Hit, Kind
+from strop.types import Collection, Hit
 from strop.types import Document as StropDocument
 
 try:
@@ -63,13 +56,9 @@ QUESTIONS = "questions_this_excerpt_can_answer"
 
 def embedder_of(model: BaseEmbedding, name: str | None = None) -> Embedder:
     """Return an embedding model of LlamaIndex as the embedder of an index."""
-
-    def embed(texts: list[str], kind: Kind) -> list[list[float]]:
-        if kind == "query":
-            return [model.get_query_embedding(text) for text in texts]
-        return model.get_text_embedding_batch(texts)
-
-    return framework_embedder(model, embed, name)
+    return shared.framework_embedder(
+        model, model.get_text_embedding_batch, model.get_query_embedding, name
+    )
 
 
 class StropRetriever(BaseRetriever):
@@ -98,11 +87,10 @@ class StropRetriever(BaseRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         given = query_bundle.embedding
         vectors = None if given is None else np.array([given], np.float32)
-        with raising(ValueError, BadInput):
-            (hits,) = self.strop_index.search(
-                query_bundle.query_str, self._k, self._method, where=self._where, vectors=vectors,
-                **self._settings,
-            )  # fmt: skip
+        hits = shared.find(
+            self.strop_index, query_bundle.query_str, self._k, method=self._method,
+            where=self._where, vectors=vectors, **self._settings,
+        )  # fmt: skip
         return [NodeWithScore(node=_found(hit), score=hit.score) for hit in hits]
 
     _aretrieve = in_thread(_retrieve)
@@ -147,7 +135,7 @@ class StropVectorStore(BasePydanticVectorStore):
 
     def add(self, nodes: Sequence[BaseNode], **_: Any) -> list[str]:
         """Add nodes, or replace those with a known id."""
-        with raising(ValueError, BadInput), writing(self.client) as index:
+        with raising(ValueError, BadInput), shared.writing(self.client) as index:
             index.add({node.node_id: _stored(node) for node in nodes}.values())
         return [node.node_id for node in nodes]
 
@@ -159,7 +147,7 @@ class StropVectorStore(BasePydanticVectorStore):
 
     def delete(self, ref_doc_id: str, **_: Any) -> None:
         """Delete the nodes of a document."""
-        self._remove(matching(self.client, {"ref_doc_id": ref_doc_id}))
+        self._remove(shared.matching(self.client, {"ref_doc_id": ref_doc_id}))
 
     def delete_nodes(
         self,
@@ -172,34 +160,29 @@ class StropVectorStore(BasePydanticVectorStore):
 
     def clear(self) -> None:
         """Delete all nodes."""
-        with raising(ValueError, BadInput), writing(self.client) as index:
-            index.keep_only([])
+        with raising(ValueError, BadInput):
+            shared.remove_all(self.client)
 
     def _remove(self, hits: list[Hit]) -> None:
         with raising(ValueError, BadInput):
-            remove_known(self.client, [hit.id for hit in hits])
+            shared.remove(self.client, [hit.id for hit in hits])
 
     def _matching(self, node_ids: list[str] | None, filters: MetadataFilters | None) -> list[Hit]:
         ids = None if node_ids is None else {"$id": {"$in": node_ids}}
-        return matching(self.client, _all(ids, to_where(filters)))
+        return shared.matching(self.client, _all(ids, to_where(filters)))
 
     # -- searching ------------------------------------------------------------------------
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Search by the query's text, or by its vector if there is no text."""
-        asked: Any = query.query_str
-        if asked is None:
-            asked = np.array([query.query_embedding], np.float32)
         where = _all(
             to_where(query.filters),
             {"$id": {"$in": query.node_ids}} if query.node_ids else None,  # an empty list: any
             {"ref_doc_id": {"$in": query.doc_ids}} if query.doc_ids else None,
         )
-        with raising(ValueError, BadInput):
-            (hits,) = self.client.search(
-                asked, query.similarity_top_k, self._method_of(query.mode), where=where,
-                **{**self._settings, **kwargs},
-            )  # fmt: skip
+        asked = query.query_str if query.query_str is not None else query.query_embedding or []
+        settings = {"method": self._method_of(query.mode), **self._settings, **kwargs}
+        hits = shared.find(self.client, asked, query.similarity_top_k, where=where, **settings)
         return VectorStoreQueryResult(
             nodes=[_found(hit) for hit in hits],
             similarities=[hit.score for hit in hits],
@@ -214,7 +197,7 @@ class StropVectorStore(BasePydanticVectorStore):
             return "bm25"
         if mode == VectorStoreQueryMode.HYBRID:
             return "hybrid:of=sharp" if self.client.query_sets() else "hybrid"
-        raise BadInput(f"no mode {mode.value!r}: use default, text_search, sparse or hybrid")
+        raise ValueError(f"no mode {mode.value!r}: use default, text_search, sparse or hybrid")
 
     async_add = in_thread(add)
     aget_nodes = in_thread(get_nodes)
@@ -241,9 +224,12 @@ class QuestionsToQuerySet(TransformComponent):
             for node in nodes
             if QUESTIONS in node.metadata
         }
-        rest = [_with(node, _without(node.metadata, QUESTIONS)) for node in nodes]
+        rest = [
+            _with(node, {key: of for key, of in node.metadata.items() if key != QUESTIONS})
+            for node in nodes
+        ]
         self.store.add(rest)
-        with raising(ValueError, BadInput), writing(self.store.client) as index:
+        with raising(ValueError, BadInput), shared.writing(self.store.client) as index:
             index.import_queries(lists, self.name)
         return rest
 
@@ -287,16 +273,12 @@ def _comparison(filter_: MetadataFilter) -> Where:
     if operator == FilterOperator.IS_EMPTY:
         return {field: {"$in": [None, ""]}}
     with raising(ValueError, BadInput):
-        return comparison(field, operator.value, value)
+        return shared.comparison(field, operator.value, value)
 
 
 def _all(*parts: Where | None) -> Where | None:
     given = [part for part in parts if part is not None]
     return combined("and", given) if given else None
-
-
-def _without(metadata: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in metadata.items() if name != key}
 
 
 def _with(node: BaseNode, metadata: dict[str, Any]) -> BaseNode:
@@ -306,7 +288,7 @@ def _with(node: BaseNode, metadata: dict[str, Any]) -> BaseNode:
 
 def _stored(node: BaseNode) -> StropDocument:
     """Return a node as a document: its text, its metadata, and the rest of it as metadata."""
-    plain = _with(node, stored_metadata(node.metadata))
+    plain = _with(node, shared.stored_metadata(node.metadata))
     metadata = node_to_metadata_dict(plain, remove_text=True)
     text = node.get_content(metadata_mode=MetadataMode.NONE)
     return StropDocument(node.node_id, text, metadata=metadata)
@@ -316,13 +298,13 @@ def _node(hit: Hit) -> BaseNode:
     """Return a document as the node it was stored from, or as a new one."""
     if "_node_content" in hit.metadata:
         return metadata_dict_to_node(dict(hit.metadata), hit.text)
-    return TextNode(id_=hit.id, text=hit.text, metadata=metadata_of(hit))
+    return TextNode(id_=hit.id, text=hit.text, metadata=shared.metadata_of(hit))
 
 
 def _found(hit: Hit) -> BaseNode:
     node = _node(hit)
-    if (passage := found_metadata(hit).get(PASSAGE)) is not None:
-        node.metadata[PASSAGE] = passage
+    if hit.passage is not None:
+        node.metadata[PASSAGE] = hit.passage.to_dict()
         node.excluded_llm_metadata_keys = [*node.excluded_llm_metadata_keys, PASSAGE]
         node.excluded_embed_metadata_keys = [*node.excluded_embed_metadata_keys, PASSAGE]
     return node

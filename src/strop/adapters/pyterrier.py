@@ -13,7 +13,7 @@ from strop.errors import BadInput, MissingExtra
 from strop.evaluation.scoring import decreasing
 from strop.methods import Method
 from strop.storage.intake import CATALOG, EmbedderSpec
-from strop.types import Collection, Document, Hit
+from strop.types import HIT_FIELDS, Collection, Document, Hit
 
 try:
     import pandas as pd
@@ -123,17 +123,17 @@ class StropRetriever(pt.Transformer):
                 columns[name] += [_value(hit, name) for hit in hits]
         places = np.repeat(np.arange(len(lengths)), lengths)
         data = {name: of[places] for name, of in given.items() if name not in columns}
-        data |= {name: np.array(values, _dtype(name)) for name, values in columns.items()}
+        dtypes = {"score": np.float64, "rank": np.int64}
+        data |= {of: np.array(values, dtypes.get(of, object)) for of, values in columns.items()}
         return pd.DataFrame(data, copy=False)
 
     def _search(self, queries: list[str]) -> Iterable[list[Hit]]:
         if not queries:
             return ()
-        fields = ("id", "score", "title", "text", "metadata", "passage")
         with raising(ValueError, BadInput):
             return self.strop_index.search(
                 queries, self.num_results, self.method, where=self.where,
-                fields=fields if self.include_fields else (), **self.settings,
+                fields=HIT_FIELDS if self.include_fields else (), **self.settings,
             )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -159,7 +159,3 @@ def _value(hit: Hit, name: str) -> Any:
     if name == "passage":
         return hit.passage and hit.passage.text
     return getattr(hit, name) if name in ("title", "text") else hit.metadata.get(name)
-
-
-def _dtype(name: str) -> Any:
-    return {"score": np.float64, "rank": np.int64}.get(name, object)

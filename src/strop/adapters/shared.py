@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -78,13 +78,27 @@ def writing(collection: Collection) -> Iterator[Index]:
         yield collection
 
 
-def remove_known(collection: Collection, ids: Iterable[str]) -> None:
+def remove(collection: Collection, ids: Iterable[str]) -> None:
     """Remove documents; an id that is not there is no error."""
     with writing(collection) as index:
-        wanted = list(dict.fromkeys(ids))
-        unknown = index.unknown(wanted)
-        if known := [id_ for id_ in wanted if id_ not in unknown]:
-            index.remove(known)
+        wanted = set(ids)
+        if known := wanted - index.unknown(wanted):
+            index.remove(list(known))
+
+
+def remove_all(collection: Collection) -> None:
+    """Remove all documents."""
+    with writing(collection) as index:
+        index.keep_only([])
+
+
+def find(
+    collection: Collection, query: str | Sequence[float], k: int, **settings: Any
+) -> list[Hit]:
+    """Search by a text or a vector; bad input is a ValueError, which the frameworks expect."""
+    asked: Any = query if isinstance(query, str) else np.array([query], np.float32)
+    with raising(ValueError, BadInput):
+        return collection.search(asked, k, **settings)[0]
 
 
 def matching(collection: Collection, where: Where | None) -> list[Hit]:
@@ -124,22 +138,22 @@ def in_thread(call: Callable[..., Any]) -> Any:
 
 
 def framework_embedder(
-    model: object, embed: Callable[[list[str], Kind], Any], name: str | None = None
+    model: object,
+    embed_documents: Callable[[list[str]], Any],
+    embed_query: Callable[[str], Any],
+    name: str | None = None,
 ) -> CallableEmbedder:
-    """Wrap a framework's embedding object for an index; ``embed`` calls it.
+    """Wrap a framework's embedding object for an index.
 
     The index stores its name, the class and the model's own name, and refuses another one later.
     """
-    of_model = next(
-        (
-            value
-            for attribute in ("model_name", "model", "model_id")
-            if isinstance(value := getattr(model, attribute, None), str)
-        ),
-        "",
-    )
-    own = name or f"{type(model).__name__}:{of_model}".rstrip(":")
-    return CallableEmbedder(lambda texts, kind: embed(texts, kind), name=own)
+
+    def embed(texts: list[str], kind: Kind) -> Any:
+        return [embed_query(text) for text in texts] if kind == "query" else embed_documents(texts)
+
+    values = [getattr(model, key, None) for key in ("model_name", "model", "model_id")]
+    names = [type(model).__name__, *(value for value in values if isinstance(value, str))]
+    return CallableEmbedder(embed, name=name or ":".join(names[:2]).rstrip(":"))
 
 
 # -- metadata and filters ---------------------------------------------------------------------

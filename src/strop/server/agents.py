@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
@@ -15,11 +16,12 @@ from pydantic import BaseModel, Field
 from strop import __version__
 from strop.errors import StropError
 from strop.methods import method_spec
-from strop.server.api import document_value, info_value
+from strop.server.api import get_info
 from strop.server.batching import Options
 from strop.server.errors import Refused, problem
+from strop.server.models import Moved
 from strop.server.service import Service
-from strop.types import Document, Hit
+from strop.types import Hit
 
 T = TypeVar("T")
 _MOST = 50
@@ -52,9 +54,10 @@ class Found(BaseModel):
 
 
 class Results(BaseModel):
-    """Documents, best first."""
+    """Documents, best first; ``warnings`` say what may be wrong with the filter."""
 
     results: list[Found]
+    warnings: list[str] = []
 
 
 class Fetched(BaseModel):
@@ -68,16 +71,6 @@ class Fetched(BaseModel):
     next: int | None
 
 
-class Part(BaseModel):
-    """A stored text of the document, and how much of the score is due to it."""
-
-    set: str
-    text: str
-    similarity: float
-    weight: float
-    moved: float
-
-
 class Why(BaseModel):
     """A document's score: plain cosine, what its stored texts added, what its words added."""
 
@@ -86,7 +79,7 @@ class Why(BaseModel):
     plain: float
     score: float
     words: float
-    parts: list[Part]
+    parts: list[Moved]
 
 
 def agent_server(service: Service) -> MCPServer[Any]:
@@ -102,24 +95,27 @@ def agent_server(service: Service) -> MCPServer[Any]:
         log_level="WARNING",  # below it the SDK would log arguments
     )
 
-    async def found(query: str, k: int, where: Any, method: str | None) -> list[Hit]:
-        options = Options.of(k, method, where)
+    async def found(
+        query: str, k: int, where: Any, method: str | None = None, but: str | None = None
+    ) -> Results:
+        """Search; the document ``but`` is left out."""
+        options = Options.of(k if but is None else k + 1, method, where)
         answer = await _told(service, lambda: service.search([query], options))
-        return answer.hits[0]
+        hits = [hit for hit in answer.hits[0] if hit.id != but][:k]
+        return Results(results=[_found(hit) for hit in hits], warnings=list(answer.warnings))
 
     @server.tool(annotations=_READS)
     async def search(
         query: Query, k: K = 10, where: Where = None, method: MethodName = None
     ) -> Results:
         """Find documents that answer a query; returns ids, titles and the best passages."""
-        return _results(await found(query, k, where, method))
+        return await found(query, k, where, method)
 
     @server.tool(annotations=_READS)
     async def similar(id: Id, k: K = 10, where: Where = None) -> Results:
         """Find the documents most like a given one."""
-        document = await _told(service, lambda: service.read(_document, service, id))
-        hits = await found(document.content[:_PAGE] or document.id, k + 1, where, None)
-        return _results([hit for hit in hits if hit.id != id][:k])
+        document = await _told(service, lambda: service.read(service.document, id))
+        return await found(document.content[:_PAGE] or document.id, k, where, but=id)
 
     @server.tool(annotations=_READS)
     async def fetch(
@@ -128,7 +124,7 @@ def agent_server(service: Service) -> MCPServer[Any]:
         length: Annotated[int, Field(ge=1, le=200_000, description="Characters.")] = _PAGE,
     ) -> Fetched:
         """Read a document's text and metadata."""
-        document = await _told(service, lambda: service.read(_document, service, id))
+        document = await _told(service, lambda: service.read(service.document, id))
         end = start + length
         return Fetched(
             id=document.id, title=document.title, text=document.text[start:end],
@@ -144,13 +140,13 @@ def agent_server(service: Service) -> MCPServer[Any]:
         )
         chosen = method_spec(service.collection.method(method))
         values = asdict(explained)
-        parts = [Part(**one) for one in values.pop("queries")[:_MOST]]
+        parts = [Moved(**one) for one in values.pop("queries")[:_MOST]]
         return Why(**values, method=chosen, parts=parts)
 
     @server.tool(annotations=_READS)
     async def info() -> dict[str, Any]:
         """Say what the collection holds: documents, query sets, embedder, methods."""
-        return await _told(service, lambda: service.read(info_value, service))
+        return await _told(service, lambda: service.read(get_info, service))
 
     # An id may look like a path: it is looked up in the catalog, never in a file system.
     @server.resource(
@@ -159,10 +155,10 @@ def agent_server(service: Service) -> MCPServer[Any]:
     )  # fmt: skip
     async def document(id: str) -> str:
         try:
-            value = await service.read(document_value, service, id)
+            found = await service.read(service.document, id)
         except Refused as error:
             raise ResourceNotFoundError(service.public(str(error))) from None
-        return "\n\n".join(filter(None, (value["title"], value["text"])))
+        return "\n\n".join(filter(None, (found.title, found.text)))
 
     return server
 
@@ -171,21 +167,12 @@ async def _told(service: Service, work: Callable[[], Awaitable[T]]) -> T:
     """Await something; an error of strop's reaches the agent as a message that it can act on."""
     try:
         return await work()
-    except (StropError, TimeoutError) as error:
+    except (StropError, asyncio.TimeoutError) as error:
         raise ToolError(service.public(problem(error)[1])) from None
 
 
-def _document(service: Service, id_: str) -> Document:
-    return Document(**document_value(service, id_))
-
-
-def _results(hits: list[Hit]) -> Results:
-    return Results(
-        results=[
-            Found(
-                id=hit.id, score=hit.score, title=hit.title, metadata=dict(hit.metadata),
-                passage=hit.passage.text if hit.passage else hit.text[:500],
-            )
-            for hit in hits
-        ]
+def _found(hit: Hit) -> Found:
+    return Found(
+        id=hit.id, score=hit.score, title=hit.title, metadata=dict(hit.metadata),
+        passage=hit.passage.text if hit.passage else hit.text[:500],
     )  # fmt: skip

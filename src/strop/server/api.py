@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,77 +14,52 @@ from strop.methods import METHODS, method_spec
 from strop.server import models
 from strop.server.batching import Options
 from strop.server.errors import Refused
-from strop.server.routes import Created, Operation, json_response
+from strop.server.routes import Operation, json_response
 from strop.server.service import Service
-from strop.types import HIT_FIELDS, Dataset, Document, Hit
+from strop.types import HIT_FIELDS, Dataset, Document
 
 
 async def search(service: Service, _: Request, asked: models.SearchRequest) -> dict[str, Any]:
     """Rank the documents for one query or several."""
     fields = tuple(asked.fields) if asked.fields is not None else HIT_FIELDS
-    options = Options.of(
-        asked.k, asked.method, asked.where, fields=_needed(fields), exact=asked.exact
-    )
+    # In one order, so that equal requests are searched together.
+    needed = tuple(name for name in HIT_FIELDS if name in fields)
+    options = Options.of(asked.k, asked.method, asked.where, fields=needed, exact=asked.exact)
     found = await service.search(asked.texts, options)
     rows = [[hit.to_dict(fields) for hit in hits] for hits in found.hits]
     if asked.explain:
         for query, hits, values in zip(asked.texts, found.hits, rows, strict=True):
-            reasons = await _explained(service, query, hits, found.method)
-            for value, why in zip(values, reasons, strict=True):
-                value["explanation"] = why
-    return {"method": found.method, "hits": rows if asked.query is None else rows[0]}
-
-
-def _needed(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields to read, in one order, so that equal requests are searched together."""
-    return tuple(name for name in HIT_FIELDS if name in fields)
-
-
-async def _explained(
-    service: Service, query: str, hits: Sequence[Hit], method: str | None
-) -> list[dict[str, Any]]:
-    return [
-        asdict(await service.read(service.collection.explain, query, hit.id, method))
-        for hit in hits
-    ]
+            for hit, value in zip(hits, values, strict=True):
+                why = await service.read(service.collection.explain, query, hit.id, found.method)
+                value["explanation"] = asdict(why)
+    about = {"warnings": found.warnings} if found.warnings else {}
+    return {"method": found.method, "hits": rows if asked.query is None else rows[0], **about}
 
 
 # -- documents ------------------------------------------------------------------------------------
 
 
-async def get_document(service: Service, request: Request, _: None) -> dict[str, Any]:
+def get_document(service: Service, request: Request, _: None) -> dict[str, Any]:
     """Return a document."""
-    return await service.read(document_value, service, request.path_params["id"])
-
-
-def document_value(service: Service, id_: str) -> dict[str, Any]:
-    """Return a document as JSON values, or refuse with 404."""
-    try:
-        document = service.collection.get(id_)
-    except BadInput as error:
-        raise Refused(404, str(error)) from None
-    return {
-        "id": document.id, "title": document.title, "text": document.text,
-        "metadata": dict(document.metadata),
-    }  # fmt: skip
+    return asdict(service.document(request.path_params["id"]))
 
 
 async def put_document(service: Service, request: Request, body: models.DocumentBody) -> Any:
     """Add a document, or replace the one with this id."""
     document = Document(request.path_params["id"], body.text, body.title, body.metadata)
     changes = asdict(await service.write(service.writable().add, [document]))
-    return Created(changes) if changes["new"] else changes
-
-
-async def delete_document(service: Service, request: Request, _: None) -> dict[str, int]:
-    """Remove a document."""
-    return await _remove(service, [request.path_params["id"]])
+    return json_response(changes, 201 if changes["new"] else 200)
 
 
 async def add_documents(service: Service, _: Request, body: models.BulkRequest) -> dict[str, int]:
     """Add or replace documents, all or none."""
     documents = [Document(one.id, one.text, one.title, one.metadata) for one in body.documents]
     return asdict(await service.write(service.writable().add, documents))
+
+
+async def delete_document(service: Service, request: Request, _: None) -> dict[str, int]:
+    """Remove a document."""
+    return await _remove(service, [request.path_params["id"]])
 
 
 async def delete_documents(
@@ -110,12 +84,7 @@ async def _remove(service: Service, ids: list[str]) -> dict[str, int]:
 # -- about ----------------------------------------------------------------------------------------
 
 
-async def get_info(service: Service, _: Request, __: None) -> dict[str, Any]:
-    """Return what the collection holds."""
-    return await service.read(info_value, service)
-
-
-def info_value(service: Service) -> dict[str, Any]:
+def get_info(service: Service, _: object = None, __: None = None) -> dict[str, Any]:
     """Return what the collection holds, without the place of its folder."""
     about = {key: value for key, value in service.collection.info().items() if key != "path"}
     return {
@@ -143,18 +112,14 @@ def usable_methods(service: Service) -> list[str]:
     return usable
 
 
-async def get_sets(service: Service, _: Request, __: None) -> dict[str, Any]:
+def get_sets(service: Service, _: object = None, __: None = None) -> dict[str, Any]:
     """Return the query sets."""
-    return {"sets": await service.read(set_values, service)}
-
-
-def set_values(service: Service) -> list[dict[str, Any]]:
-    """Return the query sets as JSON values."""
-    about: Mapping[str, Mapping[str, Any]] = service.collection.info()["sets"]
-    return [
-        {"name": name, **{key: of.get(key) for key in ("source", "documents", "queries")}}
-        for name, of in about.items()
-    ]
+    return {
+        "sets": [
+            {"name": name, **{key: of.get(key) for key in ("source", "documents", "queries")}}
+            for name, of in service.collection.info()["sets"].items()
+        ]
+    }
 
 
 async def post_eval(service: Service, _: Request, asked: models.EvalRequest) -> dict[str, Any]:
@@ -183,9 +148,9 @@ async def get_ready(service: Service, _: Request, __: None) -> Response:
     return json_response({"status": "ready"})
 
 
-async def get_metrics(service: Service, _: Request, __: None) -> Response:
+def get_metrics(service: Service, _: Request, __: None) -> Response:
     """Return counts and times for Prometheus."""
-    text = await service.read(service.metrics.text, service.collection.__len__, service.version)
+    text = service.metrics.text(len(service.collection), service.version())
     return Response(text, media_type="text/plain; version=0.0.4")
 
 

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from mcp.server.transport_security import TransportSecuritySettings
-from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -26,7 +25,7 @@ from strop.server.guard import Guard
 from strop.server.openapi import document
 from strop.server.routes import json_response, routes
 from strop.server.service import Service
-from strop.server.settings import Keys, Settings
+from strop.server.settings import LIMITS, Keys, Settings
 
 log = logging.getLogger("strop.server")
 PAGE = Path(__file__).parent / "page"
@@ -38,34 +37,36 @@ def make_app(service: Service, settings: Settings, keys: Keys) -> Starlette:
     agents = agent_server(service)
     # Without sessions any of several processes can answer. The guard checks Host and Origin.
     mounted = agents.streamable_http_app(
-        stateless_http=True, json_response=True, max_request_body_size=service.limits.body,
+        stateless_http=True, json_response=True, max_request_body_size=LIMITS.body,
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )  # fmt: skip
+
+    def warm_up() -> None:
+        try:
+            service.warm_up()
+        except Exception as error:
+            log.error("the collection cannot be searched", exc_info=error)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with agents.session_manager.run():
             # The end of the process does not wait for this thread, which may compile for long.
-            warming = threading.Thread(target=_warm_up, args=(service,), daemon=True)
+            warming = threading.Thread(target=warm_up, daemon=True)
             warming.start()
             yield
             if not warming.is_alive():  # else it is reading
                 service.close()
 
-    middleware = [Middleware(Guard, settings=settings, keys=keys, metrics=service.metrics)]
-    if settings.origins:
-        middleware.insert(
-            0,
-            Middleware(
-                CORSMiddleware, allow_origins=[*settings.origins],
-                allow_methods=["GET", "POST", "PUT", "DELETE"],
-                allow_headers=["authorization", "content-type", "x-api-key"],
-            ),
-        )  # fmt: skip
-    described = to_json(document(OPERATIONS))
+    cors = Middleware(
+        CORSMiddleware, allow_origins=[*settings.origins],
+        allow_methods=["GET", "POST", "PUT", "DELETE"],
+        allow_headers=["authorization", "content-type", "x-api-key"],
+    )  # fmt: skip
+    guard = Middleware(Guard, settings=settings, keys=keys, metrics=service.metrics)
+    description = document(OPERATIONS)
 
     async def openapi(_: Request) -> Response:
-        return Response(described, media_type="application/json")
+        return json_response(description)
 
     return Starlette(
         routes=[
@@ -76,7 +77,7 @@ def make_app(service: Service, settings: Settings, keys: Keys) -> Starlette:
             Mount("/page", StaticFiles(directory=PAGE)),
             *mounted.routes,
         ],
-        middleware=middleware,
+        middleware=[cors, guard] if settings.origins else [guard],
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_error},
     )
@@ -84,13 +85,6 @@ def make_app(service: Service, settings: Settings, keys: Keys) -> Starlette:
 
 async def _page(_: Request) -> Response:
     return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
-
-
-def _warm_up(service: Service) -> None:
-    try:
-        service.warm_up()
-    except Exception as error:
-        log.error("the collection cannot be searched", exc_info=error)
 
 
 async def _http_error(_: Request, error: Exception) -> Response:

@@ -10,16 +10,14 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strop.server.errors import Refused
-from strop.types import HIT_FIELDS, Hit, Hits
+from strop.types import HIT_FIELDS, Hit
 
 MOST = 32
 """Queries in a batch; a larger request is searched alone."""
-Search = Callable[..., tuple[str, Hits]]
-"""Searches, and says by which method with which settings."""
 Observe = Callable[[str, float], None]
 
 
@@ -33,6 +31,10 @@ class Options:
     fields: tuple[str, ...] = HIT_FIELDS
     exact: bool = False
 
+    def filter(self) -> Any:
+        """Return the filter's value."""
+        return None if self.where is None else json.loads(self.where)
+
     @classmethod
     def of(cls, k: int, method: str | None = None, where: Any = None, **more: Any) -> Options:
         """Make options of a filter's value."""
@@ -41,10 +43,14 @@ class Options:
 
 @dataclass(frozen=True)
 class Found:
-    """The hits of each query, and the method that found them."""
+    """The hits of each query, the method that found them, and what to know about the filter."""
 
     method: str
     hits: list[list[Hit]]
+    warnings: Sequence[str] = ()
+
+
+Search = Callable[[list[str], Options], Found]
 
 
 @dataclass
@@ -128,12 +134,7 @@ class Batcher:
     def _run(self, texts: Sequence[str], options: Options) -> Found | Exception:
         began = time.perf_counter()
         try:
-            where = None if options.where is None else json.loads(options.where)
-            method, hits = self._search(
-                list(texts), options.k, options.method,
-                where=where, fields=options.fields, exact=options.exact,
-            )  # fmt: skip
-            return Found(method, list(hits))
+            return self._search(list(texts), options)
         except Exception as error:  # is raised where the request waits
             return error
         finally:
@@ -150,5 +151,5 @@ def _settle(jobs: Sequence[_Job], results: Found | Exception) -> None:
             job.done.set_exception(results)
         else:
             hits = results.hits[at : at + len(job.queries)]
-            job.done.set_result(Found(results.method, hits))
+            job.done.set_result(replace(results, hits=hits))
         at += len(job.queries)

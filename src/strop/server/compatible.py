@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from starlette.requests import Request
 
+from strop.common.arrays import Floats
 from strop.errors import BadInput
 from strop.io.sentences import title_and_sentences
 from strop.lm.tokens import count_tokens
@@ -34,9 +36,9 @@ async def embeddings(
     if asked.dimensions not in (None, service.collection.dim):
         raise Refused(400, f"the embedder has {service.collection.dim} dimensions", "dimensions")
     rows = await service.read(_embed, service, texts, asked.input_type)
+    encoded = map(packed, rows) if asked.encoding_format == "base64" else rows.tolist()
     data = [
-        {"object": "embedding", "index": at, "embedding": _encoded(row, asked.encoding_format)}
-        for at, row in enumerate(rows)
+        {"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(encoded)
     ]
     return {
         "object": "list", "data": data, "model": asked.model or service.name,
@@ -50,10 +52,9 @@ def _embed(service: Service, texts: Sequence[str], kind: Kind) -> Vectors:
     return service.collection.embedder.embed(list(texts), kind)
 
 
-def _encoded(row: Vectors, encoding: str) -> Any:
-    if encoding == "base64":
-        return base64.b64encode(row.astype("<f4").tobytes()).decode()
-    return row.tolist()
+def packed(values: Floats) -> str:
+    """Return numbers as base64 of little-endian float32."""
+    return base64.b64encode(np.ascontiguousarray(values, "<f4").tobytes()).decode()
 
 
 def _usage(texts: Sequence[str]) -> dict[str, int]:
@@ -74,12 +75,10 @@ async def store_search(
     where = None if asked.filters is None else read_store_filter(asked.filters)
     found = await service.search(queries, Options.of(asked.max_num_results, where=where))
     best: dict[str, Hit] = {}
-    for hit in (hit for hits in found.hits for hit in hits):
-        if hit.id not in best or hit.score > best[hit.id].score:
-            best[hit.id] = hit
-    ranked = sorted(best.values(), key=lambda hit: -hit.score)[: asked.max_num_results]
-    ranking = asked.ranking_options or models.RankingOptions()
-    least = ranking.score_threshold
+    for hit in sorted(chain(*found.hits), key=lambda hit: -hit.score):
+        best.setdefault(hit.id, hit)
+    ranked = list(best.values())[: asked.max_num_results]
+    least = asked.ranking_options and asked.ranking_options.score_threshold
     return {
         "object": "vector_store.search_results.page",
         "search_query": queries,
@@ -164,14 +163,14 @@ def _scores_of_texts(
     if method.bm25 != "no":
         raise Refused(400, f"{method.name} ranks documents of the index: give ids, or use sharp")
     parts = [title_and_sentences("", text) if method.weighting != "none" else [] for text in texts]
-    flat = [*texts, *(part for of in parts for part in of)]
-    rows = _embed(service, flat, "document")
+    rows = _embed(service, [*texts, *chain(*parts)], "document")
+    own, sentences = np.split(rows, [len(texts)])
+    of_each = np.split(sentences, np.cumsum([len(of) for of in parts])[:-1])
     q = service.collection.embed_queries(query)[0]
-    scores, at = [], len(texts)
-    for text, of in enumerate(parts):
-        scores.append(float(np.float32(reference(q, rows[text], rows[at : at + len(of)], method))))
-        at += len(of)
-    return scores
+    return [
+        float(np.float32(reference(q, row, of, method)))
+        for row, of in zip(own, of_each, strict=True)
+    ]
 
 
 OPERATIONS = [

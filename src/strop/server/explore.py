@@ -5,23 +5,21 @@ A published copy has no references, no neighbours and no replies: these parts ar
 
 from __future__ import annotations
 
-import base64
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 
-from strop.common.arrays import Floats
 from strop.errors import BadInput
-from strop.index import Index
 from strop.lm.prices import price
 from strop.methods import METHODS, Method
-from strop.server.api import document_value, set_values
+from strop.server.api import get_sets
+from strop.server.compatible import packed
 from strop.server.errors import Refused
-from strop.server.models import Id, Name, Query, Reply
+from strop.server.models import Id, Name, Query
 from strop.server.models import Request as Body
 from strop.server.routes import Operation
 from strop.server.service import Service
@@ -45,7 +43,7 @@ class CandidatesRequest(Body):
     where: dict[str, Any] | None = None
 
 
-class CandidatesReply(Reply):
+class CandidatesReply(BaseModel):
     """The terms of the formula for each candidate; arrays are base64 of little-endian float32."""
 
     defaults: dict[str, Any]
@@ -61,7 +59,7 @@ class DetailRequest(Body):
     method: Name | None = None
 
 
-class DetailReply(Reply):
+class DetailReply(BaseModel):
     """The document, why it scores as it does, and what tells it from its references."""
 
     document: dict[str, Any]
@@ -77,14 +75,14 @@ class MapRequest(Body):
     ids: list[Id] = Field(min_length=1, max_length=60)
 
 
-class MapReply(Reply):
+class MapReply(BaseModel):
     """Points in the plane: the first two principal components."""
 
     points: list[dict[str, Any]]
     explained: list[float]
 
 
-class CollectionReply(Reply):
+class CollectionReply(BaseModel):
     """The corpus: coverage and contrast of sets, hubs, near-duplicates, fields."""
 
     documents: int
@@ -96,7 +94,7 @@ class CollectionReply(Reply):
     isolated: list[str]
 
 
-class GenerationReply(Reply):
+class GenerationReply(BaseModel):
     """What language models have written so far."""
 
     models: list[dict[str, Any]]
@@ -108,12 +106,8 @@ class GenerationReply(Reply):
 # -- candidates -----------------------------------------------------------------------------------
 
 
-async def candidates(service: Service, _: Request, asked: CandidatesRequest) -> dict[str, Any]:
+def candidates(service: Service, _: Request, asked: CandidatesRequest) -> dict[str, Any]:
     """Send the terms of the formula for the documents that any setting may rank high."""
-    return await service.read(_candidates, service, asked)
-
-
-def _candidates(service: Service, asked: CandidatesRequest) -> dict[str, Any]:
     collection = service.collection
     default = collection.method()
     sharp = METHODS["trad"]
@@ -143,8 +137,8 @@ def _candidates(service: Service, asked: CandidatesRequest) -> dict[str, Any]:
                 "title": hit.title, "text": hit.text[:_SNIPPET], "metadata": dict(hit.metadata),
                 "t": float(of.vector @ q), "dd": float(of.vector @ of.vector),
                 "words": of.word_score,
-                "s": _packed(of.queries @ q), "u": _packed(of.queries @ of.vector),
-                "g": _packed(of.queries @ of.queries.T),
+                "s": packed(of.queries @ q), "u": packed(of.queries @ of.vector),
+                "g": packed(of.queries @ of.queries.T),
             }
         )  # fmt: skip
     return {
@@ -154,21 +148,13 @@ def _candidates(service: Service, asked: CandidatesRequest) -> dict[str, Any]:
     }
 
 
-def _packed(values: Floats) -> str:
-    return base64.b64encode(np.ascontiguousarray(values, "<f4").tobytes()).decode()
-
-
 # -- one document ---------------------------------------------------------------------------------
 
 
-async def detail(service: Service, _: Request, asked: DetailRequest) -> dict[str, Any]:
+def detail(service: Service, _: Request, asked: DetailRequest) -> dict[str, Any]:
     """Return a document with its queries, their weights and its references."""
-    return await service.read(_detail, service, asked)
-
-
-def _detail(service: Service, asked: DetailRequest) -> dict[str, Any]:
     with service.steady():
-        document = document_value(service, asked.id)
+        document = asdict(service.document(asked.id))
         explanation = None
         if asked.query is not None:
             with suppress(BadInput):  # plain methods have nothing to explain
@@ -213,12 +199,8 @@ def _all_sets(collection: Collection) -> Method:
 # -- the map --------------------------------------------------------------------------------------
 
 
-async def map_(service: Service, _: Request, asked: MapRequest) -> dict[str, Any]:
+def map_(service: Service, _: Request, asked: MapRequest) -> dict[str, Any]:
     """Return the query's neighbourhood as points in the plane."""
-    return await service.read(_map, service, asked)
-
-
-def _map(service: Service, asked: MapRequest) -> dict[str, Any]:
     collection = service.collection
     q = collection.embed_queries(asked.query)[0]
     points: list[dict[str, Any]] = [{"kind": "query", "label": asked.query, "id": None}]
@@ -258,16 +240,16 @@ async def collection(service: Service, _: Request, __: None) -> dict[str, Any]:
 def _collection(service: Service) -> dict[str, Any]:
     index = service.index
     if index is None:  # a copy is made for searching
-        empty: dict[str, list[Any]] = {"fields": [], "hubs": [], "alike": [], "isolated": []}
         return {
-            "documents": len(service.collection), "sets": set_values(service), "looked_at": 0,
-            **empty,
+            "documents": len(service.collection), **get_sets(service), "looked_at": 0,
+            "fields": [], "hubs": [], "alike": [], "isolated": [],
         }  # fmt: skip
     sets = [
         {
             "name": one.name, "source": one.source, "documents": one.lists,
             "queries": one.queries, "bytes": one.bytes,
-            "contrast": _contrast(index, one.name, one.source),
+            "contrast":
+                index.searcher.contrast_rate(one.name) if one.source != "augmented" else None,
         }
         for one in index.sets
     ]  # fmt: skip
@@ -301,26 +283,18 @@ def _collection(service: Service) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _contrast(index: Index, name: str, source: str) -> float | None:
-    return None if source == "augmented" else index.searcher.contrast_rate(name)
-
-
-async def generation(service: Service, _: Request, __: None) -> dict[str, Any]:
+def generation(service: Service, _: Request, __: None) -> dict[str, Any]:
     """Return what language models have written, what it cost and what failed."""
     if service.index is None:
         raise Refused(
             404, f"{service.name} is a published copy: its index folder keeps the replies"
         )
-    return await service.read(_generation, service.index)
-
-
-def _generation(index: Index) -> dict[str, Any]:
-    found = index.catalog.replies.overview(_SHOWN)
+    found = service.index.catalog.replies.overview(_SHOWN)
     for row in found["models"]:
         known = price(row["model"]) or price(row["lm"].partition(":")[2])
         tokens = (row["input_tokens"], row["output_tokens"], row["cached_tokens"])
         row["dollars"] = known.cost(*tokens) if known else None
-    about = index.info()
+    about = service.index.info()
     waiting = about["waiting"] + sum(of["waiting"] for of in about["sets"].values())
     return {**found, "waiting": waiting}
 

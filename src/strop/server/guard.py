@@ -11,11 +11,12 @@ import json
 import logging
 import sys
 import time
+import traceback
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strop.server.errors import error_value
@@ -24,22 +25,23 @@ from strop.server.settings import Access, Keys, Settings
 
 log = logging.getLogger("strop.server")
 
-OPEN = ("/health", "/ready", "/openapi.json", "/docs", "/", "/favicon.ico")
+_OPEN = ("/health", "/ready", "/openapi.json", "/docs", "/", "/favicon.ico")
 """Paths without data of the collection; so are the files of the page."""
-PAGE = "/page/"
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
-    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
-    " require-trusted-types-for 'script'; trusted-types 'none'"
-)
+_PAGE = "/page/"
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
 _HEADERS = {
-    "content-security-policy": _POLICY,
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
+        " require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
+    "cache-control": "no-store",
 }
 
 
@@ -48,11 +50,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: Settings, keys: Keys, metrics: Metrics) -> None:
         self._app, self._keys, self._metrics = app, keys, metrics
-        self._hosts = {
-            "localhost",
-            settings.host.lower(),
-            *(name.lower() for name in settings.hosts),
-        }
+        self._hosts = {name.lower() for name in ("localhost", settings.host, *settings.hosts)}
         self._origins = {origin.rstrip("/").lower() for origin in settings.origins}
         self._open_to_read = not settings.public and not keys.read
 
@@ -62,7 +60,6 @@ class Guard:
             await self._app(scope, receive, send)
             return
         began, status = time.perf_counter(), 500
-        headers = Headers(scope=scope)
 
         async def send_on(message: Message) -> None:
             nonlocal status
@@ -71,33 +68,24 @@ class Guard:
                 reply = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     reply.setdefault(name, value)
-                reply.setdefault("cache-control", "no-store")
             await send(message)
 
         try:
-            refusal = self._check(scope, headers)
-            if refusal is None:
-                await self._app(scope, receive, send_on)
-            else:
-                await refusal(scope, receive, send_on)
+            answer = self._refusal(scope) or self._app
+            await answer(scope, receive, send_on)
         finally:
             seconds = time.perf_counter() - began
-            route = scope.get("state", {}).get("route") or _FIXED.get(scope["path"], "other")
+            path = scope["path"] if scope["path"] in (*_OPEN, "/mcp") else "other"
+            route = scope.get("state", {}).get("route", path)
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self._metrics.request(method, route, status, seconds)
             # The pattern, never the path: ids of documents are not logged, nor texts or keys.
-            log.info(
-                "request",
-                extra={
-                    "fields": {
-                        "method": method, "route": route, "status": status,
-                        "ms": round(1000 * seconds, 2),
-                    }
-                },
-            )  # fmt: skip
+            fields = {"method": method, "route": route, "status": status}
+            log.info("request", extra={"fields": {**fields, "ms": round(1000 * seconds, 2)}})
 
-    def _check(self, scope: Scope, headers: Headers) -> Response | None:
+    def _refusal(self, scope: Scope) -> Response | None:
         """Return why a request is refused; else note in its state what it may do."""
+        headers = Headers(scope=scope)
         if len(headers.getlist("host")) != 1 or not self._known(headers["host"]):
             return _reply(421, "unknown Host: start the server with --allow-host NAME")
         origin = headers.get("origin")
@@ -107,28 +95,20 @@ class Guard:
             return _reply(400, "the path is not UTF-8")
         level = self._level(headers)
         if level is None:
-            return _reply(401, "the key is not known", {"www-authenticate": "Bearer"})
+            return _reply(401, "the key is not known")
         scope.setdefault("state", {})["access"] = level
         path = scope["path"]
-        if level == "open" and path not in OPEN and not path.startswith(PAGE):
-            return _reply(
-                401, "give a key: Authorization: Bearer KEY", {"www-authenticate": "Bearer"}
-            )
+        if level == "open" and path not in _OPEN and not path.startswith(_PAGE):
+            return _reply(401, "give a key: Authorization: Bearer KEY")
         return None
 
     def _known(self, host: str) -> bool:
         """An address cannot be somebody else's name for this machine; a name can."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
+            return name in self._hosts or bool(ipaddress.ip_address(name))
         except ValueError:
             return False
-        if name in self._hosts:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
 
     def _same_origin(self, origin: str, host: str) -> bool:
         origin = origin.lower().rstrip("/")
@@ -151,23 +131,17 @@ class Guard:
         return level
 
 
-_FIXED = {path: path for path in (*OPEN, "/mcp")}
-_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
-
-
 def _is_text(raw_path: bytes) -> bool:
     """Tell whether the escapes of a path are UTF-8 without NUL: others would be replaced."""
-    from urllib.parse import unquote_to_bytes
-
     try:
-        return b"\0" not in unquote_to_bytes(raw_path).decode().encode()
+        return "\0" not in unquote_to_bytes(raw_path).decode()
     except UnicodeDecodeError:
         return False
 
 
-def _reply(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    body = json.dumps(error_value(status, message))
-    return Response(body, status, headers, media_type="application/json")
+def _reply(status: int, message: str) -> Response:
+    headers = {"www-authenticate": "Bearer"} if status == 401 else {}
+    return JSONResponse(error_value(status, message), status, headers)
 
 
 class JsonLines(logging.Formatter):
@@ -183,20 +157,16 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info and record.exc_info[0] is not None:
             fields["error"] = record.exc_info[0].__name__
-            trace = record.exc_info[2]
-            while trace is not None and trace.tb_next is not None:
-                trace = trace.tb_next
-            if trace is not None:
-                code = trace.tb_frame.f_code
-                fields["at"] = f"{code.co_filename}:{trace.tb_lineno}"
+            for place in traceback.extract_tb(record.exc_info[2], limit=-1):  # where it was raised
+                fields["at"] = f"{place.filename}:{place.lineno}"
         return json.dumps(fields, ensure_ascii=True)
 
 
-def log_to_stderr(level: str = "info") -> None:
+def log_to_stderr() -> None:
     """Write the server's log lines to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name in ("strop.server", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(level.upper())
+        logger.setLevel(logging.INFO)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -55,11 +54,10 @@ class Metrics:
         else:
             self._stages.labels(stage).observe(value)
 
-    def text(self, documents: Callable[[], int], version: Callable[[], int | None]) -> bytes:
+    def text(self, documents: int, version: int) -> bytes:
         """Return everything in the text format of Prometheus."""
-        self._documents.set(documents())
-        if (number := version()) is not None:
-            self._version.set(number)
+        self._documents.set(documents)
+        self._version.set(version)
         registry = self._registry
         if os.environ.get(SHARED):
             registry = CollectorRegistry()

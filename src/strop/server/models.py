@@ -34,10 +34,6 @@ class Foreign(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class Reply(BaseModel):
-    """A reply."""
-
-
 # -- searching ------------------------------------------------------------------------------------
 
 
@@ -78,7 +74,7 @@ class SearchRequest(Request):
         return [self.query] if self.query is not None else self.queries or []
 
 
-class Passage(Reply):
+class Passage(BaseModel):
     """The stored text of a document that is nearest to the query."""
 
     text: str
@@ -87,8 +83,8 @@ class Passage(Reply):
     source: str = Field(description="The query set it is from, or title or text.")
 
 
-class Moved(Reply):
-    """One stored query's part in a document's score."""
+class Moved(BaseModel):
+    """A stored query, and how much of a document's score is due to it."""
 
     set: str
     text: str
@@ -97,7 +93,7 @@ class Moved(Reply):
     moved: float
 
 
-class Explanation(Reply):
+class Explanation(BaseModel):
     """Why a document scores as it does: plain + sum of moved + words = score."""
 
     id: str
@@ -107,7 +103,7 @@ class Explanation(Reply):
     words: float
 
 
-class Hit(Reply):
+class Hit(BaseModel):
     """A document that was found, with the fields that were asked for."""
 
     id: str | None = None
@@ -120,11 +116,14 @@ class Hit(Reply):
     explanation: Explanation | None = None
 
 
-class SearchReply(Reply):
+class SearchReply(BaseModel):
     """Hits, best first: one list for "query", a list of lists for "queries"."""
 
     method: str
     hits: list[Hit] | list[list[Hit]]
+    warnings: list[str] | None = Field(
+        None, description="What may be wrong with the filter, such as a field no document has."
+    )
 
 
 # -- documents ------------------------------------------------------------------------------------
@@ -156,7 +155,7 @@ class DeleteRequest(Request):
     ids: list[Id] = Field(min_length=1, max_length=LIMITS.documents)
 
 
-class Changes(Reply):
+class Changes(BaseModel):
     """How many documents were new, changed and unchanged; "empty" of them have no text."""
 
     new: int
@@ -165,7 +164,7 @@ class Changes(Reply):
     empty: int
 
 
-class Deleted(Reply):
+class Deleted(BaseModel):
     """How many documents were removed."""
 
     deleted: int
@@ -174,7 +173,7 @@ class Deleted(Reply):
 # -- about ----------------------------------------------------------------------------------------
 
 
-class Set(Reply):
+class Set(BaseModel):
     """A query set."""
 
     name: str
@@ -183,13 +182,13 @@ class Set(Reply):
     queries: int
 
 
-class Sets(Reply):
+class Sets(BaseModel):
     """The query sets of the collection."""
 
     sets: list[Set]
 
 
-class Info(Reply):
+class Info(BaseModel):
     """What the collection holds; more fields depend on where it is stored."""
 
     model_config = ConfigDict(extra="allow")
@@ -200,7 +199,7 @@ class Info(Reply):
     default_method: str
 
 
-class Status(Reply):
+class Status(BaseModel):
     """Whether the server is alive, or can answer searches."""
 
     status: str
@@ -216,7 +215,7 @@ class EvalRequest(Request):
     per_query: bool = False
 
 
-class EvalReply(Reply):
+class EvalReply(BaseModel):
     """Means by method and measure, with p-values against the first method."""
 
     model_config = ConfigDict(extra="allow")
@@ -226,7 +225,7 @@ class EvalReply(Reply):
     p_values: dict[str, dict[str, float]]
 
 
-class ErrorBody(Reply):
+class ErrorBody(BaseModel):
     """What went wrong, and what to do about it."""
 
     message: str
@@ -235,7 +234,7 @@ class ErrorBody(Reply):
     code: int
 
 
-class ErrorReply(Reply):
+class ErrorReply(BaseModel):
     """Every error has this form, which clients of OpenAI's API read too."""
 
     error: ErrorBody
@@ -256,7 +255,7 @@ class EmbeddingsRequest(Foreign):
     )
 
 
-class Embedding(Reply):
+class Embedding(BaseModel):
     """One vector."""
 
     object: Literal["embedding"]
@@ -264,14 +263,14 @@ class Embedding(Reply):
     embedding: list[float] | str
 
 
-class Usage(Reply):
+class Usage(BaseModel):
     """Estimated tokens: nothing is charged."""
 
     prompt_tokens: int
     total_tokens: int
 
 
-class EmbeddingsReply(Reply):
+class EmbeddingsReply(BaseModel):
     """OpenAI's reply with embeddings."""
 
     object: Literal["list"]
@@ -295,14 +294,14 @@ class StoreRequest(Foreign):
     ranking_options: RankingOptions | None = None
 
 
-class StoreContent(Reply):
+class StoreContent(BaseModel):
     """A text of a search result."""
 
     type: Literal["text"]
     text: str
 
 
-class StoreHit(Reply):
+class StoreHit(BaseModel):
     """One result of a vector store search: the passage, then the document."""
 
     file_id: str
@@ -312,7 +311,7 @@ class StoreHit(Reply):
     content: list[StoreContent]
 
 
-class StoreReply(Reply):
+class StoreReply(BaseModel):
     """OpenAI's page of vector store search results."""
 
     object: Literal["vector_store.search_results.page"]
@@ -346,7 +345,7 @@ class RerankRequest(Foreign):
     return_documents: bool = False
 
 
-class Ranked(Reply):
+class Ranked(BaseModel):
     """A document's place in the request, and its score."""
 
     index: int
@@ -354,7 +353,7 @@ class Ranked(Reply):
     document: dict[str, str] | None = None
 
 
-class RerankReply(Reply):
+class RerankReply(BaseModel):
     """Documents, best first."""
 
     id: str

@@ -5,8 +5,9 @@ from bytes to a reply. The router and the OpenAPI document are made from the sam
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +20,11 @@ from starlette.routing import Route
 from strop.common.secrets import one_line
 from strop.server.errors import Refused, error_value, problem
 from strop.server.service import Service
-from strop.server.settings import Access
+from strop.server.settings import LIMITS, Access
 
 log = logging.getLogger("strop.server")
-Handler = Callable[[Service, Request, Any], Awaitable[Any]]
+Handler = Callable[[Service, Request, Any], Any]
+"""What answers an operation. A function that is not async reads, in a thread."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +44,11 @@ class Operation:
     """Whether it may answer 201."""
 
 
-@dataclass(frozen=True)
-class Created:
-    """A value that is answered with 201."""
-
-    value: Any
-
-
 def routes(operations: list[Operation], service: Service) -> list[Route]:
     """Return the routes of the operations, those of one path together."""
     by_path: dict[str, dict[str, Operation]] = {}
-    for operation in operations:
-        by_path.setdefault(operation.path, {})[operation.method] = operation
+    for one in operations:
+        by_path.setdefault(one.path, {})[one.method] = one
     return [_route(path, of, service) for path, of in by_path.items()]
 
 
@@ -73,19 +68,16 @@ async def answer(service: Service, request: Request, operation: Operation) -> Re
             raise Refused(403, "writing needs a write key (STROP_API_KEYS of the server)")
         body = None
         if operation.body is not None:
-            content = await _content(request, service)
-            body = operation.body.model_validate_json(content)
-        value = await operation.handler(service, request, body)
+            body = operation.body.model_validate_json(await _content(request))
+        if inspect.iscoroutinefunction(operation.handler):
+            value = await operation.handler(service, request, body)
+        else:
+            value = await service.read(operation.handler, service, request, body)
     except ClientDisconnect:
         return Response(status_code=400)
     except Exception as error:
         return _failed(service, error)
-    if isinstance(value, Response):
-        return value
-    status = 200
-    if isinstance(value, Created):
-        value, status = value.value, 201
-    return json_response(value, status)
+    return value if isinstance(value, Response) else json_response(value)
 
 
 def json_response(value: Any, status: int = 200, **headers: str) -> Response:
@@ -104,28 +96,25 @@ def _failed(service: Service, error: Exception) -> Response:
     return json_response(error_value(status, service.public(message), param), status, **headers)
 
 
-async def _content(request: Request, service: Service) -> bytes:
+async def _content(request: Request) -> bytes:
     """Read a body of JSON: not too large, and not slower than a request may take."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # another page's form cannot send this without asking first
         raise Refused(415, "send JSON: Content-Type: application/json")
-    limit = service.limits.body
-    too_large = Refused(413, f"the body is larger than {limit:,} bytes: send less at a time")
+    too_large = Refused(413, f"the body is larger than {LIMITS.body:,} bytes: send less at a time")
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
+    if declared.isdecimal() and int(declared) > LIMITS.body:
         raise too_large
-    parts, size = [], 0
 
-    async def read() -> None:
-        nonlocal size
+    async def read() -> bytes:
+        content = bytearray()
         async for part in request.stream():
-            size += len(part)
-            if size > limit:
+            content += part
+            if len(content) > LIMITS.body:
                 raise too_large
-            parts.append(part)
+        return bytes(content)
 
     try:
-        await asyncio.wait_for(read(), service.limits.seconds)
-    except (asyncio.TimeoutError, TimeoutError):
+        return await asyncio.wait_for(read(), LIMITS.seconds)
+    except asyncio.TimeoutError:
         raise Refused(408, "the body did not arrive in time") from None
-    return b"".join(parts)

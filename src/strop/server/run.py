@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-import warnings
 from asyncio import Transport
 from collections.abc import Callable
 from typing import Any
 
 import uvicorn
+from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -18,10 +18,11 @@ from strop.errors import BadInput
 from strop.opening import connect
 from strop.server.guard import log_to_stderr
 from strop.server.metrics import SHARED
-from strop.server.settings import Settings, read_keys
-from strop.types import Collection
+from strop.server.settings import LIMITS, Settings, read_keys
 
-_SETTINGS = "STROP_SERVE"
+_VARIABLE = "STROP_SERVE"
+_SETTINGS = TypeAdapter(Settings)
+"""Hands the settings to the processes that serve, by the environment."""
 _HEADER_SECONDS = 10.0
 """How long a client may take to send the head of a request."""
 _STOP_SECONDS = 20
@@ -36,11 +37,11 @@ def serve(
     """
     read_keys(settings)
     _check_address(settings.host, settings.port)
-    open_collection(settings.collection).close()  # an error now, not in each process
+    connect(settings.collection).close()  # an error now, not in each process
     announce()
     log_to_stderr()
     with tempfile.TemporaryDirectory(prefix="strop-metrics-") as folder:
-        os.environ[_SETTINGS] = settings.to_json()
+        os.environ[_VARIABLE] = _SETTINGS.dump_json(settings).decode()
         if workers > 1:
             os.environ[SHARED] = folder
         uvicorn.run(
@@ -56,7 +57,7 @@ def serve(
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=settings.limits.connections,
+            limit_concurrency=LIMITS.connections,
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
 
@@ -82,19 +83,13 @@ def _check_address(host: str, port: int) -> None:
 def create() -> Starlette:
     """Make the application in a process that serves; called by uvicorn."""
     from strop.server.app import make_app
-    from strop.server.service import Service, name_of
+    from strop.server.service import Service, print_no_warnings
 
-    warnings.simplefilter("ignore")  # they may quote filters and texts
+    print_no_warnings()
     log_to_stderr()
-    settings = Settings.from_json(os.environ[_SETTINGS])
-    collection = open_collection(settings.collection)
-    service = Service(collection, name_of(settings.collection), settings.limits)
+    settings = _SETTINGS.validate_json(os.environ[_VARIABLE])
+    service = Service(settings.collection)
     return make_app(service, settings, read_keys(settings))
-
-
-def open_collection(place: str) -> Collection:
-    """Open an index folder, or connect to a published copy."""
-    return connect(place)
 
 
 class PatientProtocol(HttpToolsProtocol):
@@ -139,13 +134,12 @@ def serve_agent(place: str) -> None:
     import anyio
 
     from strop.server.agents import agent_server
-    from strop.server.service import Service, name_of
+    from strop.server.service import Service, print_no_warnings
 
-    warnings.simplefilter("ignore")
-    collection = open_collection(place)
+    print_no_warnings()
+    service = Service(place)
 
     async def run() -> None:
-        service = Service(collection, name_of(place))
         try:
             await agent_server(service).run_stdio_async()
         finally:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,12 +16,13 @@ from typing import Any, TypeVar
 from strop.errors import BadInput, IndexBusy
 from strop.index import Index
 from strop.methods import method_spec
+from strop.opening import connect
 from strop.server.batching import Batcher, Found, Options
 from strop.server.errors import Refused
 from strop.server.metrics import Metrics
-from strop.server.settings import Limits
+from strop.server.settings import LIMITS
 from strop.storage.references import Reference
-from strop.types import Collection, Hits
+from strop.types import Collection, Document
 
 T = TypeVar("T")
 _READERS = 8
@@ -27,18 +30,23 @@ _WAITING_SEARCHES = 4
 """Searches at the same time where they wait for others: a database, or an embedder's service."""
 _BUSY = 0.05
 """Seconds between attempts to write while another process does."""
+_MESSAGES: ContextVar[list[str] | None] = ContextVar("messages", default=None)
 
 
 class Service:
     """One collection, served. Everything that may take time runs in threads."""
 
-    def __init__(self, collection: Collection, name: str, limits: Limits | None = None) -> None:
-        self.collection, self.name = collection, name
-        self.limits = limits or Limits()
+    def __init__(self, place: str) -> None:
+        """Open the folder or connect to the copy at ``place``.
+
+        Clients know it by the folder's name, without the ending.
+        """
+        self.collection = collection = connect(place)
+        self.name = Path(place.rstrip("/")).stem or "index"
         self.metrics = Metrics()
         self.ready = False
         threads = 1 if _only_computes(collection) else _WAITING_SEARCHES
-        self.batches = Batcher(self._search, self.limits.waiting, self.metrics.observe, threads)
+        self.batches = Batcher(self._search, LIMITS.waiting, self.metrics.observe, threads)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="strop-read")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="strop-write")
         self._slow = asyncio.Semaphore(1)
@@ -71,30 +79,35 @@ class Service:
 
     async def search(self, queries: Sequence[str], options: Options) -> Found:
         """Search together with what others ask at the same time."""
-        return await asyncio.wait_for(self.batches.search(queries, options), self.limits.seconds)
+        return await asyncio.wait_for(self.batches.search(queries, options), LIMITS.seconds)
 
-    def _search(
-        self, queries: list[str], k: int, method: str | None, **options: Any
-    ) -> tuple[str, Hits]:
-        chosen = self.collection.method(method)
-        return method_spec(chosen), self.collection.search(queries, k, chosen, **options)
+    def _search(self, queries: list[str], options: Options) -> Found:
+        method = self.collection.method(options.method)
+        with _filter_warnings() as messages:
+            hits = self.collection.search(
+                queries, options.k, method,
+                where=options.filter(), fields=options.fields, exact=options.exact,
+            )  # fmt: skip
+        return Found(method_spec(method), list(hits), messages)
 
     async def read(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
         """Call something that reads the collection."""
-        return await self._call(self._readers, work, args, named)
+        call = partial(work, *args, **named)
+        future = asyncio.get_running_loop().run_in_executor(self._readers, call)
+        return await asyncio.wait_for(future, LIMITS.seconds)
 
     async def measure(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
         """Call something that takes long; one at a time."""
         if self._slow.locked():
             raise Refused(429, "another evaluation is under way: try again later")
         async with self._slow:
-            return await self._call(self._readers, work, args, named)
+            return await self.read(work, *args, **named)
 
     async def write(self, work: Callable[..., T], *args: Any) -> T:
         """Call something that writes; while another process does, wait for it."""
 
         def wait_and_write() -> T:
-            until = time.monotonic() + self.limits.seconds / 2
+            until = time.monotonic() + LIMITS.seconds / 2
             while True:
                 try:
                     return work(*args)
@@ -105,12 +118,6 @@ class Service:
 
         # Not given up after a while: the client must learn whether its documents are stored.
         return await asyncio.get_running_loop().run_in_executor(self._writer, wait_and_write)
-
-    async def _call(
-        self, threads: ThreadPoolExecutor, work: Callable[..., T], args: Any, named: Any
-    ) -> T:
-        future = asyncio.get_running_loop().run_in_executor(threads, partial(work, *args, **named))
-        return await asyncio.wait_for(future, self.limits.seconds)
 
     # -- about the collection -----------------------------------------------------------------
 
@@ -129,6 +136,13 @@ class Service:
                 for queries in (["warm up"], ["warm up"], [f"warm up {n}" for n in range(16)]):
                     self.collection.search(queries, 10, method, exact=exact)
         self.ready = True
+
+    def document(self, id_: str) -> Document:
+        """Return a document, or refuse with 404."""
+        try:
+            return self.collection.get(id_)
+        except BadInput as error:
+            raise Refused(404, str(error)) from None
 
     def version(self) -> int:
         """Return the number of commits to the index so far, of a copy until it was published."""
@@ -155,6 +169,28 @@ def _only_computes(collection: Collection) -> bool:
     return name.startswith(("wordllama", "minilm", "st:"))
 
 
-def name_of(collection: str) -> str:
-    """Return the name by which clients know a collection: its folder's, without the ending."""
-    return Path(collection.rstrip("/")).stem or "index"
+@contextmanager
+def _filter_warnings() -> Iterator[list[str]]:
+    """Give a list for the messages about filters that this thread causes in the block.
+
+    ``warnings.catch_warnings`` would change what other threads do.
+    """
+    messages: list[str] = []
+    token = _MESSAGES.set(messages)
+    try:
+        yield messages
+    finally:
+        _MESSAGES.reset(token)
+
+
+def print_no_warnings() -> None:
+    """Keep warnings out of the log, as they may quote filters and texts; replies have some."""
+
+    def receive(message: Warning | str, *_: Any, **__: Any) -> None:
+        messages = _MESSAGES.get()
+        # Others concern who runs the server.
+        if messages is not None and str(message).startswith("filter: "):
+            messages.append(str(message))
+
+    warnings.simplefilter("always")
+    warnings.showwarning = receive

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import json
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from strop.errors import BadInput
@@ -93,23 +92,11 @@ class Settings:
     """Names by which others reach the server, such as that of a proxy."""
     origins: tuple[str, ...] = ()
     """Other web pages that may call it."""
-    limits: Limits = field(default_factory=Limits)
 
     @property
     def public(self) -> bool:
         """Whether others than this machine's users may reach it."""
         return not is_loopback(self.host) or bool(self.hosts)
-
-    def to_json(self) -> str:
-        """Return it as text, for the processes that serve."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Settings:
-        """Read what ``to_json`` wrote."""
-        given = json.loads(text)
-        given |= {name: tuple(given[name]) for name in ("hosts", "origins")}
-        return cls(**{**given, "limits": Limits(**given["limits"])})
 
 
 def is_loopback(host: str) -> bool:
