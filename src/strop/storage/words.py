@@ -148,10 +148,11 @@ def segments_of(
         " WHERE source = ? AND block = coalesce(?, block) ORDER BY block, segment",
         (source, block),
     )
-    return [
-        Segment(id_, source, *about, np.frombuffer(numbers, "<u4").astype(np.int64), sum_)
-        for id_, *about, numbers, sum_ in found
-    ]
+    segments = []
+    for id_, where, generation, texts, numbers, sum_ in found:
+        named = np.frombuffer(numbers, "<u4").astype(np.int64)
+        segments.append(Segment(id_, source, where, generation, texts, named, sum_))
+    return segments
 
 
 def rows_of(connection: sqlite3.Connection, segment: int) -> Rows:
