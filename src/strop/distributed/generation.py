@@ -39,7 +39,7 @@ class _Unit:
 
     def __init__(
         self, folder: Path, name: str, *, style: str, shards: Sequence[str] | None,
-        lm: Mapping[str, Any], settings: dict[str, Any], price: Sequence[float] | None = None,
+        lm: Mapping[str, Any], settings: dict[str, Any], price: Sequence[Any] | None = None,
     ) -> None:  # fmt: skip
         self._folder, self._name, self._shards = folder, name, shards
         self.settings = GenerationSettings.from_json(settings)
