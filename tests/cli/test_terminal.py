@@ -9,6 +9,7 @@ import sys
 import unicodedata
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from helpers.commands import beir, jsonl, strop
@@ -166,17 +167,12 @@ def test_any_encoding_of_the_terminal_will_do(tmp_path: Path) -> None:
     index = tmp_path / "x.index"
     strop("build", "-", "-o", index, stdin=jsonl({"id": "1", "text": text}))
     for encoding, more in (("ascii", []), ("cp1252", ["--json"])):
-        done = subprocess.run(
-            [sys.executable, "-m", "strop", "show", index, "1", *more],
-            env={**os.environ, "PYTHONIOENCODING": encoding},
-            capture_output=True,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, b"")
+        done = CliRunner(charset=encoding).invoke(main, ["show", str(index), "1", *more])
+        assert (done.exit_code, done.stderr_bytes) == (0, b"")
         if more:
-            assert json.loads(done.stdout.decode("cp1252"))["text"] == text
+            assert json.loads(done.stdout_bytes.decode("cp1252"))["text"] == text
         else:
-            assert rb"na\xefve \u2192 \U0001f642" in done.stdout
+            assert rb"na\xefve \u2192 \U0001f642" in done.stdout_bytes
 
 
 def test_piped_output_has_the_width_of_columns(tmp_path: Path) -> None:
@@ -196,6 +192,18 @@ def test_help_is_complete_at_80_columns() -> None:
     for verb in main.commands.values():
         assert verb.help is not None
         assert "".join(verb.help.partition("\n\n")[0].split()) in shown, verb.name
+
+
+def test_help_tells_every_default_in_one_style() -> None:
+    inner = main.commands["cluster"].commands.values()  # type: ignore[attr-defined]
+    for verb in (*main.commands.values(), *inner):
+        # With the command's own settings: click remembers the help option it first made.
+        shown = verb.get_help(click.Context(verb, **main.context_settings))
+        assert "default: (" not in shown, verb.name
+        for option in verb.params:
+            assert not (getattr(option, "help", None) or "").endswith("]"), option.name
+        if verb.name == "search":
+            assert "[default: all]" in shown
 
 
 def test_a_count_has_its_noun_in_the_right_number() -> None:

@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import asdict, astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click import Choice
 
 from strop.cli.generate import PROMPT, STYLES, prompt_settings
 from strop.cli.options import (
     CORPUS,
     COUNT,
+    EMBEDDER,
     MODEL,
-    WAIT,
-    Answer,
-    Verbs,
+    NEIGHBOUR_METHOD,
+    PRICE,
+    READING,
+    WRITTEN_INDEX,
     given_price,
     load_model,
-    named_values,
-    verb,
     waiting_time,
 )
 from strop.cli.progress import progress_bars
+from strop.cli.verbs import Answer, Verbs, option, output_option, repeatable, verb
 from strop.common.text import counted
 
 if TYPE_CHECKING:  # loaded by the verbs that need it, so that --help is quick
     from strop.distributed.run import Settings
-    from strop.distributed.runners import Runner
 
-_CORPUS = click.argument("corpus")
-_EMBEDDER = click.option("--embedder", help="Embedder, as of strop build.  [wordllama]")
-_OPTIONS = named_values("--option", "options", "Option of the embedder, such as max_length=512")
-_READING = ("format", "id_field", "text_field", "title_field", "delimiter", "max_document_bytes")
+_SHARD = option("--shard-documents", "Documents per shard.", type=COUNT, shown="50000")
 
 
 @click.group(cls=Verbs)
@@ -50,34 +49,29 @@ def cluster() -> None:
 
 
 @verb(
-    _CORPUS,
-    click.option("-o", "--output", "folder", required=True, type=Path, help="Folder of shards."),
-    click.option(
+    output_option("Folder of shards.", "folder"),
+    option(
         "--stage",
-        type=click.Choice(["vectors", "references", "requests", "replies", "queries"]),
+        "Do this stage and what it needs.",
+        type=Choice(["vectors", "references", "requests", "replies", "queries"]),
         default="references",
-        help="Do this stage and what it needs.",
     ),
-    click.option(
+    option(
         "--style",
-        type=click.Choice(["sentences", *STYLES]),
+        "Which queries; those of a model need --lm.",
+        type=Choice(["sentences", *STYLES]),
         default="sentences",
-        help="Which queries; those of a model need --lm.",
     ),
-    _EMBEDDER,
-    _OPTIONS,
-    click.option("--workers", type=COUNT, help="Processes at a time.  [cores; of Ray: all]"),
-    click.option("--ray", metavar="ADDRESS", help="Ray cluster; local starts one here."),
-    click.option("--shard-documents", type=COUNT, help="Documents per shard.  [50000]"),
-    click.option(
-        "--method",
-        type=click.Choice(["auto", "exact", "cells"]),
-        help="How neighbours are found.  [auto: cells above 300,000 documents]",
-    ),
-    click.option(
+    EMBEDDER,
+    option("--workers", "Processes at a time.", type=COUNT, shown="cores; of Ray: all"),
+    option("--ray", "Ray cluster; local starts one here.", metavar="ADDRESS"),
+    _SHARD,
+    NEIGHBOUR_METHOD,
+    option(
         "--recall",
+        "Share of neighbours that cells must find, by a sample.",
         type=click.FloatRange(0, 1),
-        help="Share of neighbours that cells must find, by a sample.  [0.96]",
+        shown="0.96",
     ),
     MODEL,
     PROMPT,
@@ -100,15 +94,14 @@ def run(corpus: str, folder: Path, **options: Any) -> Answer:
     queries     the queries in the replies, or sentences, embedded
     """
     from strop.distributed.run import Cluster
+    from strop.distributed.runners import LocalRunner, RayRunner
 
     settings = _settings(corpus, folder, options)
-    runner = _runner(options)
-    try:
-        with progress_bars() as progress:
-            run_ = Cluster(folder, settings, runner, progress)
-            run_.run(options["stage"], options["style"], options["budget"])
-    finally:
-        runner.close()
+    ray, workers = options["ray"], options["workers"]
+    chosen = RayRunner(ray, workers) if ray else LocalRunner(workers or os.cpu_count() or 1)
+    with closing(chosen) as runner, progress_bars() as progress:
+        run_ = Cluster(folder, settings, runner, progress)
+        run_.run(options["stage"], options["style"], options["budget"])
     done = ", ".join(f"{stage} {count:,}" for stage, count in run_.ran.items())
     left = {name: int(count) for name, count in run_.unfinished.items() if count}
     warnings = []
@@ -121,56 +114,45 @@ def run(corpus: str, folder: Path, **options: Any) -> Answer:
     return Answer(value, message, warnings=warnings)
 
 
-def _runner(options: dict[str, Any]) -> Runner:
-    from strop.distributed.runners import LocalRunner, RayRunner
-
-    if options["ray"]:
-        return RayRunner(options["ray"], options["workers"])
-    return LocalRunner(options["workers"] or os.cpu_count() or 1)
-
-
 def _settings(corpus: str, folder: Path, options: dict[str, Any]) -> Settings:
     """Return the settings: those of this command, else those of the last run in the folder."""
     from strop.distributed.run import Settings
 
-    known = None
-    if (folder / "settings.json").exists():
-        known = Settings.read(folder)
-    embedder = {"name": options["embedder"] or "wordllama", "options": options["options"]}
+    known = Settings.read(folder) if (folder / "settings.json").exists() else None
     if known is not None and not options["embedder"] and not options["options"]:
         embedder = known.trusted_embedder(folder)
-    reading = {name: options[name] for name in _READING}
-    settings = replace(known or Settings(corpus, embedder), corpus=corpus, embedder=embedder)
+    else:
+        embedder = _embedder(options)
     chosen = {name: options[name] for name in ("shard_documents", "method", "recall")}
     settings = replace(
-        settings, reading=reading, **{name: v for name, v in chosen.items() if v is not None}
+        known or Settings(corpus, embedder),
+        corpus=corpus,
+        embedder=embedder,
+        reading=_reading(options),
+        **{name: value for name, value in chosen.items() if value is not None},
     )
-    if options["stage"] not in ("vectors", "references") and options["style"] != "sentences":
-        settings = replace(settings, sets={**settings.sets, options["style"]: _set(options)})
-    return settings
-
-
-def _set(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the model and settings of a set of generated queries."""
+    if options["stage"] in ("vectors", "references") or options["style"] == "sentences":
+        return settings
     if options["lm"] is None:
         raise click.UsageError(f"who writes {options['style']} queries? Give --lm SPEC")
-    asks = prompt_settings(options)
-    lm, price = load_model(options, asks.prompt.profile), given_price(options)
-    return {
+    lm, price = load_model(options), given_price(options)
+    generated = {
         "lm": {"name": lm.name, "options": dict(lm.options)},
-        "settings": asks.to_json(),
+        "settings": prompt_settings(options).to_json(),
         "price": None if price is None else list(astuple(price)),
     }
+    return replace(settings, sets={**settings.sets, options["style"]: generated})
 
 
-@verb(
-    click.argument("folder", type=Path),
-    click.argument("path", metavar="INDEX", type=Path),
-    WAIT,
-    _EMBEDDER,
-    _OPTIONS,
-    name="import",
-)
+def _embedder(options: dict[str, Any]) -> dict[str, Any]:
+    return {"name": options["embedder"] or "wordllama", "options": options["options"]}
+
+
+def _reading(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in READING}
+
+
+@verb(click.argument("folder", type=Path), WRITTEN_INDEX, EMBEDDER, name="import")
 def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, Any]) -> Answer:
     """Import the finished shards of FOLDER into INDEX, which is made if it does not exist.
 
@@ -189,25 +171,20 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
 
 
 @verb(
-    _CORPUS,
-    click.option("--machines", type=COUNT, default=1, help="Machines of the cluster."),
-    click.option("--cores", type=COUNT, help="Cores per machine.  [as here]"),
-    click.option("--documents", type=COUNT, help="Number of documents.  [as in CORPUS]"),
-    click.option("--shard-documents", type=COUNT, default=50_000, help="Documents per shard."),
-    click.option(
+    option("--machines", "Machines of the cluster.", type=COUNT, default=1),
+    option("--cores", "Cores per machine.", type=COUNT, shown="as here"),
+    option("--documents", "Number of documents.", type=COUNT, shown="as in CORPUS"),
+    _SHARD,
+    repeatable(
         "--rate",
+        "A rate of one core in place of the measured one, such as embed=400",
         "rates",
-        multiple=True,
         metavar="NAME=VALUE",
-        help="A rate of one core in place of the measured one, such as embed=400 (repeatable).",
     ),
-    click.option(
-        "--style", type=click.Choice(STYLES), default="contrastive", help="Which queries."
-    ),
-    click.option("--lm", help="Model whose price counts, such as openai:gpt-5-mini."),
-    click.option("--price", metavar="IN,OUT", help="USD per million tokens, for other models."),
-    _EMBEDDER,
-    _OPTIONS,
+    option("--style", "Which queries.", type=Choice(STYLES), default="contrastive"),
+    option("--lm", "Model whose price counts, such as openai:gpt-5-mini."),
+    PRICE,
+    EMBEDDER,
     CORPUS,
 )
 def plan(corpus: str, documents: int | None, **options: Any) -> Answer:
@@ -220,16 +197,15 @@ def plan(corpus: str, documents: int | None, **options: Any) -> Answer:
     from strop.distributed.plan import given_rates, measure, stages_of
     from strop.lm import price
 
-    embedder = {"name": options["embedder"] or "wordllama", "options": options["options"]}
-    reading = {name: options[name] for name in _READING}
-    rates, estimated = measure(Path(corpus), embedder, reading, options["style"])
-    rates, n = given_rates(rates, options["rates"]), documents or estimated
-    cost = given_price(options) or (
-        price(options["lm"].partition(":")[2]) if options["lm"] else None
+    rates, estimated = measure(
+        Path(corpus), _embedder(options), _reading(options), options["style"]
     )
+    rates, n = given_rates(rates, options["rates"]), documents or estimated
+    known = price(options["lm"].partition(":")[2]) if options["lm"] else None
+    cost = given_price(options) or known
     stages = stages_of(
         rates, n, machines=options["machines"], cores=options["cores"] or os.cpu_count() or 1,
-        shard_documents=options["shard_documents"], price=cost,
+        shard_documents=options["shard_documents"] or 50_000, price=cost,
     )  # fmt: skip
     value = {
         "documents": n,

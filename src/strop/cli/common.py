@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strop.cli.messages import echo, say, warn
-from strop.cli.options import Answer, waiting_time
+from strop.cli.options import waiting_time
+from strop.cli.verbs import Answer
 from strop.common.text import counted, human_bytes
 
 if TYPE_CHECKING:  # the verbs load it themselves, so that --help is quick

@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import operator
 import os
 import platform
-import re
 import shlex
 import shutil
 import sys
@@ -20,11 +18,9 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from strop.cli.messages import echo
-from strop.cli.options import Answer, verb
 from strop.cli.progress import progress_bars
+from strop.cli.verbs import Answer, option, output_option, verb
 from strop.common.text import human_bytes, shorten
 from strop.errors import BadInput
 from strop.types import Dataset, Document
@@ -35,7 +31,6 @@ if TYPE_CHECKING:  # loaded when the demo runs, so that --help is quick
     from strop.index import Index
 
 _MEASURES = ("nDCG@10", "Success@1", "R@50")
-_COMPARE = {">=": operator.ge, "<": operator.lt}
 _TOKENS = "3.7 million tokens read and 0.3 million written"
 """What the model was given and what it wrote, by the estimate of ``strop queries --dry-run``."""
 _METHODS = {  # the names that the demo gives them
@@ -49,15 +44,8 @@ _METHODS = {  # the names that the demo gives them
 
 
 @verb(
-    click.option(
-        "-o",
-        "--output",
-        "path",
-        type=Path,
-        default=Path("demo.index"),
-        help="The index folder.",
-    ),
-    click.option("--embedder", default="wordllama", help="Which embedder."),
+    output_option("The index folder.", "path", Path("demo.index")),
+    option("--embedder", "Which embedder.", default="wordllama"),
 )
 def demo(path: Path, embedder: str) -> Answer:
     """Search the Python documentation, sharpened by queries that a language model wrote.
@@ -67,6 +55,7 @@ def demo(path: Path, embedder: str) -> Answer:
     """
     from strop.evaluation.changes import largest_changes
     from strop.evaluation.scoring import evaluate
+    from strop.index import Index
     from strop.io import stdlib_docs
 
     with progress_bars() as progress:
@@ -75,7 +64,8 @@ def demo(path: Path, embedder: str) -> Answer:
         documents = stdlib_docs.read_stdlib(stdlib_docs.EVERYDAY)
         if progress is not None:
             progress("reading documentation", 1, 1)
-        with _open(path, embedder) as index:
+        existing = (path / "catalog.sqlite").exists()
+        with (Index.open if existing else Index.create)(path, embedder) as index:
             _refuse_other_documents(index)
             began = time.perf_counter()
             index.sharpen("sentences")
@@ -128,37 +118,20 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
-def read_questions(
-    documents: Sequence[Document] | None = None, version: tuple[int, int] | None = None
-) -> Dataset:
-    """Return the questions that a version of Python (this one), or these documents, can answer."""
-    version = version or sys.version_info[:2]
+def read_questions(documents: Sequence[Document] | None = None) -> Dataset:
+    """Return the questions that these documents answer; without documents, all of them.
+
+    Each version of Python lacks the answers to a few.
+    """
     ids = None if documents is None else {document.id for document in documents}
     queries, qrels = {}, {}
     text = resources.files("strop.cli").joinpath("demo_questions.jsonl").read_text("utf-8")
     for line in text.splitlines():
         entry = json.loads(line)
-        answerable = ids is None or not ids.isdisjoint(entry["answers"])
-        if answerable and admits(entry.get("versions", ""), version):
+        if ids is None or not ids.isdisjoint(entry["answers"]):
             queries[entry["id"]] = entry["question"]
             qrels[entry["id"]] = dict.fromkeys(entry["answers"], 1)
     return Dataset("python docs", queries, qrels)
-
-
-def admits(versions: str, version: tuple[int, int]) -> bool:
-    """Tell whether a version fits a marker such as ``>=3.11`` or ``<3.13`` ("" fits all)."""
-    if not versions:
-        return True
-    sign, major, minor = re.fullmatch(r"(>=|<)(\d+)\.(\d+)", versions).groups()  # type: ignore[union-attr]
-    return bool(_COMPARE[sign](version, (int(major), int(minor))))
-
-
-def _open(path: Path, embedder: str) -> Index:
-    from strop.index import Index
-
-    if (path / "catalog.sqlite").exists():
-        return Index.open(path, embedder)
-    return Index.create(path, embedder)
 
 
 def _refuse_other_documents(index: Index) -> None:

@@ -10,21 +10,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
+from click import Choice, UsageError, argument
 
 from strop.cli.common import changed, open_index, open_readable
 from strop.cli.messages import say
 from strop.cli.options import (
     CORPUS,
+    EMBEDDER,
     INDEX_OR_URL,
+    NEIGHBOUR_METHOD,
+    VECTOR_FORM,
     WAIT,
     WRITTEN_INDEX,
-    Answer,
-    named_values,
-    verb,
     waiting_time,
 )
 from strop.cli.progress import progress_bars
+from strop.cli.verbs import Answer, flag, named_values, option, output_option, source_option, verb
 from strop.common.text import counted, is_url
 from strop.errors import BadInput, IndexBusy, StropError
 from strop.io.files import filled_lines, shown_name
@@ -35,39 +36,30 @@ if TYPE_CHECKING:  # --help must be quick
 
 
 @verb(
-    click.argument("corpus"),
-    click.option("-o", "--output", "path", required=True, type=Path, help="The index folder."),
-    click.option(
-        "--embedder", help="Embedder, see above.  [the index's own; for a new one wordllama]"
-    ),
-    click.option("--base-url", help="Server of api: embedders, such as http://127.0.0.1:8080/v1."),
-    named_values("--option", "options", "Option of the embedder, such as max_length=512"),
-    click.option(
+    output_option("The index folder.", "path"),
+    EMBEDDER,
+    option("--base-url", "Server of api: embedders, such as http://127.0.0.1:8080/v1."),
+    option(
         "--queries",
-        type=click.Choice(["sentences", "none"]),
+        "Sharpen with the documents' own sentences, or not yet.",
+        type=Choice(["sentences", "none"]),
         default="sentences",
-        help="Sharpen with the documents' own sentences, or not yet.",
     ),
-    click.option(
+    option(
         "--query-vectors",
-        type=click.Choice(["int8", "float32"]),
-        help="How a new index stores its query vectors.  [int8]",
+        "How a new index stores its query vectors.",
+        type=VECTOR_FORM,
+        shown="int8",
     ),
-    click.option(
-        "--language", help="Language of the words of a new index, such as german.  [detected]"
-    ),
-    click.option(
+    option("--language", "Language of the words of a new index, such as german.", shown="detected"),
+    option(
         "--chunk",
+        "Cut the documents of a new index into chunks of at most SIZE tokens, such as 200:40;"
+        " none keeps them whole.",
         metavar="SIZE:OVERLAP",
-        help="Cut the documents of a new index into chunks of at most SIZE tokens, such as 200:40;"
-        " none keeps them whole.  [cut if much longer than the embedder reads]",
+        shown="cut if much longer than the embedder reads",
     ),
-    click.option(
-        "--source",
-        metavar="SELECT",
-        help="Query that returns id, text or body, maybe title and metadata; CORPUS is then the URL"
-        " of its PostgreSQL database.",
-    ),
+    source_option("; CORPUS is then the URL of its PostgreSQL database."),
     WAIT,
     CORPUS,
 )
@@ -107,16 +99,16 @@ def build(
     was_empty = new_folder or (path.is_dir() and not any(path.iterdir()))
     if exists:
         if query_vectors is not None:
-            raise click.UsageError(
+            raise UsageError(
                 f"{path} exists and keeps the form of its vectors; to change it: "
                 f"strop compact {shlex.quote(str(path))} --query-vectors {query_vectors}"
             )
         if language is not None:
-            raise click.UsageError(f"{path} exists and keeps the language of its words")
+            raise UsageError(f"{path} exists and keeps the language of its words")
         index = Index.open(path, embedder, wait=waiting_time(), **settings)
         if chunk is not None and chunk != (has := index.info()["chunking"] or "none"):
             index.close()
-            raise click.UsageError(
+            raise UsageError(
                 f"{path} exists and keeps its chunks ({has}); for others build another index"
             )
     else:
@@ -136,21 +128,17 @@ def build(
         except StropError:
             if was_empty and not len(index):  # nothing was added: leave no empty index behind
                 index.close()
-                _empty(path)
+                for entry in path.iterdir():
+                    if entry.is_dir():
+                        shutil.rmtree(entry)
+                    else:
+                        entry.unlink()
                 if new_folder:
                     path.rmdir()
             raise
     if exists:
         say(f"{path} existed: added what is new, updated what changed, removed nothing")
     return changed(path, asdict(changes))
-
-
-def _empty(folder: Path) -> None:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
 
 
 def _add(
@@ -174,10 +162,11 @@ def _add(
         )
     if is_folder_of_files(corpus, reading["format"]):
         which = {name: reading[name] for name in ("include", "exclude", "max_document_bytes")}
-        how = {"remove": sync, "keep_queries": keep_queries, "progress": progress}
-        return index.sync(corpus, **how, **which)
+        return index.sync(
+            corpus, remove=sync, keep_queries=keep_queries, progress=progress, **which
+        )
     if sync:
-        raise click.UsageError(f"--sync follows a folder of files; {corpus} is not one")
+        raise UsageError(f"--sync follows a folder of files; {corpus} is not one")
     return index.add(_documents(corpus, reading), progress, keep_queries=keep_queries)
 
 
@@ -195,17 +184,11 @@ def _documents(corpus: str, options: dict[str, Any]) -> Iterator[Any]:
 
 @verb(
     WRITTEN_INDEX,
-    click.argument("corpus"),
-    click.option(
+    flag(
         "--keep-queries",
-        is_flag=True,
-        help="Keep using imported and generated queries of documents whose text changed.",
+        "Keep using imported and generated queries of documents whose text changed.",
     ),
-    click.option(
-        "--sync",
-        is_flag=True,
-        help="CORPUS is a folder of files: also remove documents whose files are gone.",
-    ),
+    flag("--sync", "CORPUS is a folder of files: also remove documents whose files are gone."),
     CORPUS,
 )
 def add(path: Path, corpus: str, keep_queries: bool, sync: bool, **reading: Any) -> Answer:
@@ -224,14 +207,14 @@ def add(path: Path, corpus: str, keep_queries: bool, sync: bool, **reading: Any)
 
 @verb(
     WRITTEN_INDEX,
-    click.argument("ids", nargs=-1),
-    click.option("--file", help="A file with one id per line; - for standard input."),
+    argument("ids", nargs=-1),
+    option("--file", "A file with one id per line; - for standard input."),
 )
 def remove(path: Path, ids: tuple[str, ...], file: str | None) -> Answer:
     """Remove documents by id; if one id is unknown, nothing is removed."""
     unwanted = [*ids, *(line.strip() for _, line in (filled_lines(file) if file else ()))]
     if not unwanted:
-        raise click.UsageError("name at least one id, or give --file")
+        raise UsageError("name at least one id, or give --file")
     with open_index(path) as index:
         index.remove(unwanted)
         left = len(index)
@@ -244,8 +227,8 @@ def remove(path: Path, ids: tuple[str, ...], file: str | None) -> Answer:
     WRITTEN_INDEX,
     named_values(
         "--option",
-        "options",
         "Option of the embedder that changes no stored vector, such as max_chars=8000",
+        "options",
     ),
 )
 def finish(path: Path, options: dict[str, Any]) -> Answer:
@@ -258,36 +241,32 @@ def finish(path: Path, options: dict[str, Any]) -> Answer:
     return changed(path, {})
 
 
-@verb(INDEX_OR_URL, click.argument("id_", metavar="ID"))
+@verb(INDEX_OR_URL, argument("id_", metavar="ID"))
 def show(path: Path | str, id_: str) -> Answer:
     """Show a document, its stored queries and its references."""
     from strop.cli.tables import print_document
     from strop.index import Index
 
     with open_readable(path) as index:
-        document, queries = index.get(id_), index.queries_of(id_)
-        folder = index if isinstance(index, Index) else None
-        chunks = index.chunks(id_)
-        references = folder.references_of(id_) if folder and len(chunks) < 2 else None
+        document, queries, chunks = index.get(id_), index.queries_of(id_), index.chunks(id_)
+        references = None
+        if isinstance(index, Index) and len(chunks) < 2:
+            references = index.references_of(id_)
     chosen = asdict(references) if references else None
     value = {**asdict(document), "queries": queries, "references": chosen}
-    value |= {"chunks": [chunk.to_dict() for chunk in chunks]} if chunks else {}
+    if chunks:
+        value["chunks"] = [chunk.to_dict() for chunk in chunks]
     return Answer(value, partial(print_document, document, queries, references, chunks))
 
 
 @verb(
     WRITTEN_INDEX,
-    click.option("--neighbors", default=100, help="Nearest documents to cluster."),
-    click.option("--k", "sizes", default="3:10", help="Numbers of clusters to try."),
-    click.option("--seed", default=0, help="Seed of KMeans."),
-    click.option(
-        "--method",
-        type=click.Choice(["auto", "exact", "cells"]),
-        default="auto",
-        help="How neighbours are found; cells is approximate, for very large corpora.",
-    ),
+    option("--neighbors", "Nearest documents to cluster.", default=100),
+    option("--k", "Numbers of clusters to try.", "sizes", default="3:10"),
+    option("--seed", "Seed of KMeans.", default=0),
+    NEIGHBOUR_METHOD,
 )
-def references(path: Path, neighbors: int, sizes: str, seed: int, method: str) -> Answer:
+def references(path: Path, neighbors: int, sizes: str, seed: int, method: str | None) -> Answer:
     """Choose for each document the similar ones it must be told apart from.
 
     Run it again after documents were added, changed or removed: only what that affects is chosen
@@ -297,11 +276,11 @@ def references(path: Path, neighbors: int, sizes: str, seed: int, method: str) -
 
     smallest, colon, largest = sizes.partition(":")
     if not (colon and smallest.isdigit() and largest.isdigit()):
-        raise click.UsageError(f"--k takes a range such as 3:10, not {sizes!r}")
+        raise UsageError(f"--k takes a range such as 3:10, not {sizes!r}")
     settings = ReferenceSettings(neighbors, int(smallest), int(largest), seed=seed)
     with open_index(path) as index:
         with progress_bars() as progress:
-            chosen = index.select_references(settings, method=method, progress=progress)
+            chosen = index.select_references(settings, method=method or "auto", progress=progress)
         stored = index.info()["references"] or {"documents": 0, "out_of_date": 0}
     message = f"references of {counted(stored['documents'], 'document')} ({chosen:,} chosen now)"
     return Answer({"chosen": chosen, **stored}, message)

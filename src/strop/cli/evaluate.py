@@ -17,22 +17,17 @@ from strop.cli.options import (
     LABELLED,
     MEASURES,
     SCORING,
+    SETTINGS,
     WRITTEN_INDEX,
-    Answer,
     read_labelled,
-    refuse_given,
-    split_option,
-    verb,
 )
 from strop.cli.progress import progress_bars
+from strop.cli.verbs import Answer, flag, option, refuse_given, split_option, verb
 from strop.common.text import counted
 
-_PASSED_ON = (
-    "measures", "ignore_same_id", "baseline", "leak_gate", "alpha", "temperature", "sets", "n",
-    "words"
-)  # fmt: skip
+_PASSED_ON = ("measures", "ignore_same_id", "baseline", "leak_gate", *SETTINGS)
 """Options that ``evaluate`` has under the same names."""
-_DEFAULTS = "default"
+_USUAL = "usual"
 """Stands for the methods that are compared unless others are named."""
 _LABELS_ONLY = ("run_out", "expand", "exclude_queries", "ignore_same_id", "leak_gate", "baseline")
 
@@ -42,31 +37,30 @@ _LABELS_ONLY = ("run_out", "expand", "exclude_queries", "ignore_same_id", "leak_
     click.argument("dataset", required=False),
     split_option(
         "--methods",
-        default=_DEFAULTS,
-        show_default=False,
-        help="Any of trad, sharp, simsharp, consharp, indexsharp, maxsim, doc2query, docexp, bm25,"
+        "Any of trad, sharp, simsharp, consharp, indexsharp, maxsim, doc2query, docexp, bm25,"
         " hybrid. Each may have settings: sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5"
         " (T is short for temperature). sharp:words=1 adds keyword matching to the score;"
-        " hybrid:of=sharp fuses BM25 with sharp instead of trad.  [trad,sharp; without DATASET"
-        " trad,bm25,hybrid,sharp]",
+        " hybrid:of=sharp fuses BM25 with sharp instead of trad.",
+        default=_USUAL,
+        shown="trad,sharp; without DATASET trad,bm25,hybrid,sharp",
     ),
     MEASURES,
     LABELLED,
-    click.option("--limit-queries", type=COUNT, help="Use only the first N queries."),
-    click.option("--baseline", help="Method that the others are compared with.  [the first]"),
+    option("--limit-queries", "Use only the first N queries.", type=COUNT),
+    option("--baseline", "Method that the others are compared with.", shown="the first"),
     SCORING,
-    click.option(
+    option(
         "--run-out",
+        "Write TREC run files to this folder, one per method.",
         type=click.Path(path_type=Path, file_okay=False),
-        help="Write TREC run files to this folder, one per method.",
     ),
-    click.option(
+    option(
         "--leak-gate",
-        type=float,
-        help="Score again without the generated queries whose cosine to a test query is at least"
+        "Score again without the generated queries whose cosine to a test query is at least"
         " this, such as 0.9.",
+        type=float,
     ),
-    click.option("--per-query", is_flag=True, help="With --json: also the values per query."),
+    flag("--per-query", "With --json: also the values per query."),
     expansion_options(several=True),
     name="eval",
 )
@@ -95,8 +89,8 @@ def eval_(
     from strop.io.datasets import write_run
 
     if dataset is None:
-        return _without_labels(path, methods, per_query, options | {"run_out": run_out})
-    methods, steps = ["trad", "sharp"] if methods == [_DEFAULTS] else methods, chosen_steps(options)
+        return _without_labels(path, methods, per_query, options)
+    methods, steps = ["trad", "sharp"] if methods == [_USUAL] else methods, chosen_steps(options)
     how = {name: options[name] for name in _PASSED_ON}
     with open_readable(path) as index, progress_bars() as progress:
         if run_out is not None:  # now: an error after the work would waste it
@@ -131,17 +125,16 @@ def _without_labels(
     from strop.evaluation.estimate import METHODS, estimate
 
     refuse_given(_LABELS_ONLY, "needs DATASET")
-    settings = {name: options[name] for name in ("alpha", "temperature", "sets", "n", "words")}
     if not isinstance(path, Path):
         raise click.UsageError("without DATASET an index folder is needed, not a published copy")
     with open_index(path) as index, progress_bars() as progress:
         report = estimate(
             index,
-            METHODS if methods == [_DEFAULTS] else methods,
+            METHODS if methods == [_USUAL] else methods,
             measures=options["measures"],
             queries=options["limit_queries"] or 1000,
             progress=progress,
-            **settings,
+            **{name: options[name] for name in SETTINGS},
         )
     others = [name for name in report.results if name != report.baseline]
     last = others[-1] if others else report.baseline
@@ -159,10 +152,10 @@ def _without_labels(
 
 @verb(
     WRITTEN_INDEX,
-    click.option("--labels", metavar="DATASET", help="Choose by the labelled queries of DATASET."),
+    option("--labels", "Choose by the labelled queries of DATASET.", metavar="DATASET"),
     LABELLED,
-    click.option("--queries", type=COUNT, default=1000, help="Stored queries to use per set."),
-    click.option("--reset", is_flag=True, help="Restore the usual defaults."),
+    option("--queries", "Stored queries to use per set.", type=COUNT, default=1000),
+    flag("--reset", "Restore the usual defaults."),
 )
 def tune(path: Path, labels: str | None, queries: int, reset: bool, **options: Any) -> Answer:
     """Choose better defaults of sharp for INDEX, with labels or without, and store them.

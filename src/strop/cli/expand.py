@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from strop.cli.messages import say, warn
-from strop.cli.options import (
-    MODEL,
-    PROFILE,
-    F,
-    given_price,
-    load_model,
-    named_values,
-    profile_of,
-    refuse_given,
-    split_option,
-    together,
-)
+from strop.cli.options import MODEL, given_price, load_model, profile_of
+from strop.cli.verbs import Decorator, named_values, option, refuse_given, split_option, together
 from strop.common.text import counted
 from strop.errors import BadInput
 
@@ -34,24 +23,24 @@ _EXPAND_ONLY = (
 )  # fmt: skip
 
 
-def expansion_options(several: bool) -> Callable[[F], F]:
+def expansion_options(several: bool) -> Decorator:
     """Return the options of query methods; ``several`` of them may be named."""
     what = "the queries" if several else "the query"
     which = f"Any of none, {_ALL}" if several else f"One of {_ALL}"
     return together(
-        split_option("--expand", help=f"Have a language model refine {what}. {which}."),
-        click.option(
+        split_option("--expand", f"Have a language model refine {what}. {which}."),
+        option(
             "--task",
-            help="With --expand, the kind of collection: web, science, scifact, nfcorpus, fiqa,"
-            " trec-covid, scidocs, arguana, bright, miracl.  [web]",
+            "With --expand, the kind of collection: web, science, scifact, nfcorpus, fiqa,"
+            " trec-covid, scidocs, arguana, bright, miracl.",
+            shown="web",
         ),
         named_values(
             "--expand-option",
-            "settings",
             "A setting of --expand: samples, max_tokens, temperature, candidates, first_pass; see"
             " docs/query-expansion.md",
+            "settings",
         ),
-        PROFILE,
         MODEL,
     )
 
@@ -73,11 +62,10 @@ def chosen_steps(options: dict[str, Any]) -> dict[str, QueryMethod | None]:
     for key in options["settings"]:
         if not any(key in known for known in own.values()):
             raise click.UsageError(f"--expand-option {key} is no setting of {', '.join(kinds)}")
-    profile = profile_of(options)
-    common = {"profile": profile, **options["settings"]}
+    common = {"profile": profile_of(options), **options["settings"]}
     if options["task"] is not None:
         common["task"] = options["task"]
-    lm = load_model(options, profile)
+    lm = load_model(options)
     steps: dict[str, QueryMethod | None] = {}
     for name, kind in kinds.items():
         settings = {key: value for key, value in common.items() if kind and key in own[name]}

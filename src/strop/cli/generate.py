@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,17 +18,13 @@ from strop.cli.options import (
     COUNT,
     INDEX,
     MODEL,
-    PROFILE,
     WRITTEN_INDEX,
-    Answer,
     given_price,
     load_model,
     profile_of,
-    refuse_given,
-    together,
-    verb,
 )
 from strop.cli.progress import progress_bars
+from strop.cli.verbs import Answer, flag, option, output_option, refuse_given, together, verb
 from strop.common.text import counted
 from strop.errors import BadInput
 from strop.io.files import atomic_write, filled_lines, json_records
@@ -36,75 +32,69 @@ from strop.types import Progress
 
 if TYPE_CHECKING:  # loaded by the verbs that need it, so that --help is quick
     from strop.generate import Generation, GenerationSettings, Summary
+    from strop.generate.batches import Submission
     from strop.index import Index
+    from strop.lm.batches import Status
 
 STYLES = ("contrastive", "simple", "negative")
 _SMALL = {"max_tokens": 40, "temperature": 0.3, "samples": 3}
 """What suits models of the small profile: short replies, little variation, several samples."""
 
 PROMPT = together(
-    click.option(
+    flag(
         "--packed",
-        is_flag=True,
-        help="One call per document with all its references, not one per reference: far fewer"
-        " tokens.",
+        "One call per document with all its references, not one per reference: far fewer tokens.",
     ),
-    click.option(
-        "--examples", help="Queries of the domain, one per line (or JSONL), as examples of style."
+    option("--examples", "Queries of the domain, one per line (or JSONL), as examples of style."),
+    option(
+        "--noun", 'What is written about a document: "query", "counter-argument" …', default="query"
     ),
-    click.option(
-        "--noun",
-        default="query",
-        help='What is written about a document: "query", "counter-argument" …',
+    option(
+        "--max-queries", "Queries per document at most.", type=COUNT, shown="as many as are good"
     ),
-    PROFILE,
-    click.option(
-        "--max-queries", type=COUNT, help="Queries per document at most.  [as many as are good]"
-    ),
-    click.option(
+    option(
         "--document-chars",
+        "Longer texts are cut in prompts.",
         type=click.IntRange(20),
-        help="Longer texts are cut in prompts.  [8000; small: 2000]",
+        shown="8000; small: 2000",
     ),
-    click.option("--max-tokens", type=COUNT, help="Tokens per reply at most.  [2000; small: 40]"),
-    click.option(
+    option("--max-tokens", "Tokens per reply at most.", type=COUNT, shown="2000; small: 40"),
+    option(
         "--temperature",
+        "LM sampling temperature.",
         type=click.FloatRange(0),
-        help="LM sampling temperature.  [the service's; small: 0.3]",
+        shown="the service's; small: 0.3",
     ),
-    click.option("--samples", type=COUNT, help="Samples per prompt.  [1; small: 3]"),
+    option("--samples", "Samples per prompt.", type=COUNT, shown="1; small: 3"),
 )
 
 
 @verb(
     WRITTEN_INDEX,
-    click.option("--style", help="Kind of queries: contrastive, simple, negative; sentences."),
-    click.option("--file", help='Lines {"id": …, "queries": […]}; - for standard input.'),
-    click.option("--n", type=COUNT, help="From a file or sentences: at most N for each document."),
+    option("--style", "Kind of queries: contrastive, simple, negative; sentences."),
+    option("--file", 'Lines {"id": …, "queries": […]}; - for standard input.'),
+    option("--n", "From a file or sentences: at most N for each document.", type=COUNT),
     MODEL,
-    click.option("--set", "into", help="The set they go to.  [that of the style]"),
+    option("--set", "The set they go to.", "into", shown="that of the style"),
     PROMPT,
-    click.option("--limit", type=COUNT, help="Only the first N documents."),
-    click.option("--replace", is_flag=True, help="Replace lists that came from a file."),
-    click.option("--retry-failed", is_flag=True, help="Send only requests that failed."),
-    click.option(
-        "--dry-run", is_flag=True, help="Show the cost and the host that would receive the texts."
-    ),
-    click.option("--show-dropped", is_flag=True, help="Show dropped queries and replies, and why."),
-    click.option(
+    option("--limit", "Only the first N documents.", type=COUNT),
+    flag("--replace", "Replace lists that came from a file."),
+    flag("--retry-failed", "Send only requests that failed."),
+    flag("--dry-run", "Show the cost and the host that would receive the texts."),
+    flag("--show-dropped", "Show dropped queries and replies, and why."),
+    option(
         "--batch",
+        "Use the vendor's batch service: half the price, within a day.",
         type=click.Choice(["submit", "status", "collect"]),
-        help="Use the vendor's batch service: half the price, within a day.",
     ),
-    click.option(
+    flag(
         "--again",
-        is_flag=True,
-        help="Send although a batch whose submission was cut off may be running. With --batch"
+        "Send although a batch whose submission was cut off may be running. With --batch"
         " collect: give up batches that the service does not know.",
     ),
-    click.option("--requests-out", type=Path, help="Write the requests to a file instead."),
-    click.option("--replies-in", help="Read the replies from a file in either vendor's form."),
-    click.option("--queries-out", type=Path, help="Write the set to a file that --file reads."),
+    option("--requests-out", "Write the requests to a file instead.", type=Path),
+    option("--replies-in", "Read the replies from a file in either vendor's form."),
+    option("--queries-out", "Write the set to a file that --file reads.", type=Path),
 )
 def queries(path: Path, **options: Any) -> Answer:
     """Sharpen INDEX with a set of queries.
@@ -121,24 +111,33 @@ def queries(path: Path, **options: Any) -> Answer:
     ANTHROPIC_API_KEY, STROP_API_KEY) and stored nowhere.
     """
     _check_usage(options)
+    out = options["queries_out"]
     with open_index(path) as index, progress_bars() as progress:
-        if options["lm"] is None and options["queries_out"] is not None:
-            return _written(index, options["into"] or options["style"], options["queries_out"])
         if options["lm"] is None:
             name = options["into"] or options["style"]
+            if out is not None:
+                return _written(index, name, out)
             return _imported(index, name, options["file"], options["n"], progress)
-        generation = _generation(index, options)
+        generation = index.generation(
+            load_model(options),
+            prompt_settings(options),
+            into=options["into"],
+            limit=options["limit"],
+            price=given_price(options),
+            retry=options["retry_failed"],
+            replace=options["replace"] or options["dry_run"] or options["show_dropped"],
+        )
         answer = _run(generation, options, progress)
-        if options["queries_out"] is not None:
-            _written(index, generation.name, options["queries_out"])
+        if out is not None:
+            _written(index, generation.name, out)
     return answer
 
 
 @verb(
     INDEX,
-    click.option("-o", "--output", required=True, type=Path, help="The file, JSON lines."),
-    click.option("--set", "name", default="contrastive", help="Which query set."),
-    click.option("--negatives", type=COUNT, default=1, help="Negatives per query."),
+    output_option("The file, JSON lines."),
+    option("--set", "Which query set.", "name", default="contrastive"),
+    option("--negatives", "Negatives per query.", type=COUNT, default=1),
 )
 def triplets(path: Path, output: Path, name: str, negatives: int) -> Answer:
     """Write (query, positive, negative) texts for training sentence-transformers.
@@ -198,21 +197,7 @@ def _check_usage(options: dict[str, Any]) -> None:
             raise click.UsageError(message)
 
 
-def _generation(index: Index, options: dict[str, Any]) -> Generation:
-    """Return the generation that the options describe."""
-    settings = prompt_settings(options)
-    return index.generation(
-        load_model(options, settings.prompt.profile),
-        settings,
-        into=options["into"],
-        limit=options["limit"],
-        price=given_price(options),
-        retry=options["retry_failed"],
-        replace=options["replace"] or options["dry_run"] or options["show_dropped"],
-    )
-
-
-def prompt_settings(options: dict[str, Any]) -> GenerationSettings:
+def prompt_settings(options: Mapping[str, Any]) -> GenerationSettings:
     """Return what the model is asked for, by the options of ``PROMPT``."""
     from strop.generate import GenerationSettings, PromptSettings
     from strop.generate.prompts import DOCUMENT_CHARS
@@ -259,12 +244,13 @@ def _run(generation: Generation, options: dict[str, Any], progress: Progress | N
         return _estimate(generation, bool(options["batch"]), options["budget"])
     if options["show_dropped"]:
         return _dropped(generation)
+    how: dict[str, Any] = {"again": options["again"], "progress": progress}
     if options["batch"] == "submit":
-        return _submit(generation, options, progress)
+        return _submitted(generation.submit(budget=options["budget"], **how))
     if options["batch"] == "status":
-        return _status(generation)
+        return _status(generation.status())
     if options["batch"] == "collect":
-        summary, running = generation.collect(again=options["again"], progress=progress)
+        summary, running = generation.collect(**how)
         waiting = [
             f"{batch.id} is still running ({batch.succeeded:,} of {batch.total:,}); collect later"
             for batch in running
@@ -273,13 +259,12 @@ def _run(generation: Generation, options: dict[str, Any], progress: Progress | N
     if options["requests_out"] is not None:
         file = options["requests_out"]
         written = generation.write_requests(file, progress)
-        wrote = f"{counted(written, 'request')} written to {file}"
-        message = f"{wrote}; read the replies with --replies-in"
+        requests = counted(written, "request")
+        message = f"{requests} written to {file}; read the replies with --replies-in"
         return Answer({"requests": written, "file": str(file)}, message)
     if options["replies_in"] is not None:
         return _summary(generation, generation.read_replies(options["replies_in"], progress))
-    summary = generation.run(budget=options["budget"], again=options["again"], progress=progress)
-    return _summary(generation, summary)
+    return _summary(generation, generation.run(budget=options["budget"], **how))
 
 
 def _estimate(generation: Generation, batch: bool, budget: float | None) -> Answer:
@@ -305,10 +290,7 @@ def _dropped(generation: Generation) -> Answer:
     return Answer({"set": generation.name, "dropped": dropped}, "\n".join(lines))
 
 
-def _submit(generation: Generation, options: dict[str, Any], progress: Progress | None) -> Answer:
-    submission = generation.submit(
-        budget=options["budget"], again=options["again"], progress=progress
-    )
+def _submitted(submission: Submission) -> Answer:
     if submission.stopped and not submission.batches:
         raise _too_small(submission.stopped, submission.next_cost)
     sent = submission.batches.items()
@@ -318,29 +300,28 @@ def _submit(generation: Generation, options: dict[str, Any], progress: Progress 
     return Answer(asdict(submission), "\n".join(lines) or nothing)
 
 
-def _status(generation: Generation) -> Answer:
-    states = generation.status()
+def _status(batches: Sequence[Status]) -> Answer:
     lines = [
         f"{batch.id}: {batch.state}, {batch.succeeded:,} of {batch.total:,} answered"
         + (f", {batch.failed:,} failed" if batch.failed else "")
         + (f" ({batch.error})" if batch.error else "")
-        for batch in states
+        for batch in batches
     ]
-    value = {"batches": [asdict(state) for state in states]}
+    value = {"batches": [asdict(batch) for batch in batches]}
     return Answer(value, "\n".join(lines) or "no batch is running")
 
 
 def _summary(generation: Generation, summary: Summary, warnings: Sequence[str] = ()) -> Answer:
     from strop.cli.generation_tables import print_summary
 
-    args = click.get_current_context().meta.get("strop.args", [])
-    again = shlex.join(["strop", *_command_again(args)])
     spending, error = summary.spending, None
     if spending.stopped and not spending.replies and not spending.failures:
         error = _too_small(spending.stopped, spending.next_cost)
     elif spending.failures and not summary.answered:
         error = BadInput("every request failed; nothing was written")
     value = {"set": generation.name, "lm": generation.lm.name, **summary.to_json()}
+    args = click.get_current_context().meta.get("strop.args", [])
+    again = shlex.join(["strop", *_command_again(args)])
     return Answer(value, partial(print_summary, generation, summary, again), error, warnings)
 
 

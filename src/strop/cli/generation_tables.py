@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 
 def print_estimate(generation: Generation, estimate: Estimate, batch: bool) -> None:
     """Print what a run would cost and who would receive the text."""
-    guessed = " (a guess)" if estimate.guessed else ""
+    about, guessed = ("about ", " (a guess)") if estimate.guessed else ("", "")
+    cut = ""
+    if estimate.cut_documents:
+        limit = generation.plan.settings.prompt.text_limit
+        cut = f" ({estimate.cut_documents:,} cut at {limit:,} characters: --document-chars)"
     answered = f" ({estimate.stored:,} answered)" if estimate.stored else ""
     rows = {
         "queries": f"{generation.style}, for the set {generation.name}, by {generation.lm.name}",
         "text goes to": estimate.host,
-        "documents": f"{estimate.documents:,}" + _cut(generation, estimate),
+        "documents": f"{estimate.documents:,}{cut}",
         "calls": f"{estimate.calls:,}{answered}",
         "tokens in": f"about {estimate.input_tokens:,}",
         "tokens out": f"about {estimate.output_tokens:,}{guessed}",
         "price": _price(generation, estimate, batch),
-        "time": "within a day"
-        if batch
-        else f"{'about ' if guessed else ''}{_duration(estimate.seconds)}",
+        "time": "within a day" if batch else about + _duration(estimate.seconds),
     }
     if estimate.unchosen_references:
         rows["references"] = (
@@ -96,13 +98,6 @@ def _replaced(summary: Summary) -> str:
         f"{lists} of another generator were dropped from the set; its replies are kept, and its"
         " command restores them at no cost"
     )
-
-
-def _cut(generation: Generation, estimate: Estimate) -> str:
-    if not estimate.cut_documents:
-        return ""
-    limit = generation.plan.settings.prompt.text_limit
-    return f" ({estimate.cut_documents:,} cut at {limit:,} characters: --document-chars)"
 
 
 def _counted(counts: Mapping[str, int]) -> str:

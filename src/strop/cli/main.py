@@ -7,7 +7,7 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +27,7 @@ from strop.cli import (
     upkeep,
 )
 from strop.cli.messages import say, warn
-from strop.cli.options import Verbs
+from strop.cli.verbs import Verbs
 from strop.common.text import escape_controls
 from strop.errors import StropError
 
@@ -50,6 +50,8 @@ _VERBS = {
 class _Group(Verbs):
     """Ends with 1 and one line on an error the user can mend; usage errors end with 2."""
 
+    headings = _VERBS
+
     def make_context(self, info_name: Any, args: list[str], *rest: Any, **more: Any) -> Any:
         arguments = list(args)  # parsing empties the list
         with _safe_usage_errors():
@@ -58,7 +60,7 @@ class _Group(Verbs):
         return ctx
 
     def invoke(self, ctx: click.Context) -> Any:
-        warnings.showwarning = _show_warning
+        warnings.showwarning = lambda message, *_, **__: warn(str(message))
         logging.basicConfig(level=logging.WARNING, handlers=[_Warnings()])
         if isinstance(sys.stdout, io.TextIOWrapper):  # show what the terminal lacks as \uXXXX
             sys.stdout.reconfigure(errors="backslashreplace")
@@ -76,10 +78,6 @@ class _Group(Verbs):
         except KeyboardInterrupt:
             say("stopped. Everything committed is safe: run the command again to continue.")
             ctx.exit(130)
-
-    def headings(self) -> Mapping[str, Sequence[click.Command]]:
-        """Return the verbs by heading."""
-        return _VERBS
 
 
 class _Warnings(logging.Handler):
@@ -99,10 +97,6 @@ def _safe_usage_errors() -> Iterator[None]:
         raise
 
 
-def _show_warning(message: Warning | str, category: Any, *_: Any, **__: Any) -> None:
-    warn(str(message))
-
-
 @click.group(
     cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
@@ -120,7 +114,3 @@ def main() -> None:
 
 for _verb in (verb for verbs in _VERBS.values() for verb in verbs):
     main.add_command(_verb)
-
-
-if __name__ == "__main__":
-    main()

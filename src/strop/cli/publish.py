@@ -5,26 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
+from click import Choice, UsageError, argument
 
 from strop.cli.common import open_index
-from strop.cli.options import INDEX, SETS, Answer, verb, wait_option
+from strop.cli.options import INDEX, SETS, WRITTEN_INDEX
 from strop.cli.progress import progress_bars
+from strop.cli.verbs import Answer, flag, option, output_option, source_option, verb
 from strop.common.text import counted
 
 
 @verb(
-    INDEX,
-    click.argument("url"),
-    click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing."),
-    click.option(
-        "--source",
-        metavar="SELECT",
-        help="Query that returns id, text or body, maybe title and metadata, from a table of this"
-        " PostgreSQL: the texts stay there and are not copied.",
-    ),
-    click.option("--sync", is_flag=True, help="First bring INDEX up to date with --source."),
-    wait_option("With --sync: how long to wait for another process that writes to INDEX."),
+    WRITTEN_INDEX,
+    argument("url"),
+    flag("--dry-run", "Show what would be written, and write nothing."),
+    source_option(", from a table of this PostgreSQL: the texts stay there and are not copied."),
+    flag("--sync", "First bring INDEX up to date with --source."),
 )
 def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool) -> Answer:
     """Bring the copy of INDEX at URL up to date, so that searches need no folder.
@@ -39,9 +34,9 @@ def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool)
     URL in place of INDEX: search, eval, info, check, show, serve, mcp, trust. See docs/engines.md.
     """
     if sync and source is None:
-        raise click.UsageError("--sync needs --source SELECT, a query of PostgreSQL")
+        raise UsageError("--sync needs --source SELECT, a query of PostgreSQL")
     if sync and dry_run:
-        raise click.UsageError("--sync changes INDEX: leave out --dry-run")
+        raise UsageError("--sync changes INDEX: leave out --dry-run")
     with open_index(path) as index, progress_bars() as progress:
         if sync and source is not None:
             from strop.engines.postgres_source import sync_source
@@ -58,20 +53,17 @@ def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool)
 
 @verb(
     INDEX,
-    click.option(
-        "-o", "--output", required=True, type=click.Path(path_type=Path),
-        help="The file: .parquet, .npy or .jsonl.",
-    ),
-    click.option(
+    output_option("The file: .parquet, .npy or .jsonl."),
+    option(
         "--form",
-        type=click.Choice(["indexsharp", "rows", "augmented"]),
-        default="indexsharp",
-        help="indexsharp: one sharpened vector per document. rows: its own and one per query."
+        "indexsharp: one sharpened vector per document. rows: its own and one per query."
         " augmented: of the text with the queries of one set appended.",
+        type=Choice(["indexsharp", "rows", "augmented"]),
+        default="indexsharp",
     ),
     SETS,
-    click.option("--alpha", type=float, default=1.0, help="Strength of sharpening, of indexsharp."),
-)  # fmt: skip
+    option("--alpha", "Strength of sharpening, of indexsharp.", type=float, default=1.0),
+)
 def export(path: Path, output: Path, form: Any, sets: list[str], alpha: float) -> Answer:
     """Write the vectors of INDEX, with ids and metadata, to a file for any database.
 

@@ -10,75 +10,57 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click import argument
 
 from strop.cli.common import open_index
-from strop.cli.options import (
-    DATASET,
-    INDEX,
-    LABELLED,
-    MEASURES,
-    SETS,
-    Answer,
-    named_values,
-    read_labelled,
-    split_option,
-    verb,
-)
+from strop.cli.options import INDEX, LABELLED, LM_OPTIONS, MEASURES, SETS, read_labelled
 from strop.cli.progress import progress_bars
+from strop.cli.verbs import Answer, flag, named_values, option, output_option, split_option, verb
 from strop.common.text import counted
 
 if TYPE_CHECKING:
-    from strop.research.paper import Row, Table
+    from strop.research.paper import Table
     from strop.research.reproduce import Outcome
 
 
 @verb(
-    click.argument("tables", nargs=-1, metavar="[TABLE]..."),
-    click.option(
-        "--list", "only_list", is_flag=True, help="List the figures and what each one needs."
-    ),
-    click.option(
-        "--data", type=Path, envvar="STROP_DATA", help="Folder of collections.  [OUTPUT/data]"
-    ),
-    click.option(
+    argument("tables", nargs=-1, metavar="[TABLE]..."),
+    flag("--list", "List the figures and what each one needs.", "only_list"),
+    option("--data", "Folder of collections.", type=Path, envvar="STROP_DATA", shown="OUTPUT/data"),
+    option(
         "--models",
+        "Folder of model weights.",
         type=Path,
         envvar="STROP_MODELS",
-        help="Folder of model weights.  [OUTPUT/models]",
+        shown="OUTPUT/models",
     ),
-    click.option("--queries", type=Path, help="Folder of generated queries.  [OUTPUT/queries]"),
-    click.option("--queries-by", help="The model that wrote the generated queries."),
-    click.option("--sentences", is_flag=True, help="Use the documents' own sentences as queries."),
-    click.option("--lm", help="Language model that writes missing queries."),
-    named_values("--lm-option", "lm_options", "Option of --lm"),
-    click.option(
+    option("--queries", "Folder of generated queries.", type=Path, shown="OUTPUT/queries"),
+    option("--queries-by", "The model that wrote the generated queries."),
+    flag("--sentences", "Use the documents' own sentences as queries."),
+    option("--lm", "Language model that writes missing queries."),
+    LM_OPTIONS,
+    option(
         "--examples",
+        "File of example queries for the prompt, one per line.",
         type=Path,
-        help="File of example queries for the prompt, one per line.  [5 unused ones]",
+        shown="5 unused ones",
     ),
-    click.option(
-        "--budget", type=float, help="Stop before spending more than this per query set (USD)."
-    ),
-    click.option("--embedder", help="Use this embedder for every row."),
-    named_values("--option", "options", "Option of --embedder"),
-    click.option(
-        "--perplexity-lm", help="Model that measures perplexity: hf:MODEL, hf:FILE.gguf or smollm2."
-    ),
-    click.option("--documents", type=int, help="Number of documents for perplexity.  [500]"),
-    split_option("--datasets", help="Only these collections, such as scifact,nfcorpus."),
-    split_option("--methods", help="Only these methods, such as trad,consharp."),
-    split_option("--embedders", help="Only these embedders, such as contriever."),
-    click.option(
+    option("--budget", "Stop before spending more than this per query set (USD).", type=float),
+    option("--embedder", "Use this embedder for every row."),
+    named_values("--option", "Option of --embedder", "options"),
+    option("--perplexity-lm", "Model that measures perplexity: hf:MODEL, hf:FILE.gguf or smollm2."),
+    option("--documents", "Number of documents for perplexity.", default=500),
+    split_option("--datasets", "Only these collections, such as scifact,nfcorpus."),
+    split_option("--methods", "Only these methods, such as trad,consharp."),
+    split_option("--embedders", "Only these embedders, such as contriever."),
+    option(
         "--tolerance",
+        "Accepted difference in points.",
         type=float,
-        help="Accepted difference in points.  [0.3; 1 with generated text]",
+        shown="0.3; 1 with generated text",
     ),
-    click.option(
-        "-o",
-        "--output",
-        type=Path,
-        default=Path("reproduction"),
-        help="Folder of indexes and results; run again to continue.",
+    output_option(
+        "Folder of indexes and results; run again to continue.", default=Path("reproduction")
     ),
 )
 def reproduce(
@@ -90,7 +72,7 @@ def reproduce(
     tolerance: float | None,
     examples: Path | None,
     perplexity_lm: str | None,
-    documents: int | None,
+    documents: int,
     **options: Any,
 ) -> Answer:
     """Measure the paper's tables with the available data and models, and compare.
@@ -117,9 +99,7 @@ def reproduce(
             "no figure of the paper has these datasets, methods and embedders together"
         )
     shown = tuple(line.strip() for _, line in filled_lines(examples)) if examples else ()
-    perplexity = None
-    if perplexity_lm:
-        perplexity = PerplexitySettings(perplexity_lm, documents=documents or 500)
+    perplexity = PerplexitySettings(perplexity_lm, documents=documents) if perplexity_lm else None
     setup = Setup(examples=shown, perplexity=perplexity, **options)
     with progress_bars() as progress:
         outcomes = list(
@@ -131,103 +111,21 @@ def reproduce(
 
 
 def _print_outcomes(tables: Sequence[Table], outcomes: Sequence[Outcome], only_list: bool) -> None:
+    """Print each table, then why figures were not measured or cannot be compared, each once."""
     from strop.cli.tables import plain, standard_output
 
     out = standard_output()
-    differs = sorted({why for outcome in outcomes for why in outcome.differs})
-    notes = {why: str(number) for number, why in enumerate(differs, 1)}
+    missing = Counter(why for one in outcomes if one.verdict == "not run" for why in one.why)
+    differs = Counter(why for one in outcomes for why in one.differs)
+    notes = {why: number for number, why in enumerate(sorted(differs), 1)}
     for table in tables:
-        here = [outcome for outcome in outcomes if outcome.table == table.name]
-        if here:
+        if here := [outcome for outcome in outcomes if outcome.table == table.name]:
             title = plain(f"{table.title} ({table.measure})")
             out.print(plain(f"\n{table.name}", "bold"), title, sep="  ")
             if only_list:
                 _print_list(table, here, notes)
             else:
-                _print_measured(table, here)
-    _print_missing(outcomes, notes)
-
-
-def _print_list(table: Table, outcomes: Sequence[Outcome], notes: Mapping[str, str]) -> None:
-    """Print the paper's figures; then what each row needs and whether a run could be compared."""
-    from strop.cli.tables import plain, plain_table, standard_output
-
-    out = standard_output()
-    datasets = list(
-        dict.fromkeys(outcome.dataset for outcome in outcomes if outcome.dataset != "average")
-    )
-    expected = plain_table("", *(name.removeprefix(f"{table.name}-") for name in datasets), "mean")
-    needed = plain_table("", "method", "needs", "ready", "a run is comparable")
-    for row in table.rows:
-        mine = {outcome.dataset: outcome for outcome in outcomes if outcome.row == row}
-        if not mine:
-            continue
-        cells = []
-        for name in datasets:
-            outcome = mine.get(name)
-            mark = (
-                ""
-                if outcome is None or outcome.verdict == "not run"
-                else " ✓"
-                if outcome.measured
-                else " ○"
-            )
-            cells.append(plain(f"{outcome.expected:.2f}{mark}" if outcome else ""))
-        mean = "" if row.average is None else f"{row.average:.2f}"
-        label = plain(f"{row.label} (quoted there)" if row.quoted else row.label)
-        expected.add_row(label, *cells, mean)
-        ready = sum(outcome.verdict != "not run" for outcome in mine.values())
-        needed.add_row(
-            label, plain(row.spec()), plain(", ".join(row.needs())), f"{ready} of {len(mine)}",
-            plain(_comparable(row, [why for cell in mine.values() for why in cell.differs], notes)),
-        )  # fmt: skip
-    counts = Counter(
-        "measured" if outcome.measured is not None else outcome.verdict for outcome in outcomes
-    )
-    expected.caption = (
-        f"{counted(len(outcomes), 'figure')}: {counts['measured']} measured ✓,"
-        f" {counts['ready']} can be ○, {counts['not run']} lack something"
-    )
-    out.print(expected)
-    out.print(needed)
-
-
-def _comparable(row: Row, differs: Sequence[str], notes: Mapping[str, str]) -> str:
-    if differs:
-        return "no: note " + ", ".join(sorted({notes[why] for why in differs}, key=int))
-    return f"if by {row.generator}" if row.generator else "yes"
-
-
-def _print_measured(table: Table, outcomes: Sequence[Outcome]) -> None:
-    """Print what was measured against what is expected."""
-    from strop.cli.tables import plain, plain_table, standard_output
-
-    out = standard_output()
-    done = [outcome for outcome in outcomes if outcome.measured is not None]
-    if done:
-        shown = plain_table("", "dataset", "expected", "measured", "difference", "verdict")
-        for column in shown.columns[2:5]:
-            column.justify = "right"
-        for outcome in done:
-            assert outcome.measured is not None
-            shown.add_row(
-                plain(outcome.row.label), plain(outcome.dataset), f"{outcome.expected:.2f}",
-                f"{outcome.measured:.2f}", f"{outcome.measured - outcome.expected:+.2f}",
-                plain(outcome.verdict),
-            )  # fmt: skip
-        out.print(shown)
-    out.print(f"{len(done)} of {len(outcomes)} figures were measured")
-
-
-def _print_missing(outcomes: Sequence[Outcome], notes: Mapping[str, str]) -> None:
-    """Print why figures were not measured, or cannot be compared, each reason once."""
-    from strop.cli.tables import plain, standard_output
-
-    out = standard_output()
-    missing = Counter(
-        why for outcome in outcomes if outcome.verdict == "not run" for why in outcome.why
-    )
-    differs = Counter(why for outcome in outcomes for why in outcome.differs)
+                _print_measured(here)
     if missing:
         out.print("\nNot run, because of what is missing:")
         for why, count in sorted(missing.items()):
@@ -238,30 +136,88 @@ def _print_missing(outcomes: Sequence[Outcome], notes: Mapping[str, str]) -> Non
             out.print(plain(f"  {number}. {why}  ({counted(differs[why], 'figure')})"))
 
 
+_MARKS = {"measured": " ✓", "ready": " ○", "not run": ""}
+
+
+def _state(outcome: Outcome) -> str:
+    return outcome.verdict if outcome.measured is None else "measured"
+
+
+def _print_list(table: Table, outcomes: Sequence[Outcome], notes: Mapping[str, int]) -> None:
+    """Print the paper's figures; then what each row needs and whether a run could be compared."""
+    from strop.cli.tables import plain, plain_table, standard_output
+
+    datasets = dict.fromkeys(one.dataset for one in outcomes if one.dataset != "average")
+    expected = plain_table("", *(name.removeprefix(f"{table.name}-") for name in datasets), "mean")
+    needed = plain_table("", "method", "needs", "ready", "a run is comparable")
+    for row in table.rows:
+        mine = {outcome.dataset: outcome for outcome in outcomes if outcome.row == row}
+        if not mine:
+            continue
+        label = plain(f"{row.label} (quoted there)" if row.quoted else row.label)
+        cells = [
+            f"{mine[name].expected:.2f}{_MARKS[_state(mine[name])]}" if name in mine else ""
+            for name in datasets
+        ]
+        expected.add_row(label, *cells, "" if row.average is None else f"{row.average:.2f}")
+        comparable = f"if by {row.generator}" if row.generator else "yes"
+        if numbers := sorted({notes[why] for one in mine.values() for why in one.differs}):
+            comparable = f"no: note {', '.join(map(str, numbers))}"
+        ready = sum(outcome.verdict != "not run" for outcome in mine.values())
+        needed.add_row(
+            label, plain(row.spec()), plain(", ".join(row.needs())), f"{ready} of {len(mine)}",
+            plain(comparable),
+        )  # fmt: skip
+    counts = Counter(map(_state, outcomes))
+    expected.caption = (
+        f"{counted(len(outcomes), 'figure')}: {counts['measured']} measured ✓,"
+        f" {counts['ready']} can be ○, {counts['not run']} lack something"
+    )
+    standard_output().print(expected)
+    standard_output().print(needed)
+
+
+def _print_measured(outcomes: Sequence[Outcome]) -> None:
+    """Print what was measured against what is expected."""
+    from strop.cli.tables import plain, plain_table, standard_output
+
+    shown = plain_table("", "dataset", "expected", "measured", "difference", "verdict")
+    for column in shown.columns[2:5]:
+        column.justify = "right"
+    for outcome in outcomes:
+        if outcome.measured is not None:
+            shown.add_row(
+                plain(outcome.row.label), plain(outcome.dataset), f"{outcome.expected:.2f}",
+                f"{outcome.measured:.2f}", f"{outcome.measured - outcome.expected:+.2f}",
+                plain(outcome.verdict),
+            )  # fmt: skip
+    if shown.row_count:
+        standard_output().print(shown)
+    standard_output().print(f"{shown.row_count} of {len(outcomes)} figures were measured")
+
+
 @verb(
     INDEX,
-    DATASET,
+    argument("dataset"),
     split_option(
         "--what",
+        "Any of alpha, temperature, n, sets, perplexity.",
         default="alpha,temperature,n,sets",
-        help="Any of alpha, temperature, n, sets, perplexity.",
     ),
-    click.option("-o", "--output", type=Path, required=True, help="Folder for the figures."),
+    output_option("Folder for the figures."),
     SETS,
-    click.option("--measure", default="nDCG@10", help="Measure to draw."),
+    option("--measure", "Measure to draw.", default="nDCG@10"),
     LABELLED,
-    click.option(
-        "--method",
-        default="sharp:temperature=1",
-        help="Perplexity: method whose gain is correlated.",
+    option(
+        "--method", "Perplexity: method whose gain is correlated.", default="sharp:temperature=1"
     ),
-    click.option(
+    option(
         "--perplexity-lm",
+        "Perplexity: the model, hf:MODEL, hf:FILE.gguf or smollm2.",
         default="smollm2",
-        help="Perplexity: the model, hf:MODEL, hf:FILE.gguf or smollm2.",
     ),
-    click.option("--documents", default=500, help="Perplexity: number of documents."),
-    click.option("--tokens", default=256, help="Perplexity: tokens per document."),
+    option("--documents", "Perplexity: number of documents.", default=500),
+    option("--tokens", "Perplexity: tokens per document.", default=256),
 )
 def analyse(path: Path, dataset: str, what: list[str], output: Path, **options: Any) -> Answer:
     """Draw how settings change the quality of INDEX on DATASET, as PNG, SVG and CSV.
@@ -308,26 +264,23 @@ def analyse(path: Path, dataset: str, what: list[str], output: Path, **options: 
 
 @verb(
     INDEX,
-    DATASET,
-    click.option("-o", "--output", type=Path, required=True, help="Folder for the page."),
+    argument("dataset"),
+    output_option("Folder for the page."),
     split_option(
-        "--methods", help="Methods of `strop eval` to compare.  [those that fit the query sets]"
+        "--methods", "Methods of `strop eval` to compare.", shown="those that fit the query sets"
     ),
-    click.option("--method", help="Method whose gains and losses are explained.  [sharp]"),
+    option("--method", "Method whose gains and losses are explained.", shown="sharp"),
     SETS,
     MEASURES,
     LABELLED,
-    click.option("--most", default=5, help="Number of gains and losses to explain."),
+    option("--most", "Number of gains and losses to explain.", default=5),
 )
 def report(path: Path, dataset: str, output: Path, **options: Any) -> Answer:
     """Write an HTML report on INDEX and DATASET: tables, figures, explained gains and losses."""
     from strop.research.html_report import write_report
 
     args = click.get_current_context().meta.get("strop.args", [])
-    how = {
-        name: options[name]
-        for name in ("methods", "method", "sets", "measures", "ignore_same_id", "most")
-    }
+    passed_on = ("methods", "method", "sets", "measures", "ignore_same_id", "most")
     with open_index(path) as index, progress_bars() as progress:
         page = write_report(
             index,
@@ -335,6 +288,6 @@ def report(path: Path, dataset: str, output: Path, **options: Any) -> Answer:
             output,
             command=shlex.join(["strop", *args]),
             progress=progress,
-            **how,
+            **{name: options[name] for name in passed_on},
         )
     return Answer({"page": str(page), "bytes": page.stat().st_size}, str(page))

@@ -7,51 +7,49 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
+from click import BadParameter, Context, Parameter, UsageError, argument
 
 from strop.cli.common import open_readable
 from strop.cli.expand import chosen_steps, expansion_options, limits, report_expansion
-from strop.cli.options import COUNT, INDEX_OR_URL, SCORING, Answer, verb
+from strop.cli.options import COUNT, INDEX_OR_URL, SCORING, SETTINGS
 from strop.cli.progress import progress_bars
+from strop.cli.verbs import Answer, flag, option, repeatable, verb
 from strop.errors import BadInput
 from strop.filters import read_condition, read_filter
 from strop.methods import METHODS
 from strop.types import HIT_FIELDS
 
 
-def _fields(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str]:
+def _fields(_: Context, __: Parameter, values: tuple[str, ...]) -> list[str]:
     names = [name.strip() for value in values for name in value.split(",")]
     if unknown := [name for name in names if name not in HIT_FIELDS]:
-        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(HIT_FIELDS)}")
+        raise BadParameter(f"{unknown[0]!r} is not one of {', '.join(HIT_FIELDS)}")
     return names
 
 
 @verb(
     INDEX_OR_URL,
-    click.argument("text"),
-    click.option("-k", default=10, type=COUNT, help="Number of hits."),
-    click.option(
-        "--method",
-        help=f"One of {', '.join(METHODS)}; with settings: sharp:alpha=2.  [sharp]",
+    argument("text"),
+    option("-k", "Number of hits.", default=10, type=COUNT),
+    option(
+        "--method", f"One of {', '.join(METHODS)}; with settings: sharp:alpha=2.", shown="sharp"
     ),
     SCORING,
-    click.option("--explain", is_flag=True, help="Show which stored queries moved each document."),
-    click.option("--exact", is_flag=True, help="Score every document, also in a large index."),
-    click.option("--chunks", is_flag=True, help="Rank chunks, not documents."),
-    click.option(
+    flag("--explain", "Show which stored queries moved each document."),
+    flag("--exact", "Score every document, also in a large index."),
+    flag("--chunks", "Rank chunks, not documents."),
+    repeatable(
         "--where",
+        "Only documents whose metadata match: year>=2020, lang=en, or JSON such as "
+        '{"tags": {"$in": ["a", "b"]}}. All must match',
         "conditions",
-        multiple=True,
         metavar="CONDITION",
-        help="Only documents whose metadata match: year>=2020, lang=en, or JSON such as "
-        '{"tags": {"$in": ["a", "b"]}}. All must match (repeatable).',
     ),
-    click.option(
+    repeatable(
         "--fields",
-        multiple=True,
+        f"Only these fields of hits, with --json: {', '.join(HIT_FIELDS)}",
         callback=_fields,
         metavar="FIELDS",
-        help=f"Only these fields of hits, with --json: {', '.join(HIT_FIELDS)} (repeatable).",
     ),
     expansion_options(several=False),
 )
@@ -60,35 +58,29 @@ def search(
     text: str,
     k: int,
     method: str | None,
-    alpha: float | None,
-    temperature: float | None,
-    sets: list[str],
-    n: int | None,
-    words: float | None,
     explain: bool,
     exact: bool,
     chunks: bool,
     conditions: tuple[str, ...],
     fields: list[str],
-    **expansion: Any,
+    **options: Any,
 ) -> Answer:
     """Rank the documents of an index, or of a published copy (its URL), for the query TEXT."""
     if not text.strip():
         raise BadInput("the query is empty: write what to look for")
+    from strop.index import Index
+
     where = {"$and": [read_condition(text) for text in conditions]} if conditions else None
     if where is not None:
         read_filter(where)  # before anything is paid for
-    steps = chosen_steps(expansion)
+    steps = chosen_steps(options)
     if len(steps) > 1:
-        raise click.UsageError("--expand takes one query method here")
+        raise UsageError("--expand takes one query method here")
     ((name, step),) = steps.items()
     query_vectors: Any = None
     about: dict[str, Any] = {}
-    from strop.index import Index
-
     with open_readable(path) as index:
-        settings = {"alpha": alpha, "temperature": temperature, "sets": sets, "n": n}
-        chosen = index.method(method, words=words, **settings)
+        chosen = index.method(method, **{name: options[name] for name in SETTINGS})
         with progress_bars() as progress:
             if chosen.augmented is not None and isinstance(index, Index):
                 index.augment(chosen.augmented, progress)
@@ -96,15 +88,15 @@ def search(
                 if not isinstance(index, Index):
                     raise BadInput("--expand needs the folder of an index, not a published copy")
                 refined = index.refine(
-                    text, step, where=where, progress=progress, **limits(expansion)
+                    text, step, where=where, progress=progress, **limits(options)
                 )
                 query_vectors = refined.vectors
                 about = {"expand": name, "expansion": refined.to_json()}
         if step is not None:
             report_expansion(name, refined)
-        options: dict[str, Any] = {"vectors": query_vectors, "exact": exact, "where": where}
-        options["chunks"] = chunks
-        hits = index.search(text, k, chosen, **options)[0]
+        hits = index.search(
+            text, k, chosen, vectors=query_vectors, exact=exact, where=where, chunks=chunks
+        )[0]
         rows: list[dict[str, Any]] = []
         for rank, hit in enumerate(hits, 1):
             row = {"rank": rank, **hit.to_dict()}

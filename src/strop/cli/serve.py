@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import click
 
 from strop.cli.messages import say
+from strop.cli.verbs import option, repeatable
 from strop.errors import MissingExtra
 
 _HOST = "127.0.0.1"
@@ -26,22 +27,18 @@ def _with_extra(what: str) -> Iterator[None]:
 
 @click.command()
 @click.argument("collection", metavar="INDEX_OR_URL")
-@click.option("--host", default=_HOST, help="Address to listen on; all but loopback need keys.")
-@click.option(
-    "--port", default=8765, type=click.IntRange(0, 65535), help="Port; 0 takes a free one."
-)
-@click.option("--workers", default=1, type=click.IntRange(1, 64), help="Processes that serve.")
-@click.option(
+@option("--host", "Address to listen on; all but loopback need keys.", default=_HOST)
+@option("--port", "Port; 0 takes a free one.", default=8765, type=click.IntRange(0, 65535))
+@option("--workers", "Processes that serve.", default=1, type=click.IntRange(1, 64))
+@repeatable(
     "--allow-host",
+    "A name by which others reach the server, such as a proxy's",
     "hosts",
-    multiple=True,
     metavar="NAME",
-    help="A name by which others reach the server, such as a proxy's (repeatable).",
 )
-@click.option(
-    "--allow-origin", "origins", multiple=True, metavar="URL",
-    help="A web page that may call the server from a browser (repeatable).",
-)  # fmt: skip
+@repeatable(
+    "--allow-origin", "A web page that may call the server from a browser", "origins", metavar="URL"
+)
 def serve(
     collection: str,
     host: str,

@@ -171,16 +171,12 @@ def print_report(report: Report) -> None:
     """Print methods side by side, in percent, with their change against the baseline."""
     table = _scores(report)
     base = report.results[report.baseline]
-    for name, values in report.results.items():
-        table.add_row(
-            plain(name),
-            *(
-                _score(value)
-                if name == report.baseline
-                else _score(value, base[measure], report.p_values[name][measure])
-                for measure, value in values.items()
-            ),
-        )
+    for method, values in report.results.items():
+        cells = [_score(value) for value in values.values()]
+        if method != report.baseline:
+            p = report.p_values[method]
+            cells = [_score(value, base[name], p[name]) for name, value in values.items()]
+        table.add_row(plain(method), *cells)
     caption = f"{counted(report.queries, 'query')}, percent"
     if len(report.results) > 1:
         caption += f"; change against {report.baseline}, {_TESTED}"
@@ -202,13 +198,10 @@ def print_grid(grid: Grid) -> None:
     table = _scores(grid.first, "")
     for step, report in grid.reports.items():
         for method, values in report.results.items():
-            cells = []
-            for measure, value in values.items():
-                if step in grid.p_values:
-                    base = grid.reports["none"].results[method][measure]
-                    cells.append(_score(value, base, grid.p_values[step][method][measure]))
-                else:
-                    cells.append(_score(value))
+            cells = [_score(value) for value in values.values()]
+            if step in grid.p_values:
+                base, p = grid.reports["none"].results[method], grid.p_values[step][method]
+                cells = [_score(value, base[name], p[name]) for name, value in values.items()]
             table.add_row(plain(step), plain(method), *cells)
         table.add_section()
     caption = f"{counted(grid.first.queries, 'query')}, percent"
@@ -269,26 +262,20 @@ def print_sets(sets: Sequence[dict[str, Any]]) -> None:
 
 
 def print_info(about: dict[str, Any]) -> None:
-    """Print what an index holds."""
-    print_pairs(_contents(about))
-
-
-def print_copy(about: dict[str, Any]) -> None:
-    """Print what a published copy holds."""
-    print_pairs(_published(about))
+    """Print what an index or a published copy holds."""
+    print_pairs(_published(about) if "engine" in about else _contents(about))
 
 
 def _published(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    embedder = about["embedder"]
+    embedder, method = about["embedder"], about["method"]
+    sets = method["sets"] and tuple(method["sets"])
     yield "copy", f"{about['path']} (format {about['format']})"
     yield "of index", f"{about['index_id']}, version {about['version']:,}, {about['published']}"
     yield "embedder", f"{embedder['name']}, {embedder['dim']} dimensions"
     yield "documents", f"{about['documents']:,}"
     for name, set_ in about["sets"].items():
         yield f"set {name}", counted(set_["queries"], "text")
-    sets = about["method"]["sets"]
-    method = Method(**{**about["method"], "sets": None if sets is None else tuple(sets)})
-    yield "method", method_spec(method)
+    yield "method", method_spec(Method(**{**method, "sets": sets}))
     yield "size", human_bytes(about["bytes"])
 
 
@@ -335,18 +322,15 @@ def _size_rows(sizes: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
     """Yield the size of an index, of its parts, and of its waste."""
     per = sizes["per_document"]
     yield "size", human_bytes(sizes["total"]) + (f", {human_bytes(per)} a document" if per else "")
-    sets = {f"vectors of {name}": size for name, size in sizes["sets"].items()}
-    for label, size in {
-        "catalog": sizes["catalog"], "vectors of documents": sizes["documents"], **sets,
-        "cache": sizes["cache"],
-    }.items():  # fmt: skip
-        yield f"  {label}", human_bytes(size)
+    yield "  catalog", human_bytes(sizes["catalog"])
+    yield "  vectors of documents", human_bytes(sizes["documents"])
+    for name, size in sizes["sets"].items():
+        yield f"  vectors of {name}", human_bytes(size)
+    yield "  cache", human_bytes(sizes["cache"])
     if sizes["times_plain"]:
-        yield (
-            "  all vectors",
-            f"{sizes['times_plain']:.2f} times a plain float32 index "
-            f"({human_bytes(sizes['plain'])})",
-        )
+        plain_size = human_bytes(sizes["plain"])
+        times = f"{sizes['times_plain']:.2f} times a plain float32 index ({plain_size})"
+        yield "  all vectors", times
     if sizes["waste"]:
         remedy = f": strop compact {shlex.quote(path)}" if worth_compacting(sizes) else ""
         yield "  waste, included", human_bytes(sizes["waste"]) + remedy
@@ -361,26 +345,24 @@ def _aside(**counts: int) -> str:
 def print_plan(plan: dict[str, Any]) -> None:
     """Print the stages of a cluster run, and their sum."""
     table = plain_table("stage", "tasks", "core hours", "hours", "storage", "USD")
-    totals = {"core_seconds": 0.0, "seconds": 0.0, "bytes": 0.0}
     for column in table.columns[1:]:
         column.justify = "right"
-    for stage in plan["stages"]:
-        for key in totals:
-            totals[key] += stage[key]
-        table.add_row(*_plan_row(stage["name"], f"{stage['tasks']:,}", stage, stage["cost"]))
-    costs = [stage["cost"] for stage in plan["stages"] if stage["cost"] is not None]
-    table.add_row(*_plan_row("in all", "", totals, sum(costs) if costs else None))
+    stages = plan["stages"]
+    costs = [stage["cost"] for stage in stages if stage["cost"] is not None]
+    total = {name: sum(stage[name] for stage in stages) for name in _SUMMED}
+    total |= {"name": "in all", "tasks": None, "cost": sum(costs) if costs else None}
+    for stage in (*stages, total):
+        table.add_row(
+            stage["name"],
+            "" if stage["tasks"] is None else f"{stage['tasks']:,}",
+            f"{stage['core_seconds'] / 3600:,.2f}",
+            f"{stage['seconds'] / 3600:,.2f}",
+            human_bytes(round(stage["bytes"])),
+            "" if stage["cost"] is None else f"{stage['cost']:,.2f}",
+        )
     standard_output().print(table)
     estimated = " (estimated from bytes)" if plan["estimated"] else ""
     standard_output().print(plain(f"{counted(plan['documents'], 'document')}{estimated}"))
 
 
-def _plan_row(name: str, tasks: str, needs: dict[str, float], cost: float | None) -> list[str]:
-    hours = [f"{needs[key] / 3600:,.2f}" for key in ("core_seconds", "seconds")]
-    return [
-        name,
-        tasks,
-        *hours,
-        human_bytes(round(needs["bytes"])),
-        "" if cost is None else f"{cost:,.2f}",
-    ]
+_SUMMED = ("core_seconds", "seconds", "bytes")

@@ -9,35 +9,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
+from click import UsageError
+from click.exceptions import Exit
 
 from strop.cli.common import open_index, open_readable, set_aside, waiting_for_vectors
-from strop.cli.options import COUNT, INDEX_OR_URL, WAIT, WRITTEN_INDEX, Answer, verb
+from strop.cli.options import COUNT, INDEX_OR_URL, VECTOR_FORM, WAIT, WRITTEN_INDEX
 from strop.cli.progress import progress_bars
+from strop.cli.verbs import Answer, flag, option, verb
 from strop.common.text import counted, human_bytes
 
 
 @verb(INDEX_OR_URL)
 def info(path: Path | str) -> Answer:
     """Show what an index or a published copy (its URL) holds, its size, what is unfinished."""
-    from strop.cli.tables import print_copy, print_info
+    from strop.cli.tables import print_info
 
     with open_readable(path) as index:
         about = index.info()
-    return Answer(about, partial(print_copy if "engine" in about else print_info, about))
+    return Answer(about, partial(print_info, about))
 
 
 @verb(
     INDEX_OR_URL,
     WAIT,
-    click.option("--repair", is_flag=True, help="Compute damaged vectors again from the catalog."),
-    click.option("--recall", is_flag=True, help="Also compare fast searches with exact ones."),
-    click.option(
-        "--sample",
-        type=COUNT,
-        default=100,
-        help="Number of queries that --recall uses.",
-    ),
+    flag("--repair", "Compute damaged vectors again from the catalog."),
+    flag("--recall", "Also compare fast searches with exact ones."),
+    option("--sample", "Number of queries that --recall uses.", type=COUNT, default=100),
 )
 def check(path: Path | str, repair: bool, recall: bool, sample: int) -> Answer:
     """Read every file of an index and report damage; exit code 1 if there is any.
@@ -62,20 +59,20 @@ def check(path: Path | str, repair: bool, recall: bool, sample: int) -> Answer:
         "refused": about["refused"],
         **({"recall": measured} if measured else {}),
     }
-    damaged = click.exceptions.Exit(1) if problems and not repair else None
+    damaged = Exit(1) if problems and not repair else None
     return Answer(result, "\n".join(_checked(path, result, about["unfinished"])), damaged)
 
 
 def _check_copy(url: str, more: bool) -> Answer:
     """Check a published copy."""
     if more:
-        raise click.UsageError("--repair and --recall need the folder of an index")
+        raise UsageError("--repair and --recall need the folder of an index")
     from strop.engines import open_copy
 
     with open_copy(url) as copy:
         problems = copy.check()
     message = "\n".join(problems) or "No damage found"
-    return Answer({"problems": problems}, message, click.exceptions.Exit(1) if problems else None)
+    return Answer({"problems": problems}, message, Exit(1) if problems else None)
 
 
 def _checked(path: Path, result: dict[str, Any], unfinished: str) -> Iterator[str]:
@@ -103,10 +100,11 @@ def _checked(path: Path, result: dict[str, Any], unfinished: str) -> Iterator[st
 
 @verb(
     WRITTEN_INDEX,
-    click.option(
+    option(
         "--query-vectors",
-        type=click.Choice(["int8", "float32"]),
-        help="Store vectors in this form from now on, also those already stored.  [unchanged]",
+        "Store vectors in this form from now on, also those already stored.",
+        type=VECTOR_FORM,
+        shown="unchanged",
     ),
 )
 def compact(path: Path, query_vectors: str | None) -> Answer:
@@ -126,8 +124,8 @@ def compact(path: Path, query_vectors: str | None) -> Answer:
 
 @verb(
     WRITTEN_INDEX,
-    click.option("--drop", metavar="NAME", help="Drop this set, its queries and vectors."),
-    click.option("--rename", nargs=2, metavar="OLD NEW", help="Give a set another name."),
+    option("--drop", "Drop this set, its queries and vectors.", metavar="NAME"),
+    option("--rename", "Give a set another name.", nargs=2, metavar="OLD NEW"),
 )
 def sets(path: Path, drop: str | None, rename: tuple[str, str] | None) -> Answer:
     """List the query sets of INDEX, or drop or rename one.
