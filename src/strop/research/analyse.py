@@ -215,23 +215,19 @@ def boost_against_perplexity(
     hits = index.search(query_vectors, min(top, len(index)), "trad", fields=())
     retrieved = sorted(set(hits.ids.ravel().tolist()))
     sample = retrieved
-    if settings.documents is not None and settings.documents < len(retrieved):
+    if settings.documents < len(retrieved):
         rng = np.random.default_rng(settings.seed)
         drawn = rng.choice(len(retrieved), settings.documents, replace=False)
         sample = [retrieved[at] for at in sorted(drawn)]
     values = perplexities([index.get(id_).content for id_ in sample], settings, progress)
-    number = {id_: at for at, (id_, value) in enumerate(zip(sample, values, strict=True))
-              if math.isfinite(value)}  # fmt: skip
+    number = {id_: at for at, id_ in enumerate(sample) if math.isfinite(values[at])}
     queries, documents, boosts = _boosts(index, query_vectors, hits, chosen, number)
     x = np.array(values)[documents]
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(boosts) == 0:
         raise BadInput("too few documents to correlate: take a larger sample")
     low, high = _limits(x, boosts, documents, settings.seed)
-    within = [
-        _pearson(x[queries == q], boosts[queries == q])
-        for q in range(len(query_vectors))
-        if (queries == q).sum() > 2
-    ]
+    of_query = (queries == query for query in range(len(query_vectors)))
+    within = [_pearson(x[pairs], boosts[pairs]) for pairs in of_query if pairs.sum() > 2]
     return Correlation(
         _pearson(x, boosts), low, high, _pearson(np.log(x), boosts),
         float(np.nanmean(within)) if within else math.nan, len(x), len(query_vectors),
@@ -268,11 +264,10 @@ def _pearson(x: Doubles, y: Doubles, weights: Doubles | None = None) -> float:
 
 def _limits(x: Doubles, y: Doubles, document: NDArray[Any], seed: int) -> tuple[float, float]:
     """Return 95% limits of a correlation by resampling documents, with all pairs of each."""
-    rng, count = np.random.default_rng(seed), int(document.max()) + 1
-    present = np.unique(document)
+    rng, present = np.random.default_rng(seed), np.unique(document)
     drawn = []
     for _ in range(_RESAMPLES):
-        times = np.bincount(rng.choice(present, len(present)), minlength=count)
+        times = np.bincount(rng.choice(present, len(present)), minlength=present[-1] + 1)
         drawn.append(_pearson(x, y, times[document].astype(np.float64)))
     low, high = np.nanpercentile(drawn, [2.5, 97.5])
     return float(low), float(high)

@@ -17,9 +17,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from strop.errors import BadInput, MissingExtra
+from strop.errors import BadInput
 from strop.io.corpora import Sourced, read_corpus_with_places
 from strop.io.datasets import read_dataset, read_qrels, read_queries
 from strop.io.files import plain_or_gzip
@@ -71,29 +71,28 @@ class Collection:
 
     def missing(self, root: Path) -> str | None:
         """Return what has to be put where, and a command for it; None if all is there."""
+        folder, part = root / self.family, self.part
         if self.family == "beir":
             folder = root / self.name
             files = ("corpus.jsonl", "queries.jsonl", os.path.join("qrels", "test.tsv"))
             lacking = [name for name in files if not os.path.exists(plain_or_gzip(folder, name))]
             where = f"of {_BEIR}{self.name}.zip into {folder}"
             return f"put {', '.join(lacking)} {where}" if lacking else None
-        folder = root / self.family
         if self.family == "bright":
-            lacking = [
-                f"{kind}/{self.part}-*.parquet"
-                for kind in ("documents", "examples")
-                if not self._bright(root, kind)
-            ]
-            return _hub_command("xlangai/BRIGHT", lacking, folder) if lacking else None
-        if not self._passages(root):
-            lacking = [f"miracl-corpus-v1.0-{self.part}/docs-*.jsonl.gz"]
-            return _hub_command("miracl/miracl-corpus", lacking, folder)
-        lacking = [
-            f"miracl-v1.0-{self.part}/{kind}/*-dev.tsv"
-            for kind in ("topics", "qrels")
-            if not os.path.exists(self._miracl(root, kind))
-        ]
-        return _hub_command("miracl/miracl", lacking, folder) if lacking else None
+            kinds = [kind for kind in ("documents", "examples") if not self._bright(root, kind)]
+            repository, lacking = "xlangai/BRIGHT", [f"{kind}/{part}-*.parquet" for kind in kinds]
+        elif not self._passages(root):
+            repository, lacking = (
+                "miracl/miracl-corpus",
+                [f"miracl-corpus-v1.0-{part}/docs-*.jsonl.gz"],
+            )
+        else:
+            kinds = [k for k in ("topics", "qrels") if not os.path.exists(self._miracl(root, k))]
+            repository = "miracl/miracl"
+            lacking = [f"miracl-v1.0-{part}/{kind}/*-dev.tsv" for kind in kinds]
+        wanted = " ".join(f"--include '{file}'" for file in lacking)
+        command = f"hf download {repository} --repo-type dataset {wanted} --local-dir {folder}"
+        return command if lacking else None
 
     def documents(self, root: Path) -> Iterator[Sourced]:
         """Yield the documents with their places."""
@@ -120,13 +119,16 @@ class Collection:
         return Dataset(self.name, queries, {id_: judged[id_] for id_ in queries})
 
     def _examples(self, root: Path) -> Dataset:
+        """Read BRIGHT's examples: a query each, with the documents that answer it."""
         queries, qrels, excluded = {}, {}, {}
         for file in self._bright(root, "examples"):
-            for row in _parquet_rows(file):
-                id_ = str(row["id"])
-                queries[id_] = row["query"]
-                qrels[id_] = dict.fromkeys(map(str, row["gold_ids"]), 1)
-                excluded[id_] = [str(x) for x in row.get("excluded_ids") or () if x != _NO_ID]
+            for example, where in read_corpus_with_places(file, id_field="id", text_field="query"):
+                if "gold_ids" not in example.metadata:
+                    raise BadInput(f"{where}: no column 'gold_ids'; is it BRIGHT's?")
+                queries[example.id] = example.text
+                qrels[example.id] = dict.fromkeys(map(str, example.metadata["gold_ids"]), 1)
+                out = example.metadata.get("excluded_ids") or ()
+                excluded[example.id] = [str(id_) for id_ in out if id_ != _NO_ID]
         return Dataset(self.name, queries, qrels, excluded)
 
     def spare_queries(self, root: Path) -> list[str]:
@@ -140,28 +142,7 @@ class Collection:
 
 def collection(name: str) -> Collection:
     """Return a collection by the name the tables use."""
-    family = name.split("-")[0]
-    if family == "bright":
-        return Collection(name, "bright")
-    return Collection(name, "miracl" if family == "miracl" else "beir")
-
-
-def _hub_command(repository: str, files: list[str], folder: Path) -> str:
-    wanted = " ".join(f"--include '{file}'" for file in files)
-    return f"hf download {repository} --repo-type dataset {wanted} --local-dir {folder}"
-
-
-def _parquet_rows(file: Path) -> list[dict[str, Any]]:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingExtra("Reading Parquet", "parquet") from None
-    try:
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(file).to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise BadInput(f"{file}: cannot be read as Parquet: {error}; copy it again") from error
-    for at, row in enumerate(rows, 1):
-        for name in ("id", "query", "gold_ids"):
-            if name not in row:
-                raise BadInput(f"{file} row {at}: no column {name!r}; is it BRIGHT's?")
-    return rows
+    for family in ("bright", "miracl"):
+        if name.startswith(f"{family}-"):
+            return Collection(name, family)
+    return Collection(name, "beir")

@@ -13,7 +13,6 @@ from strop.common.text import counted
 from strop.errors import MissingExtra
 from strop.research.analyse import Correlation, Point, Sweep
 
-_SIZE = (5.4, 3.6)  # inches: still readable on a page of 500 pixels
 _INK, _PLAIN, _FAINT = "#1a1a1a", "#666666", "#d9d9d9"
 _STYLES: Any = (
     {"color": "#0b5394", "marker": "o", "linestyle": "-"},
@@ -38,7 +37,7 @@ _STYLE: Any = {
 
 
 @contextmanager
-def _drawing(title: str, size: tuple[float, float] = _SIZE) -> Iterator[tuple[Any, Any]]:
+def _drawing(title: str, height: float = 3.6) -> Iterator[tuple[Any, Any]]:
     """Yield a figure and its axes in the house style; no window, no state left behind."""
     try:
         import matplotlib
@@ -47,7 +46,8 @@ def _drawing(title: str, size: tuple[float, float] = _SIZE) -> Iterator[tuple[An
     except ImportError:
         raise MissingExtra("Drawing figures", "figures") from None
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=size, layout="constrained")
+        # Inches: still readable on a page of 500 pixels.
+        figure = Figure(figsize=(5.4, height), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
@@ -56,24 +56,26 @@ def _drawing(title: str, size: tuple[float, float] = _SIZE) -> Iterator[tuple[An
 
 def save(figure: Any, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG and SVG; return the files."""
-    import matplotlib
-
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}.png", folder / f"{name}.svg"]
-    with matplotlib.rc_context(_STYLE):
-        figure.savefig(files[0])
-        figure.savefig(files[1], metadata={"Date": None})
+    for file in files:
+        file.write_bytes(_image(figure, file.suffix[1:]))
     return files
 
 
 def svg_address(figure: Any) -> str:
     """Return a figure as an address that a page can show without loading anything."""
+    return "data:image/svg+xml;base64," + base64.b64encode(_image(figure, "svg")).decode()
+
+
+def _image(figure: Any, form: str) -> bytes:
     import matplotlib
 
     sink = io.BytesIO()
+    dated = {"metadata": {"Date": None}} if form == "svg" else {}
     with matplotlib.rc_context(_STYLE):
-        figure.savefig(sink, format="svg", metadata={"Date": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(sink.getvalue()).decode()
+        figure.savefig(sink, format=form, **dated)
+    return sink.getvalue()
 
 
 def draw_sweep(sweep: Sweep) -> Any:
@@ -111,7 +113,7 @@ def draw_sweep(sweep: Sweep) -> Any:
 def _draw_sets(sweep: Sweep, curves: Mapping[str, Sequence[Point]], title: str) -> Any:
     """Draw query sets side by side: the gain of each over plain search, with 95% limits."""
     names = list(dict.fromkeys(str(point.x) for point in sweep.points))
-    with _drawing(title, (5.4, 1.7 + 0.6 * len(names))) as (figure, axes):
+    with _drawing(title, 1.7 + 0.6 * len(names)) as (figure, axes):
         for shift, (label, points) in enumerate(curves.items()):
             places = [at + 0.25 * shift for at in range(len(points))]
             axes.errorbar(
@@ -142,8 +144,7 @@ def draw_correlation(correlation: Correlation, dataset: str) -> Any:
     import numpy as np
     from matplotlib.ticker import LogLocator, NullLocator
 
-    title = f"Boost against perplexity: {dataset}"
-    with _drawing(title) as (figure, axes):
+    with _drawing(f"Boost against perplexity: {dataset}") as (figure, axes):
         x, y = np.array(correlation.perplexity), np.array(correlation.boost)
         axes.set_xscale("log")
         axes.scatter(x, y, s=5, color=_PLAIN, alpha=0.25, linewidths=0, rasterized=True)

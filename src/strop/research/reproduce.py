@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def reproduce(
     )
     failed: dict[str, str] = {}
     if run:
-        with _Runner(setup, progress) as runner:
+        with closing(_Runner(setup, progress)) as runner:
             for planned in ready:
                 if results.get(planned) is None and planned.key not in failed:
                     try:
@@ -162,13 +163,8 @@ class _Runner:
         self._open: tuple[Path, Index] | None = None
         self._searched: dict[str, dict[float, float]] = {}
 
-    def __enter__(self) -> _Runner:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the index that is open."""
         if self._open is not None:
             self._open[1].close()
             self._open = None
@@ -202,8 +198,7 @@ class _Runner:
 
     def _prepared(self, plan: Plan) -> tuple[Index, Dataset, list[str]]:
         """Make a plan's index; return it, the queries to score, and what differs from the paper."""
-        data, root = plan.collection, self._setup.folder("data")
-        index, dataset = self._index(plan), data.dataset(root)
+        index, dataset = self._index(plan), plan.collection.dataset(self._setup.folder("data"))
         shown, differs = self._sharpened(plan, index, dataset) if plan.set else ([], [])
         if shown:
             differs.append("test queries were shown as examples and are not scored")
@@ -231,7 +226,7 @@ class _Runner:
         path = self._setup.output / "indexes" / name
         if self._open is not None and self._open[0] == path:
             return self._open[1]
-        self._close()
+        self.close()
         if (path / "catalog.sqlite").exists():
             index = Index.open(path)
         else:
