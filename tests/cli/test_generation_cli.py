@@ -58,8 +58,10 @@ def let_fail(server: ScriptedServer, fate: dict[str, int]) -> None:
 # -- the styles ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lm", ["openai:m", "anthropic:m"])
-@pytest.mark.parametrize("style", ["contrastive", "simple", "negative"])
+@pytest.mark.parametrize(
+    ("style", "lm"),
+    [("contrastive", "openai:m"), ("simple", "anthropic:m"), ("negative", "openai:m")],
+)
 def test_a_style_is_asked_for_and_stored(
     topics: Path, server: ScriptedServer, style: str, lm: str
 ) -> None:

@@ -108,7 +108,9 @@ def test_figures_are_written_with_their_numbers(index: Path, dataset: Path, tmp_
         assert [float(row["value"]) for row in rows] == [row["value"] for row in values]
     # Made again, they are the same to the byte.
     before = (out / "alpha.svg").read_bytes()
-    assert strop("analyse", index, dataset, "-o", out, "--what", "alpha").code == 0
+    ran = strop("analyse", index, dataset, "-o", out, "--what", "alpha")
+    assert (ran.code, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("alpha: best ")
     assert (out / "alpha.svg").read_bytes() == before
 
 
