@@ -197,11 +197,13 @@ def test_help_is_complete_at_80_columns() -> None:
 def test_help_tells_every_default_in_one_style() -> None:
     inner = main.commands["cluster"].commands.values()  # type: ignore[attr-defined]
     for verb in (*main.commands.values(), *inner):
-        shown = verb.get_help(click.Context(verb, show_default=True))
+        # With the command's own settings: click remembers the help option it first made.
+        shown = verb.get_help(click.Context(verb, **main.context_settings))
         assert "default: (" not in shown, verb.name
         for option in verb.params:
             assert not (getattr(option, "help", None) or "").endswith("]"), option.name
-    assert "[default: all]" in main.commands["search"].get_help(click.Context(verb))
+        if verb.name == "search":
+            assert "[default: all]" in shown
 
 
 def test_a_count_has_its_noun_in_the_right_number() -> None:
