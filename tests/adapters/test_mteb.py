@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,11 @@ def local_task(name: str, documents: list[Document], dataset: Dataset) -> Any:
     return LocalRetrieval()
 
 
-def scored(model: StropSearch, task: Any) -> dict[str, float]:
+def scored(model: StropSearch, task: Any) -> Mapping[str, float]:
     import mteb
 
     (result,) = mteb.evaluate(model, task, cache=None).task_results
-    scores: dict[str, float] = result.scores["test"][0]
+    scores: Mapping[str, float] = result.scores["test"][0]
     return scores
 
 

@@ -78,7 +78,7 @@ async def store_search(
     for hit in sorted(chain(*found.hits), key=lambda hit: -hit.score):
         best.setdefault(hit.id, hit)
     ranked = list(best.values())[: asked.max_num_results]
-    least = asked.ranking_options and asked.ranking_options.score_threshold
+    least = asked.ranking_options.score_threshold if asked.ranking_options else None
     return {
         "object": "vector_store.search_results.page",
         "search_query": queries,

@@ -221,7 +221,7 @@ def map_(service: Service, _: Request, asked: MapRequest) -> dict[str, Any]:
                 vectors.append(of.queries[best])
     matrix = np.array(vectors, np.float64)
     matrix -= matrix.mean(axis=0)
-    left, sizes, _ = np.linalg.svd(matrix, full_matrices=False)
+    left, sizes, __ = np.linalg.svd(matrix, full_matrices=False)
     plane = (left * sizes)[:, :2]
     shares = sizes**2 / max(float((sizes**2).sum()), 1e-12)
     for point, row in zip(points, plane.tolist(), strict=True):
