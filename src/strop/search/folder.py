@@ -1,19 +1,24 @@
-"""The documents of a view, ranked: all of them where the index is small, else candidates.
+"""The documents of a view, ranked by propose, fetch, score (scoring.py).
 
-Propose, fetch and score (scoring.py) are done in one pass here: that is what users wait for.
+``Folder`` proposes everything where the index is small, and where it is large the documents that
+the prefilter and the words point to. ``Folder.best`` is the same with the steps done in one pass:
+that is what users wait for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from strop.common.arrays import Floats, Ints
 from strop.methods import Method
 from strop.search.feedback import ranked_first, with_feedback
 from strop.search.layout import Layout
-from strop.search.words import DEPTH, Words, best_with_words, fuse
+from strop.search.scoring import Fetched
+from strop.search.words import DEPTH, Words, best_with_words, first_depth, fuse
 from strop.types import Vectors
 
 if TYPE_CHECKING:
@@ -22,11 +27,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Folder:
-    """The documents of a view, what proposes candidates among them, and their words."""
+    """The documents of a view as a ``scoring.Store``."""
 
     layout: Layout
     prefilter: Prefilter | None
     words: Words | None
+
+    def propose(
+        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
+    ) -> list[Ints]:
+        """Return for each query the places of documents that can be among its best k."""
+        everything = np.arange(self.layout.size)
+        if self.prefilter is None:
+            return [everything] * len(query_vectors)
+        depth = first_depth(k) if self.words else k
+        proposals = []
+        for at, query_vector in enumerate(query_vectors):
+            places = self.prefilter.search(query_vector[None], method, depth)[1][0]
+            if self.words:
+                places = np.union1d(places, self.words.of(query_texts[at]).best(depth))
+            proposals.append(np.sort(places))
+        return proposals
+
+    def fetch(self, places: Ints, query_texts: Sequence[str], method: Method) -> Fetched:
+        """Return what scoring these documents needs."""
+        fetched = self.layout.fetch(places)
+        if self.words is None:
+            return fetched
+        word_scores = np.array([self.words.of(text).at(places) for text in query_texts])
+        return replace(fetched, word_scores=word_scores)
 
     def best(
         self,
