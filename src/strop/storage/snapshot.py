@@ -51,25 +51,6 @@ class Spans:
 
 
 @dataclass(frozen=True)
-class Followed:
-    """Which documents of a snapshot before have not changed: ``runs`` of places (r, 3).
-
-    A run is the first place before, the first place now, and how many. ``numbers`` are those of the
-    snapshot before: the array itself tells which one that was.
-    """
-
-    numbers: Ints
-    runs: Ints
-
-    def places(self) -> Ints:
-        """Return for each place before the place now, -1 if the document changed; then -1."""
-        now = np.full(len(self.numbers) + 1, -1, np.int64)
-        for before, after, count in self.runs.tolist():
-            now[before : before + count] = np.arange(after, after + count)
-        return now
-
-
-@dataclass(frozen=True)
 class Snapshot:
     """What a reader sees: the documents that have vectors, in order, and their query lists."""
 
@@ -77,8 +58,6 @@ class Snapshot:
     numbers: Ints
     documents: Spans
     sets: Mapping[str, Spans]
-    followed: Followed | None = None
-    """How it came from the snapshot before, None if it was read from the catalog or a cache."""
 
 
 Columns = list[Ints]
@@ -92,7 +71,6 @@ class _Table:
     version: int
     numbers: Ints
     columns: Mapping[int, Columns]
-    followed: Followed | None = None
 
 
 def load_snapshot(catalog: Catalog, before: Snapshot | None = None) -> Snapshot:
@@ -117,7 +95,8 @@ def _load(catalog: Catalog, files: dict[int, VectorFile], before: Snapshot | Non
     names, table = _set_names(catalog), None
     if before is not None:
         table = _followed(catalog, _table_of(before, names))
-        if table and not table.followed and before.sets.keys() == set(names.values()):
+        same_sets = before.sets.keys() == set(names.values())
+        if table and same_sets and table.numbers is before.numbers:  # nothing changed
             return replace(before, version=table.version)
     table = table or _followed(catalog, _cached(catalog)) or _whole(catalog)
     spans = {}
@@ -130,7 +109,7 @@ def _load(catalog: Catalog, files: dict[int, VectorFile], before: Snapshot | Non
                 f"cannot be. To repair that: strop check {catalog.folder} --repair"
             )
     sets = {name: spans[set_id] for set_id, name in names.items()}
-    return Snapshot(table.version, table.numbers, spans[DOCUMENTS], sets, table.followed)
+    return Snapshot(table.version, table.numbers, spans[DOCUMENTS], sets)
 
 
 def _set_names(catalog: Catalog) -> dict[int, str]:
@@ -199,12 +178,7 @@ def _followed(catalog: Catalog, table: _Table | None) -> _Table | None:
     for set_id, old in columns.items():
         new = own if set_id == DOCUMENTS else catalog.vectors.changed_spans(set_id, table.version)
         columns[set_id] = list(map(joined, old, _aligned(own[:, 0], new)))
-    kept = np.subtract(old_ends, old_starts)
-    between = np.diff(new_edges, axis=1)[:, 0]
-    now = np.cumsum(kept + between) - kept - between
-    runs = np.stack([old_starts, now, kept], axis=1)
-    followed = Followed(table.numbers, runs)
-    return _Table(version, joined(table.numbers, own[:, 0]), columns, followed)
+    return _Table(version, joined(table.numbers, own[:, 0]), columns)
 
 
 def _joined(changes: NDArray[np.int64]) -> tuple[Ints, Ints]:
