@@ -215,6 +215,13 @@ def test_bodies_that_are_zipped() -> None:
         assert server.accepted == 1
 
 
+@pytest.mark.parametrize("more", [b"junk", gzip.compress(b"2", mtime=0)])
+def test_what_follows_a_zipped_body_is_not_read(more: bytes) -> None:
+    body = gzip.compress(json.dumps("0" * 600_000).encode(), mtime=0)
+    with answering(plain(body + more, ZIPPED)) as server, client(server.url) as calling:
+        assert calling.post("/chat", {}) == "0" * 600_000
+
+
 @pytest.mark.parametrize(
     ("body", "encoding", "message"),
     [

@@ -398,9 +398,12 @@ def record(path: str, size: int, op: int, power: bool, copies: str) -> None:
     """Tell one part of the story and record what a stop at each of its steps leaves."""
     strop.storage.pipeline.FEWEST = strop.storage.pipeline.MOST = 3
     index = reopen(Path(path))
-    Recorder(Path(path), Path(copies), power).watch()
-    story(size)[op][1](index)
+    recorder = Recorder(Path(path), Path(copies), power)
+    recorder.watch()
+    name, change = story(size)[op]
+    change(index)
     index.close()
+    assert -recorder.left >= (3 if name == "remove" else 12)  # so many steps were watched
 
 
 def follow(path: str, folder: str, last: int, log: str, pause: float) -> None:

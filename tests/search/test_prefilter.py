@@ -133,7 +133,7 @@ def test_estimates_are_near_the_scores() -> None:
 def test_the_best_are_found_for_queries_like_and_unlike_the_stored(spec: str) -> None:
     layout, method = in_topics(6000), parse_method(spec)
     searched = Prefilter.of(
-        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout)
+        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout).T
     )
     rng = np.random.default_rng(1)
     stored = np.array([layout.queries(at)[0] for at in range(0, 6000, 60)])
@@ -148,7 +148,7 @@ def test_the_best_are_found_for_queries_like_and_unlike_the_stored(spec: str) ->
 def test_a_query_far_from_all_is_given_a_wider_look(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = in_topics(6000)
     searched = Prefilter.of(
-        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout)
+        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout).T
     )
     looked: list[int] = []
 
@@ -181,7 +181,7 @@ def test_removed_and_new_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     removed = np.unique(right[:, :5])
     left = np.setdiff1d(np.arange(6000), removed)
     late = np.arange(5900, 6000)
-    searched = Prefilter.of(table, layout.only(left), sources[left])
+    searched = Prefilter.of(table, layout.only(left), sources[left].T)
     assert len(searched.without_row) == np.isin(late, left).sum()
     places = searched.search(query_vectors, SHARP, 10)[1]
     want = layout.only(left).scan(query_vectors, SHARP, 10)[1]
@@ -197,7 +197,7 @@ def test_rows_of_documents_that_are_filtered_out_take_no_place_of_others() -> No
     sources = sources_of(layout)
     first = np.arange(5900)
     table = CodeTable.of(layout.only(first), sources[first], [])
-    searched = Prefilter.of(table, layout, sources)
+    searched = Prefilter.of(table, layout, sources.T)
     query_vectors = np.array([layout.queries(at)[0] for at in range(0, 6000, 80)])
     for places in (np.arange(1, 6000, 2), np.arange(4000, 6000), np.arange(7, 6000, 64)):
         part = layout.only(places)
@@ -221,7 +221,7 @@ def test_thousands_of_copies() -> None:
     spans = Spans(documents, np.arange(6000), np.ones(6000, np.int64))
     layout = Layout(spans, [spans], None)
     searched = Prefilter.of(
-        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout)
+        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout).T
     )
     # Of equal scores the earlier document comes first.
     assert searched.search(q, SHARP, 3)[1][0].tolist() == [1000, 1001, 1002]
@@ -241,7 +241,7 @@ def test_a_folder_finds_the_same_in_one_pass_and_step_by_step(filtered: bool) ->
     """``Folder.best`` and propose, fetch, score are the same search."""
     layout = in_topics(6000)
     sources = sources_of(layout)
-    codes = Prefilter.of(CodeTable.of(layout, sources, []), layout, sources)
+    codes = Prefilter.of(CodeTable.of(layout, sources, []), layout, sources.T)
     folder = Folder(layout, codes if filtered else None, None)
     query_vectors = np.array([layout.queries(at)[0] for at in range(0, 6000, 600)])
     scores, places = folder.best(query_vectors, [""] * 10, 10, SHARP)

@@ -203,7 +203,8 @@ def test_a_mutated_index_is_refused_or_reported_or_gives_the_same_results(
         shutil.copytree(whole, path)
         how = mutate(path, random.Random(seed))
         try:
-            seen = outcomes(path, READS)
+            reads = random.Random(seed).sample(list(READS), len(READS))  # each is first at times
+            seen = outcomes(path, {name: READS[name] for name in reads})
             problems = seen.pop("check")
             wrong = [name for name in seen if seen[name] not in (expected[name], REPORTED)]
             if wrong and not problems:

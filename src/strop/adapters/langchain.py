@@ -181,10 +181,14 @@ class StropVectorStore(VectorStore):
         return [_document(hit, metadata_of(hit)) for hit in self._hits(query, k, filter, **kwargs)]
 
     def similarity_search_by_vector(
-        self, embedding: list[float], k: int = _K, **kwargs: Any
+        self,
+        embedding: list[float],
+        k: int = _K,
+        filter: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> list[Document]:
         """Return the best documents for a query's vector; it has no words."""
-        return self.similarity_search(embedding, k, **kwargs)
+        return self.similarity_search(embedding, k, filter, **kwargs)
 
     def similarity_search_with_score(
         self, query: str, k: int = _K, filter: dict[str, Any] | None = None, **kwargs: Any
@@ -231,10 +235,12 @@ class StropVectorStore(VectorStore):
         k: int = _K,
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
+        filter: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> list[Document]:
         """Do the same for a query's vector."""
-        return self.max_marginal_relevance_search(embedding, k, fetch_k, lambda_mult, **kwargs)
+        settings = {**kwargs, "filter": filter}
+        return self.max_marginal_relevance_search(embedding, k, fetch_k, lambda_mult, **settings)
 
 
 def _document(found: StropDocument | Hit, metadata: dict[str, Any]) -> Document:

@@ -231,7 +231,7 @@ class Client:
         decoder = zlib.decompressobj(wbits=31)
         try:
             for data in stream:
-                while data:
+                while data and not decoder.eof:  # what follows the end is not read
                     yield decoder.decompress(data, _PIECE)
                     data = decoder.unconsumed_tail
             yield decoder.flush()

@@ -46,8 +46,10 @@ def open_engine(url: str) -> Engine:
     module, _, name = ENGINES[address.scheme].partition(".")
     try:
         engine = import_module(f"strop.engines.{module}")  # with the driver of the database
-    except ImportError:
-        raise MissingExtra(f"{address.scheme}://", module) from None
+    except ImportError as error:
+        if (error.name or "").startswith("strop"):
+            raise
+        raise MissingExtra(f"{address.scheme}://", module) from error
     return cast(Engine, getattr(engine, name)(address))
 
 

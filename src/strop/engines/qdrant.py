@@ -214,7 +214,8 @@ class Qdrant(Engine):
     def values(self, numbers: Ints, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Yield the number and some fields of documents."""
         for one in self._points(self._name, numbers.tolist(), list(columns)):
-            yield one.id, *(one.payload.get(column, "") for column in columns)
+            fields = {"stamp": "", **one.payload}
+            yield one.id, *(fields[column] for column in columns)
 
     def every(self) -> Ints:
         """Return the numbers of all documents."""

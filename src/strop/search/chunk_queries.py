@@ -24,7 +24,7 @@ def lists_by_chunk(
     """
     if isinstance(lists, Mapping):
         lists = [("the given lists", id_, texts) for id_, texts in lists.items()]
-    with catalog.reading():  # now: the lists may be read within a transaction that writes
+    with catalog.reading():
         view, set_ = views.of(METHODS["trad"]), catalog.sets.all().get(style)
 
     def by_chunk(

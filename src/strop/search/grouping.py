@@ -12,9 +12,32 @@ from collections.abc import Callable
 import numpy as np
 
 from strop.common.arrays import Floats, Ints
+from strop.storage.catalog import Catalog
+from strop.storage.snapshot import Snapshot
 
 FIRST = 4
 """Chunks that are searched for each document wanted; then so many times more."""
+
+
+class Groups:
+    """Which document each chunk of the newest snapshot belongs to, read when it is wanted."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._known: tuple[int, Ints] = -1, np.empty(0, np.int64)
+
+    def of(self, snapshot: Snapshot, places: Ints) -> Ints:
+        """Return a number for the document of each place; within the snapshot's transaction."""
+        version, known = self._known
+        if version != snapshot.version or len(known) != len(snapshot.numbers):
+            known = np.full(len(snapshot.numbers), -1, np.int64)
+            self._known = snapshot.version, known
+        new = np.unique(places[known[places] < 0])
+        if len(new):
+            wholes = self._catalog.documents.chunks.wholes(snapshot.numbers[new])
+            known[new] = wholes
+        groups: Ints = known[places]
+        return groups
 
 
 def best_documents(

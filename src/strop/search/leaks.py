@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.arrays import ranges
+from strop.common.arrays import Ints, ranges
 from strop.search.rows import as_floats
 from strop.storage.catalog import Catalog
 from strop.storage.query_sets import QuerySet
@@ -36,14 +36,7 @@ def drop_leaks(
         for name, spans in snapshot.sets.items()
         if not known[name].derived
     }
-    gone = {  # by place
-        name: {
-            place: lost
-            for place, lost in enumerate(np.split(flags, np.cumsum(snapshot.sets[name].count)[:-1]))
-            if lost.any()
-        }
-        for name, flags in close.items()
-    }
+    gone = {name: _by_place(snapshot.sets[name].count, flags) for name, flags in close.items()}
     sets = dict(snapshot.sets)
     for name, spans in snapshot.sets.items():
         of = known[name].settings.get("of")
@@ -74,6 +67,13 @@ def _too_close(spans: Spans, query_vectors: Vectors, gate: float) -> Flags:
         part = as_floats(np.asarray(spans.vectors[rows[at : at + _ROWS_AT_ONCE]]))
         close[at : at + _ROWS_AT_ONCE] = (part @ turned >= gate).any(axis=1)
     return close
+
+
+def _by_place(count: Ints, close: Flags) -> dict[int, Flags]:
+    """Return which of a document's queries are too close, by its place, where one is."""
+    ends = np.cumsum(count)
+    places = np.unique(np.repeat(np.arange(len(count)), count)[close])
+    return {place: close[ends[place] - count[place] : ends[place]] for place in places.tolist()}
 
 
 def _without(spans: Spans, close: Flags) -> Spans:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from strop.search.contrast import contrast_rate
 from strop.search.explain import Explanation, Terms, explain, terms_of
 from strop.search.filtered import Selected, Selections
 from strop.search.folder import Folder
-from strop.search.grouping import best_documents
+from strop.search.grouping import Groups, best_documents
 from strop.search.hits import read_hits
 from strop.search.leaks import Embed, drop_leaks
 from strop.search.own_sentences import is_blind
@@ -59,7 +59,7 @@ class Searcher:
     def __init__(self, catalog: Catalog, fixed: tuple[Snapshot, Removed] | None = None) -> None:
         self.catalog = catalog
         self.views = Views(catalog, fixed)
-        self._selections = Selections(catalog)
+        self._selections, self._groups = Selections(catalog), Groups(catalog)
 
     def close(self) -> None:
         """Release the vectors and codes."""
@@ -232,14 +232,11 @@ class Searcher:
                 scores, places = folder.best(moved, query_texts, n, method, compared)
                 return scores, places if selected is None else selected.places[places]
 
-            def group(places: Ints) -> Ints:
-                rows, back = np.unique(places, return_inverse=True)
-                wholes = self.catalog.documents.chunks.wholes(view.snapshot.numbers[rows])
-                return wholes[back].reshape(places.shape)
-
             with np.errstate(over="ignore", invalid="ignore"):  # of damaged rows: verified below
                 scores, places = (
-                    best_documents(best, group, k, layout.size) if by_document else best(k)
+                    best_documents(best, partial(self._groups.of, view.snapshot), k, layout.size)
+                    if by_document
+                    else best(k)
                 )
             if method.bm25 != "only" and not self.views.fixed:
                 others = np.concatenate(compared) if compared else places[:0]
@@ -292,34 +289,36 @@ class Searcher:
         counts_words = method.bm25 != "no" or bool(method.words)
         words = self.views.words(method) if counts_words else None
         depth = first_depth(k) if words else k
-        prefilter = None if exact else self.prefilter(method, depth, selected)
+        prefilter = None if exact else self._prefilter(view, method, depth, selected)
         if selected is None:
             return Folder(view.layout, prefilter, words)
         layout = selected.layout(view.layout)
         return Folder(layout, prefilter, words and words.only(selected.places))
 
-    def prefilter(
-        self, method: Method, k: int, selected: Selected | None = None
-    ) -> Prefilter | None:
+    def prefilter(self, method: Method, k: int) -> Prefilter | None:
         """Return the prefilter that a search for the best k would use, None if none."""
         with self.catalog.reading():
-            view = self.views.of(method)
-            size = view.layout.size if selected is None else len(selected.places)
-            if selected is not None and size <= SCANNED_SHARE * view.layout.size:
-                return None
-            if view.layout.size < PREFILTER_FROM or method.bm25 != "no" or self.views.fixed:
-                return None
-            if view.names != self.views.query_sets():
-                return None
-            from strop.search.prefilter.prefilter import suits
+            return self._prefilter(self.views.of(method), method, k)
 
-            if not suits(method, size, k):
-                return None
-            prefilter = self.codes.prefilter(view)
-            if prefilter is None or selected is None:
-                return prefilter
-            prefilter = selected.prefilter(prefilter)
-            return prefilter if suits(method, prefilter.usable, k) else None
+    def _prefilter(
+        self, view: View, method: Method, k: int, selected: Selected | None = None
+    ) -> Prefilter | None:
+        size = view.layout.size if selected is None else len(selected.places)
+        if selected is not None and size <= SCANNED_SHARE * view.layout.size:
+            return None
+        if view.layout.size < PREFILTER_FROM or method.bm25 != "no" or self.views.fixed:
+            return None
+        if view.names != self.views.query_sets():
+            return None
+        from strop.search.prefilter.prefilter import suits
+
+        if not suits(method, size, k):
+            return None
+        prefilter = self.codes.prefilter(view)
+        if prefilter is None or selected is None:
+            return prefilter
+        prefilter = selected.prefilter(prefilter)
+        return prefilter if suits(method, prefilter.usable, k) else None
 
     def _place(self, view: View, id_: str) -> int:
         numbers, number = view.snapshot.numbers, self.catalog.documents.number_of(id_)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.arrays import Ints
+from strop.common.arrays import Floats, Ints
 from strop.errors import BadIndex, BadInput
 from strop.methods import Method
 from strop.search.layout import Layout
@@ -49,7 +49,7 @@ class Views:
         self._before: tuple[Ints, dict[object, Layout]] | None = None  # numbers, layouts
         # Snapshot version, words by sets, and what is known of sources.
         self._words: tuple[int, dict[object, Words], dict[int, SourceWords]] | None = None
-        self._remembers_words = False
+        self._remembered: dict[tuple[object, str], Floats] | None = None  # word scores
 
     def close(self) -> None:
         """Release the vectors."""
@@ -143,24 +143,25 @@ class Views:
         if last is None or last[0] != snapshot.version:
             sources = {} if last is None else last[2]
             last = self._words = snapshot.version, {}, dict(sources)
-        key = tuple(set_.name for set_ in sets), self._remembers_words
+        key = tuple(set_.name for set_ in sets), self._remembered is not None
         if key not in last[1]:
             words = (
                 self._count_words(snapshot, sets)
                 if self.fixed
                 else self._stored_words(snapshot, [TEXT, *(set_.set_id for set_ in sets)], last[2])
             )
-            last[1][key] = words.remembering({}) if self._remembers_words else words
+            known_scores = self._remembered
+            last[1][key] = words if known_scores is None else words.remembering(known_scores, key)
         return last[1][key]
 
     @contextmanager
     def remembering_words(self) -> Iterator[None]:
         """Compute the word scores of each query only once meanwhile."""
-        self._remembers_words = True
+        self._remembered = {}
         try:
             yield
         finally:
-            self._remembers_words = False
+            self._remembered = None
             if self._words is not None:
                 self._words = self._words[0], {}, self._words[2]
 

@@ -84,25 +84,26 @@ class Words:
         """
         self._tokenizer, self._scorer = tokenizer, scorer
         self._reading, self._numbers = reading, numbers
-        self._remembered: dict[str, Floats] | None = None
+        self._remembered: dict[tuple[object, str], Floats] | None = None
+        self._mix: object = None
 
     def of(self, query: str) -> QueryWordScores:
         """Return the word scores of a query."""
         known = self._remembered
-        scores = None if known is None else known.get(query)
+        scores = None if known is None else known.get((self._mix, query))
         if scores is None:
             terms = self._tokenizer.query(query)
             with self._reading(terms) as connection:
                 scores = self._scorer.all(connection, terms)
             if known is not None and (1 + len(known)) * scores.nbytes <= REMEMBERED_BYTES:
-                known[query] = scores
+                known[self._mix, query] = scores
         whole = len(self._numbers) == self._scorer.documents
         return QueryWordScores(scores, self._numbers, whole)
 
-    def remembering(self, known: dict[str, Floats]) -> Words:
-        """Return them with a memory: ``known`` has the scores of queries of the same words."""
+    def remembering(self, known: dict[tuple[object, str], Floats], mix: object) -> Words:
+        """Return them with a memory that other words share: ``mix`` tells these from those."""
         words = copy(self)
-        words._remembered = known
+        words._remembered, words._mix = known, mix
         return words
 
     def scores(self, query: str) -> Floats:

@@ -63,10 +63,10 @@ def make_app(service: Service, settings: Settings, keys: Keys) -> Starlette:
         allow_headers=["authorization", "content-type", "x-api-key"],
     )  # fmt: skip
     guard = Middleware(Guard, settings=settings, keys=keys, metrics=service.metrics)
-    description = document(OPERATIONS)
+    description = json_response(document(OPERATIONS)).body
 
     async def openapi(_: Request) -> Response:
-        return json_response(description)
+        return Response(description, media_type="application/json")
 
     return Starlette(
         routes=[

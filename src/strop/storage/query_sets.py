@@ -264,11 +264,17 @@ class QuerySets:
         with self._database.reading() as connection:
             connection.execute("DROP TABLE IF EXISTS temp.pooled")
             connection.execute("CREATE TEMP TABLE pooled (number INTEGER PRIMARY KEY, texts TEXT)")
-            for number, texts in lists:
-                earlier = self._database.row("SELECT texts FROM pooled WHERE number = ?", [number])
-                joined = (json.loads(earlier[0]) if earlier else []) + texts
-                row = number, json.dumps(joined[:n], ensure_ascii=False)
-                connection.execute("INSERT OR REPLACE INTO pooled VALUES (?, ?)", row)
+            try:
+                for number, texts in lists:
+                    earlier = self._database.row(
+                        "SELECT texts FROM pooled WHERE number = ?", [number]
+                    )
+                    joined = (json.loads(earlier[0]) if earlier else []) + texts
+                    row = number, json.dumps(joined[:n], ensure_ascii=False)
+                    connection.execute("INSERT OR REPLACE INTO pooled VALUES (?, ?)", row)
+            except BaseException:
+                connection.execute("DROP TABLE temp.pooled")
+                raise
             counts: tuple[int, int] = self._database.row(
                 "SELECT count(*), coalesce(sum(json_array_length(texts)), 0) FROM pooled"
             )

@@ -73,11 +73,13 @@ class Settings:
 
     def sidecar(self, kind: str) -> str | None:
         """Return the name of the sidecar of a kind that counts, None if there is none."""
-        return self.sidecars().get(kind)
+        return self.sidecars(kind).get(kind)
 
-    def sidecars(self) -> dict[str, str]:
-        """Return the names of all sidecars that count, by kind."""
-        rows = self._database.rows(f"SELECT key, value FROM meta WHERE key GLOB '{_SIDECAR}*'")
+    def sidecars(self, kinds: str = "*") -> dict[str, str]:
+        """Return the names of all sidecars that count, or of one kind, by kind."""
+        rows = self._database.rows(
+            "SELECT key, value FROM meta WHERE key GLOB ?", (_SIDECAR + kinds,)
+        )
         for key, name in rows:
             if not isinstance(name, str) or not _SIDECAR_NAME.fullmatch(name):
                 raise IndexDamaged(

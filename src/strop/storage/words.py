@@ -4,7 +4,7 @@ The *source* of words is 0 for a document's own text, else the id of the query s
 in one commit becomes a *segment*: for each term the documents that have it and how often.
 A segment is never changed. Of up to ``WIDE`` texts it names its documents; a larger one has those
 of a *block* of 65,536 document numbers. ``PILE`` segments of a block, or that name their documents,
-are merged: so a change costs the same in a large index as in a small one.
+are merged: so on average a change costs the same in a large index as in a small one.
 
 Each change of a source is a *generation*. The words that a document has have the generation that
 wrote them, and a segment the one in which it was written or merged. A posting counts if the words

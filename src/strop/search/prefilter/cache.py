@@ -44,9 +44,10 @@ class CodeCache:
                     return
         name = f"candidates-{uuid.uuid4().hex}"
         try:
-            table = CodeTable.of(view.layout, _sources(view), view.names)
+            sources = _sources(view)
+            table = CodeTable.of(view.layout, np.stack(sources, axis=1), view.names)
             table.write(self._path(name))
-            self._put(name, view, Prefilter.of(table, view.layout, table.sources).spare)
+            self._put(name, view, Prefilter.of(table, view.layout, sources).spare)
             self._delete(older)
         except (OSError, BadIndex) as error:  # a full disk: the older ones still serve
             self._delete(name)
@@ -121,10 +122,10 @@ class CodeCache:
         raise IndexDamaged("there are none yet")
 
 
-def _sources(view: View) -> Ints:
-    """Return for each document its number and which vectors it has (n, columns)."""
+def _sources(view: View) -> list[Ints]:
+    """Return for each document its number and which vectors it has, by column."""
     snapshot = view.snapshot
     columns = [snapshot.numbers, snapshot.documents.vector_version]
     for spans in (snapshot.sets[name] for name in view.names):
         columns += [spans.vector_version, spans.count]
-    return np.stack(columns, axis=1)
+    return columns

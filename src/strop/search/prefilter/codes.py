@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from strop.common.arrays import Floats, Ints, ranges, unit_rows
 from strop.common.compiled import bits_set, compiled, read_soon
@@ -147,9 +148,11 @@ def parts_of_documents(
     vectors, total = rows[ranges(first.ravel(), each.ravel())], each.sum(axis=1)
     at, documents = np.cumsum(total) - total, rows[own]
     n = np.maximum(1, total - 1).astype(np.float32)
-    sums = np.add.reduceat(vectors, at) - documents
+    ends, ones = np.append(at, len(vectors)), np.ones(len(vectors), np.float32)
+    one_each = csr_array((ones, np.arange(len(vectors)), ends), shape=(len(at), len(vectors)))
+    sums = one_each @ vectors - documents
     means = sums / n[:, None]
-    squares = np.add.reduceat(np.einsum("ij,ij->i", vectors, vectors), at)
+    squares = one_each @ np.einsum("ij,ij->i", vectors, vectors)
     squares -= np.einsum("ij,ij->i", documents, documents)
     along = np.einsum("ij,ij->i", documents, means)
     beside = (np.einsum("ij,ij->i", sums, sums) - squares) / np.maximum(1, n * (n - 1))

@@ -9,7 +9,7 @@ is answered from few rows, and a query that is far from all of them from many.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -59,11 +59,14 @@ class Prefilter:
         self._rest = layout.only(self.without_row)
 
     @classmethod
-    def of(cls, table: CodeTable, layout: Layout, sources: Ints) -> Prefilter:
-        """Match the documents of a layout with rows: equal ``sources``, ascending by number."""
-        at = np.searchsorted(sources[:, 0], table.sources[:, 0])
-        at[at == len(sources)] = 0
-        same = (sources[at] == table.sources).all(axis=1) if len(sources) else False
+    def of(cls, table: CodeTable, layout: Layout, sources: Sequence[Ints]) -> Prefilter:
+        """Match the documents of a layout with rows by their ``sources``, columns of the table."""
+        known, (numbers, *_) = table.sources.T, sources  # numbers ascend
+        at = np.searchsorted(numbers, np.ascontiguousarray(known[0]))
+        same = at < len(numbers)
+        at[~same] = 0
+        for now, then in zip(sources, known, strict=True) if same.any() else ():
+            same &= now[at] == then
         return cls(table, layout, np.where(same, at, -1))
 
     def only(self, places: Ints, layout: Layout) -> Prefilter:
