@@ -1,6 +1,6 @@
 """Everything that turns a query into a ranking: formula, scan, candidates, words, explanation.
 
-A change of the score is made here, in ``formula.py`` first; which documents are scored is decided in
-``searcher.py``, ``folder.py`` and ``prefilter/``. A new database to search in is made in
+A change of the score is made here, in ``formula.py`` first; ``searcher.py``, ``folder.py`` and
+``prefilter/`` decide which documents are scored. A new database to search in is made in
 ``engines/``. Nothing here embeds or generates, or writes anything but the codes of the prefilter.
 """
