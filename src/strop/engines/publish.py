@@ -166,7 +166,7 @@ class _Publisher:
     def _differing(self) -> tuple[Ints, Ints, str]:
         """Return the documents that may differ from the copy, those to remove, and how it knows."""
         here, about = self._snapshot.numbers, self._known
-        since = None if about is None else self._catalog.vectors.changes(about["version"])
+        since = None if about is None else self._since(about["version"], about.get("mark"))
         known = None if about is None else (about["format"], about.get("source"))
         if since is None or known != (FORMAT, self._source):
             there = self._engine.every()
@@ -175,6 +175,14 @@ class _Publisher:
         missing = np.setdiff1d(touched, here, assume_unique=True)
         gone = np.array(sorted(self._engine.stamps(missing)), np.int64)
         return np.intersect1d(touched, here, assume_unique=True), gone, "log"
+
+    def _since(self, version: int, mark: str | None) -> Any:
+        """Return what changed since a version, None if it is not one of this folder's history.
+
+        A folder that was restored from a backup, or copied, reaches the same number another way.
+        """
+        same = mark is not None and mark == self._catalog.settings.mark(version)
+        return self._catalog.vectors.changes(version) if same else None
 
     def _finish(self, progress: Progress | None) -> None:
         """Bring the words up to date, then say what the copy is."""
@@ -219,6 +227,7 @@ class _Publisher:
             "format": FORMAT,
             "index_id": catalog.settings.get("index_id"),
             "version": self._snapshot.version,
+            "mark": self._catalog.settings.mark(self._snapshot.version),
             "published": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "embedder": catalog.embedder,
             "source": self._source,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sqlite3
 import threading
 import weakref
@@ -19,6 +20,8 @@ from strop.storage.seals import Seals
 
 _WORTH_A_VACUUM = 0.05
 """The share of free pages from which ``shrink`` rewrites the file."""
+_MARKS = 200
+"""Versions whose marks are kept."""
 
 
 class _OwnConnection:
@@ -213,6 +216,7 @@ class Database:
                     connection.execute(
                         "UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'version'"
                     )
+                    _mark_version(connection)
                 with sensible(self.path, "seals"):
                     seals.store()
                 connection.execute("COMMIT")
@@ -353,3 +357,24 @@ def explained(path: Path) -> Iterator[None]:
                 "build the index again in another folder"
             ) from error
         raise BadIndex(f"{path}: {reason}") from error
+
+
+def _mark_version(connection: sqlite3.Connection) -> None:
+    """Give the new version a random mark: a folder restored from a backup repeats its numbers."""
+    known = dict(
+        connection.execute("SELECT key, value FROM meta WHERE key IN ('version', 'marks')")
+    )
+    marks = read_marks(known.get("marks"))
+    marks[str(known["version"])] = secrets.token_hex(4)
+    kept = json.dumps(dict(list(marks.items())[-_MARKS:]))
+    connection.execute("DELETE FROM meta WHERE key = 'marks'")
+    connection.execute("INSERT INTO meta VALUES ('marks', ?)", (kept,))
+
+
+def read_marks(stored: Any) -> dict[str, Any]:
+    """Return the marks of the last versions, by version; none if something else was stored."""
+    try:
+        marks = json.loads(stored)
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    return marks if isinstance(marks, dict) else {}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from strop.errors import IndexDamaged
-from strop.storage.database import Database, damaged
+from strop.storage.database import Database, damaged, read_marks
 
 T = TypeVar("T")
 
@@ -32,6 +32,11 @@ class Settings:
         except (ValueError, TypeError, RecursionError) as error:
             problem = f"the stored value {key!r} is not JSON ({error})"
             raise damaged(self._database.path, problem) from error
+
+    def mark(self, version: int) -> Any:
+        """Return the mark of one of the last versions: only the same history has the same one."""
+        row = self._database.row("SELECT value FROM meta WHERE key = 'marks'")
+        return None if row is None else read_marks(row[0]).get(str(version))
 
     def number(self, key: str) -> int:
         """Return a stored number that every catalog has; read once in a read transaction."""
