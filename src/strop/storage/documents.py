@@ -180,11 +180,10 @@ class Documents:
     def unknown(self, ids: Iterable[str]) -> set[str]:
         """Return those of ``ids`` that are not in the catalog."""
         with self._database.reading() as connection:
-            return {
-                id_
-                for id_ in ids
-                if find_document(connection, id_) is None and self.chunks.numbers_of(id_) is None
-            }
+            missing = {id_ for id_ in ids if find_document(connection, id_) is None}
+            if self.are_chunked():
+                missing = {id_ for id_ in missing if self.chunks.numbers_of(id_) is None}
+            return missing
 
     def get(self, number: int) -> Document:
         """Return one document by number."""

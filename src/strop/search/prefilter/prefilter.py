@@ -79,7 +79,7 @@ class Prefilter:
     def spare(self) -> int:
         """So many documents may change before codes must be computed; below 0: now."""
         lacking = _MISSING * self.layout.size - len(self.without_row)
-        useless = _USELESS * len(self.table) - (len(self.table) - self.usable)
+        useless = _USELESS * len(self.table) - len(self._useless)
         return math.floor(min(lacking, useless))
 
     @property
