@@ -28,10 +28,15 @@ from strop.storage.snapshot import Spans
 SHARP = Method("m", temperature=0.1)
 
 
-def sources_of(layout: Layout) -> Any:
-    """Sources of documents whose vectors never change: number, version, version, count."""
-    zeros, counts = np.zeros(layout.size, np.int64), np.diff(layout.offsets)
-    return np.stack([np.arange(layout.size), zeros, zeros, counts], axis=1)
+def codes_of(layout: Layout) -> CodeTable:
+    """The codes of documents whose numbers are their places."""
+    return CodeTable.of(layout, np.arange(layout.size), [], version=1)
+
+
+def matched(table: CodeTable, layout: Layout, numbers: Any = None) -> Prefilter:
+    """Codes beside documents whose vectors have not changed since."""
+    numbers = np.arange(layout.size) if numbers is None else numbers
+    return Prefilter.of(table, layout, numbers, np.ones(layout.size, np.int64))
 
 
 def in_topics(size: int, topics: int = 40, each: int = 3, dim: int = 128) -> Layout:
@@ -53,19 +58,21 @@ def overlaps(places: Any, right: Any) -> Any:
 
 def test_documents_are_split_into_centroid_and_differences() -> None:
     case = make_case(3, (1, 30, 16, 2, 5), exact=False)
-    centroids, products, differences = [], [], []
+    centroids, halves, differences, products = [], [], [], []
     for j, d in enumerate(case.documents):
         own = case.queries(j)
         mean = own.mean(axis=0) if len(own) else np.zeros_like(d)
         centroids.append(d + mean)
-        differences += [(d - mean) / 2, *(own - mean)]
+        halves.append((d - mean) / 2)
+        differences += [*(own - mean)]
         gram = own @ own.T
         others = gram[~np.eye(len(own), dtype=bool)]
         products.append([d @ mean, others.mean() if len(others) else 0])
-    found = parts_of_documents(*case.layout().block(0))
-    np.testing.assert_allclose(found[0], unit_rows(np.array(centroids)), atol=1e-6)
-    np.testing.assert_allclose(found[1], products, atol=1e-5)
+    found = parts_of_documents(case.layout().fetch(np.arange(len(case.documents))))
+    np.testing.assert_allclose(found[0], centroids, atol=1e-6)
+    np.testing.assert_allclose(found[1], halves, atol=1e-6)
     np.testing.assert_allclose(found[2], differences, atol=1e-6)
+    np.testing.assert_allclose(found[3], products, atol=1e-5)
 
 
 @pytest.mark.parametrize("dim", [3, 64, 65, 256, 384, 1000])
@@ -112,16 +119,16 @@ def test_estimates_are_near_the_scores() -> None:
         [Spans(queries, np.arange(300) * 6, counts)],
         None,
     )
-    table = CodeTable.of(layout, sources_of(layout), [])
+    table = codes_of(layout)
     rows = np.arange(300)
     for alpha, temperature in ((1, 0.1), (0.5, 0.1), (3, 1), (1, 0), (-0.5, 0.2), (1, 0.002)):
         method = Method("m", alpha=alpha, temperature=temperature)
         for q in unit_rows(documents[:12] + 0.05 * rng.standard_normal((12, 256))):
             estimates = np.empty(300, np.float32)
             estimated_scores(
-                q, *query_planes(q), rows, table.codes, table.scales, table.means,
-                table.differences, table.difference_factors, table.begin, alpha, temperature,
-                estimates,
+                q, *query_planes(q), rows, table.codes, table.row_factors, table.halves,
+                table.half_factors, table.differences, table.difference_factors, table.begin,
+                alpha, temperature, estimates,
             )  # fmt: skip
             right = layout.rescore(q, rows, method)
             assert np.abs(estimates - right).max() < 0.2
@@ -132,9 +139,7 @@ def test_estimates_are_near_the_scores() -> None:
 @pytest.mark.parametrize("spec", ["sharp", "sharp:temperature=0.02", "sharp:alpha=3", "sharp:T=1"])
 def test_the_best_are_found_for_queries_like_and_unlike_the_stored(spec: str) -> None:
     layout, method = in_topics(6000), parse_method(spec)
-    searched = Prefilter.of(
-        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout).T
-    )
+    searched = matched(codes_of(layout), layout)
     rng = np.random.default_rng(1)
     stored = np.array([layout.queries(at)[0] for at in range(0, 6000, 60)])
     unlike = unit_rows(rng.standard_normal((100, 128)))  # far from every topic
@@ -147,9 +152,7 @@ def test_the_best_are_found_for_queries_like_and_unlike_the_stored(spec: str) ->
 
 def test_a_query_far_from_all_is_given_a_wider_look(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = in_topics(6000)
-    searched = Prefilter.of(
-        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout).T
-    )
+    searched = matched(codes_of(layout), layout)
     looked: list[int] = []
 
     def noted(query_vector: Any, planes: Any, factors: Any, rows: Any, *more: Any) -> None:
@@ -174,14 +177,13 @@ def test_removed_and_new_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is removed takes no place of others; what is new is scanned."""
     monkeypatch.setattr(prefilter, "THREADS_FROM", 100)  # and threads change nothing
     layout = in_topics(6000)
-    sources, first = sources_of(layout), np.arange(5900)
-    table = CodeTable.of(layout.only(first), sources[first], [])
+    table = codes_of(layout.only(np.arange(5900)))
     query_vectors = np.array([layout.queries(at)[0] for at in range(0, 6000, 80)])
     right = layout.scan(query_vectors, SHARP, 10)[1]
     removed = np.unique(right[:, :5])
     left = np.setdiff1d(np.arange(6000), removed)
     late = np.arange(5900, 6000)
-    searched = Prefilter.of(table, layout.only(left), sources[left].T)
+    searched = matched(table, layout.only(left), left)
     assert len(searched.without_row) == np.isin(late, left).sum()
     places = searched.search(query_vectors, SHARP, 10)[1]
     want = layout.only(left).scan(query_vectors, SHARP, 10)[1]
@@ -194,10 +196,7 @@ def test_removed_and_new_documents(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_of_documents_that_are_filtered_out_take_no_place_of_others() -> None:
     """Also where a sample of the rows in equal steps has none of the others."""
     layout = in_topics(6000)
-    sources = sources_of(layout)
-    first = np.arange(5900)
-    table = CodeTable.of(layout.only(first), sources[first], [])
-    searched = Prefilter.of(table, layout, sources.T)
+    searched = matched(codes_of(layout.only(np.arange(5900))), layout)
     query_vectors = np.array([layout.queries(at)[0] for at in range(0, 6000, 80)])
     for places in (np.arange(1, 6000, 2), np.arange(4000, 6000), np.arange(7, 6000, 64)):
         part = layout.only(places)
@@ -220,9 +219,7 @@ def test_thousands_of_copies() -> None:
     documents = np.concatenate([unit_rows(rng.standard_normal((1000, 64))), copies])
     spans = Spans(documents, np.arange(6000), np.ones(6000, np.int64))
     layout = Layout(spans, [spans], None)
-    searched = Prefilter.of(
-        CodeTable.of(layout, sources_of(layout), []), layout, sources_of(layout).T
-    )
+    searched = matched(codes_of(layout), layout)
     # Of equal scores the earlier document comes first.
     assert searched.search(q, SHARP, 3)[1][0].tolist() == [1000, 1001, 1002]
 
@@ -240,9 +237,7 @@ def test_other_methods_are_searched_exactly(spec: str) -> None:
 def test_a_folder_finds_the_same_in_one_pass_and_step_by_step(filtered: bool) -> None:
     """``Folder.best`` and propose, fetch, score are the same search."""
     layout = in_topics(6000)
-    sources = sources_of(layout)
-    codes = Prefilter.of(CodeTable.of(layout, sources, []), layout, sources.T)
-    folder = Folder(layout, codes if filtered else None, None)
+    folder = Folder(layout, matched(codes_of(layout), layout) if filtered else None, None)
     query_vectors = np.array([layout.queries(at)[0] for at in range(0, 6000, 600)])
     scores, places = folder.best(query_vectors, [""] * 10, 10, SHARP)
     steps = scoring.search(folder, query_vectors, [""] * 10, 10, SHARP)

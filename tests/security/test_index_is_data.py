@@ -185,28 +185,25 @@ def test_spans_of_a_cache_are_whole_numbers_of_full_size(path: Path, shape: str)
 @pytest.mark.parametrize(
     "name",
     (
-        "codes scales signs sign_factors centre differences difference_factors means sources"
-        " one_row_too_few one_list_too_long lists_whose_sum_overflows"
+        "codes row_factors signs sign_factors halves half_factors differences difference_factors"
+        " numbers counts one_row_too_few one_list_too_long lists_whose_sum_overflows"
     ).split(),
 )
 def test_arrays_of_search_codes_belong_together(tmp_path: Path, name: str) -> None:
     """Compiled code reads them without looking at where they end."""
     layout = make_case(0, (1, 30, 16, 1, 4), exact=False).layout()
-    counts = np.diff(layout.offsets)
-    sources = np.stack([np.arange(30), *np.zeros((2, 30), np.int64), counts], axis=1)
-    table = CodeTable.of(layout, sources, ["simple"])
+    table = CodeTable.of(layout, np.arange(30), ["simple"], version=1)
+    counts = table.counts.copy()
     table.write(tmp_path / "good")
     assert len(CodeTable.open(tmp_path / "good")) == 30
     if name == "one_row_too_few":
-        table = replace(table, signs=table.signs[:-1])
+        table = replace(table, halves=table.halves[:-1])
     elif name == "one_list_too_long":  # the next one is as much too short
-        sources = sources.copy()
-        sources[3:5, 3] += [sources[4, 3] + 2, -sources[4, 3] - 2]
-        table = replace(table, sources=sources)
+        counts[3:5] += [counts[4] + 2, -counts[4] - 2]
+        table = replace(table, counts=counts)
     elif name == "lists_whose_sum_overflows":
-        sources = sources.copy()
-        sources[3:7, 3] += [2**62, 2**62, 2**62, 2**62]
-        table = replace(table, sources=sources)
+        counts[3:7] += [2**62, 2**62, 2**62, 2**62]
+        table = replace(table, counts=counts)
     else:
         table = replace(table, **{name: getattr(table, name).astype(np.float16)})
     table.write(tmp_path / "bad")

@@ -73,7 +73,7 @@ class Searcher:
         """The file of the prefilter's codes."""
         from strop.search.prefilter.cache import CodeCache  # compiled code takes long to load
 
-        return CodeCache(self.catalog, self.catalog.folder)
+        return CodeCache(self.catalog)
 
     def without_leaks(
         self, query_vectors: Vectors, gate: float, embed: Embed

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from strop.common.arrays import Ints
 from strop.errors import BadIndex, IndexDamaged
 from strop.search.layout import Layout
 from strop.search.prefilter.prefilter import Prefilter
@@ -24,8 +23,8 @@ from strop.storage.sidecar import CACHE
 class CodeCache:
     """The codes of an index; the catalog names the file that counts."""
 
-    def __init__(self, catalog: Catalog, index: Path) -> None:
-        self._catalog, self._index = catalog, index
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
         # Replaced as one value: threads may look at different versions at the same time.
         self._last: tuple[str | None, Layout, Prefilter | None] | None = None
 
@@ -36,45 +35,40 @@ class CodeCache:
     def update(self, view: View) -> None:
         """Compute the codes if many are missing or useless; for the one writer."""
         older = self._catalog.settings.sidecar("candidates")
-        if older is not None:
-            with suppress(IndexDamaged):
-                spare = self._match(view, older).spare
-                if spare >= 0:
-                    self._put(older, view, spare)
-                    return
-        name = f"candidates-{uuid.uuid4().hex}"
+        with suppress(IndexDamaged):
+            if (spare := self._match(view, older).spare) >= 0:
+                return self._put(older, view, spare)
+        name, numbers = f"candidates-{uuid.uuid4().hex}", view.snapshot.numbers
         try:
-            sources = _sources(view)
-            table = CodeTable.of(view.layout, np.stack(sources, axis=1), view.names)
+            table = CodeTable.of(view.layout, numbers, view.names, view.snapshot.version)
             table.write(self._path(name))
-            self._put(name, view, Prefilter.of(table, view.layout, sources).spare)
+            self._put(name, view, Prefilter(table, view.layout, np.arange(len(table))).spare)
             self._delete(older)
         except (OSError, BadIndex) as error:  # a full disk: the older ones still serve
             self._delete(name)
             warnings.warn(
-                f"the search codes of {self._index} could not be written ({error}): searches use "
-                f"what there is. To write them: strop finish {self._index}",
+                f"the search codes of {self._catalog.folder} could not be written ({error}): "
+                f"searches use what there is. To write them: strop finish {self._catalog.folder}",
                 stacklevel=4,
             )
 
     def drop(self) -> None:
         """Delete the codes of an index that is small now."""
         older = self._catalog.settings.sidecar("candidates")
-        if older is not None:
-            with self._catalog.writing(searchable=False):
-                self._catalog.settings.put_sidecar("candidates", None)
-                self._catalog.settings.put(codes=None)
-            self._delete(older)
+        with self._catalog.writing(searchable=False):
+            self._catalog.settings.put_sidecar("candidates", None)
+            self._catalog.settings.put(codes=None)
+        self._delete(older)
 
-    def _put(self, name: str, view: View, spare: int) -> None:
+    def _put(self, name: str | None, view: View, spare: int) -> None:
         """Let a file count, and note how many documents may change until it must be looked at."""
+        known = {"file": name, "sets": view.names, "version": view.snapshot.version, "spare": spare}
         with self._catalog.writing(searchable=False):
             self._catalog.settings.put_sidecar("candidates", name)
-            known = {"file": name, "sets": view.names, "version": view.snapshot.version}
-            self._catalog.settings.put(codes={**known, "spare": spare})
+            self._catalog.settings.put(codes=known)
 
     def _path(self, name: str) -> Path:
-        return self._index / CACHE / name
+        return self._catalog.folder / CACHE / name
 
     def _delete(self, name: str | None) -> None:
         if name is not None:
@@ -83,15 +77,17 @@ class CodeCache:
 
     def prefilter(self, view: View) -> Prefilter | None:
         """Return the codes matched with a view; None, with a warning, if there are none."""
-        name, last = self._catalog.settings.sidecar("candidates"), self._last
-        if last is None or last[:2] != (name, view.layout):
-            prefilter = None
+        last = self._last
+        if last and last[1] is view.layout and last[2] and not len(last[2].without_row):
+            return last[2]  # there can be no better ones
+        name, prefilter = self._catalog.settings.sidecar("candidates"), None
+        if last is None or last[0] != name or last[1] is not view.layout:
             try:
                 prefilter = self._match(view, name)
             except IndexDamaged as error:
                 warnings.warn(
                     f"searching all {view.layout.size:,} documents, without search codes: {error}. "
-                    f"To make them: strop finish {self._index}",
+                    f"To make them: strop finish {self._catalog.folder}",
                     stacklevel=4,
                 )
             last = self._last = name, view.layout, prefilter
@@ -105,7 +101,10 @@ class CodeCache:
             raise IndexDamaged(f"they are of other query sets ({', '.join(table.sets)})")
         if table.codes.shape[1] != view.layout.dim:
             raise IndexDamaged(f"they are of vectors of {table.codes.shape[1]:,} dimensions")
-        return Prefilter.of(table, view.layout, _sources(view))
+        snapshot = view.snapshot
+        spans = [snapshot.documents, *(snapshot.sets[name] for name in view.names)]
+        newest = np.max([one.vector_version for one in spans], axis=0, initial=0)
+        return Prefilter.of(table, view.layout, snapshot.numbers, newest)
 
     def _open(self, name: str | None) -> CodeTable:
         while name is not None:
@@ -113,19 +112,10 @@ class CodeCache:
                 return CodeTable.open(self._path(name))
             except IndexDamaged:
                 # A writer may have replaced them since this search began to read. Newer ones serve
-                # as well: which rows can be used is known from their sources.
+                # as well: of what changed since, at most a candidate is missed.
                 with closing(Database(self._catalog.path)) as now:
                     newer = Settings(now).sidecar("candidates")
                 if newer in (None, name):
                     raise
                 name = newer
         raise IndexDamaged("there are none yet")
-
-
-def _sources(view: View) -> list[Ints]:
-    """Return for each document its number and which vectors it has, by column."""
-    snapshot = view.snapshot
-    columns = [snapshot.numbers, snapshot.documents.vector_version]
-    for spans in (snapshot.sets[name] for name in view.names):
-        columns += [spans.vector_version, spans.count]
-    return columns

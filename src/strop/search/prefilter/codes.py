@@ -7,14 +7,17 @@ has one byte for each value. ``formula.py`` lists which line each kernel estimat
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from strop.common.arrays import Floats, Ints, ranges, unit_rows
+from strop.common.arrays import Floats, Ints
 from strop.common.compiled import bits_set, compiled, read_soon
 from strop.search.formula import HARD_MAX, NEARLY_ZERO
 from strop.search.kernels import exp_of
+from strop.search.scoring import Fetched
 from strop.storage.vectors import stored_rows
 from strop.types import Vectors
 
@@ -22,7 +25,7 @@ Bytes = NDArray[np.int8]
 Signs = NDArray[np.uint64]
 """A bit for each value, 64 per word."""
 
-_STEP = np.float32(0.996)
+_STEP = 0.996
 """Distance of the four levels, as a share of the values' standard deviation: it loses least where
 the values are normally distributed."""
 _TOGETHER = 1024
@@ -30,11 +33,12 @@ _TOGETHER = 1024
 
 
 def byte_codes(vectors: Vectors) -> tuple[Bytes, Floats]:
-    """Return vectors (n, dim) as int8, and the factor that makes each a unit vector."""
+    """Return vectors (n, dim) as int8, and the factor that gives each its length again."""
     codes = stored_rows(vectors, "int8")
     lengths = np.linalg.norm(codes.astype(np.float32), axis=1)
-    scales = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-    return codes, scales
+    factors = np.zeros_like(lengths)
+    np.divide(np.linalg.norm(vectors, axis=1), lengths, out=factors, where=lengths > 0)
+    return codes, factors
 
 
 def sign_words(dim: int) -> int:
@@ -42,51 +46,37 @@ def sign_words(dim: int) -> int:
     return -(-dim // 64)
 
 
+def _packed(bits: NDArray[Any]) -> Signs:
+    """Return bits (n, dim) as words (n, words)."""
+    words = np.zeros((len(bits), 8 * sign_words(bits.shape[1])), np.uint8)
+    words[:, : -(-bits.shape[1] // 8)] = np.packbits(bits, axis=1, bitorder="little")
+    return words.view(np.uint64)
+
+
 def sign_codes(vectors: Vectors) -> tuple[Signs, Floats]:
     """Return the sign codes of vectors (n, dim) of any length.
 
     Also returns what products need (n, 2): a factor, and the number of bits that are set.
     """
-    size, dim = vectors.shape
     positive = vectors > 0
-    signs = np.zeros((size, 8 * sign_words(dim)), np.uint8)
-    signs[:, : -(-dim // 8)] = np.packbits(positive, axis=1, bitorder="little")
     squares, totals = np.einsum("ij,ij->i", vectors, vectors), np.abs(vectors).sum(axis=1)
     # With s the signs of v, q.v is about q.s * v.v / s.v: right for the part of q along v.
-    along = np.divide(squares, totals, out=np.zeros(size, np.float32), where=totals > 0)
-    factors = np.stack([along, positive.sum(axis=1)], axis=1).astype(np.float32)
-    return signs.view(np.uint64), factors
+    along = np.divide(squares, totals, out=np.zeros_like(squares), where=totals > 0)
+    return _packed(positive), np.stack([along, positive.sum(axis=1)], axis=1).astype(np.float32)
 
 
 def query_planes(query_vector: Vectors) -> tuple[Signs, Floats]:
-    """Return a query vector (dim,) as two planes of bits (words, 2), and three factors."""
-    planes = np.zeros((sign_words(len(query_vector)), 2), np.uint64)
-    factors = np.zeros(3, np.float32)
-    _write_planes(query_vector, planes, factors)
-    return planes, factors
-
-
-@compiled()
-def _write_planes(query_vector: Vectors, planes: Signs, factors: Floats) -> None:
-    dim = len(query_vector)
-    square = np.float32(0.0)
-    for value in query_vector:
-        square += value * value
-    step = max(_STEP * np.sqrt(square / np.float32(dim)), np.float32(1e-30))
-    total = 0
-    along = np.float32(0.0)
-    for c in range(dim):
-        level = min(max(int(query_vector[c] / step + np.float32(2.0)), 0), 3)
-        along += query_vector[c] * (np.float32(level) - np.float32(1.5))
-        total += level
-        for p in range(2):
-            planes[c // 64, p] |= np.uint64((level >> p) & 1) << np.uint64(c % 64)
+    """Return a query vector (dim,) as two planes of bits (2, words), and three factors."""
+    dim, square = len(query_vector), float(query_vector @ query_vector)
+    step = max(_STEP * (square / dim) ** 0.5, 1e-30)
+    levels = np.clip(query_vector / np.float32(step) + np.float32(2), 0, 3).astype(np.uint8)
+    total = int(levels.sum())
     # Scaled so that the rounded query is as long as the query, measured along the query.
-    step = square / along if along > 0 else np.float32(0.0)
+    along = float(query_vector @ levels) - 1.5 * float(query_vector.sum())
+    scale = square / along if along > 0 else 0.0
     # A sum of +q and -q by sign is twice the sum over the bits that are set, less the whole sum.
-    factors[0] = np.float32(2.0) * step
-    factors[1] = np.float32(-3.0) * step
-    factors[2] = (np.float32(1.5 * dim) - np.float32(total)) * step
+    factors = np.array([2 * scale, -3 * scale, (1.5 * dim - total) * scale], np.float32)
+    return _packed(np.stack([levels & 1, levels >> 1])), factors
 
 
 @compiled(inline=True)
@@ -100,9 +90,9 @@ def products_of_signs(
     begin, one = np.uint64(first), np.uint64(1)
     for row in range(begin, np.uint64(last)):
         levels = np.float32(0.0)
-        for w in range(len(planes)):
+        for w in range(planes.shape[1]):
             word = signs[row, w]
-            count = bits_set(word & planes[w, 0]) + (bits_set(word & planes[w, 1]) << one)
+            count = bits_set(word & planes[0, w]) + (bits_set(word & planes[1, w]) << one)
             levels += np.float32(np.int32(count))
         total = factors[0] * levels + factors[1] * row_factors[row, 1] + factors[2]
         products[row - begin] = row_factors[row, 0] * total
@@ -122,8 +112,8 @@ def sign_products(
     for begin in range(first, last, _TOGETHER):
         end = min(begin + _TOGETHER, last)
         levels[:] = 0
-        for w in range(len(planes)):
-            low, high = planes[w, 0], planes[w, 1]
+        for w in range(len(signs)):
+            low, high = planes[0, w], planes[1, w]
             words = signs[w, begin:end]
             for row in range(len(words)):
                 doubled = bits_set(words[row] & high) << np.uint64(1)
@@ -135,43 +125,37 @@ def sign_products(
             out[row] = scale[row] * (total + factors[2])
 
 
-def parts_of_documents(
-    rows: Vectors, own: Ints, starts: Ints, counts: Ints
-) -> tuple[Vectors, Floats, Vectors]:
-    """Split documents into their centroid d + mean of q_i, and the differences from the means.
+def parts_of_documents(fetched: Fetched) -> tuple[Vectors, Vectors, Vectors, Floats]:
+    """Split documents into a centroid c = d + mean of q_i and what differs from the mean.
 
-    The arguments are what ``Layout.block`` returns. Returns the centroids (n, dim) as unit rows,
-    the means (n, 2) of d.q_i and of q_i.q_j for i != j (0 where there are none), and for each
-    document (d - mean of q_i) / 2, then q_i less the mean.
+    Returns c (n, dim), (d - mean) / 2 (n, dim), all q_i - mean (rows, dim), and the means (n, 2) of
+    d.q_i and of q_i.q_j for i != j, 0 where there are none.
     """
-    first, each = np.vstack([own, starts]).T, np.vstack([np.ones_like(own), counts]).T
-    vectors, total = rows[ranges(first.ravel(), each.ravel())], each.sum(axis=1)
-    at, documents = np.cumsum(total) - total, rows[own]
-    n = np.maximum(1, total - 1).astype(np.float32)
-    ends, ones = np.append(at, len(vectors)), np.ones(len(vectors), np.float32)
-    one_each = csr_array((ones, np.arange(len(vectors)), ends), shape=(len(at), len(vectors)))
-    sums = one_each @ vectors - documents
+    documents, queries, counts = fetched.documents, fetched.queries, fetched.counts
+    rows, n = np.arange(len(queries)), np.maximum(1, counts).astype(np.float32)
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    of_each = csr_array((np.ones(len(rows), np.float32), rows, ends), (len(n), len(rows)))
+    sums = of_each @ queries
     means = sums / n[:, None]
-    squares = one_each @ np.einsum("ij,ij->i", vectors, vectors)
-    squares -= np.einsum("ij,ij->i", documents, documents)
     along = np.einsum("ij,ij->i", documents, means)
-    beside = (np.einsum("ij,ij->i", sums, sums) - squares) / np.maximum(1, n * (n - 1))
-    vectors -= np.repeat(means, total, axis=0)
-    vectors[at] *= np.float32(0.5)
-    return unit_rows(documents + means), np.stack([along, beside], axis=1), vectors
+    others = np.einsum("ij,ij->i", sums, sums) - of_each @ np.einsum("ij,ij->i", queries, queries)
+    beside = others / np.maximum(1, n * (n - 1))
+    apart = queries - np.repeat(means, counts, axis=0)
+    return documents + means, (documents - means) / 2, apart, np.stack([along, beside], axis=1)
 
 
 @compiled(reorder=True)
 def estimated_scores(
     query_vector: Vectors, planes: Signs, factors: Floats, rows: Ints, codes: Bytes,
-    scales: Floats, means: Floats, differences: Signs, difference_factors: Floats, begin: Ints,
-    alpha: float, temperature: float, scores: Floats,
+    row_factors: Floats, halves: Signs, half_factors: Floats, differences: Signs,
+    difference_factors: Floats, begin: Ints, alpha: float, temperature: float, scores: Floats,
 ) -> None:  # fmt: skip
     """Write the approximate cosine of the query and d* for the documents of ``rows``.
 
-    With c = d + mean of q_i and alpha 1, q.d* = q.c + sum of w_i q.(q_i - mean). Softmax is
-    shift-invariant, so products with the differences are enough for w. Byte codes give q.c, sign
-    codes the rest; |d*| follows to a percent from the means of d.q_i and q_i.q_j.
+    With c = d + mean of q_i and alpha 1, q.d* = q.c + sum of w_i q.(q_i - mean); with another alpha
+    d and the mean differ in weight, which (d - mean) / 2 tells. Softmax is shift-invariant, so
+    products with the differences are enough for w. Byte codes give q.c, sign codes the rest; |d*|
+    follows to a percent from the means of d.q_i and q_i.q_j.
     """
     keep = np.float32(1.0 / max(1.0, abs(alpha)))
     add = np.float32(alpha / max(1.0, abs(alpha)))
@@ -180,7 +164,7 @@ def estimated_scores(
     widest = 1
     for row in rows:
         widest = max(widest, begin[row + 1] - begin[row])
-    sims = np.empty(widest, np.float32)
+    sims, half = np.empty(widest, np.float32), np.zeros(1, np.float32)
     for x in range(len(rows)):
         row = rows[x]
         later = rows[min(x + 6, len(rows) - 1)]
@@ -190,18 +174,17 @@ def estimated_scores(
         near = np.float32(0.0)
         for c in range(len(query_vector)):
             near += np.float32(codes[row, c]) * query_vector[c]
-        near *= scales[row]
+        near *= row_factors[row, 0]
         first, last = begin[row], begin[row + 1]
-        n = last - first - 1
-        if n == 0:
+        if first == last:
             scores[x] = near
             continue
         products_of_signs(differences, difference_factors, planes, factors, first, last, sims)
         peak = np.float32(-np.inf)
-        for i in range(1, n + 1):
+        for i in range(last - first):
             peak = max(peak, sims[i])
         total = pull = squares = np.float32(0.0)
-        for i in range(1, n + 1):
+        for i in range(last - first):
             w = exp_of((sims[i] - peak) * cooling)
             if hard:
                 w = np.float32(1.0) if sims[i] == peak else np.float32(0.0)
@@ -209,11 +192,10 @@ def estimated_scores(
             pull += w * sims[i]
             squares += w * w
         squares /= total * total
-        along, beside = means[row, 0], means[row, 1]
-        square = np.float32(1.0) + np.float32(2.0) * along
-        square += (np.float32(1.0) + np.float32(n - 1) * beside) / np.float32(n)
-        half = np.float32(0.5) * near * np.sqrt(max(square, np.float32(0.0)))
-        over = (keep + add) * half + (keep - add) * sims[0] + add * pull / total
+        if keep != add:
+            products_of_signs(halves, half_factors, planes, factors, row, row + 1, half)
+        over = np.float32(0.5) * (keep + add) * near + (keep - add) * half[0] + add * pull / total
+        along, beside = row_factors[row, 1], row_factors[row, 2]
         under = keep * keep + np.float32(2.0) * keep * add * along
         under += add * add * (squares + (np.float32(1.0) - squares) * beside)
         scores[x] = over / np.sqrt(max(under, np.float32(NEARLY_ZERO)))

@@ -9,15 +9,15 @@ is answered from few rows, and a query that is far from all of them from many.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from strop.common.arrays import Floats, Ints
-from strop.common.threads import in_parts, thread_count
+from strop.common.threads import in_parts
 from strop.methods import Method
 from strop.search.layout import Layout
-from strop.search.prefilter.codes import Signs, estimated_scores, query_planes, sign_products
+from strop.search.prefilter.codes import estimated_scores, query_planes, sign_products
 from strop.search.prefilter.table import CodeTable
 from strop.search.scoring import best_of
 from strop.types import Vectors
@@ -38,13 +38,8 @@ exact) a row may be below the k-th best and still be looked at."""
 
 def suits(method: Method, documents: int, k: int) -> bool:
     """Tell whether the codes describe what a method compares, and whether it is worth it."""
-    return (
-        documents >= 40 * k
-        and method.sharpens
-        and method.alpha > 0
-        and method.n is None
-        and not method.whiten
-    )
+    described = method.sharpens and method.alpha > 0 and method.n is None and not method.whiten
+    return described and documents >= 40 * k
 
 
 class Prefilter:
@@ -54,19 +49,25 @@ class Prefilter:
         """``place_of`` has each row's place in the layout; -1: removed, changed or filtered out."""
         self.table, self.layout, self.place_of = table, layout, place_of
         self._useful, self._useless = np.flatnonzero(place_of >= 0), np.flatnonzero(place_of < 0)
-        rows = np.bincount(place_of[self._useful], minlength=layout.size)
-        self.without_row = np.flatnonzero(rows == 0)
+        has_row = np.zeros(layout.size, np.bool_)
+        has_row[place_of[self._useful]] = True
+        self.without_row = np.flatnonzero(~has_row)
         self._rest = layout.only(self.without_row)
 
     @classmethod
-    def of(cls, table: CodeTable, layout: Layout, sources: Sequence[Ints]) -> Prefilter:
-        """Match the documents of a layout with rows by their ``sources``, columns of the table."""
-        known, (numbers, *_) = table.sources.T, sources  # numbers ascend
-        at = np.searchsorted(numbers, np.ascontiguousarray(known[0]))
-        same = at < len(numbers)
-        at[~same] = 0
-        for now, then in zip(sources, known, strict=True) if same.any() else ():
-            same &= now[at] == then
+    def of(cls, table: CodeTable, layout: Layout, numbers: Ints, newest: Ints) -> Prefilter:
+        """Match the documents of a layout with rows.
+
+        The documents have ``numbers``, ascending; ``newest`` is the version in which a vector of
+        theirs was written last. Where that is above the table's, the row is of older vectors; where
+        a list of queries is gone, its count tells.
+        """
+        at = np.searchsorted(numbers, table.numbers)
+        at[at == len(numbers)] = -1
+        same = np.zeros(len(table), np.bool_)
+        if layout.size:
+            same = (numbers[at] == table.numbers) & (newest[at] <= table.version)
+            same &= np.diff(layout.offsets)[at] == table.counts
         return cls(table, layout, np.where(same, at, -1))
 
     def only(self, places: Ints, layout: Layout) -> Prefilter:
@@ -79,8 +80,7 @@ class Prefilter:
     def spare(self) -> int:
         """So many documents may change before codes must be computed; below 0: now."""
         lacking = _MISSING * self.layout.size - len(self.without_row)
-        useless = _USELESS * len(self.table) - len(self._useless)
-        return math.floor(min(lacking, useless))
+        return math.floor(min(lacking, _USELESS * len(self.table) - len(self._useless)))
 
     @property
     def usable(self) -> int:
@@ -109,43 +109,35 @@ class Prefilter:
         self, query_vector: Vectors, method: Method, k: int, alone: bool = False
     ) -> tuple[Floats, Ints]:
         """Return exact scores and places of the likely best for one query vector (dim,)."""
-        table = self.table
-        planes = query_planes(query_vector)
-        by_signs = self._by_signs(planes, alone)
+        table, planes = self.table, query_planes(query_vector)
+        by_signs = np.empty(len(table), np.float32)
+
+        def scan(first: int, last: int) -> None:
+            sign_products(table.signs, table.sign_factors, *planes, first, last, by_signs)
 
         def estimate(rows: Ints) -> Floats:
             scores = np.empty(len(rows), np.float32)
             estimated_scores(
-                query_vector, *planes, rows, table.codes, table.scales, table.means,
-                table.differences, table.difference_factors, table.begin, method.alpha,
-                method.softmax_temperature, scores,
+                query_vector, *planes, rows, table.codes, table.row_factors, table.halves,
+                table.half_factors, table.differences, table.difference_factors, table.begin,
+                method.alpha, method.softmax_temperature, scores,
             )  # fmt: skip
             return scores
 
         def exact(rows: Ints) -> Floats:
             return self.layout.rescore(query_vector, self.place_of[rows], method)
 
+        if alone and len(table) >= THREADS_FROM:
+            in_parts(len(table), scan)
+        else:
+            scan(0, len(table))
+        by_signs[self._useless] = -np.inf
         cut = self._cut(by_signs, max(16 * FEWEST, 40 * k))
         rows, estimates = _look(by_signs, estimate, cut, k, _DEVIATIONS[0])
         first = min(len(rows), FEWEST + 2 * k)
         cut = float(np.partition(estimates, len(rows) - first)[len(rows) - first])
         best, scores = _look(estimates, lambda some: exact(rows[some]), cut, k, _DEVIATIONS[1])
         return scores, self.place_of[rows[best]]
-
-    def _by_signs(self, planes: tuple[Signs, Floats], alone: bool) -> Floats:
-        """Return the sign estimates of all rows; -inf for those that are of no use."""
-        table, size = self.table, len(self.table)
-        products = np.empty(size, np.float32)
-
-        def work(first: int, last: int) -> None:
-            sign_products(*table.sign_columns, *planes, first, last, products)
-
-        if alone and size >= THREADS_FROM and thread_count() > 1:
-            in_parts(size, work)
-        else:
-            work(0, size)
-        products[self._useless] = -np.inf
-        return products
 
     def _cut(self, values: Floats, n: int) -> float:
         """Return the value that about the n largest reach, from a sample of the useful rows."""
@@ -183,7 +175,7 @@ def _lowest_of_best(coarse: Floats, fine: Floats, k: int, deviations: float) -> 
         return _LOOK_AT_ALL
     kth = float(np.partition(fine, n - k)[n - k])
     lower = coarse <= np.partition(coarse, n // 2)[n // 2]
-    difference = fine[lower].astype(np.float64) - coarse[lower]
-    mean = difference.sum() / len(difference)
-    variance = max(0.0, difference @ difference / len(difference) - mean * mean)
-    return max(_LOOK_AT_ALL, float(kth - mean - deviations * math.sqrt(variance)))
+    difference = (fine[lower] - coarse[lower]).astype(np.float64)
+    mean = float(difference.mean())
+    deviation = math.sqrt(max(0.0, float(difference @ difference) / len(difference) - mean * mean))
+    return max(_LOOK_AT_ALL, kth - mean - deviations * deviation)

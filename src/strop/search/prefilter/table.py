@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from strop.common.arrays import Floats, Ints
+from strop.common.arrays import Floats, Ints, unit_rows
 from strop.common.threads import one_blas_thread, pool
 from strop.errors import IndexDamaged
 from strop.search.layout import Layout
@@ -24,68 +24,68 @@ from strop.search.prefilter.codes import (
 from strop.storage.sidecar import read_arrays, write_arrays
 from strop.types import Vectors
 
-FORMAT = 5
+FORMAT = 6
 _CENTRE_FROM = 30_000
 """Documents whose mean stands for the mean of all."""
 
 
 @dataclass(frozen=True)
 class CodeTable:
-    """The codes of documents, one row each.
+    """The codes of documents, one row each, ordered by the ``numbers`` of the documents.
 
-    ``codes`` and ``scales`` are the byte codes of the centroids c = d + mean of q_i. ``signs`` and
-    ``sign_factors`` are the sign codes of c less ``centre``, the mean of all centroids.
-    ``differences[begin[row]:begin[row + 1]]`` and their factors are the sign codes of what
-    distinguishes the document and its queries from their mean; ``means`` of their products are as
-    ``codes.estimated_scores`` takes them. ``sources`` (n, columns) names the vectors that a row was
-    made from: the document's number and vector_version, then vector_version and count of each set.
+    ``codes`` are the byte codes of the centroids c = d + mean of q_i; ``row_factors`` (n, 3) have
+    their factor, and the means of d.q_i and q_i.q_j. ``signs`` (words, n) are the sign codes, by
+    column, of c as a unit vector less the mean of all of these; ``halves`` those of (d - mean) / 2;
+    ``differences[begin[row]:begin[row + 1]]`` those of each q_i - mean, of which the document has
+    ``counts``. Each kind of sign code has its factors. ``sets`` are the query sets that the q_i
+    come from, and ``version`` is the one of the index when its vectors were read.
     """
 
     codes: Bytes
-    scales: Floats
+    row_factors: Floats
     signs: Signs
     sign_factors: Floats
-    centre: Vectors
+    halves: Signs
+    half_factors: Floats
     differences: Signs
     difference_factors: Floats
-    means: Floats
-    sources: Ints
+    numbers: Ints
+    counts: Ints
     sets: list[str]
+    version: int
 
     def __len__(self) -> int:
         """The number of rows."""
-        return len(self.codes)
+        return len(self.numbers)
 
     @cached_property
     def begin(self) -> Ints:
-        """Where each row's differences begin: one for the document, one for each query."""
-        each = 1 + self.sources[:, 3::2].sum(axis=1)
-        return np.concatenate([[0], np.cumsum(each)]).astype(np.int64)
-
-    @cached_property
-    def sign_columns(self) -> tuple[Signs, Floats]:
-        """The sign codes and their factors by column: every search reads all of them."""
-        return np.ascontiguousarray(self.signs.T), np.ascontiguousarray(self.sign_factors.T)
+        """Where each row's differences begin."""
+        return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
 
     @classmethod
-    def of(cls, layout: Layout, sources: Ints, sets: list[str]) -> CodeTable:
-        """Compute the codes of a layout's documents."""
-        begin = layout.offsets + np.arange(layout.size + 1)
-        kinds = _kinds(layout.size, layout.dim, begin[-1], len(sets))
+    def of(cls, layout: Layout, numbers: Ints, sets: list[str], version: int) -> CodeTable:
+        """Compute the codes of a layout's documents, which have these numbers."""
+        begin = layout.offsets
+        kinds = _kinds(layout.size, layout.dim, begin[-1])
         arrays: Any = {name: np.empty(shape, dtype) for name, (dtype, shape) in kinds.items()}
-        centre = _centre(layout)
-        table = cls(**{**arrays, "centre": centre, "sources": sources}, sets=sets)
+        arrays |= {"numbers": numbers, "counts": np.diff(begin)}
+        table, centre = cls(**arrays, sets=sets, version=version), _centre(layout)
 
-        def fill(block: int) -> None:
-            first, last = layout.blocks[block]
-            part, rows = slice(first, last), slice(begin[first], begin[last])
-            centroids, table.means[part], differences = parts_of_documents(*layout.block(block))
-            table.codes[part], table.scales[part] = byte_codes(centroids)
-            table.signs[part], table.sign_factors[part] = sign_codes(centroids - centre)
+        def fill(block: tuple[int, int]) -> None:
+            part, rows = slice(*block), slice(begin[block[0]], begin[block[1]])
+            centroids, halves, differences, means = parts_of_documents(
+                layout.fetch(np.arange(*block))
+            )
+            table.codes[part], table.row_factors[part, 0] = byte_codes(centroids)
+            table.row_factors[part, 1:] = means
+            signs, factors = sign_codes(unit_rows(centroids) - centre)
+            table.signs[:, part], table.sign_factors[:, part] = signs.T, factors.T
+            table.halves[part], table.half_factors[part] = sign_codes(halves)
             table.differences[rows], table.difference_factors[rows] = sign_codes(differences)
 
         with one_blas_thread():
-            list(pool().map(fill, range(len(layout.blocks))))
+            list(pool().map(fill, layout.blocks))
         return table
 
     @classmethod
@@ -98,7 +98,7 @@ class CodeTable:
             arrays, about = contents
             if about["format"] != FORMAT:
                 raise ValueError(f"it has format {about['format']}, not {FORMAT}")
-            table = cls(**arrays, sets=about["sets"])
+            table = cls(**arrays, sets=about["sets"], version=int(about["version"]))
             if not table._is_possible():
                 raise ValueError("its arrays do not belong together")
             return table
@@ -110,39 +110,39 @@ class CodeTable:
         (size, dim), (rows, _) = self.codes.shape, self.differences.shape
         known = all(
             getattr(self, name).dtype == dtype and getattr(self, name).shape == shape
-            for name, (dtype, shape) in _kinds(size, dim, rows, len(self.sets)).items()
+            for name, (dtype, shape) in _kinds(size, dim, rows).items()
         )
-        if not known or (self.sources[:, 3::2] < 0).any() or (self.sources[:, 3::2] > rows).any():
+        if not known or (self.counts < 0).any() or (self.counts > rows).any():
             return False  # of larger counts, sums could overflow
         return bool(self.begin[-1] == rows)
 
     def write(self, path: Path) -> None:
         """Write a new file; return when it is on the disk."""
-        arrays = {name: getattr(self, name) for name in _kinds(0, 0, 0, 0)}
-        write_arrays(path, arrays, {"format": FORMAT, "sets": self.sets}, sync=True)
+        arrays = {name: getattr(self, name) for name in _kinds(0, 0, 0)}
+        about = {"format": FORMAT, "sets": self.sets, "version": self.version}
+        write_arrays(path, arrays, about, sync=True)
 
 
-def _kinds(size: int, dim: int, rows: int, sets: int) -> dict[str, tuple[type, tuple[int, ...]]]:
+def _kinds(size: int, dim: int, rows: int) -> dict[str, tuple[type, tuple[int, ...]]]:
     """Return type and shape of each array, for ``rows`` differences."""
     words = sign_words(dim)
     return {
         "codes": (np.int8, (size, dim)),
-        "scales": (np.float32, (size,)),
-        "signs": (np.uint64, (size, words)),
-        "sign_factors": (np.float32, (size, 2)),
-        "centre": (np.float32, (dim,)),
+        "row_factors": (np.float32, (size, 3)),
+        "signs": (np.uint64, (words, size)),
+        "sign_factors": (np.float32, (2, size)),
+        "halves": (np.uint64, (size, words)),
+        "half_factors": (np.float32, (size, 2)),
         "differences": (np.uint64, (rows, words)),
         "difference_factors": (np.float32, (rows, 2)),
-        "means": (np.float32, (size, 2)),
-        "sources": (np.int64, (size, 2 + 2 * sets)),
+        "numbers": (np.int64, (size,)),
+        "counts": (np.int64, (size,)),
     }
 
 
 def _centre(layout: Layout) -> Vectors:
-    """Return the mean of the documents' centroids, from some of them."""
-    if not layout.size:
-        return np.zeros(layout.dim, np.float32)
-    blocks = range(0, len(layout.blocks), max(1, layout.size // _CENTRE_FROM))
-    some = [parts_of_documents(*layout.block(block))[0] for block in blocks]
-    centre: Vectors = np.mean(np.concatenate(some), axis=0)
+    """Return the mean of the documents' centroids as unit vectors, from some of them."""
+    some = np.arange(0, layout.size, max(1, layout.size // _CENTRE_FROM))
+    centroids = parts_of_documents(layout.fetch(some))[0]
+    centre: Vectors = unit_rows(centroids).sum(axis=0) / np.float32(max(1, len(some)))
     return centre
