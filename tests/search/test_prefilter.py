@@ -58,21 +58,19 @@ def overlaps(places: Any, right: Any) -> Any:
 
 def test_documents_are_split_into_centroid_and_differences() -> None:
     case = make_case(3, (1, 30, 16, 2, 5), exact=False)
-    centroids, halves, differences, products = [], [], [], []
+    centroids, differences, products = [], [], []
     for j, d in enumerate(case.documents):
         own = case.queries(j)
         mean = own.mean(axis=0) if len(own) else np.zeros_like(d)
         centroids.append(d + mean)
-        halves.append((d - mean) / 2)
         differences += [*(own - mean)]
         gram = own @ own.T
         others = gram[~np.eye(len(own), dtype=bool)]
         products.append([d @ mean, others.mean() if len(others) else 0])
     found = parts_of_documents(case.layout().fetch(np.arange(len(case.documents))))
     np.testing.assert_allclose(found[0], centroids, atol=1e-6)
-    np.testing.assert_allclose(found[1], halves, atol=1e-6)
-    np.testing.assert_allclose(found[2], differences, atol=1e-6)
-    np.testing.assert_allclose(found[3], products, atol=1e-5)
+    np.testing.assert_allclose(found[1], differences, atol=1e-6)
+    np.testing.assert_allclose(found[2], products, atol=1e-5)
 
 
 @pytest.mark.parametrize("dim", [3, 64, 65, 256, 384, 1000])
@@ -126,9 +124,9 @@ def test_estimates_are_near_the_scores() -> None:
         for q in unit_rows(documents[:12] + 0.05 * rng.standard_normal((12, 256))):
             estimates = np.empty(300, np.float32)
             estimated_scores(
-                q, *query_planes(q), rows, table.codes, table.row_factors, table.halves,
-                table.half_factors, table.differences, table.difference_factors, table.begin,
-                alpha, temperature, estimates,
+                q, *query_planes(q), rows, table.codes, table.row_factors,
+                table.differences, table.difference_factors, table.begin, alpha, temperature,
+                estimates,
             )  # fmt: skip
             right = layout.rescore(q, rows, method)
             assert np.abs(estimates - right).max() < 0.2

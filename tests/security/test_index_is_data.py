@@ -185,7 +185,7 @@ def test_spans_of_a_cache_are_whole_numbers_of_full_size(path: Path, shape: str)
 @pytest.mark.parametrize(
     "name",
     (
-        "codes row_factors signs sign_factors halves half_factors differences difference_factors"
+        "codes row_factors signs sign_factors differences difference_factors"
         " numbers counts one_row_too_few one_list_too_long lists_whose_sum_overflows"
     ).split(),
 )
@@ -197,7 +197,7 @@ def test_arrays_of_search_codes_belong_together(tmp_path: Path, name: str) -> No
     table.write(tmp_path / "good")
     assert len(CodeTable.open(tmp_path / "good")) == 30
     if name == "one_row_too_few":
-        table = replace(table, halves=table.halves[:-1])
+        table = replace(table, numbers=table.numbers[:-1])
     elif name == "one_list_too_long":  # the next one is as much too short
         counts[3:5] += [counts[4] + 2, -counts[4] - 2]
         table = replace(table, counts=counts)

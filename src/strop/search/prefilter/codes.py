@@ -125,11 +125,11 @@ def sign_products(
             out[row] = scale[row] * (total + factors[2])
 
 
-def parts_of_documents(fetched: Fetched) -> tuple[Vectors, Vectors, Vectors, Floats]:
+def parts_of_documents(fetched: Fetched) -> tuple[Vectors, Vectors, Floats]:
     """Split documents into a centroid c = d + mean of q_i and what differs from the mean.
 
-    Returns c (n, dim), (d - mean) / 2 (n, dim), all q_i - mean (rows, dim), and the means (n, 2) of
-    d.q_i and of q_i.q_j for i != j, 0 where there are none.
+    Returns c (n, dim), all q_i - mean (rows, dim), and the means (n, 2) of d.q_i and of q_i.q_j for
+    i != j, 0 where there are none.
     """
     documents, queries, counts = fetched.documents, fetched.queries, fetched.counts
     rows, n = np.arange(len(queries)), np.maximum(1, counts).astype(np.float32)
@@ -140,22 +140,22 @@ def parts_of_documents(fetched: Fetched) -> tuple[Vectors, Vectors, Vectors, Flo
     along = np.einsum("ij,ij->i", documents, means)
     others = np.einsum("ij,ij->i", sums, sums) - of_each @ np.einsum("ij,ij->i", queries, queries)
     beside = others / np.maximum(1, n * (n - 1))
-    apart = queries - np.repeat(means, counts, axis=0)
-    return documents + means, (documents - means) / 2, apart, np.stack([along, beside], axis=1)
+    differences = queries - np.repeat(means, counts, axis=0)
+    return documents + means, differences, np.stack([along, beside], axis=1)
 
 
 @compiled(reorder=True)
 def estimated_scores(
     query_vector: Vectors, planes: Signs, factors: Floats, rows: Ints, codes: Bytes,
-    row_factors: Floats, halves: Signs, half_factors: Floats, differences: Signs,
-    difference_factors: Floats, begin: Ints, alpha: float, temperature: float, scores: Floats,
+    row_factors: Floats, differences: Signs, difference_factors: Floats, begin: Ints,
+    alpha: float, temperature: float, scores: Floats,
 ) -> None:  # fmt: skip
     """Write the approximate cosine of the query and d* for the documents of ``rows``.
 
-    With c = d + mean of q_i and alpha 1, q.d* = q.c + sum of w_i q.(q_i - mean); with another alpha
-    d and the mean differ in weight, which (d - mean) / 2 tells. Softmax is shift-invariant, so
-    products with the differences are enough for w. Byte codes give q.c, sign codes the rest; |d*|
-    follows to a percent from the means of d.q_i and q_i.q_j.
+    With c = d + mean of q_i and alpha 1, q.d* = q.c + sum of w_i q.(q_i - mean). With another alpha
+    d and the mean differ in weight; q.d and q.mean are then taken as equal. Softmax is
+    shift-invariant, so products with the differences are enough for w. Byte codes give q.c, sign
+    codes the rest; |d*| follows to a percent from the means of d.q_i and q_i.q_j.
     """
     keep = np.float32(1.0 / max(1.0, abs(alpha)))
     add = np.float32(alpha / max(1.0, abs(alpha)))
@@ -164,7 +164,7 @@ def estimated_scores(
     widest = 1
     for row in rows:
         widest = max(widest, begin[row + 1] - begin[row])
-    sims, half = np.empty(widest, np.float32), np.zeros(1, np.float32)
+    sims = np.empty(widest, np.float32)
     for x in range(len(rows)):
         row = rows[x]
         later = rows[min(x + 6, len(rows) - 1)]
@@ -192,9 +192,7 @@ def estimated_scores(
             pull += w * sims[i]
             squares += w * w
         squares /= total * total
-        if keep != add:
-            products_of_signs(halves, half_factors, planes, factors, row, row + 1, half)
-        over = np.float32(0.5) * (keep + add) * near + (keep - add) * half[0] + add * pull / total
+        over = np.float32(0.5) * (keep + add) * near + add * pull / total
         along, beside = row_factors[row, 1], row_factors[row, 2]
         under = keep * keep + np.float32(2.0) * keep * add * along
         under += add * add * (squares + (np.float32(1.0) - squares) * beside)

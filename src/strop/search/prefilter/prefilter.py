@@ -118,9 +118,9 @@ class Prefilter:
         def estimate(rows: Ints) -> Floats:
             scores = np.empty(len(rows), np.float32)
             estimated_scores(
-                query_vector, *planes, rows, table.codes, table.row_factors, table.halves,
-                table.half_factors, table.differences, table.difference_factors, table.begin,
-                method.alpha, method.softmax_temperature, scores,
+                query_vector, *planes, rows, table.codes, table.row_factors, table.differences,
+                table.difference_factors, table.begin, method.alpha, method.softmax_temperature,
+                scores,
             )  # fmt: skip
             return scores
 

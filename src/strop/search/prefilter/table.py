@@ -35,18 +35,16 @@ class CodeTable:
 
     ``codes`` are the byte codes of the centroids c = d + mean of q_i; ``row_factors`` (n, 3) have
     their factor, and the means of d.q_i and q_i.q_j. ``signs`` (words, n) are the sign codes, by
-    column, of c as a unit vector less the mean of all of these; ``halves`` those of (d - mean) / 2;
-    ``differences[begin[row]:begin[row + 1]]`` those of each q_i - mean, of which the document has
-    ``counts``. Each kind of sign code has its factors. ``sets`` are the query sets that the q_i
-    come from, and ``version`` is the one of the index when its vectors were read.
+    column, of c as a unit vector less the mean of all of these.
+    ``differences[begin[row]:begin[row + 1]]`` are those of each q_i - mean, of which the document
+    has ``counts``. Sign codes have factors. ``sets`` are the query sets that the q_i come from, and
+    ``version`` is the one of the index when its vectors were read.
     """
 
     codes: Bytes
     row_factors: Floats
     signs: Signs
     sign_factors: Floats
-    halves: Signs
-    half_factors: Floats
     differences: Signs
     difference_factors: Floats
     numbers: Ints
@@ -74,14 +72,11 @@ class CodeTable:
 
         def fill(block: tuple[int, int]) -> None:
             part, rows = slice(*block), slice(begin[block[0]], begin[block[1]])
-            centroids, halves, differences, means = parts_of_documents(
-                layout.fetch(np.arange(*block))
-            )
+            centroids, differences, means = parts_of_documents(layout.fetch(np.arange(*block)))
             table.codes[part], table.row_factors[part, 0] = byte_codes(centroids)
             table.row_factors[part, 1:] = means
             signs, factors = sign_codes(unit_rows(centroids) - centre)
             table.signs[:, part], table.sign_factors[:, part] = signs.T, factors.T
-            table.halves[part], table.half_factors[part] = sign_codes(halves)
             table.differences[rows], table.difference_factors[rows] = sign_codes(differences)
 
         with one_blas_thread():
@@ -131,8 +126,6 @@ def _kinds(size: int, dim: int, rows: int) -> dict[str, tuple[type, tuple[int, .
         "row_factors": (np.float32, (size, 3)),
         "signs": (np.uint64, (words, size)),
         "sign_factors": (np.float32, (2, size)),
-        "halves": (np.uint64, (size, words)),
-        "half_factors": (np.float32, (size, 2)),
         "differences": (np.uint64, (rows, words)),
         "difference_factors": (np.float32, (rows, 2)),
         "numbers": (np.int64, (size,)),
