@@ -31,7 +31,7 @@ THREADS_FROM = 100_000
 """Rows from which the threads share one query's scan of the signs."""
 _LOOK_AT_ALL = float(np.finfo(np.float32).min)
 """Below every estimate."""
-_DEVIATIONS = 5.0, 3.5
+_DEVIATIONS = 5.0, 4.0
 """How many standard deviations of the difference between two estimates (signs to bytes, bytes to
 exact) a row may be below the k-th best and still be looked at."""
 
