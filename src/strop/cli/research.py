@@ -119,7 +119,7 @@ def _print_outcomes(tables: Sequence[Table], outcomes: Sequence[Outcome], only_l
     differs = Counter(why for one in outcomes for why in one.differs)
     notes = {why: number for number, why in enumerate(sorted(differs), 1)}
     for table in tables:
-        if here := [outcome for outcome in outcomes if outcome.table == table.name]:
+        if here := [outcome for outcome in outcomes if outcome.table == table]:
             title = plain(f"{table.title} ({table.measure})")
             out.print(plain(f"\n{table.name}", "bold"), title, sep="  ")
             if only_list:
