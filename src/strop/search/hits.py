@@ -9,8 +9,7 @@ import numpy as np
 
 from strop.common.arrays import Floats, Ints
 from strop.errors import IndexDamaged
-from strop.io.passages import locate
-from strop.io.sentences import title_and_sentences
+from strop.io.sentences import locate, title_and_sentences
 from strop.io.tokenizer import Tokenizer
 from strop.methods import Method
 from strop.search.views import View, Views
