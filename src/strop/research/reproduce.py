@@ -273,10 +273,6 @@ class _Runner:
 
     def _examples(self, plan: Plan, dataset: Dataset) -> tuple[tuple[str, ...], list[str]]:
         """Return five queries to show, and those among them that are test queries."""
-        if self._setup.examples:
-            shown_texts = set(self._setup.examples)
-            tested = [q for q, text in dataset.queries.items() if text in shown_texts]
-            return self._setup.examples, tested
         spare = plan.collection.spare_queries(self._setup.folder("data"))
         if len(spare) >= _EXAMPLES:
             return tuple(spare[:_EXAMPLES]), []

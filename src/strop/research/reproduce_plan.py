@@ -38,7 +38,6 @@ class Setup:
     """Take documents' own sentences in place of generated queries."""
     lm: str | None = None
     lm_options: Mapping[str, Any] = field(default_factory=dict)
-    examples: tuple[str, ...] = ()
     budget: float | None = None
     embedder: str | None = None
     """An embedder in place of each row's own."""
