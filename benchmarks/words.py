@@ -27,10 +27,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from strop.io.sentences import split_sentences
+from strop.io.tokenizer import Tokenizer
 from strop.search.word_scores import WordScorer, largest_scores
 from strop.storage.word_reader import load_source
 from strop.storage.words import TEXT, WORD_TABLES, WordWriter
-from strop.words.tokenizer import Tokenizer
 
 COLLECTIONS = ("scifact", "nfcorpus", "medline", "time")
 DRAWN_FROM = ("scifact", "nfcorpus", "medline", "nq-utd", "lisa")

@@ -257,18 +257,12 @@ def method_spec(method: Method) -> str:
         # The defaults of these two depend on the index.
         shown |= base.name == "sharp" and method.bm25 == "no" and key in ("feedback", "words")
         if shown or value != getattr(base, key):
-            parts.append(f"{key}={_number(value)}")
+            parts.append(f"{key}={float(value)!r}".removesuffix(".0"))
     if method.augmented != base.augmented:
         parts.append(f"sets={method.augmented}")
     elif method.sets != base.sets:
         parts.append(f"sets={'+'.join(method.sets or ())}")
     return ":".join(parts)
-
-
-def _number(value: float) -> str:
-    """Return a number in as few digits as read back exactly."""
-    short = f"{value:g}"
-    return short if float(short) == value else repr(value)
 
 
 def sharp_with(settings: Mapping[str, Any]) -> Method:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from strop.embed import Embedder
-    from strop.methods import Method
-    from strop.search.explain import Explanation, Terms
+    from strop.engines.published import Published
+    from strop.index import Index
 
 Kind = Literal["document", "query"]
 """What a text is to the embedder: many models embed the two differently."""
@@ -28,6 +27,9 @@ HIT_FIELDS = ("id", "score", "title", "text", "metadata", "passage", "chunk")
 
 Progress = Callable[[str, int, int], None]
 """Called during long work: ``progress(label, done, total)``."""
+
+Collection: TypeAlias = "Index | Published"
+"""What can be searched (``strop.connect``): server and adapters use what both of them have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,75 +172,3 @@ class Dataset:
     queries: Mapping[str, str]
     qrels: Mapping[str, Mapping[str, int]]
     excluded: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-
-class Collection(Protocol):
-    """Documents that can be searched: an ``Index``, or a published copy of one in a database.
-
-    Server, adapters and evaluation use no more than this, so they work with both. The methods are
-    explained at ``Index``.
-    """
-
-    @property
-    def path(self) -> object:
-        """Its folder, or its URL without a password."""
-
-    @property
-    def dim(self) -> int:
-        """The length of the vectors."""
-
-    @property
-    def embedder(self) -> Embedder:
-        """The embedder it was made with."""
-
-    def search(
-        self,
-        queries: str | Sequence[str] | Vectors,
-        k: int = 10,
-        method: str | Method | None = None,
-        *,
-        where: Mapping[str, Any] | None = None,
-        fields: Sequence[str] = HIT_FIELDS,
-        exact: bool = False,
-        vectors: Vectors | None = None,
-        **settings: Any,
-    ) -> Hits:
-        """Return the best k documents for each query."""
-
-    def explain(
-        self,
-        query: str | Vectors,
-        id_: str,
-        method: str | Method | None = None,
-        *,
-        vectors: Vectors | None = None,
-        **settings: Any,
-    ) -> Explanation:
-        """Say how much each stored query of a document changed its score."""
-
-    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
-        """Return what the scores of documents for a query are made of."""
-
-    def queries_of(self, id_: str) -> dict[str, list[str]]:
-        """Return a document's stored queries by set."""
-
-    def get(self, id_: str) -> Document:
-        """Return a document."""
-
-    def method(self, method: str | Method | None = None, **settings: Any) -> Method:
-        """Return a scoring method with this collection's defaults."""
-
-    def query_sets(self) -> list[str]:
-        """Return the names of the query sets that ``sharp`` mixes."""
-
-    def embed_queries(self, queries: str | Sequence[str]) -> Vectors:
-        """Embed texts as queries (n, dim)."""
-
-    def info(self) -> dict[str, Any]:
-        """Return what the collection holds, as JSON values."""
-
-    def __len__(self) -> int:
-        """The number of documents."""
-
-    def close(self) -> None:
-        """Release files and connections."""

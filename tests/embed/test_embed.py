@@ -442,7 +442,7 @@ def test_cache_asks_once_for_each_text(file: Path) -> None:
     cached = CachedEmbedder(inner, file)
     first = cached.embed(["a", "b", "a"], "document")
     assert sorted(inner.asked) == ["a", "b"]
-    assert (cached.hits, cached.misses) == (1, 2)
+    assert cached.misses == 2
     second = CachedEmbedder(inner, file).embed(["b", "c", "a"], "document")
     assert inner.asked[2:] == ["c"]
     np.testing.assert_array_equal(second[[2, 0]], first[:2])
@@ -594,7 +594,7 @@ def test_cache_shared_by_processes_and_threads(file: Path) -> None:
     for thread in threads:
         thread.join()
     assert rows_in(file) == 440 + 1000
-    assert cached.hits + cached.misses == 8 * 300
+    assert 1000 <= cached.misses <= 8 * 300
 
 
 def damaged(file: Path) -> None:
@@ -671,24 +671,26 @@ def test_a_locked_and_a_full_cache(file: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_vectors_of_another_length_under_the_same_name(file: Path) -> None:
-    load(lambda texts: np.ones((len(texts), 3)), name="f", cache=file).embed(["a"], "query")
-    changed = load(lambda texts: np.ones((len(texts), 4)), name="f", cache=file)
+    was, changed = (
+        CachedEmbedder(load(lambda texts, dim=dim: np.ones((len(texts), dim)), name="f"), file)
+        for dim in (3, 4)
+    )
+    was.embed(["a"], "query")
     with pytest.warns(UserWarning, match="another length"):
         got = changed.embed(["a", "b"], "query")
     assert got.shape == (2, 4)
 
 
-def test_what_load_caches(file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert not isinstance(load("wordllama", cache=file), CachedEmbedder)
-    assert not isinstance(load(words, cache=file), CachedEmbedder), "lambdas look alike"
-    cached = load(words, name="words", cache=file)
+def test_what_load_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STROP_CACHE", str(tmp_path))
+    assert not isinstance(load("wordllama", cache=True), CachedEmbedder)
+    assert not isinstance(load(words, cache=True), CachedEmbedder), "lambdas look alike"
+    cached = load(words, name="words", cache=True)
     assert isinstance(cached, CachedEmbedder)
     assert not isinstance(load(words, name="words"), CachedEmbedder)
-    assert load(cached, cache=file) is cached
-    monkeypatch.setenv("STROP_CACHE", str(tmp_path))
-    here = load(words, name="words", cache=True)
-    assert isinstance(here, CachedEmbedder)
-    assert here.path == tmp_path / "embeddings.sqlite"
+    assert load(cached, cache=True) is cached
+    cached.embed(["a"], "query")
+    assert rows_in(tmp_path / "embeddings.sqlite") == 1
     monkeypatch.setenv("STROP_CACHE", "off")
     assert not isinstance(load(words, name="words", cache=True), CachedEmbedder)
 

@@ -7,8 +7,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
-from email.utils import format_datetime
 from typing import Any
 
 import httpx
@@ -26,7 +24,6 @@ from helpers.embedding_server import (
     serve,
     vector,
 )
-from helpers.lm import FakeClock
 
 from strop.embed import load
 from strop.errors import BadInput, ServiceError
@@ -92,6 +89,9 @@ def test_answers_without_index_are_in_order(server: Server) -> None:
     )
 
 
+# How calls are repeated, and for how long, is tested in tests/lm/test_services.py.
+
+
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504])
 def test_passing_failures_are_repeated(server: Server, status: int) -> None:
     server.script = [answer(status, {"error": {"message": "not now"}})] * 2
@@ -106,70 +106,10 @@ def test_gives_up_in_the_end_and_says_what_came(server: Server) -> None:
     assert len(server.requests) == 3
 
 
-def test_retry_after_in_seconds_is_honoured(server: Server) -> None:
-    server.script = [answer(429, {}, Retry_After="0.3")]
-    start = time.monotonic()
-    api(server).embed(["a"], "query")
-    assert time.monotonic() - start >= 0.3
-    assert len(server.requests) == 2
-
-
-def test_retry_after_as_a_date_is_honoured(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = FakeClock()
-    soon = datetime.now(timezone.utc) + timedelta(seconds=20)
-    server.script = [
-        answer(429, {}, Retry_After=format_datetime(soon, usegmt=True)),
-        answer(429, {}, Retry_After="90"),
-        answer(429, {}, Retry_After="Thu, 01 Jan 1970 00:00:00 GMT"),
-        answer(429, {}, Retry_After="whenever"),
-    ]
-    monkeypatch.setattr("random.uniform", lambda low, high: high / 4)
-    api(server, backoff=2.0, clock=clock).embed(["a"], "query")
-    assert 15 < clock.waits[0] <= 20
-    assert clock.waits[1:] == pytest.approx([90, 2.0, 4.0])
-
-
 def test_a_very_long_pause_is_an_error(server: Server) -> None:
     server.script = [answer(429, {}, Retry_After="86400")]
     with pytest.raises(ServiceError, match=r"86,400 seconds; resume"):
         api(server).embed(["a"], "query")
-
-
-def test_waits_double_and_vary(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = FakeClock()
-    server.script = [answer(500, {})] * 5
-    monkeypatch.setattr("random.uniform", lambda low, high: high)
-    api(server, backoff=1.0, clock=clock).embed(["a"], "query")
-    assert clock.waits == pytest.approx([1.0, 2.0, 4.0, 8.0, 16.0])
-
-
-def test_a_server_that_hangs_is_tried_again(server: Server) -> None:
-    done = threading.Event()
-
-    def hang(handler: Handler, body: dict[str, Any]) -> None:
-        done.wait(60)
-
-    server.script = [hang]
-    got = api(server, timeout=1.0).embed(["a"], "query")
-    assert not done.is_set()
-    done.set()
-    np.testing.assert_allclose(got, expected(["a"]), atol=1e-6)
-
-
-def test_a_dropped_connection_is_tried_again(server: Server) -> None:
-    def drop(handler: Handler, body: dict[str, Any]) -> None:
-        handler.close_connection = True
-
-    def cut_short(handler: Handler, body: dict[str, Any]) -> None:
-        handler.send_response(200)
-        handler.send_header("content-length", "1000")
-        handler.end_headers()
-        handler.wfile.write(b'{"data": [')
-        handler.close_connection = True
-
-    server.script = [drop, cut_short]
-    np.testing.assert_allclose(api(server).embed(["a"], "query"), expected(["a"]), atol=1e-6)
-    assert len(server.requests) == 3
 
 
 def test_a_server_that_is_not_there() -> None:

@@ -51,7 +51,7 @@ from helpers.fakes import (
 from helpers.words import assert_words_are_those_of_the_texts
 from strop import Document, Index, ReferenceSettings
 from strop.common.arrays import Ints
-from strop.embed import load
+from strop.embed import CachedEmbedder, load
 from strop.errors import BadIndex
 from strop.generate import GenerationSettings, PromptSettings
 from strop.types import Vectors
@@ -484,7 +484,7 @@ def build_cached(path: str, cache: str, log: str, count: int, last: int) -> None
                 os._exit(CRASHED)
             return found
 
-    embedder = load(Dying(Path(log)), name="bag", dim=DIM, cache=cache)
+    embedder = CachedEmbedder(load(Dying(Path(log)), name="bag", dim=DIM), cache)
     there = (Path(path) / "catalog.sqlite").exists()
     with Index.open(path, embedder) if there else Index.create(path, embedder) as index:
         index.add(page(i) for i in range(count))

@@ -249,7 +249,7 @@ def test_what_perplexity_lacks_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 def test_packaged_model_reads_fluent_text_more_easily(tmp_path: Path) -> None:
     settings = PerplexitySettings("smollm2")
     if lacking := settings.missing():
-        pytest.skip(lacking)
+        pytest.skip(str(lacking))
     fluent = "The wing of an aircraft produces lift because the air above it moves faster."
     shuffled = "aircraft because the of it moves lift The wing above faster an produces air the."
     values = perplexities([fluent, shuffled], settings)

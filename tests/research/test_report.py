@@ -105,7 +105,7 @@ def test_the_page_says_what_evaluate_says(index: Path, dataset: Path, tmp_path: 
 def test_the_page_asks_for_nothing_and_runs_nothing(
     hostile: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.research.html_report.SWEEPS", ("alpha", "sets"))
+    monkeypatch.setattr("strop.research.html_report.SWEPT", ("alpha", "sets"))
     ran = strop("report", *hostile, "-o", tmp_path / "page", "--method", "sharp:alpha=9:T=0.01")
     assert ran.code == 0, ran.stderr
     text = (tmp_path / "page" / "index.html").read_text("utf-8")
@@ -122,7 +122,7 @@ def test_the_page_asks_for_nothing_and_runs_nothing(
 def test_changes_by_any_method_are_shown(
     method: str, index: Path, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.research.html_report.SWEEPS", ())
+    monkeypatch.setattr("strop.research.html_report.SWEPT", ())
     out = tmp_path / "page"
     ran = strop("report", index, dataset, "-o", out, "--method", method, "--methods", method)
     assert (ran.code, ran.stderr) == (0, "")

@@ -26,7 +26,7 @@ from strop.types import Collection, Document, Hit, Kind
 
 Where: TypeAlias = dict[str, Any]
 """A filter as ``Index.search`` takes it."""
-Opened: TypeAlias = Collection | str | os.PathLike[str] | None
+Opened: TypeAlias = "Collection | str | os.PathLike[str] | None"
 """A collection, the folder of an index, the URL of a copy, or None for a temporary index."""
 
 SCORE, PASSAGE = "strop_score", "strop_passage"

@@ -39,12 +39,6 @@ if TYPE_CHECKING:
     flag("--sentences", "Use the documents' own sentences as queries."),
     option("--lm", "Language model that writes missing queries."),
     LM_OPTIONS,
-    option(
-        "--examples",
-        "File of example queries for the prompt, one per line.",
-        type=Path,
-        shown="5 unused ones",
-    ),
     option("--budget", "Stop before spending more than this per query set (USD).", type=float),
     option("--embedder", "Use this embedder for every row."),
     named_values("--option", "Option of --embedder", "options"),
@@ -70,7 +64,6 @@ def reproduce(
     methods: list[str],
     embedders: list[str],
     tolerance: float | None,
-    examples: Path | None,
     perplexity_lm: str | None,
     documents: int,
     **options: Any,
@@ -80,7 +73,6 @@ def reproduce(
     Tables: beir, beir-recall, beir-map, query-side, index-time, bright, miracl, perplexity; without
     TABLE all of them. Missing data is listed with the folder it belongs in: docs/reproduce.md.
     """
-    from strop.io.files import filled_lines
     from strop.research.paper import chosen_tables, figures_of
     from strop.research.perplexity import PerplexitySettings
     from strop.research.reproduce import averages, reproduce
@@ -98,9 +90,8 @@ def reproduce(
         raise click.UsageError(
             "no figure of the paper has these datasets, methods and embedders together"
         )
-    shown = tuple(line.strip() for _, line in filled_lines(examples)) if examples else ()
     perplexity = PerplexitySettings(perplexity_lm, documents=documents) if perplexity_lm else None
-    setup = Setup(examples=shown, perplexity=perplexity, **options)
+    setup = Setup(perplexity=perplexity, **options)
     with progress_bars() as progress:
         outcomes = list(
             reproduce(figures, setup, tolerance=tolerance, run=not only_list, progress=progress)
@@ -119,7 +110,7 @@ def _print_outcomes(tables: Sequence[Table], outcomes: Sequence[Outcome], only_l
     differs = Counter(why for one in outcomes for why in one.differs)
     notes = {why: number for number, why in enumerate(sorted(differs), 1)}
     for table in tables:
-        if here := [outcome for outcome in outcomes if outcome.table == table.name]:
+        if here := [outcome for outcome in outcomes if outcome.table == table]:
             title = plain(f"{table.title} ({table.measure})")
             out.print(plain(f"\n{table.name}", "bold"), title, sep="  ")
             if only_list:

@@ -6,9 +6,7 @@ package loads no model library; each family is imported when it is used.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 from strop.common.cache import cache_file
@@ -26,7 +24,7 @@ _FORMS = "wordllama, minilm, st:<hub name or folder>, api:<model>"
 def load(
     spec: str | Embedder | Callable[..., Any],
     *,
-    cache: bool | str | os.PathLike[str] = False,
+    cache: bool = False,
     **options: Any,
 ) -> Embedder:
     """Make an embedder.
@@ -41,15 +39,12 @@ def load(
     - a function of ``texts`` or of ``texts, kind`` that returns a row of numbers for each text;
     - an embedder, which is returned as it is.
 
-    ``options`` belong to the family; ``load(e.name, **e.options)`` makes ``e`` again.
-    ``cache`` is True (the user's cache folder) or a file: vectors are stored there, unless
-    computing them is as fast.
+    ``options`` belong to the family; ``load(e.name, **e.options)`` makes ``e`` again. With
+    ``cache`` vectors are stored in the user's cache folder, unless computing them is as fast.
     """
     embedder = _make(spec, options)
-    if cache is False or not getattr(embedder, "worth_caching", True):
-        return embedder
-    path = cache_file(FILE) if cache is True else Path(cache)
-    return embedder if path is None else CachedEmbedder(embedder, path)
+    path = cache_file(FILE) if cache and getattr(embedder, "worth_caching", True) else None
+    return CachedEmbedder(embedder, path) if path else embedder
 
 
 def _make(spec: str | Embedder | Callable[..., Any], options: dict[str, Any]) -> Embedder:

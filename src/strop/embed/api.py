@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.http import Client, checked_url
-from strop.common.retries import CallFailed, Clock, Gate, Policy, persist
+from strop.common.retries import CallFailed, Gate, Policy, persist
 from strop.common.secrets import key_for, one_line
 from strop.common.specs import check_kinds, check_seconds, check_whole, differing
 from strop.embed.base import BaseEmbedder
@@ -42,8 +42,8 @@ class ApiEmbedder(BaseEmbedder):
     comes from STROP_API_KEY or OPENAI_API_KEY and is kept nowhere else; servers on one's own
     machine need none. ``input_type`` {"query": …, "document": …} is sent as such to servers
     that tell the two apart. ``max_chars`` cuts texts. ``timeout`` is the seconds that a call may
-    take. ``retries`` and ``backoff`` are those of ``common.retries.Policy``. ``transport`` and
-    ``clock`` are for tests.
+    take. ``retries`` and ``backoff`` are those of ``common.retries.Policy``. ``transport`` is for
+    tests.
     """
 
     unkeyed_options = frozenset({"prompts", *_DEFAULTS})
@@ -63,7 +63,6 @@ class ApiEmbedder(BaseEmbedder):
         concurrency: int = 4,
         backoff: float = 0.5,
         transport: httpx.BaseTransport | None = None,
-        clock: Clock | None = None,
     ) -> None:
         self.name = name
         url = checked_url(
@@ -88,7 +87,7 @@ class ApiEmbedder(BaseEmbedder):
         self._prompts, self._input_type = prompts or {}, input_type or {}
         self._dim = dimensions
         self._dimensions, self._batch_size, self._max_chars = dimensions, batch_size, max_chars
-        self._timeout, self._policy = timeout, Policy(retries, backoff, clock or Clock())
+        self._timeout, self._policy = timeout, Policy(retries, backoff)
         self._concurrency, self._transport = concurrency, transport
         self._reached = False
 

@@ -32,10 +32,8 @@ class CachedEmbedder:
         self.embedder = embedder
         self.name, self.revision, self.options = embedder.name, embedder.revision, embedder.options
         self.unkeyed_options: frozenset[str] = getattr(embedder, "unkeyed_options", frozenset())
-        self.path = Path(path)
-        self.hits = 0
         self.misses = 0
-        self._cache = Cache(self.path, "vectors")
+        self._cache = Cache(Path(path), "vectors")
         self._lock = threading.Lock()
 
     @property
@@ -74,7 +72,6 @@ class CachedEmbedder:
             self._cache.put(fresh)
             stored.update(fresh)
         with self._lock:
-            self.hits += len(cleaned) - len(order)
             self.misses += len(order)
         lengths = {len(row) for row in stored.values()}
         if len(lengths) > 1 or lengths.pop() % 4:

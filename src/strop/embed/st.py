@@ -90,9 +90,8 @@ class SentenceTransformerEmbedder(BaseEmbedder):
         return self._prompts[kind]
 
     def _vectors(self, texts: list[str], kind: Kind) -> Any:
-        # Newer versions of the library have a method for each kind, which matters to models
-        # with two towers.
-        encode = getattr(self._model, f"encode_{kind}", self._model.encode)
+        # The two differ for models with two towers.
+        encode = self._model.encode_query if kind == "query" else self._model.encode_document
         with self._lock:
             tensor = encode(
                 texts,
@@ -146,37 +145,29 @@ def _load(source: str, name: str, dtype: str, **options: Any) -> Any:
         source = str(path)
     elif looks_local:
         raise BadInput(f"{name}: there is no folder {source}")
-    import transformers
     from sentence_transformers import SentenceTransformer
 
-    key = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
     if not path.exists():
         trouble = _hub_trouble(source, options["revision"])
         options["local_files_only"] = trouble is not None
-    with _quiet():
-        try:
-            return SentenceTransformer(source, model_kwargs={key: dtype}, **options)
-        except OSError as error:
-            if path.exists():
-                raise _not_a_model(name, source, error) from error
-            raise StropError(
-                f"{name}: the model {source} was not found on this machine and could not be "
+    try:
+        with _quiet():
+            return SentenceTransformer(source, model_kwargs={"dtype": dtype}, **options)
+    except (OSError, ValueError) as error:
+        reason = f"{source} cannot be loaded as a model: {str(error).strip().splitlines()[0]}"
+        if isinstance(error, OSError) and not path.exists():
+            reason = (
+                f"the model {source} was not found on this machine and could not be "
                 f"downloaded ({trouble or error}). Download it where there is a connection and "
                 f"write '{PREFIX}/path/to/folder' (for a preset, path='/path/to/folder'), or "
                 "point HF_HOME at a cache that has it"
-            ) from error
-        except ValueError as error:
-            if "trust_remote_code" not in str(error):
-                raise _not_a_model(name, source, error) from error
-            raise StropError(
-                f"{name}: the model {source} brings code of its own that must run to load it. "
+            )
+        elif "trust_remote_code" in str(error):
+            reason = (
+                f"the model {source} brings code of its own that must run to load it. "
                 "If you trust its authors, pass trust_remote_code=True"
-            ) from error
-
-
-def _not_a_model(name: str, source: str, error: Exception) -> StropError:
-    reason = str(error).strip().splitlines()[0]
-    return StropError(f"{name}: {source} cannot be loaded as a model: {reason}")
+            )
+        raise StropError(f"{name}: {reason}") from error
 
 
 def _hub_trouble(source: str, revision: str | None) -> str | None:

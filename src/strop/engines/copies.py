@@ -17,6 +17,7 @@ from strop.engines.publish import WHITENING
 from strop.engines.wholes import Wholes
 from strop.errors import BadIndex
 from strop.filters import Filter, Test
+from strop.io.tokenizer import VERSION, Tokenizer
 from strop.methods import Method, check_method, sharp_with
 from strop.search.feedback import ranked_first, with_feedback
 from strop.search.scoring import Fetched, best_of, score, search
@@ -27,7 +28,6 @@ from strop.storage.selecting import select
 from strop.storage.word_copies import WordCopy
 from strop.storage.words import TEXT
 from strop.types import Vectors
-from strop.words.tokenizer import VERSION, Tokenizer
 
 ROWS = 150
 """The least nearest rows whose documents are scored: they hold 0.999 of the exact best ten."""

@@ -22,6 +22,7 @@ from strop.engines import open_engine
 from strop.engines.base import META, Engine, Record, pack
 from strop.engines.wholes import document_id, piece_name, whole_pieces
 from strop.errors import BadIndex, BadInput, StropError
+from strop.io.tokenizer import VERSION
 from strop.methods import Method
 from strop.search.rows import as_floats
 from strop.search.searcher import Searcher
@@ -30,7 +31,6 @@ from strop.storage.catalog import Catalog
 from strop.storage.snapshot import Snapshot
 from strop.storage.word_copies import State, new_pieces, no_words, old_pieces, word_state
 from strop.types import Progress, Vectors
-from strop.words.tokenizer import VERSION
 
 FORMAT = 2
 """Of what a copy holds. A copy of another format is refused."""

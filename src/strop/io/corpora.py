@@ -11,6 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,12 +108,10 @@ def read_corpus_with_places(
         if delimiter is None and format == "tsv":
             delimiter = "\t"
         expected = {name for name in (*fields, *_ID_FIELDS, "text") if name}
-        records = _csv_records(path, delimiter, expected, max_document_bytes)
-        if path != "-":  # standard input can be read once only
-            texts = {name for name in fields if name} | {*_ID_FIELDS, "text", "title"}
-            numbers = _number_columns(record for _, record in records)
-            again = _csv_records(path, delimiter, expected, max_document_bytes)
-            records = _with_numbers(again, numbers - texts)
+        read = partial(_csv_records, path, delimiter, expected, max_document_bytes)
+        # Standard input can be read once only.
+        numbers = set() if path == "-" else _number_columns(record for _, record in read())
+        records = _with_numbers(read(), numbers - expected - {"title"})
     else:
         records = json_records(path, max_document_bytes)
     return (Sourced(_document(record, where, *fields), where) for where, record in records)

@@ -1,8 +1,9 @@
-"""Splits a document into its title and sentences, in any language, with no model."""
+"""Splits a document into its title and sentences, in any language, without a model; finds them."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from itertools import pairwise
 
 # Ends of sentences: Latin and Greek, Arabic and Urdu, Devanagari, CJK, Armenian, Ethiopic,
@@ -70,6 +71,32 @@ def title_and_sentences(title: str, text: str, most: int = MOST) -> list[str]:
         return texts
     edges = [round(at * len(texts) / most) for at in range(most + 1)]
     return [" ".join(texts[begin:end]) for begin, end in pairwise(edges)]
+
+
+def locate(part: str, text: str) -> tuple[int, int] | None:
+    """Return the start and end of ``part`` in ``text``, with any white space in between.
+
+    Sentences are stored with single spaces. None where the part is not there.
+    """
+    if not part:
+        return None
+    start = text.find(part)
+    if start >= 0:
+        return start, start + len(part)
+    words = [match.span() for match in re.finditer(r"\S+", text)]
+    begins, length = [], 0  # of each word where all stand one space apart
+    for begin, end in words:
+        begins.append(length)
+        length += end - begin + 1
+    start = " ".join(text[begin:end] for begin, end in words).find(part)
+    if start < 0:
+        return None
+
+    def place(at: int) -> int:
+        word = bisect_right(begins, at) - 1
+        return words[word][0] + at - begins[word]
+
+    return place(start), place(start + len(part) - 1) + 1
 
 
 def _is_abbreviation(before: str) -> bool:

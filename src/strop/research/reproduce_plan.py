@@ -38,7 +38,6 @@ class Setup:
     """Take documents' own sentences in place of generated queries."""
     lm: str | None = None
     lm_options: Mapping[str, Any] = field(default_factory=dict)
-    examples: tuple[str, ...] = ()
     budget: float | None = None
     embedder: str | None = None
     """An embedder in place of each row's own."""
@@ -90,20 +89,13 @@ class Plan:
 def plan(figure: Figure, setup: Setup) -> Plan:
     """Return how a figure would be measured, what is missing and what differs from the paper."""
     row, data = figure.row, collection(figure.dataset)
-    missing, further = [], ""
-    if lacking := data.missing(setup.folder("data")):
-        missing.append(f"dataset {data.name}: {lacking}")
+    embedder = setup.embedder or row.embedder
+    options, lacks_embedder = _embedder(embedder, data, setup)
+    queries, file, lacks_queries = _queries(row, data, setup)
+    missing = [data.missing(setup.folder("data")), lacks_embedder, lacks_queries]
     if data.family == "bright" and find_spec("pyarrow") is None:
         missing.append("reading BRIGHT: pip install 'strop[parquet]'")
-    embedder = setup.embedder or row.embedder
-    options, lacking = _embedder(embedder, data, setup)
-    if lacking:
-        missing.append(lacking)
-    queries, file = "", ""
-    if row.style:
-        queries, file, lacking = _queries(row, data, setup)
-        if lacking:
-            missing.append(lacking)
+    further = ""
     if row.query_side:
         further = f"lm {setup.lm}"
         if setup.lm is None:
@@ -113,15 +105,16 @@ def plan(figure: Figure, setup: Setup) -> Plan:
         if setup.perplexity is None:
             missing.append("a perplexity model: --perplexity-lm hf:MODEL or hf:FILE.gguf")
         elif lacking := setup.perplexity.missing():
-            missing.append(lacking)
+            missing.append(str(lacking))
     if alpha_plan(figure, setup) is not None:
         further = f"alpha by {ALPHA_SEARCH}"
     differs = [*_other_embedder(row, embedder, setup), *_other_texts(row, queries, file, setup)]
     if figure.table.measure == PEARSON:
         differs.append("the paper does not name the model that measured perplexity")
     return Plan(
-        figure, data, embedder, options, queries, file, tuple(missing), tuple(differs), further
-    )
+        figure, data, embedder, options, queries, file, tuple(filter(None, missing)),
+        tuple(differs), further,
+    )  # fmt: skip
 
 
 def alpha_plan(figure: Figure, setup: Setup) -> Plan | None:
@@ -207,6 +200,8 @@ def _in_hub_cache(model: str) -> bool:
 
 def _queries(row: Row, data: Collection, setup: Setup) -> tuple[str, str, str]:
     """Return where a row's queries come from, their file if any, and what is missing."""
+    if not row.style:
+        return "", "", ""
     if setup.sentences:
         return "sentences", "", ""
     folder, name = setup.folder("queries") / data.name, f"{row.style}.jsonl"

@@ -9,13 +9,12 @@ import numpy as np
 
 from strop.common.arrays import Floats, Ints
 from strop.errors import IndexDamaged
-from strop.io.passages import locate
-from strop.io.sentences import title_and_sentences
+from strop.io.sentences import locate, title_and_sentences
+from strop.io.tokenizer import Tokenizer
 from strop.methods import Method
 from strop.search.views import View, Views
 from strop.storage.catalog import Catalog
 from strop.types import Chunk, Document, Hit, Hits, Passage, Vectors
-from strop.words.tokenizer import Tokenizer
 
 Find = Callable[[int, int, Document], Passage | None]
 """Returns the passage of a document for a query: ``find(query, place, document)``."""

@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from strop.common.arrays import Floats, Ints
+from strop.io.languages import SAMPLE, detect_languages
+from strop.io.tokenizer import Tokenizer
 from strop.methods import Method
 from strop.search.formula import LOWEST
 from strop.search.layout import Layout
@@ -26,8 +28,6 @@ from strop.search.word_scores import WordScorer, largest_scores
 from strop.storage.word_reader import count_in_memory, load_source
 from strop.storage.words import TEXT
 from strop.types import Vectors
-from strop.words.languages import SAMPLE, detect_languages
-from strop.words.tokenizer import Tokenizer
 
 DEPTH = 1000
 """How many documents of each ranking a fusion looks at."""

@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 
 from strop.errors import IndexDamaged
+from strop.io.languages import LANGUAGES, SAMPLE, detect_languages
+from strop.io.tokenizer import VERSION, Tokenizer
 from strop.storage.database import Database, sensible
 from strop.storage.ledger import DERIVED
 from strop.storage.settings import Settings
 from strop.storage.word_reader import SourceWords, load_source
 from strop.storage.words import TEXT, WordWriter, rows_of
 from strop.types import Document
-from strop.words.languages import LANGUAGES, SAMPLE, detect_languages
-from strop.words.tokenizer import VERSION, Tokenizer
 
 _GROWTH = 10
 _EVENTS = (

@@ -18,6 +18,7 @@ from strop.embed import Embedder
 from strop.errors import BadIndex, BadInput, IndexBusy, IndexDamaged, StropError, UnfinishedIndex
 from strop.io.files import MAX_BYTES
 from strop.io.folders import files_in, read_file
+from strop.io.languages import given_language
 from strop.storage.catalog import Catalog
 from strop.storage.check import Check
 from strop.storage.compaction import compact
@@ -42,7 +43,6 @@ from strop.storage.trust import consent, needs_consent
 from strop.storage.vectors import VECTOR_FILE, cannot_write, check_stored
 from strop.storage.word_index import word_settings
 from strop.types import Changes, Document, Progress
-from strop.words.languages import given_language
 
 
 class Workspace:

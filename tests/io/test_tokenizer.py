@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.errors import BadInput
-from strop.words.languages import LANGUAGES, STOP_WORDS, detect_languages
-from strop.words.tokenizer import LONGEST, Tokenizer
+from strop.io.languages import LANGUAGES, STOP_WORDS, detect_languages
+from strop.io.tokenizer import LONGEST, Tokenizer
 
 TOKENIZER = Tokenizer()
 

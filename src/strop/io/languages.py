@@ -14,7 +14,7 @@ STOP = " "
 STOP_WORDS: Mapping[str, frozenset[str]] = {
     language: frozenset(words.split())
     for language, words in json.loads(
-        (files("strop.words") / "stop_words.json").read_text("utf-8")
+        (files("strop.io") / "stop_words.json").read_text("utf-8")
     ).items()
 }
 """Of each language; the English ones are the list of Lucene."""

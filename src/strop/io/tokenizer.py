@@ -25,7 +25,7 @@ from itertools import chain, pairwise
 import Stemmer
 
 from strop.errors import BadInput
-from strop.words.languages import LANGUAGES, LATIN, STOP, STOP_WORDS, script_of
+from strop.io.languages import LANGUAGES, LATIN, STOP, STOP_WORDS, script_of
 
 VERSION = 1
 """Of what a text's terms are. An index keeps the one its words were counted with."""
