@@ -13,7 +13,7 @@ from helpers.lm import both, model, replies, requests, serving
 from helpers.scripted_server import Answer, ScriptedServer, Seen, user_text
 
 from strop.common.retries import Policy
-from strop.lm import Failure, Replies, Reply, Request
+from strop.lm import Failure, Reply, Request
 from strop.lm.runner import Run
 
 
@@ -166,7 +166,7 @@ def test_closing_hands_over_what_was_on_its_way(server: ScriptedServer, family: 
 
     server.act = act
     lm = model(server, family, concurrency=6, backoff=60.0)
-    run: Replies = lm.complete(source())
+    run: Run = lm.complete(source())
     first = [next(run) for _ in range(4)]
     deadline = time.monotonic() + 60
     while len(server.seen) < len(first) + 2 + 2 and time.monotonic() < deadline:

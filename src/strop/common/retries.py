@@ -106,7 +106,7 @@ class Gate:
         with self._changed:
             while True:
                 if self._stopped:
-                    raise Stopped
+                    raise Stopped("stopped before it was answered")
                 pause = max(not_before, self._closed_until) - self.clock.now()
                 if pause > 0:
                     self.clock.wait(self._changed, pause)

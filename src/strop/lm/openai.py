@@ -103,7 +103,7 @@ def _fields(body: Any) -> Fields:
     text = text_of(choice["text"] if message is None else message.get("content"))
     reason, refusal = choice.get("finish_reason"), (message or {}).get("refusal")
     declined = reason == "content_filter" or (refusal and not text)
-    return Fields(text, reason == "length", str(refusal or reason) if declined else None)
+    return text, reason == "length", str(refusal or reason) if declined else None
 
 
 def _usage(usage: Any) -> Usage:
