@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 from strop.common.specs import check_temperature
@@ -318,7 +318,8 @@ def read_task(task: Task, prompt: PromptSettings, read: Callable[[str], Reply | 
                 for query, against in zip(parsed.queries, parsed.against, strict=True)
             ]
         )
-    pooled = _in_turn(per_reply)
+    # The first query of each reply, then the second of each, and so on: all references count.
+    pooled = [pair for turn in zip_longest(*per_reply) for pair in turn if pair is not None]
     filtered = apply_filters(
         [query for query, _ in pooled], task.document.content, prompt.examples,
         limit=prompt.max_queries,
@@ -330,11 +331,3 @@ def read_task(task: Task, prompt: PromptSettings, read: Callable[[str], Reply | 
         task.number, task.document, filtered.kept, against, dropped + filtered.dropped,
         len(per_reply), sum(not queries for queries in per_reply), missing,
     )  # fmt: skip
-
-
-def _in_turn(
-    lists: Sequence[Sequence[tuple[str, tuple[int, ...]]]],
-) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the first of each list, then the second of each, and so on: all references count."""
-    longest = max(map(len, lists), default=0)
-    return [texts[at] for at in range(longest) for texts in lists if at < len(texts)]

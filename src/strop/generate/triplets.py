@@ -5,14 +5,12 @@ The columns and their order are what the losses of sentence-transformers take.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from strop.errors import BadInput
 from strop.generate.plan import GenerationSettings, Plan, QueryList
-from strop.lm import Request
-from strop.lm.base import BaseLM
-from strop.lm.runner import Run
+from strop.lm.runner import BaseLM
 from strop.methods import check_count
 from strop.storage.catalog import Catalog
 from strop.storage.query_sets import QuerySet
@@ -85,6 +83,3 @@ class _RecordedLM(BaseLM):
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self.name, self.options = name, options
-
-    def complete(self, requests: Iterable[Request]) -> Run:
-        raise AssertionError("this model only looks up replies")

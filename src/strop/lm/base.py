@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from strop.common.retries import CallFailed
@@ -120,22 +119,6 @@ class LM(Protocol):
 
     def complete(self, requests: Iterable[Request]) -> Run:
         """Answer requests, several at a time."""
-
-
-class BaseLM:
-    """The common part: the name, and the options that differ from their defaults."""
-
-    name: str
-    options: Options
-    host: str = THIS_PROCESS
-    unkeyed_options: frozenset[str] = frozenset()
-    """Options that change speed or retries, not replies."""
-    identity: Mapping[str, str] = MappingProxyType({})
-    """What tells it from another model of the same name and options."""
-
-    def __repr__(self) -> str:
-        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
-        return f"<language model {self.name}{options}>"
 
 
 # -- reading replies -------------------------------------------------------------------------

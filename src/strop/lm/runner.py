@@ -1,19 +1,23 @@
-"""Many calls at a time: requests are pulled here, answered by threads, returned here."""
+"""Many calls at a time: requests are pulled here, answered by threads, returned here.
+
+``BaseLM`` is what all models share: a new one says how a single request is answered.
+"""
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
+from types import MappingProxyType
 
 from strop.common import interrupts
 from strop.common.retries import CallFailed, Gate, Policy, Stopped, persist
 from strop.common.secrets import one_line
 from strop.errors import ServiceError
-from strop.lm.base import Answer, Failure, Reply, Request
+from strop.lm.base import THIS_PROCESS, Answer, Failure, Options, Reply, Request
 
 MANY = 32
 """Above so many calls at a time, more requests are pulled than can be sent: replies then arrive so
@@ -195,3 +199,28 @@ def _work(
         except Exception as error:
             result = error
         outcomes.put((request.key, result, now() - start))
+
+
+class BaseLM:
+    """The common part: the name, and the options that differ from their defaults."""
+
+    name: str
+    options: Options
+    host: str = THIS_PROCESS
+    concurrency: int = 1
+    unkeyed_options: frozenset[str] = frozenset()
+    """Options that change speed or retries, not replies."""
+    identity: Mapping[str, str] = MappingProxyType({})
+    """What tells it from another model of the same name and options."""
+
+    def __repr__(self) -> str:
+        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        return f"<language model {self.name}{options}>"
+
+    def complete(self, requests: Iterable[Request]) -> Run:
+        """Answer requests, ``concurrency`` at a time."""
+        return Run(requests, self._answer, concurrency=self.concurrency, policy=Policy(retries=0))
+
+    def _answer(self, request: Request) -> Answer:
+        """Make one call, without retries."""
+        raise NotImplementedError
