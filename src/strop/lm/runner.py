@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -168,18 +167,11 @@ class Run:
         self._release()
 
     def __del__(self) -> None:
-        if getattr(self, "_ended", True):
-            return
-        self._gate.stop()
-        with suppress(Exception):
-            self._end(wait=False)
-        if self._outstanding:
-            warnings.warn(
-                f"{self._outstanding} requests to a language model were dropped in flight; "
-                "to keep their replies, read all results or call close()",
-                ResourceWarning,
-                stacklevel=2,
-            )
+        """A run that is dropped sends nothing more."""
+        if not getattr(self, "_ended", True):
+            self._gate.stop()
+            with suppress(Exception):
+                self._end(wait=False)
 
 
 def _work(
