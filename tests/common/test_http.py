@@ -190,14 +190,6 @@ def test_an_answer_before_the_request_is_out() -> None:
     assert caught.value.status == 413
 
 
-def test_a_text_that_cannot_be_sent() -> None:
-    with answering(plain(b"1")) as server, client(server.url) as calling:
-        with pytest.raises(CallFailed, match="cannot be sent") as caught:
-            calling.post("/chat", {"text": "\ud800"})
-        assert not caught.value.retryable
-        assert calling.post("/chat", {}) == 1
-
-
 # -- gzip ------------------------------------------------------------------------------------
 
 ZIPPED = b"Content-Encoding: gzip\r\n"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
+
 from helpers.lm import FakeClock
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +19,8 @@ def test_what_retry_after_may_hold() -> None:
     assert retry_after({"retry-after": "nan"}) is None
     assert retry_after({"retry-after": "-3"}) == 0
     assert retry_after({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}) == 0
+    soon = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=20), usegmt=True)
+    assert 15 < (retry_after({"retry-after": soon}) or 0) <= 20
     assert retry_after({"retry-after": "9", "retry-after-ms": "1500"}) == 1.5
     assert retry_after({"retry-after": "9", "retry-after-ms": "soon"}) == 9
 

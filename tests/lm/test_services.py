@@ -6,8 +6,6 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
-from email.utils import format_datetime
 
 import pytest
 from helpers.lm import KEY, FakeClock, both, failure, model, replies, request, requests, serving
@@ -294,15 +292,6 @@ def test_nobody_calls_before_the_service_allows(
 
 
 @both
-def test_retry_after_as_a_date(server: ScriptedServer, family: str) -> None:
-    soon = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=20), usegmt=True)
-    server.script.append(answer(429, {}, retry_after=soon))
-    clock = FakeClock()
-    replies(model(server, family, clock=clock).complete([request()]))
-    assert 15 < clock.waits[0] <= 20
-
-
-@both
 def test_a_very_long_pause_ends_the_run(server: ScriptedServer, family: str) -> None:
     server.script.append(answer(429, {}, retry_after="7200"))
     with pytest.raises(ServiceError, match=r"7,200 seconds; resume"):
@@ -396,13 +385,6 @@ def test_the_vendor_itself_needs_a_key(server: ScriptedServer, family: str) -> N
         load(f"{family}:m").complete([request()])
 
 
-def test_a_key_that_cannot_be_one(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STROP_API_KEY", KEY + "\n")
-    with pytest.raises(BadInput, match="STROP_API_KEY holds characters") as caught:
-        model(server).complete([request()])
-    assert KEY not in str(caught.value)
-
-
 def test_which_key_comes_first(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "other")
     monkeypatch.setenv("STROP_API_KEY", KEY)
@@ -448,6 +430,6 @@ def test_what_is_on_its_way_comes_before_the_error(server: ScriptedServer) -> No
 def test_a_text_that_cannot_be_sent(server: ScriptedServer, family: str) -> None:
     wrong = request("bad", rest="\ud800")
     got = list(model(server, family).complete([wrong, request("good")]))
-    assert {type(result).__name__: result.key for result in got} == {
-        "Failure": "bad", "Reply": "good",
-    }  # fmt: skip
+    (failed,) = (result for result in got if isinstance(result, Failure))
+    assert (failed.key, failed.final, len(got)) == ("bad", True, 2)
+    assert "cannot be sent" in failed.error

@@ -32,7 +32,7 @@ from strop.types import Progress
 
 if TYPE_CHECKING:  # loaded by the verbs that need it, so that --help is quick
     from strop.generate import Generation, GenerationSettings, Summary
-    from strop.generate.batches import Submission
+    from strop.generate.generation import Submission
     from strop.index import Index
     from strop.lm.batches import Status
 

@@ -126,7 +126,7 @@ class Client:
         """
         import httpx
 
-        from strop.common.transport import ERRORS, NOT_CONNECTED, TIMEOUTS, TooLong, bounded
+        from strop.common.transport import ERRORS, NOT_CONNECTED, TIMEOUT, TooLong, bounded
 
         all_headers = {**self._headers, **(headers or {})}
         if content is not None:
@@ -148,7 +148,7 @@ class Client:
             unreachable = isinstance(error, NOT_CONNECTED)
             if unreachable:
                 what = f"cannot be reached ({reason}); is it running, and is base_url right?"
-            elif isinstance(error, TIMEOUTS):
+            elif isinstance(error, TIMEOUT):
                 what = f"did not answer within {self._timeout:g} seconds"
             else:
                 what = f"broke off ({reason})"

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,6 +19,7 @@ _LONGEST_BACKOFF = 60.0
 _MALFORMED_REPEATS = 2
 
 
+@dataclass(eq=False)
 class CallFailed(Exception):
     """One call failed. The attributes say what to do about it.
 
@@ -30,24 +31,20 @@ class CallFailed(Exception):
     that the service names, in a structured way, as the cause.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        retryable: bool = False,
-        malformed: bool = False,
-        unreachable: bool = False,
-        rate_limited: bool = False,
-        configuration: bool = False,
-        wait: float | None = None,
-        status: int = 0,
-        fields: frozenset[str] = frozenset(),
-    ) -> None:
-        super().__init__(message)
-        self.retryable = retryable or malformed or unreachable
-        self.malformed, self.unreachable = malformed, unreachable
-        self.rate_limited, self.configuration = rate_limited, configuration
-        self.wait, self.status, self.fields = wait, status, fields
+    message: str
+    _: KW_ONLY
+    retryable: bool = False
+    malformed: bool = False
+    unreachable: bool = False
+    rate_limited: bool = False
+    configuration: bool = False
+    wait: float | None = None
+    status: int = 0
+    fields: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        super().__init__(self.message)
+        self.retryable |= self.malformed or self.unreachable
 
 
 class Stopped(Exception):
@@ -106,7 +103,7 @@ class Gate:
         with self._changed:
             while True:
                 if self._stopped:
-                    raise Stopped
+                    raise Stopped("stopped before it was answered")
                 pause = max(not_before, self._closed_until) - self.clock.now()
                 if pause > 0:
                     self.clock.wait(self._changed, pause)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
@@ -45,6 +46,13 @@ def check_seconds(**numbers: float) -> None:
     for option, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
             raise BadInput(f"{option} is {number!r}; it must be a number of seconds above 0")
+
+
+def check_temperature(temperature: Any) -> None:
+    """Check the temperature of a model; None leaves it to the service."""
+    number = isinstance(temperature, int | float)
+    if temperature is not None and not (number and 0 <= temperature < math.inf):
+        raise BadInput(f"temperature must be 0 or more, not {temperature!r}")
 
 
 def check_choice(option: str, value: object, known: Sequence[str]) -> None:

@@ -21,14 +21,11 @@ import httpcore
 import httpx
 
 ERRORS = (
-    httpx.TransportError, httpcore.TimeoutException, httpcore.NetworkError,
-    httpcore.ProtocolError, httpcore.ProxyError, httpcore.UnsupportedProtocol, OSError,
+    httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError,
+    httpcore.UnsupportedProtocol, OSError,
 )  # fmt: skip
-TIMEOUTS = (httpx.TimeoutException, httpcore.TimeoutException)
-NOT_CONNECTED = (
-    httpx.ConnectError, httpx.ConnectTimeout, httpcore.ConnectError, httpcore.ConnectTimeout,
-    httpcore.ProxyError, httpx.ProxyError,
-)  # fmt: skip
+TIMEOUT = httpcore.TimeoutException
+NOT_CONNECTED = (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.ProxyError)
 
 _IDLE = 30.0
 _GRACE = 1.0

@@ -10,7 +10,6 @@ refined is searched as it is, and counted.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -18,7 +17,7 @@ from typing import Any, ClassVar, get_args
 
 import numpy as np
 
-from strop.common.specs import check_choice
+from strop.common.specs import check_choice, check_temperature
 from strop.errors import BadInput
 from strop.expand.prompts import EXPAND_PROMPT_VERSION, TaskWording, task_named
 from strop.expand.refining import Embed, Refined, Refinement
@@ -56,10 +55,7 @@ class QueryMethod(ABC):
         for field in fields(self):
             if field.type in ("int", int):
                 check_count(field.name, getattr(self, field.name))
-        if self.temperature is not None:
-            number = isinstance(self.temperature, (int, float))
-            if not number or not 0 <= self.temperature < math.inf:
-                raise BadInput(f"temperature must be 0 or more, not {self.temperature!r}")
+        check_temperature(self.temperature)
         object.__setattr__(self, "examples", tuple(map(tuple, self.examples)))
         object.__setattr__(self, "lm", load_lm(self.lm))
 

@@ -29,7 +29,6 @@ from strop.generate.calls import Calls, Spending
 from strop.generate.templates import Prompt
 from strop.lm import Failure, Price, Reply, Request
 from strop.search.searcher import Searcher
-from strop.storage.catalog import Catalog
 from strop.storage.replies import Provenance
 from strop.types import Kind, Progress, Vectors
 
@@ -118,11 +117,13 @@ class Refinement:
         self._where, self._leave_out = where, leave_out
         self._budget, self._progress = budget, progress
         self._task = task_named(method.task)
-        self._replies = _Replies(searcher.catalog)
+        self._stored_replies = searcher.catalog.replies
         self._calls = Calls(
-            method.model, method.to_json(), self._replies.save, price,
-            searcher.catalog.replies.room_problem,
-        )  # fmt: skip
+            method.model, method.to_json(), self._save, price, self._stored_replies.room_problem
+        )
+        self._replies: dict[str, Reply] = {}
+        self._errors: dict[str, str] = {}
+        self._unsaved = False
         self._at_once = int(getattr(method.model, "concurrency", 1))
         self._spending = self._calls.no_spending()
         self._stored = 0
@@ -234,12 +235,14 @@ class Refinement:
                 for prompt in query_prompts
             ]
         wanted = {request.key: request for group in requests.values() for request in group}
-        replies = self._replies
-        replies.recall(wanted)
-        missing = [request for key, request in wanted.items() if key not in replies.known]
+        with self._searcher.catalog.reading():
+            for key in wanted.keys() - self._replies.keys():
+                if reply := self._stored_replies.read(key):
+                    self._replies[key] = reply
+        missing = [request for key, request in wanted.items() if key not in self._replies]
         self._stored += len(wanted) - len(missing)
         budget = self._budget
-        with replies.reserved() if missing else nullcontext():
+        with self._reserved() if missing else nullcontext():
             spending = self._calls.run(
                 ((request, _NO_DOCUMENT) for request in missing),
                 budget=None if budget is None else budget - (self._spending.cost or 0.0),
@@ -248,16 +251,45 @@ class Refinement:
         self._spending.add(spending)
         for place, group in requests.items():
             keys = [request.key for request in group]
-            arrived = [replies.known[key] for key in keys if key in replies.known]
+            arrived = [self._replies[key] for key in keys if key in self._replies]
             self._seconds[place] += _elapsed([reply.seconds for reply in arrived], self._at_once)
             if not arrived:
-                errors = [replies.errors[key] for key in keys if key in replies.errors]
+                errors = [self._errors[key] for key in keys if key in self._errors]
                 self.failed[place] = (errors or [spending.stopped or "no call was made"])[0]
         return {
-            place: [replies.known.get(request.key) for request in group]
+            place: [self._replies.get(request.key) for request in group]
             for place, group in requests.items()
             if place not in self.failed
         }
+
+    @contextmanager
+    def _reserved(self) -> Iterator[None]:
+        """Keep back room on the disk, unless the index cannot be written at all."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._stored_replies.reserved())
+            except BadIndex as error:
+                if isinstance(error, DiskFull):
+                    raise
+            yield
+
+    def _save(
+        self,
+        replies: list[tuple[Reply, int]],
+        failures: list[tuple[Failure, int]],
+        provenance: Provenance,
+    ) -> None:
+        """Keep replies and failures, in memory alone if the index cannot be written."""
+        self._replies.update((reply.key, reply) for reply, _ in replies)
+        self._errors.update((failure.key, failure.error) for failure, _ in failures)
+        try:
+            self._stored_replies.save(replies, failures, provenance)
+        except BadIndex as error:
+            if isinstance(error, DiskFull | IndexDamaged):  # a full disk: they are in the reserve
+                raise
+            if not self._unsaved:
+                self._unsaved = True
+                warnings.warn(f"replies are used but not kept: {error}", stacklevel=2)
 
     def result(self) -> Refined:
         """Return the refined vectors; the query's own where there is none."""
@@ -271,52 +303,6 @@ class Refinement:
         return Refined(
             vectors, self.failed, self.no_relevant, self._seconds, self._stored, self._spending
         )
-
-
-class _Replies:
-    """Replies in memory and in the catalog; in memory alone if the index cannot be written."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-        self.known: dict[str, Reply] = {}
-        self.errors: dict[str, str] = {}
-        self._warned = False
-
-    def recall(self, keys: Iterable[str]) -> None:
-        """Read the stored replies among ``keys``."""
-        with self._catalog.reading():
-            for key in keys:
-                if key not in self.known and (reply := self._catalog.replies.read(key)):
-                    self.known[key] = reply
-
-    @contextmanager
-    def reserved(self) -> Iterator[None]:
-        """Keep back room on the disk, unless the index cannot be written at all."""
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(self._catalog.replies.reserved())
-            except BadIndex as error:
-                if isinstance(error, DiskFull):
-                    raise
-            yield
-
-    def save(
-        self,
-        replies: list[tuple[Reply, int]],
-        failures: list[tuple[Failure, int]],
-        provenance: Provenance,
-    ) -> None:
-        """Commit replies and failures if that is possible."""
-        self.known.update((reply.key, reply) for reply, _ in replies)
-        self.errors.update((failure.key, failure.error) for failure, _ in failures)
-        try:
-            self._catalog.replies.save(replies, failures, provenance)
-        except BadIndex as error:
-            if isinstance(error, DiskFull | IndexDamaged):  # a full disk: they are in the reserve
-                raise
-            if not self._warned:
-                self._warned = True
-                warnings.warn(f"replies are used but not kept: {error}", stacklevel=2)
 
 
 def _elapsed(seconds: Sequence[float], at_once: int) -> float:

@@ -116,15 +116,13 @@ class Calls:
         """By key: a request, the number of its document, its worst-case cost."""
         left = iter(requests)
         arrived: list[Reply | Failure] = []
-        no_room: list[StropError] = []
 
         def affordable() -> Iterator[Request]:
             """Yield until the next call could exceed the budget; that one is left."""
             nonlocal left
             for request, number in left:
                 if problem := self._room_problem():
-                    no_room.append(problem)
-                    return
+                    raise problem  # the run raises it once replies in flight are kept
                 cost = 0.0 if budget is None else self.worst_case_cost(request)
                 if budget is not None:
                     due = sum(worst_case for _, _, worst_case in in_flight.values())
@@ -154,10 +152,8 @@ class Calls:
             spending.stopped, spending.next_cost = "", 0.0
             with interrupts.deferred():
                 self._round(chain([first], batch), arrived, keep_arrived, eager=budget is None)
-            if not spending.stopped or no_room:
+            if not spending.stopped:
                 break
-        if no_room:  # what was in flight is kept by now
-            raise no_room[0]
         return spending
 
     def _round(

@@ -1,28 +1,34 @@
 """Queries written by a language model for an index: estimate, run, batches, files of requests.
 
 Every reply is committed as it comes. After any stop the same generation continues with the
-missing replies. Methods that only read (estimate, status, lists) take no lock.
+missing replies. Every submission of a batch is recorded, so that nothing is paid for twice.
+Methods that only read (estimate, status, lists) take no lock.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from strop.errors import BadInput, ServiceError
-from strop.generate import batches
 from strop.generate.calls import Spending
 from strop.generate.plan import Estimate, GenerationSettings, Plan, QueryList
-from strop.lm import LM, load
-from strop.lm.batches import Status, open_batches
+from strop.lm import LM, Failure, Reply, Request, load
+from strop.lm.batches import MayHaveBegun, Status, open_batches
+from strop.lm.lines import custom_id, read_replies, write_requests
 from strop.lm.prices import Price
 from strop.storage.intake import check_set_name
+from strop.storage.replies import Provenance
 from strop.storage.workspace import Workspace
 from strop.types import Progress
+
+_AT_ONCE = 500
+"""Replies of a batch or a file that are kept in one commit."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,16 @@ class IndexSteps:
     choose_references: Callable[..., object]
     make_vectors: Callable[[Progress | None], None]
     contrast_rate: Callable[[str], float | None]
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The batches sent, by id, with their numbers of requests; why not all, if not all."""
+
+    batches: dict[str, int]
+    stopped: str = ""
+    next_cost: float = 0.0
+    """USD that the next request can cost at most, if the budget ended the submission."""
 
 
 @dataclass
@@ -150,17 +166,55 @@ class Generation:
         budget: float | None = None,
         again: bool = False,
         progress: Progress | None = None,
-    ) -> batches.Submission:
+    ) -> Submission:
         """Send open requests to the vendor's batch service, at half the price within a day.
 
-        ``again`` sends although an earlier submission was cut off.
+        Each batch is recorded as soon as the service has taken it. ``again`` sends although an
+        earlier submission was cut off.
         """
         self.plan.calls.check_budget(budget)
+        recorded = self._catalog.batches
         if not again:
-            self._catalog.batches.refuse_cut_off(self.lm.name, "--batch submit --again")
+            recorded.refuse_cut_off(self.lm.name, "--batch submit --again")
         service = open_batches(self.lm)
+        spending = self.plan.calls.no_spending()
+        sent: dict[str, tuple[str, int]] = {}
+        submitted = {}
         with self._writing(progress):
-            return batches.submit(self._catalog, self.plan, service, budget)
+            recorded.mark_sending(self.lm.name)
+            try:
+                for id, names in service.submit(_noted(self._affordable(budget, spending), sent)):
+                    try:
+                        own = {name: sent.pop(name) for name in names}
+                        recorded.record(id, own, self.plan.calls.provenance)
+                    except Exception as error:
+                        raise MayHaveBegun(
+                            f"batch {id} has begun and could not be recorded ({error}). When that "
+                            "is repaired and the batch has ended, download its results: "
+                            "--replies-in FILE"
+                        ) from error
+                    submitted[id] = len(names)
+            except MayHaveBegun:
+                raise  # sending the same again could be paid for twice
+            except Exception:  # the service answered with an error: nothing is running
+                recorded.mark_sending(None)
+                raise
+            recorded.mark_sending(None)
+        return Submission(submitted, spending.stopped, spending.next_cost)
+
+    def _affordable(
+        self, budget: float | None, spending: Spending
+    ) -> Iterator[tuple[Request, int]]:
+        """Yield open requests until their worst-case cost would exceed the budget."""
+        total = 0.0
+        for request, number in self.plan.open_requests():
+            if budget is not None:
+                cost = self.plan.calls.worst_case_cost(request, batch=True)
+                total += cost
+                if total > budget:
+                    spending.over_budget(budget, cost)
+                    return
+            yield request, number
 
     def status(self) -> list[Status]:
         """Ask the service about the batches that have not been collected. Takes no lock."""
@@ -172,28 +226,102 @@ class Generation:
     ) -> tuple[Summary, list[Status]]:
         """Keep the results of batches that have ended; also return those still running.
 
-        ``again`` gives up batches that the service does not know.
+        Requests that failed or expired there are open again. ``again`` gives up batches that the
+        service does not know.
         """
+        service, recorded = open_batches(self.lm), self._catalog.batches
+        spending = self.plan.calls.no_spending()
+        states = []
         with self._writing(progress):
-            spending, running = batches.collect(self._catalog, self.plan, again)
-            return self._store_lists(spending, progress), running
+            for batch in recorded.open_for(self.lm.name):
+                try:
+                    states += service.status([batch.id])
+                except ServiceError as error:
+                    if error.status != 404:
+                        raise
+                    # Services forget batches after a while, but do not know those of another
+                    # account either: only the user can decide to send, and pay for, the same again.
+                    message = f"batch {batch.id} is not known there: {error}"
+                    if again:
+                        recorded.collected(batch.id)
+                    else:
+                        message += (
+                            " (another key or address? If it is lost: --batch collect --again)"
+                        )
+                    spending.errors[message] += 1
+            for state in states:
+                if state.ended:
+                    results = service.collect(state.id, recorded.names_in(state.id))
+                    self._keep(results, spending, batch=True)
+                    recorded.collected(state.id)
+            summary = self._store_lists(spending, progress)
+        return summary, [state for state in states if not state.ended]
 
     # -- files ----------------------------------------------------------------------------
 
     def write_requests(self, path: str | os.PathLike[str], progress: Progress | None = None) -> int:
-        """Write the open requests to a file for any service; return how many."""
+        """Write the open requests to a file in the vendor's form; return how many."""
+        sent: dict[str, tuple[str, int]] = {}
         with self._writing(progress):
-            return batches.write_request_file(self._catalog, self.plan, path)
+            written = write_requests(path, _noted(self.plan.open_requests(), sent), self.lm)
+            self._catalog.batches.record_file(sent, self.plan.calls.provenance)
+        return written
 
     def read_replies(
         self, path: str | os.PathLike[str], progress: Progress | None = None
     ) -> Summary:
-        """Keep the replies in a file of either vendor's form, and embed the queries."""
+        """Keep the replies in a file of either vendor's form, and embed the queries.
+
+        With a malformed line none is kept.
+        """
+        spending = self.plan.calls.no_spending()
         with self._writing(progress):
-            spending = batches.read_reply_file(self._catalog, self.plan, path)
+            with self._catalog.writing(searchable=False):  # standard input can be read only once
+                if self._keep(read_replies(path), spending, batch=False):
+                    # These are of a batch that was not recorded.
+                    self._catalog.batches.mark_sending(None)
             return self._store_lists(spending, progress)
 
     # -- storing --------------------------------------------------------------------------
+
+    def _keep(self, answers: Iterable[Reply | Failure], spending: Spending, *, batch: bool) -> bool:
+        """Keep answers by the names of their requests, each with its own provenance.
+
+        Returns whether some were for requests of this plan that are not recorded as sent.
+        """
+        answers = iter(answers)
+        planned: dict[str, tuple[str, int, Provenance]] = {}
+        unrecorded = False
+        while part := list(islice(answers, _AT_ONCE)):
+            sent = self._catalog.batches.requests([answer.key for answer in part])
+            if len(sent) < len({answer.key for answer in part}):
+                planned = planned or {
+                    custom_id(request.key): (request.key, task.number, self.plan.calls.provenance)
+                    for task in self.plan.tasks()
+                    for request in task.requests
+                }
+                unrecorded |= any(one.key in planned and one.key not in sent for one in part)
+                sent = {**planned, **sent}
+            known = self._catalog.replies.known(
+                [sent[answer.key][0] for answer in part if answer.key in sent]
+            )
+            kept: dict[str, tuple[Reply | Failure, int, Provenance]] = {}
+            for answer in part:
+                if answer.key not in sent:
+                    spending.unknown_replies += 1
+                    continue
+                key, number, provenance = sent[answer.key]
+                earlier = kept.get(key)
+                if key in known or (earlier and isinstance(earlier[0], Reply)):
+                    continue  # it was kept before
+                kept[key] = (replace(answer, key=key), number, provenance)
+            by_source: dict[str, list[tuple[Reply | Failure, int, Provenance]]] = {}
+            for entry in kept.values():
+                by_source.setdefault(repr(entry[2]), []).append(entry)
+            for same in by_source.values():
+                pairs = [(answer, number) for answer, number, _ in same]
+                self.plan.calls.keep(pairs, spending, batch=batch, provenance=same[0][2])
+        return unrecorded
 
     def _writing(self, progress: Progress | None) -> AbstractContextManager[None]:
         """Hold the writer's lock; references are chosen first if the style needs them."""
@@ -235,3 +363,12 @@ class Generation:
             "options": self.plan.calls.keyed_options,
             "settings": self.plan.settings.to_json(),
         }  # fmt: skip
+
+
+def _noted(
+    requests: Iterable[tuple[Request, int]], sent: dict[str, tuple[str, int]]
+) -> Iterator[Request]:
+    """Yield requests; add the key and the document of each to ``sent``, by its custom id."""
+    for request, number in requests:
+        sent[custom_id(request.key)] = (request.key, number)
+        yield request

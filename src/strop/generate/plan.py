@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
-from strop.errors import BadInput
+from strop.common.specs import check_temperature
 from strop.generate.calls import Calls, Spending
 from strop.generate.filters import apply_filters
 from strop.generate.parsing import parse_reply
@@ -20,6 +20,7 @@ from strop.generate.prompts import SMALL_STOPS, PromptSettings, build_prompt
 from strop.lm import LM, Reply, Request, Usage, count_tokens
 from strop.lm.base import THIS_PROCESS
 from strop.lm.prices import Price
+from strop.methods import check_count
 from strop.storage.catalog import Catalog
 from strop.types import Document, Progress
 
@@ -49,11 +50,9 @@ class GenerationSettings:
     samples: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "samples"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"{name} must be 1 or more, not {getattr(self, name)}")
-        if self.temperature is not None and not 0 <= self.temperature < math.inf:
-            raise BadInput(f"temperature must be 0 or more, not {self.temperature}")
+        check_count("max_tokens", self.max_tokens)
+        check_count("samples", self.samples)
+        check_temperature(self.temperature)
 
     @property
     def needs_references(self) -> bool:
@@ -150,8 +149,8 @@ class Plan:
         price: Price | None = None,
         retry: bool = False,
     ) -> None:
-        if limit is not None and limit < 1:
-            raise BadInput(f"limit must be 1 or more, not {limit}")
+        if limit is not None:
+            check_count("limit", limit)
         self._catalog = catalog
         self._limit, self._retry = limit, retry
         self.lm, self.settings = lm, settings
@@ -319,7 +318,8 @@ def read_task(task: Task, prompt: PromptSettings, read: Callable[[str], Reply | 
                 for query, against in zip(parsed.queries, parsed.against, strict=True)
             ]
         )
-    pooled = _in_turn(per_reply)
+    # The first query of each reply, then the second of each, and so on: all references count.
+    pooled = [pair for turn in zip_longest(*per_reply) for pair in turn if pair is not None]
     filtered = apply_filters(
         [query for query, _ in pooled], task.document.content, prompt.examples,
         limit=prompt.max_queries,
@@ -331,11 +331,3 @@ def read_task(task: Task, prompt: PromptSettings, read: Callable[[str], Reply | 
         task.number, task.document, filtered.kept, against, dropped + filtered.dropped,
         len(per_reply), sum(not queries for queries in per_reply), missing,
     )  # fmt: skip
-
-
-def _in_turn(
-    lists: Sequence[Sequence[tuple[str, tuple[int, ...]]]],
-) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the first of each list, then the second of each, and so on: all references count."""
-    longest = max(map(len, lists), default=0)
-    return [texts[at] for at in range(longest) for texts in lists if at < len(texts)]

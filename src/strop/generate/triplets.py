@@ -5,13 +5,13 @@ The columns and their order are what the losses of sentence-transformers take.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from strop.errors import BadInput
 from strop.generate.plan import GenerationSettings, Plan, QueryList
-from strop.lm import Replies, Request
-from strop.lm.base import BaseLM
+from strop.lm.runner import BaseLM
+from strop.methods import check_count
 from strop.storage.catalog import Catalog
 from strop.storage.query_sets import QuerySet
 from strop.types import Document
@@ -31,8 +31,7 @@ def triplets(catalog: Catalog, set_: QuerySet, negatives: int = 1) -> Iterator[T
     Negatives are the references the query was written against if that is known, else the
     document's own. A set of negative queries gives the reference as the positive.
     """
-    if negatives < 1:
-        raise BadInput(f"negatives must be 1 or more, not {negatives}")
+    check_count("negatives", negatives)
     if not catalog.references.counts():
         index = catalog.path.parent
         raise BadInput(f"{index} has no references yet: strop references {index}")
@@ -84,6 +83,3 @@ class _RecordedLM(BaseLM):
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self.name, self.options = name, options
-
-    def complete(self, requests: Iterable[Request]) -> Replies:
-        raise AssertionError("this model only looks up replies")

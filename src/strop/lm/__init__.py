@@ -11,13 +11,11 @@ from typing import Any, cast
 
 from strop.common.specs import check_object, make, suggestion
 from strop.errors import BadInput
-from strop.lm.base import LM, Failure, Replies, Reply, Request, Usage
-from strop.lm.prices import Price, price
-from strop.lm.tokens import count_tokens
+from strop.lm.base import LM, Failure, Reply, Request, Usage
+from strop.lm.prices import Price, count_tokens, price
 
 __all__ = [
-    "LM", "Failure", "Price", "Replies", "Reply", "Request", "Usage", "count_tokens", "load",
-    "price",
+    "LM", "Failure", "Price", "Reply", "Request", "Usage", "count_tokens", "load", "price",
 ]  # fmt: skip
 
 _FORMS = "openai:<model>, anthropic:<model>, llama:<file.gguf>, smollm2"

@@ -124,7 +124,7 @@ def read_anthropic(body: Any, host: str) -> Answer:
 def _fields(body: Any) -> Fields:
     reason = body.get("stop_reason")
     truncated = reason in ("max_tokens", "model_context_window_exceeded")
-    return Fields(text_of(body["content"]), truncated, reason if reason == "refusal" else None)
+    return text_of(body["content"]), truncated, reason if reason == "refusal" else None
 
 
 def _usage(usage: Any) -> Usage:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from strop.common.retries import CallFailed
 from strop.common.secrets import one_line, redact, storable
+
+if TYPE_CHECKING:  # it imports this module
+    from strop.lm.runner import Run
 
 Body = dict[str, Any]
 """JSON fields by name, of a request or a reply."""
@@ -100,34 +102,6 @@ class Failure:
     seconds: float
 
 
-class Replies(Protocol):
-    """An iterator over replies and failures, in any order, each as soon as it arrives.
-
-    Requests are pulled in the thread that iterates, and only when a place is free: never more
-    are open than the concurrency (above 32, a half more). So ending the iterable of requests
-    ends the run, after the results of all that were pulled. An error of the whole run (a
-    refused key) is raised after every reply in flight has been returned.
-    """
-
-    def __iter__(self) -> Replies: ...
-
-    def __next__(self) -> Reply | Failure: ...
-
-    def ready(self) -> list[Reply | Failure]:
-        """Return the results that have arrived, without waiting and without sending more."""
-
-    def send_more(self) -> None:
-        """Fill the places that have become free, as taking the next reply would."""
-
-    def close(self) -> list[Reply | Failure]:
-        """End the run early: send and repeat nothing more, wait for calls in flight.
-
-        Returns the results not returned yet, so that no paid reply is lost;
-        requests that were waiting come as failures that are not final. A second call returns
-        an empty list.
-        """
-
-
 class LM(Protocol):
     """A language model. ``load(lm.name, **lm.options)`` makes the same one again."""
 
@@ -143,24 +117,8 @@ class LM(Protocol):
     def host(self) -> str:
         """The host that receives the text, such as ``api.openai.com`` or ``this process``."""
 
-    def complete(self, requests: Iterable[Request]) -> Replies:
+    def complete(self, requests: Iterable[Request]) -> Run:
         """Answer requests, several at a time."""
-
-
-class BaseLM:
-    """The common part: the name, and the options that differ from their defaults."""
-
-    name: str
-    options: Options
-    host: str = THIS_PROCESS
-    unkeyed_options: frozenset[str] = frozenset()
-    """Options that change speed or retries, not replies."""
-    identity: Mapping[str, str] = MappingProxyType({})
-    """What tells it from another model of the same name and options."""
-
-    def __repr__(self) -> str:
-        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
-        return f"<language model {self.name}{options}>"
 
 
 # -- reading replies -------------------------------------------------------------------------
@@ -170,12 +128,8 @@ MOST_TOKENS = 10**9
 """No call has more; larger counts of a service are ignored."""
 
 
-class Fields(NamedTuple):
-    """The parts of a vendor's reply; ``declined``: why there is no text, if there is none."""
-
-    text: str
-    truncated: bool
-    declined: str | None
+Fields = tuple[str, bool, str | None]
+"""Of a vendor's reply: its text, whether it was truncated, why the model declined if it did."""
 
 
 def read_answer(
@@ -206,8 +160,7 @@ def text_of(content: Any) -> str:
     """A text, or the texts of a list of blocks without its reasoning."""
     if content is None or isinstance(content, str):
         return content or ""
-    texts = [block["text"] for block in content if block.get("type", "text") == "text"]
-    return "".join(texts)
+    return "".join(block["text"] for block in content if block.get("type", "text") == "text")
 
 
 def token_count(usage: Mapping[str, Any], name: str) -> int:

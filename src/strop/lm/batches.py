@@ -1,11 +1,11 @@
 """Batch services, at half the price within a day: OpenAI's batches, Anthropic's message batches.
 
 service = open_batches(load("anthropic:claude-sonnet-5"))
-for batch in service.submit(requests):      # keep batch.id and batch.custom_ids
+for id, names in service.submit(requests):  # keep both; the names are custom ids
     ...
-service.status([batch.id])
-for reply in service.collect(batch.id, batch.custom_ids):
-    ...                                      # reply.key is the custom_id of the request
+service.status([id])
+for reply in service.collect(id, names):    # reply.key is the custom id of the request
+    ...
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from strop.errors import BadInput, ServiceError
 from strop.io.files import Record, short
 from strop.lm.anthropic import AnthropicLM
 from strop.lm.base import LM, Failure, Reply, Request, token_count
-from strop.lm.lines import custom_id, read_result, request_line
+from strop.lm.lines import as_object, custom_id, read_result, request_line
 from strop.lm.openai import OpenAILM
 from strop.lm.service import ServiceLM
 
@@ -38,14 +38,6 @@ _RESULT_BYTES = 4 << 30
 
 class MayHaveBegun(ServiceError):
     """The answer of the service did not arrive: a batch may be running."""
-
-
-@dataclass(frozen=True)
-class Submitted:
-    """A batch that the service has taken."""
-
-    id: str
-    custom_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -74,15 +66,15 @@ class Batches(ABC):
     def __init__(self, lm: ServiceLM) -> None:
         self.lm = lm
 
-    def submit(self, requests: Iterable[Request]) -> Iterator[Submitted]:
+    def submit(self, requests: Iterable[Request]) -> Iterator[tuple[str, list[str]]]:
         """Submit requests, in as many batches as the service's limits require.
 
-        Each batch is yielded as soon as the service has taken it and before the next is made:
-        keep its id at once. Requests are pulled as batches are filled.
+        Each batch, its id and the custom ids in it, is yielded as soon as the service has taken it
+        and before the next is made: keep both at once. Requests are pulled as batches are filled.
         """
         with self.lm.client(_TIMEOUT) as client:
             for names, lines in self._grouped(requests):
-                yield Submitted(self._begin(client, lines), names)
+                yield self._begin(client, lines), names
 
     def status(self, ids: Iterable[str]) -> list[Status]:
         """Return the status of batches, in the order of ``ids``."""
@@ -124,7 +116,7 @@ class Batches(ABC):
                         text = one_line(line[:4000].decode("utf-8", "replace"))
                         problems.append(f"{self.lm.host} sent no result but: {text}")
 
-    def _grouped(self, requests: Iterable[Request]) -> Iterator[tuple[tuple[str, ...], IO[bytes]]]:
+    def _grouped(self, requests: Iterable[Request]) -> Iterator[tuple[list[str], IO[bytes]]]:
         """Fill files with lines up to the limits; yield each with the ids in it."""
         seen: set[str] = set()
         names: list[str] = []
@@ -136,21 +128,21 @@ class Batches(ABC):
                     raise BadInput(f"request {short(request.key)} has {len(data):,} bytes; {limit}")
                 full = lines.tell() + len(data) > self.most_bytes
                 if full or len(names) == self.most_requests:
-                    yield tuple(names), lines
-                    names.clear()
+                    yield names, lines
+                    names = []
                     lines.seek(0)
                     lines.truncate()
                 names.append(custom_id(request.key))
                 lines.write(data)
             if names:
-                yield tuple(names), lines
+                yield names, lines
 
     def _begin(self, client: Client, lines: IO[bytes]) -> str:
         """Submit one batch; return its id."""
         lines.seek(0)
         body = self._prepared(client, lines)
         batch = self._try(partial(self._once, client, body))
-        id = batch.get("id") if isinstance(batch, dict) else None
+        id = as_object(batch).get("id")
         if not isinstance(id, str) or not id:
             raise MayHaveBegun(f"{self.lm.host} sent no batch but: {one_line(batch)}")
         return redact(storable(id))
@@ -209,17 +201,16 @@ class OpenAIBatches(Batches):
 
         file = self._try(upload)
         return {
-            "input_file_id": file.get("id") if isinstance(file, dict) else None,
+            "input_file_id": as_object(file).get("id"),
             "endpoint": self.lm.endpoint,
             "completion_window": "24h",
         }
 
     def _read_status(self, id: str, batch: Record) -> Status:
-        counts = batch.get("request_counts")
-        errors = batch.get("errors")
-        problems = errors.get("data") if isinstance(errors, dict) else None
+        counts = as_object(batch.get("request_counts"))
+        problems = as_object(batch.get("errors")).get("data")
         messages = [
-            str(problem.get("message")) if isinstance(problem, dict) else str(problem)
+            str(as_object(problem).get("message", problem))
             for problem in (problems if isinstance(problems, list) else [])
         ]
         state = one_line(batch.get("status"))
@@ -250,7 +241,7 @@ class AnthropicBatches(Batches):
         return {"requests": [json.loads(line) for line in lines]}
 
     def _read_status(self, id: str, batch: Record) -> Status:
-        counts = batch.get("request_counts")
+        counts = as_object(batch.get("request_counts"))
         state = one_line(batch.get("processing_status"))
         failed = sum(_count(counts, name) for name in ("errored", "canceled", "expired"))
         succeeded = _count(counts, "succeeded")
@@ -262,10 +253,10 @@ class AnthropicBatches(Batches):
         yield f"{self._path(id)}/results"
 
 
-def _count(counts: Any, name: str) -> int:
+def _count(counts: Record, name: str) -> int:
     """Read a number of requests; 0 for anything else."""
     try:
-        return token_count(counts, name) if isinstance(counts, dict) else 0
+        return token_count(counts, name)
     except ValueError:
         return 0
 

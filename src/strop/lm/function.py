@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from strop.common.retries import CallFailed, Policy
+from strop.common.retries import CallFailed
 from strop.common.secrets import one_line
 from strop.common.specs import check_whole
 from strop.errors import BadInput, StropError
-from strop.lm.base import Answer, BaseLM, Request, Usage
-from strop.lm.runner import Run
+from strop.lm.base import Answer, Request, Usage
+from strop.lm.runner import BaseLM
 
 PREFIX = "callable:"
 
@@ -32,10 +32,6 @@ class CallableLM(BaseLM):
         self.name = PREFIX + (name or own).removeprefix(PREFIX)
         self.options = {"threads": threads} if threads != 1 else {}
         self._function, self.concurrency = function, threads
-
-    def complete(self, requests: Iterable[Request]) -> Run:
-        """Answer requests, ``threads`` at a time."""
-        return Run(requests, self._answer, concurrency=self.concurrency, policy=Policy(retries=0))
 
     def _answer(self, request: Request) -> Answer:
         try:

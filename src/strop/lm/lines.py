@@ -81,7 +81,7 @@ def read_replies(path: str | os.PathLike[str]) -> Iterator[Reply | Failure]:
 
 def read_result(record: Any) -> Reply | Failure:
     """One result; ``BadInput`` if it has neither vendor's form."""
-    fields = record if isinstance(record, dict) else {}
+    fields = as_object(record)
     name, result = fields.get("custom_id"), fields.get("result")
     response, error = fields.get("response"), fields.get("error")
     is_openai = isinstance(response, dict) or isinstance(error, dict)
@@ -94,7 +94,7 @@ def read_result(record: Any) -> Reply | Failure:
         if isinstance(result, dict):
             answer = _anthropic_result(result)
         else:
-            answer = _openai_result(_object(response), _object(error))
+            answer = _openai_result(as_object(response), as_object(error))
     except CallFailed as failure:
         return Failure(key, str(failure), not failure.retryable, 0.0)
     return Reply(key, *answer, 0.0)
@@ -104,7 +104,7 @@ def _openai_result(response: Record, error: Record) -> Answer:
     status = response.get("status_code")
     if status == 200 and not error:
         return read_openai(response.get("body"), "the batch")
-    inner = error or _object(_object(response.get("body")).get("error"))
+    inner = error or as_object(as_object(response.get("body")).get("error"))
     code, message = inner.get("code") or status or "error", inner.get("message", "")
     refused = type(status) is int and 400 <= status < 500 and status not in RETRYABLE
     raise CallFailed(one_line(f"{code}: {message}"), retryable=not refused)
@@ -114,13 +114,13 @@ def _anthropic_result(result: Record) -> Answer:
     kind = result.get("type")
     if kind == "succeeded":
         return read_anthropic(result.get("message"), "the batch")
-    error = _object(result.get("error"))
-    inner = _object(error.get("error")) or error  # the error of an error response
+    error = as_object(result.get("error"))
+    inner = as_object(error.get("error")) or error  # the error of an error response
     what, message = str(inner.get("type") or kind), inner.get("message", "")
     message = one_line(f"{what}: {message}".rstrip(": "))
     raise CallFailed(message, retryable=what not in _FINAL_TYPES)
 
 
-def _object(value: Any) -> Record:
+def as_object(value: Any) -> Record:
     """A JSON object; an empty one in place of anything else."""
     return value if isinstance(value, dict) else {}

@@ -13,7 +13,6 @@ from strop.lm.service import ServiceLM
 NEW_TOKENS, OLD_TOKENS = "max_completion_tokens", "max_tokens"
 """OpenAI's newer models refuse the old name; many other servers know only that."""
 _OPENAI = "https://api.openai.com/v1"
-_ACCOUNT = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
 
 
 class OpenAILM(ServiceLM):
@@ -38,11 +37,9 @@ class OpenAILM(ServiceLM):
         self.tokens_name = NEW_TOKENS if self.at_vendor and not completion else OLD_TOKENS
 
     def headers(self) -> dict[str, str]:
-        """The key, and whose account it is if the environment says so."""
+        """The key."""
         key = self.key()
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        account = {name: os.environ.get(variable) for name, variable in _ACCOUNT.items()}
-        return headers | {name: value for name, value in account.items() if value}
+        return {"Authorization": f"Bearer {key}"} if key else {}
 
     def body(self, request: Request) -> Body:
         """The JSON body of a request."""
@@ -103,7 +100,7 @@ def _fields(body: Any) -> Fields:
     text = text_of(choice["text"] if message is None else message.get("content"))
     reason, refusal = choice.get("finish_reason"), (message or {}).get("refusal")
     declined = reason == "content_filter" or (refusal and not text)
-    return Fields(text, reason == "length", str(refusal or reason) if declined else None)
+    return text, reason == "length", str(refusal or reason) if declined else None
 
 
 def _usage(usage: Any) -> Usage:

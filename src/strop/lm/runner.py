@@ -1,44 +1,43 @@
-"""Many calls at a time: requests are pulled here, answered by threads, returned here."""
+"""Many calls at a time: requests are pulled here, answered by threads, returned here.
+
+``BaseLM`` is what all models share: a new one says how a single request is answered.
+"""
 
 from __future__ import annotations
 
 import threading
-import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
+from types import MappingProxyType
 
 from strop.common import interrupts
 from strop.common.retries import CallFailed, Gate, Policy, Stopped, persist
 from strop.common.secrets import one_line
 from strop.errors import ServiceError
-from strop.lm.base import Answer, Failure, Reply, Request
+from strop.lm.base import THIS_PROCESS, Answer, Failure, Options, Reply, Request
 
 MANY = 32
 """Above so many calls at a time, more requests are pulled than can be sent: replies then arrive so
 fast that handling them would leave places empty."""
 _LOOK_UP = 0.2
 
-
-@dataclass(frozen=True)
-class _Unanswered:
-    """A request without a result: the run had ended, or it ends with this error."""
-
-    request: Request
-    seconds: float
-    error: Exception | None = None
-
-
-_Result = Reply | Failure | _Unanswered
 _Call = Callable[[Request], Answer]
+_Outcome = tuple[str, Answer | Exception, float]
+"""What became of a request: its key, an answer or an error, after how many seconds."""
 
 
 class Run:
-    """``Replies``: each request is answered by one of ``concurrency`` threads.
+    """An iterator over replies and failures, in any order, each as soon as it arrives.
 
-    ``answer`` makes one call. It is repeated by ``policy``. ``release`` is called in the end.
+    Each request is answered by one of ``concurrency`` threads. ``answer`` makes one call. It is
+    repeated by ``policy``. ``release`` is called in the end.
+
+    Requests are pulled in the thread that iterates, and only when a place is free: never more
+    are open than the concurrency (above 32, a half more). So ending the iterable of requests
+    ends the run, after the results of all that were pulled. An error of the whole run (a
+    refused key) is raised after every reply in flight has been returned.
     """
 
     def __init__(
@@ -55,9 +54,9 @@ class Run:
         self._gate = Gate(concurrency, policy.clock)
         self._ahead = concurrency // 2 if concurrency > MANY else 0
         self._waiting: SimpleQueue[Request | None] = SimpleQueue()
-        self._results: SimpleQueue[_Result] = SimpleQueue()
+        self._outcomes: SimpleQueue[_Outcome] = SimpleQueue()
         # Threads hold no reference to the run, so a run that is dropped can stop them.
-        self._work = partial(_work, self._waiting, self._results, answer, self._gate, policy)
+        self._work = partial(_work, self._waiting, self._outcomes, answer, self._gate, policy)
         self._release = release
         self._threads: list[threading.Thread] = []
         self._outstanding = 0
@@ -86,7 +85,7 @@ class Run:
                 return item
 
     def send_more(self) -> None:
-        """Pull requests while there is a free place. See ``Replies``."""
+        """Pull requests while there is a free place, as taking the next reply does."""
         while not self._exhausted and self._outstanding < self._gate.limit + self._ahead:
             try:
                 request = next(self._source)
@@ -103,9 +102,9 @@ class Run:
                     thread.start()
 
     def ready(self) -> list[Reply | Failure]:
-        """Return the results that have arrived. See ``Replies``."""
+        """Return the results that have arrived, without waiting and without sending more."""
         arrived: list[Reply | Failure] = []
-        while not self._results.empty():
+        while not self._outcomes.empty():
             if (item := self._take()) is not None:
                 arrived.append(item)
         return arrived
@@ -114,27 +113,44 @@ class Run:
         """Wait for the next result and take it; None if it is not for the caller."""
         while True:
             with suppress(Empty):
-                item = self._results.get(timeout=_LOOK_UP)
+                outcome = self._outcomes.get(timeout=_LOOK_UP)
                 break
             interrupts.check()  # while no reply is held here
         self._outstanding -= 1
-        if not isinstance(item, _Unanswered):
+        item = self._read(*outcome)
+        if not isinstance(item, Exception):
             return item
-        if item.error is not None:
-            self._exhausted, self._error = True, self._error or item.error
+        if not isinstance(item, Stopped):
+            self._exhausted, self._error = True, self._error or item
             self._gate.stop()
         return None
 
+    def _read(
+        self, key: str, result: Answer | Exception, seconds: float
+    ) -> Reply | Failure | Exception:
+        """Return the result for the caller, or the error that ends the whole run."""
+        if isinstance(result, Answer):
+            return Reply(key, *result, seconds)
+        if not isinstance(result, CallFailed):  # of the whole run, or a bug that must be seen
+            return result
+        if result.configuration and not self._gate.succeeded:
+            return ServiceError(str(result))
+        return Failure(key, str(result), not result.retryable, seconds)
+
     def close(self) -> list[Reply | Failure]:
-        """End the run; return the results not returned yet. See ``Replies``."""
+        """End the run early: send and repeat nothing more, wait for calls in flight.
+
+        Returns the results not returned yet, so that no paid reply is lost; requests that were
+        waiting come as failures that are not final. A second call returns an empty list.
+        """
         self._gate.stop()
         self._end()
         rest: list[Reply | Failure] = []
-        while not self._results.empty():
-            item = self._results.get()
-            if isinstance(item, _Unanswered):
-                error = item.error or "stopped before it was answered"
-                item = Failure(item.request.key, one_line(error), False, item.seconds)
+        while not self._outcomes.empty():
+            key, result, seconds = self._outcomes.get()
+            item = self._read(key, result, seconds)
+            if isinstance(item, Exception):
+                item = Failure(key, one_line(item), False, seconds)
             rest.append(item)
         self._outstanding = 0
         return rest
@@ -151,44 +167,52 @@ class Run:
         self._release()
 
     def __del__(self) -> None:
-        if getattr(self, "_ended", True):
-            return
-        self._gate.stop()
-        with suppress(Exception):
-            self._end(wait=False)
-        if self._outstanding:
-            warnings.warn(
-                f"{self._outstanding} requests to a language model were dropped in flight; "
-                "to keep their replies, read all results or call close()",
-                ResourceWarning,
-                stacklevel=2,
-            )
+        """A run that is dropped sends nothing more."""
+        if not getattr(self, "_ended", True):
+            self._gate.stop()
+            with suppress(Exception):
+                self._end(wait=False)
 
 
 def _work(
     waiting: SimpleQueue[Request | None],
-    results: SimpleQueue[_Result],
+    outcomes: SimpleQueue[_Outcome],
     answer: _Call,
     gate: Gate,
     policy: Policy,
 ) -> None:
-    """Answer requests until there is a None; each thread runs this."""
-    while (request := waiting.get()) is not None:
-        results.put(_result(request, answer, gate, policy))
-
-
-def _result(request: Request, answer: _Call, gate: Gate, policy: Policy) -> _Result:
-    """Answer a request, with retries; every outcome, errors too, is a result for the run."""
+    """Answer requests, with retries, until there is a None; each thread runs this."""
     now = policy.clock.now
-    start = now()
-    try:
-        answered = persist(partial(answer, request), gate, policy)
-    except CallFailed as failure:
-        if failure.configuration and not gate.succeeded:
-            return _Unanswered(request, now() - start, ServiceError(str(failure)))
-        return Failure(request.key, str(failure), not failure.retryable, now() - start)
-    except Stopped:
-        return _Unanswered(request, now() - start)
-    except Exception as error:  # of the whole run, or a bug that must be seen
-        return _Unanswered(request, now() - start, error)
-    return Reply(request.key, *answered, now() - start)
+    while (request := waiting.get()) is not None:
+        start = now()
+        result: Answer | Exception
+        try:
+            result = persist(partial(answer, request), gate, policy)
+        except Exception as error:
+            result = error
+        outcomes.put((request.key, result, now() - start))
+
+
+class BaseLM:
+    """The common part: the name, and the options that differ from their defaults."""
+
+    name: str
+    options: Options
+    host: str = THIS_PROCESS
+    concurrency: int = 1
+    unkeyed_options: frozenset[str] = frozenset()
+    """Options that change speed or retries, not replies."""
+    identity: Mapping[str, str] = MappingProxyType({})
+    """What tells it from another model of the same name and options."""
+
+    def __repr__(self) -> str:
+        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        return f"<language model {self.name}{options}>"
+
+    def complete(self, requests: Iterable[Request]) -> Run:
+        """Answer requests, ``concurrency`` at a time."""
+        return Run(requests, self._answer, concurrency=self.concurrency, policy=Policy(retries=0))
+
+    def _answer(self, request: Request) -> Answer:
+        """Make one call, without retries."""
+        raise NotImplementedError

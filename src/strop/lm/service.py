@@ -15,8 +15,8 @@ from strop.common.retries import Clock, Policy
 from strop.common.secrets import key_for
 from strop.common.specs import check_seconds, check_whole, differing
 from strop.errors import BadInput
-from strop.lm.base import Answer, BaseLM, Body, Request
-from strop.lm.runner import MANY, Run
+from strop.lm.base import Answer, Body, Request
+from strop.lm.runner import MANY, BaseLM, Run
 
 _SPARE = 64
 """Open files that a process needs besides its connections."""

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from strop.common.arrays import Floats
 from strop.errors import BadInput
 from strop.io.sentences import title_and_sentences
-from strop.lm.tokens import count_tokens
+from strop.lm.prices import count_tokens
 from strop.methods import Method, method_spec
 from strop.search.formula import reference
 from strop.server import models
