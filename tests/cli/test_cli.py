@@ -576,7 +576,7 @@ def test_what_moved_a_document_adds_up(index: Path, options: list[str]) -> None:
         assert max(abs(hit["explanation"]["feedback"]) for hit in ran["hits"]) < 1e-4
     people = strop(*asked).stdout
     first = ran["hits"][0]
-    assert f"1. {first['id']}" in people
+    assert f"1. {first['id']}  {first['title']}\n" in people
     assert f"{first['explanation']['plain']:.4f} plain" in people
 
 
@@ -726,7 +726,7 @@ def test_demo_for_people_and_for_machines(answers: list[Document], tmp_path: Pat
         assert re.search(rf"^ {name}  +\d\d\.\d\d", ran.stdout, re.MULTILINE)
     assert ran.stdout.count("moved by\n") == 3
     search, serve = ran.stdout.rstrip().splitlines()[-2:]
-    assert serve.strip().endswith(f"serve '{folder}'")
+    assert serve.endswith(f"serve '{folder}'    # needs an extra: pip install '.[serve]'")
     done = subprocess.run(shlex.split(search), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("1. ")
@@ -778,3 +778,14 @@ def test_search_where(tmp_path: Path) -> None:
     bad = strop("search", index, "cats", "--where", "year")
     assert bad.code == 1
     assert "write FIELD=VALUE" in bad.stderr
+    doubled = strop("search", index, "cats", "--where", "year==2021")
+    assert doubled.code == 1
+    assert 'quote it: year="=2021"' in doubled.stderr
+
+
+def test_a_file_of_a_published_copy_needs_its_scheme(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.duckdb"
+    copy.write_bytes(b"")
+    ran = strop("search", copy, "cats")
+    assert (ran.code, ran.stdout) == (1, "")
+    assert f"write duckdb://{copy}" in ran.stderr

@@ -189,4 +189,4 @@ def _print_demo(
     folder = shlex.quote(str(path))
     out.print("\nSearch it yourself, or watch the rankings change in a browser:\n")
     echo(f"  {_command()} search {folder} {shlex.quote(question)} --explain")
-    echo(f"  {_command()} serve {folder}\n")
+    echo(f"  {_command()} serve {folder}    # needs an extra: pip install '.[serve]'\n")

@@ -148,8 +148,9 @@ def print_explained(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         explanation = row["explanation"]
         feedback = explanation["feedback"]
+        title = plain(shorten(row["title"], SNIPPET))
+        out.print(plain(f"{row['rank']}. {row['id']}", "bold"), title, sep="  ")
         out.print(
-            plain(f"{row['rank']}. {row['id']} ", "bold"),
             f"{row['score']:.4f} = {explanation['plain']:.4f} plain"
             f" {explanation['score'] - explanation['words'] - explanation['plain']:+.4f} sharpening"
             + (f" {explanation['words']:+.4f} words" if explanation["words"] else "")
