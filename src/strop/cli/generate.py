@@ -193,7 +193,7 @@ def prompt_settings(options: Mapping[str, Any]) -> GenerationSettings:
     profile = opt.profile_of(options)
     prompt = PromptSettings(
         style=options["style"],
-        examples=tuple(_examples(options["examples"])) if options["examples"] else (),
+        examples=read_examples(options["examples"]),
         noun=options["noun"],
         packed=options["packed"],
         profile=profile,
@@ -205,8 +205,10 @@ def prompt_settings(options: Mapping[str, Any]) -> GenerationSettings:
     return GenerationSettings(prompt, **more)
 
 
-def _examples(file: str) -> list[str]:
+def read_examples(file: str | None) -> tuple[str, ...]:
     """Read example queries: lines of text, or JSON lines with a field text or query."""
+    if file is None:
+        return ()
     if not file.endswith((".jsonl", ".jsonl.gz")):
         texts = [line.strip() for _, line in filled_lines(file)]
     else:
@@ -220,7 +222,7 @@ def _examples(file: str) -> list[str]:
         raise BadInput(f"{file} holds no example queries")
     if len(texts) > 20:
         warn(f"{len(texts):,} examples go into every call; 5 are usual")
-    return texts
+    return tuple(texts)
 
 
 # -- actions --------------------------------------------------------------------------------

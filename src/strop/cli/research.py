@@ -14,6 +14,7 @@ import click
 from click import argument
 
 from strop.cli import options as opt
+from strop.cli.generate import read_examples
 from strop.cli.messages import progress_bars
 from strop.cli.verbs import Answer, flag, named_values, option, output_option, split_option, verb
 from strop.common.text import counted
@@ -40,10 +41,7 @@ if TYPE_CHECKING:
     option("--lm", "Language model that writes missing queries."),
     opt.LM_OPTIONS,
     option(
-        "--examples",
-        "File of example queries for the prompt, one per line.",
-        type=Path,
-        shown="5 unused ones",
+        "--examples", "File of example queries for the prompt, one per line.", shown="5 unused ones"
     ),
     option("--budget", "Stop before spending more than this per query set (USD).", type=float),
     option("--embedder", "Use this embedder for every row."),
@@ -70,7 +68,7 @@ def reproduce(
     methods: list[str],
     embedders: list[str],
     tolerance: float | None,
-    examples: Path | None,
+    examples: str | None,
     perplexity_lm: str | None,
     documents: int,
     **options: Any,
@@ -80,7 +78,6 @@ def reproduce(
     Tables: beir, beir-recall, beir-map, query-side, index-time, bright, miracl, perplexity; without
     TABLE all of them. Missing data is listed with the folder it belongs in: docs/reproduce.md.
     """
-    from strop.io.files import filled_lines
     from strop.research.paper import chosen_tables, figures_of
     from strop.research.perplexity import PerplexitySettings
     from strop.research.reproduce import averages, reproduce
@@ -98,9 +95,8 @@ def reproduce(
         raise click.UsageError(
             "no figure of the paper has these datasets, methods and embedders together"
         )
-    shown = tuple(line.strip() for _, line in filled_lines(examples)) if examples else ()
     perplexity = PerplexitySettings(perplexity_lm, documents=documents) if perplexity_lm else None
-    setup = Setup(examples=shown, perplexity=perplexity, **options)
+    setup = Setup(examples=read_examples(examples), perplexity=perplexity, **options)
     with progress_bars() as progress:
         outcomes = list(
             reproduce(figures, setup, tolerance=tolerance, run=not only_list, progress=progress)
