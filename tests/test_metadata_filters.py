@@ -132,6 +132,7 @@ def test_a_filter_without_end_is_refused() -> None:
         ("day<2020-01-31", {"day": {"$lt": "2020-01-31"}}),
         ("name=", {"name": {"$eq": ""}}),
         ("name=[x]", {"name": {"$eq": "[x]"}}),
+        ('name="=x"', {"name": {"$eq": "=x"}}),
         ('{"a": {"$in": [1, 2]}}', {"a": {"$in": [1, 2]}}),
     ],
 )
@@ -139,7 +140,7 @@ def test_conditions_of_the_command_line(text: str, where: dict[str, Any]) -> Non
     assert read_condition(text) == where
 
 
-@pytest.mark.parametrize("text", ["year", "=3", "{year: 1}", ""])
+@pytest.mark.parametrize("text", ["year", "=3", "{year: 1}", "", "a==b", "a=>3", "a<>3", "a= =b"])
 def test_a_bad_condition_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="filter"):
         read_condition(text)

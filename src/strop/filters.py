@@ -296,6 +296,11 @@ def read_condition(text: str) -> dict[str, Any]:
             ' as \'{"year": {"$gte": 2020}}\''
         )
     field, op, written = match.groups()
+    if written[:1] in tuple("=!<>"):  # topic==coffee would look for the text "=coffee"
+        raise BadInput(
+            f"filter {text!r:.120}: after {op} comes a value, not another operator. If the value"
+            f" begins with {written[0]}, quote it: {field}{op}{json.dumps(written)}"
+        )
     try:
         value = json.loads(written)
     except (ValueError, RecursionError):

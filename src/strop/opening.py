@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strop.common.text import is_url
 from strop.engines import ENGINES, open_copy
 from strop.errors import BadInput
 from strop.index import Index
-from strop.storage.intake import EmbedderSpec
+from strop.storage.intake import CATALOG, EmbedderSpec
 
 if TYPE_CHECKING:
     from strop.engines.published import Published
@@ -22,5 +23,8 @@ def connect(
     scheme, colon, _ = str(target).partition(":")
     if colon and scheme in ENGINES and not is_url(target):
         raise BadInput(f"the URL of a copy begins with {scheme}://, with two slashes")
+    path = Path(target)
+    if (kind := path.suffix[1:]) in ENGINES and path.exists() and not (path / CATALOG).exists():
+        raise BadInput(f"{path} is no index. If it is a published copy, write {kind}://{path}")
     opened = open_copy if is_url(target) else Index.open
     return opened(target, embedder, **options)

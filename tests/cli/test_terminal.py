@@ -9,7 +9,6 @@ import sys
 import unicodedata
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 from helpers.commands import beir, jsonl, strop
@@ -192,18 +191,6 @@ def test_help_is_complete_at_80_columns() -> None:
     for verb in main.commands.values():
         assert verb.help is not None
         assert "".join(verb.help.partition("\n\n")[0].split()) in shown, verb.name
-
-
-def test_help_tells_every_default_in_one_style() -> None:
-    inner = main.commands["cluster"].commands.values()  # type: ignore[attr-defined]
-    for verb in (*main.commands.values(), *inner):
-        # With the command's own settings: click remembers the help option it first made.
-        shown = verb.get_help(click.Context(verb, **main.context_settings))
-        assert "default: (" not in shown, verb.name
-        for option in verb.params:
-            assert not (getattr(option, "help", None) or "").endswith("]"), option.name
-        if verb.name == "search":
-            assert "[default: all]" in shown
 
 
 def test_a_count_has_its_noun_in_the_right_number() -> None:

@@ -10,7 +10,6 @@ from helpers.commands import strop
 
 from strop import Index, evaluate
 from strop.errors import BadInput
-from strop.evaluation.conclusion import conclusion, gain
 from strop.evaluation.estimate import estimate
 from strop.types import Dataset
 
@@ -60,13 +59,13 @@ def test_one_generated_set_tests_sentences(index: Index) -> None:
 
 def test_the_conclusion_says_how_sure_it_is(index: Index) -> None:
     report = estimate(index, ["trad", "sharp"])
-    mean, low, high = gain(report, "sharp")
+    mean, low, high = report.gain("sharp")
     assert 0 < low <= mean <= high
-    said = conclusion(report, "sharp")
+    said = report.conclusion("sharp")
     assert said.startswith("sharp ranks better than trad here: nDCG@10 +")
     assert "16 queries" in said
     same = estimate(index, ["trad", "trad:words=0"])
-    assert "cannot be told apart" in conclusion(same, "trad:words=0")
+    assert "cannot be told apart" in same.conclusion("trad:words=0")
 
 
 def test_the_command_needs_no_dataset(index: Index) -> None:

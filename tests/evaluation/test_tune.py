@@ -15,7 +15,7 @@ from helpers.commands import strop
 from strop import METHODS, Index
 from strop.common.arrays import unit_rows
 from strop.errors import BadInput
-from strop.evaluation.conclusion import bootstrap_interval
+from strop.evaluation.scoring import bootstrap_interval
 from strop.evaluation.tune import Choice, decide, default_sharp, settings_grid, tune
 from strop.methods import FEEDBACK
 from strop.search.sampling import sample_queries

@@ -10,7 +10,6 @@ import pytest
 from helpers.commands import beir, strop
 
 from strop import Index, evaluate
-from strop.evaluation.conclusion import conclusion
 
 VOID = {"meta", "br", "link", "img", "input", "hr", "path", "use", "image"}
 HOSTILE = '<script>alert("x")</script> & <img src=http://example.com/x onerror=y> \x07 end'
@@ -87,11 +86,11 @@ def test_the_page_says_what_evaluate_says(index: Path, dataset: Path, tmp_path: 
     with Index.open(index) as opened:
         words = f"trad:words={opened.method('sharp').words:g}"
         baselines = evaluate(opened, dataset, ["trad", "bm25", "hybrid", words, "sharp"])
-    assert conclusion(baselines, "sharp") in page.said
+    assert baselines.conclusion("sharp") in page.said
     ndcg = {name: of["nDCG@10"] for name, of in baselines.results.items()}
     rival = max(list(ndcg)[1:-1], key=ndcg.__getitem__)
-    assert conclusion(replace(baselines, baseline=rival), "sharp") in page.said
-    assert page.said.index(conclusion(baselines, "sharp")) < page.said.index("Methods")
+    assert replace(baselines, baseline=rival).conclusion("sharp") in page.said
+    assert page.said.index(baselines.conclusion("sharp")) < page.said.index("Methods")
     assert "This index uses 1 (" in page.said
     assert "This index uses 0.1 (" in page.said
     # The query that gained most stands there with its figures and what moved its document.

@@ -12,28 +12,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from click import Choice
 
+from strop.cli import options as opt
 from strop.cli.generate import PROMPT, STYLES, prompt_settings
-from strop.cli.options import (
-    CORPUS,
-    COUNT,
-    EMBEDDER,
-    MODEL,
-    NEIGHBOUR_METHOD,
-    PRICE,
-    READING,
-    WRITTEN_INDEX,
-    given_price,
-    load_model,
-    waiting_time,
-)
-from strop.cli.progress import progress_bars
+from strop.cli.messages import progress_bars
 from strop.cli.verbs import Answer, Verbs, option, output_option, repeatable, verb
 from strop.common.text import counted
 
 if TYPE_CHECKING:  # loaded by the verbs that need it, so that --help is quick
     from strop.distributed.run import Settings
 
-_SHARD = option("--shard-documents", "Documents per shard.", type=COUNT, shown="50000")
+_SHARD = option("--shard-documents", "Documents per shard.", type=opt.COUNT, shown="50000")
 
 
 @click.group(cls=Verbs)
@@ -62,20 +50,20 @@ def cluster() -> None:
         type=Choice(["sentences", *STYLES]),
         default="sentences",
     ),
-    EMBEDDER,
-    option("--workers", "Processes at a time.", type=COUNT, shown="cores; of Ray: all"),
+    opt.EMBEDDER,
+    option("--workers", "Processes at a time.", type=opt.COUNT, shown="cores; of Ray: all"),
     option("--ray", "Ray cluster; local starts one here.", metavar="ADDRESS"),
     _SHARD,
-    NEIGHBOUR_METHOD,
+    opt.NEIGHBOUR_METHOD,
     option(
         "--recall",
         "Share of neighbours that cells must find, by a sample.",
         type=click.FloatRange(0, 1),
         shown="0.96",
     ),
-    MODEL,
+    opt.MODEL,
     PROMPT,
-    CORPUS,
+    opt.CORPUS,
 )
 def run(corpus: str, folder: Path, **options: Any) -> Answer:
     """Run the stages of CORPUS up to one of them; shards go to the folder.
@@ -135,7 +123,7 @@ def _settings(corpus: str, folder: Path, options: dict[str, Any]) -> Settings:
         return settings
     if options["lm"] is None:
         raise click.UsageError(f"who writes {options['style']} queries? Give --lm SPEC")
-    lm, price = load_model(options), given_price(options)
+    lm, price = opt.load_model(options), opt.given_price(options)
     generated = {
         "lm": {"name": lm.name, "options": dict(lm.options)},
         "settings": prompt_settings(options).to_json(),
@@ -149,10 +137,10 @@ def _embedder(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reading(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in READING}
+    return {name: options[name] for name in opt.READING}
 
 
-@verb(click.argument("folder", type=Path), WRITTEN_INDEX, EMBEDDER, name="import")
+@verb(click.argument("folder", type=Path), opt.WRITTEN_INDEX, opt.EMBEDDER, name="import")
 def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, Any]) -> Answer:
     """Import the finished shards of FOLDER into INDEX, which is made if it does not exist.
 
@@ -163,7 +151,7 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
 
     spec = {"name": embedder, "options": options} if embedder else None
     with progress_bars() as progress:
-        result = import_shards(folder, path, spec, progress, waiting_time())
+        result = import_shards(folder, path, spec, progress, opt.waiting_time())
     sets = f", sets {', '.join(result.sets)}" if result.sets else ""
     message = f"{path}: {counted(result.documents, 'document')}, {result.references:,} with"
     message += f" references{sets}"
@@ -171,9 +159,9 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
 
 
 @verb(
-    option("--machines", "Machines of the cluster.", type=COUNT, default=1),
-    option("--cores", "Cores per machine.", type=COUNT, shown="as here"),
-    option("--documents", "Number of documents.", type=COUNT, shown="as in CORPUS"),
+    option("--machines", "Machines of the cluster.", type=opt.COUNT, default=1),
+    option("--cores", "Cores per machine.", type=opt.COUNT, shown="as here"),
+    option("--documents", "Number of documents.", type=opt.COUNT, shown="as in CORPUS"),
     _SHARD,
     repeatable(
         "--rate",
@@ -183,9 +171,9 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
     ),
     option("--style", "Which queries.", type=Choice(STYLES), default="contrastive"),
     option("--lm", "Model whose price counts, such as openai:gpt-5-mini."),
-    PRICE,
-    EMBEDDER,
-    CORPUS,
+    opt.PRICE,
+    opt.EMBEDDER,
+    opt.CORPUS,
 )
 def plan(corpus: str, documents: int | None, **options: Any) -> Answer:
     """Estimate a run over CORPUS: tasks, time, storage and money of each stage.
@@ -202,7 +190,7 @@ def plan(corpus: str, documents: int | None, **options: Any) -> Answer:
     )
     rates, n = given_rates(rates, options["rates"]), documents or estimated
     known = price(options["lm"].partition(":")[2]) if options["lm"] else None
-    cost = given_price(options) or known
+    cost = opt.given_price(options) or known
     stages = stages_of(
         rates, n, machines=options["machines"], cores=options["cores"] or os.cpu_count() or 1,
         shard_documents=options["shard_documents"] or 50_000, price=cost,

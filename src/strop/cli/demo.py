@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 import platform
 import shlex
 import shutil
@@ -18,8 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strop.cli.messages import echo
-from strop.cli.progress import progress_bars
+from strop.cli.messages import echo, progress_bars
 from strop.cli.verbs import Answer, option, output_option, verb
 from strop.common.text import human_bytes, shorten
 from strop.errors import BadInput
@@ -59,11 +57,7 @@ def demo(path: Path, embedder: str) -> Answer:
     from strop.io import stdlib_docs
 
     with progress_bars() as progress:
-        if progress is not None:
-            progress("reading documentation", 0, 1)
         documents = stdlib_docs.read_stdlib(stdlib_docs.EVERYDAY)
-        if progress is not None:
-            progress("reading documentation", 1, 1)
         existing = (path / "catalog.sqlite").exists()
         with (Index.open if existing else Index.create)(path, embedder) as index:
             _refuse_other_documents(index)
@@ -147,11 +141,10 @@ def _refuse_other_documents(index: Index) -> None:
 
 def _command() -> str:
     """Return how this strop is called from here: by name, or by the path of its script."""
-    script = Path(sys.argv[0])
-    on_path = shutil.which("strop")
-    if on_path and script.name == "strop" and Path(on_path).resolve() == script.resolve():
+    script = sys.argv[0]
+    if script == shutil.which("strop"):
         return "strop"
-    return os.path.relpath(script) if script.name == "strop" else f"{sys.executable} -m strop"
+    return script if Path(script).name == "strop" else f"{sys.executable} -m strop"
 
 
 def _print_demo(
@@ -189,4 +182,4 @@ def _print_demo(
     folder = shlex.quote(str(path))
     out.print("\nSearch it yourself, or watch the rankings change in a browser:\n")
     echo(f"  {_command()} search {folder} {shlex.quote(question)} --explain")
-    echo(f"  {_command()} serve {folder}\n")
+    echo(f"  {_command()} serve {folder}    # needs an extra: pip install '.[serve]'\n")

@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from click import Choice, UsageError, argument
 
-from strop.cli.common import changed, open_index, open_readable
-from strop.cli.messages import say
-from strop.cli.options import (
-    CORPUS,
-    EMBEDDER,
-    INDEX_OR_URL,
-    NEIGHBOUR_METHOD,
-    VECTOR_FORM,
-    WAIT,
-    WRITTEN_INDEX,
-    waiting_time,
+from strop.cli import options as opt
+from strop.cli.messages import echo, progress_bars, say, warn
+from strop.cli.verbs import (
+    Answer,
+    flag,
+    named_values,
+    option,
+    output_option,
+    refuse_given,
+    source_option,
+    verb,
 )
-from strop.cli.progress import progress_bars
-from strop.cli.verbs import Answer, flag, named_values, option, output_option, source_option, verb
-from strop.common.text import counted, is_url
+from strop.common.text import counted, human_bytes, is_url
 from strop.errors import BadInput, IndexBusy, StropError
 from strop.io.files import filled_lines, shown_name
 
@@ -37,7 +35,7 @@ if TYPE_CHECKING:  # --help must be quick
 
 @verb(
     output_option("The index folder.", "path"),
-    EMBEDDER,
+    opt.EMBEDDER,
     option("--base-url", "Server of api: embedders, such as http://127.0.0.1:8080/v1."),
     option(
         "--queries",
@@ -48,7 +46,7 @@ if TYPE_CHECKING:  # --help must be quick
     option(
         "--query-vectors",
         "How a new index stores its query vectors.",
-        type=VECTOR_FORM,
+        type=opt.VECTOR_FORM,
         shown="int8",
     ),
     option("--language", "Language of the words of a new index, such as german.", shown="detected"),
@@ -60,8 +58,8 @@ if TYPE_CHECKING:  # --help must be quick
         shown="cut if much longer than the embedder reads",
     ),
     source_option("; CORPUS is then the URL of its PostgreSQL database."),
-    WAIT,
-    CORPUS,
+    opt.WAIT,
+    opt.CORPUS,
 )
 def build(
     corpus: str,
@@ -94,18 +92,15 @@ def build(
     from strop.index import Index
 
     settings = options | ({"base_url": base_url} if base_url else {})
-    exists = (path / "catalog.sqlite").exists()
-    new_folder = not path.exists()
+    exists, new_folder = (path / "catalog.sqlite").exists(), not path.exists()
     was_empty = new_folder or (path.is_dir() and not any(path.iterdir()))
     if exists:
-        if query_vectors is not None:
-            raise UsageError(
-                f"{path} exists and keeps the form of its vectors; to change it: "
-                f"strop compact {shlex.quote(str(path))} --query-vectors {query_vectors}"
-            )
-        if language is not None:
-            raise UsageError(f"{path} exists and keeps the language of its words")
-        index = Index.open(path, embedder, wait=waiting_time(), **settings)
+        refuse_given(
+            ("query_vectors", "language"),
+            f"is for a new index: {path} keeps the language of its words, and keeps the form of its"
+            " vectors until strop compact --query-vectors changes it",
+        )
+        index = Index.open(path, embedder, wait=opt.waiting_time(), **settings)
         if chunk is not None and chunk != (has := index.info()["chunking"] or "none"):
             index.close()
             raise UsageError(
@@ -128,17 +123,54 @@ def build(
         except StropError:
             if was_empty and not len(index):  # nothing was added: leave no empty index behind
                 index.close()
-                for entry in path.iterdir():
-                    if entry.is_dir():
-                        shutil.rmtree(entry)
-                    else:
-                        entry.unlink()
-                if new_folder:
-                    path.rmdir()
+                shutil.rmtree(path, ignore_errors=True)
+                if not new_folder:
+                    path.mkdir(exist_ok=True)
             raise
     if exists:
         say(f"{path} existed: added what is new, updated what changed, removed nothing")
-    return changed(path, asdict(changes))
+    return _changed(path, asdict(changes))
+
+
+def _changed(path: Path, changes: dict[str, Any]) -> Answer:
+    """Return what an index holds after documents were added or embedded.
+
+    The index is opened again for this: only once its writer has closed it, and SQLite has emptied
+    its log, does the folder have the size that ``strop info`` reports.
+    """
+    from strop.cli.tables import set_aside, worth_compacting
+
+    with opt.open_index(path) as index:
+        about = index.info()
+    if about["refused"]:
+        warn(set_aside(path, about["refused"]))
+    if empty := changes.get("empty"):
+        warn(f"{counted(empty, 'document')} without text: stored, but no search can match them")
+    sets = {
+        name: set_["queries"]
+        for name, set_ in about["sets"].items()
+        if set_["source"] != "augmented"
+    }
+    kinds = ("new", "changed", "unchanged", "removed")
+    parts = [f"{changes[key]:,} {key}" for key in kinds if changes.get(key)]
+    queries = ", ".join(
+        counted(count, "sentence") if name == "sentences" else f"{counted(count, 'query')} ({name})"
+        for name, count in sets.items()
+    )
+    line = (
+        counted(about["documents"], "document")
+        + (f" ({', '.join(parts)})" if parts else "")
+        + (f", sharpened by {queries}" if queries else "")
+        + f", {human_bytes(about['sizes']['total'])} in {about['path']}"
+    )
+
+    def show() -> None:
+        echo(line)
+        if worth_compacting(about["sizes"]):
+            waste = human_bytes(about["sizes"]["waste"])
+            say(f"{waste} of it can be freed: strop compact {shlex.quote(about['path'])}")
+
+    return Answer({**changes, "documents": about["documents"], "queries": sets}, show)
 
 
 def _add(
@@ -183,13 +215,13 @@ def _documents(corpus: str, options: dict[str, Any]) -> Iterator[Any]:
 
 
 @verb(
-    WRITTEN_INDEX,
+    opt.WRITTEN_INDEX,
     flag(
         "--keep-queries",
         "Keep using imported and generated queries of documents whose text changed.",
     ),
     flag("--sync", "CORPUS is a folder of files: also remove documents whose files are gone."),
-    CORPUS,
+    opt.CORPUS,
 )
 def add(path: Path, corpus: str, keep_queries: bool, sync: bool, **reading: Any) -> Answer:
     """Add the documents of CORPUS to INDEX; a known id with another text is updated.
@@ -200,13 +232,13 @@ def add(path: Path, corpus: str, keep_queries: bool, sync: bool, **reading: Any)
     When a text changes, its imported and generated queries are no longer used until they are
     imported or generated again: `strop info` says how many. --keep-queries keeps them in use.
     """
-    with open_index(path) as index, progress_bars() as progress:
+    with opt.open_index(path) as index, progress_bars() as progress:
         changes = _add(index, corpus, reading, progress, keep_queries, sync)
-    return changed(path, asdict(changes))
+    return _changed(path, asdict(changes))
 
 
 @verb(
-    WRITTEN_INDEX,
+    opt.WRITTEN_INDEX,
     argument("ids", nargs=-1),
     option("--file", "A file with one id per line; - for standard input."),
 )
@@ -215,7 +247,7 @@ def remove(path: Path, ids: tuple[str, ...], file: str | None) -> Answer:
     unwanted = [*ids, *(line.strip() for _, line in (filled_lines(file) if file else ()))]
     if not unwanted:
         raise UsageError("name at least one id, or give --file")
-    with open_index(path) as index:
+    with opt.open_index(path) as index:
         index.remove(unwanted)
         left = len(index)
     removed = len(set(unwanted))
@@ -224,7 +256,7 @@ def remove(path: Path, ids: tuple[str, ...], file: str | None) -> Answer:
 
 
 @verb(
-    WRITTEN_INDEX,
+    opt.WRITTEN_INDEX,
     named_values(
         "--option",
         "Option of the embedder that changes no stored vector, such as max_chars=8000",
@@ -236,18 +268,18 @@ def finish(path: Path, options: dict[str, Any]) -> Answer:
 
     Documents that the embedder refused are tried again.
     """
-    with open_index(path, **options) as index, progress_bars() as progress:
+    with opt.open_index(path, **options) as index, progress_bars() as progress:
         index.finish(progress)
-    return changed(path, {})
+    return _changed(path, {})
 
 
-@verb(INDEX_OR_URL, argument("id_", metavar="ID"))
+@verb(opt.INDEX_OR_URL, argument("id_", metavar="ID"))
 def show(path: Path | str, id_: str) -> Answer:
     """Show a document, its stored queries and its references."""
     from strop.cli.tables import print_document
     from strop.index import Index
 
-    with open_readable(path) as index:
+    with opt.open_readable(path) as index:
         document, queries, chunks = index.get(id_), index.queries_of(id_), index.chunks(id_)
         references = None
         if isinstance(index, Index) and len(chunks) < 2:
@@ -260,11 +292,11 @@ def show(path: Path | str, id_: str) -> Answer:
 
 
 @verb(
-    WRITTEN_INDEX,
+    opt.WRITTEN_INDEX,
     option("--neighbors", "Nearest documents to cluster.", default=100),
     option("--k", "Numbers of clusters to try.", "sizes", default="3:10"),
     option("--seed", "Seed of KMeans.", default=0),
-    NEIGHBOUR_METHOD,
+    opt.NEIGHBOUR_METHOD,
 )
 def references(path: Path, neighbors: int, sizes: str, seed: int, method: str | None) -> Answer:
     """Choose for each document the similar ones it must be told apart from.
@@ -278,7 +310,7 @@ def references(path: Path, neighbors: int, sizes: str, seed: int, method: str | 
     if not (colon and smallest.isdigit() and largest.isdigit()):
         raise UsageError(f"--k takes a range such as 3:10, not {sizes!r}")
     settings = ReferenceSettings(neighbors, int(smallest), int(largest), seed=seed)
-    with open_index(path) as index:
+    with opt.open_index(path) as index:
         with progress_bars() as progress:
             chosen = index.select_references(settings, method=method or "auto", progress=progress)
         stored = index.info()["references"] or {"documents": 0, "out_of_date": 0}

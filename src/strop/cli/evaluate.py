@@ -8,24 +8,12 @@ from typing import Any
 
 import click
 
-from strop.cli.common import open_index, open_readable
-from strop.cli.expand import chosen_steps, expansion_options, limits, report_expansion
-from strop.cli.messages import echo, warn
-from strop.cli.options import (
-    COUNT,
-    INDEX_OR_URL,
-    LABELLED,
-    MEASURES,
-    SCORING,
-    SETTINGS,
-    WRITTEN_INDEX,
-    read_labelled,
-)
-from strop.cli.progress import progress_bars
+from strop.cli import options as opt
+from strop.cli.messages import echo, progress_bars, warn
 from strop.cli.verbs import Answer, flag, option, refuse_given, split_option, verb
 from strop.common.text import counted
 
-_PASSED_ON = ("measures", "ignore_same_id", "baseline", "leak_gate", *SETTINGS)
+_PASSED_ON = ("measures", "ignore_same_id", "baseline", "leak_gate", *opt.SETTINGS)
 """Options that ``evaluate`` has under the same names."""
 _USUAL = "usual"
 """Stands for the methods that are compared unless others are named."""
@@ -33,7 +21,7 @@ _LABELS_ONLY = ("run_out", "expand", "exclude_queries", "ignore_same_id", "leak_
 
 
 @verb(
-    INDEX_OR_URL,
+    opt.INDEX_OR_URL,
     click.argument("dataset", required=False),
     split_option(
         "--methods",
@@ -44,11 +32,11 @@ _LABELS_ONLY = ("run_out", "expand", "exclude_queries", "ignore_same_id", "leak_
         default=_USUAL,
         shown="trad,sharp; without DATASET trad,bm25,hybrid,sharp",
     ),
-    MEASURES,
-    LABELLED,
-    option("--limit-queries", "Use only the first N queries.", type=COUNT),
+    opt.MEASURES,
+    opt.LABELLED,
+    option("--limit-queries", "Use only the first N queries.", type=opt.COUNT),
     option("--baseline", "Method that the others are compared with.", shown="the first"),
-    SCORING,
+    opt.SCORING,
     option(
         "--run-out",
         "Write TREC run files to this folder, one per method.",
@@ -61,7 +49,7 @@ _LABELS_ONLY = ("run_out", "expand", "exclude_queries", "ignore_same_id", "leak_
         type=float,
     ),
     flag("--per-query", "With --json: also the values per query."),
-    expansion_options(several=True),
+    opt.expansion_options(several=True),
     name="eval",
 )
 def eval_(
@@ -90,15 +78,19 @@ def eval_(
 
     if dataset is None:
         return _without_labels(path, methods, per_query, options)
-    methods, steps = ["trad", "sharp"] if methods == [_USUAL] else methods, chosen_steps(options)
+    methods, steps = (
+        ["trad", "sharp"] if methods == [_USUAL] else methods,
+        opt.chosen_steps(options),
+    )
     how = {name: options[name] for name in _PASSED_ON}
-    with open_readable(path) as index, progress_bars() as progress:
+    with opt.open_readable(path) as index, progress_bars() as progress:
         if run_out is not None:  # now: an error after the work would waste it
             run_out.mkdir(parents=True, exist_ok=True)
-        data = read_labelled(dataset, options)
+        data = opt.read_labelled(dataset, options)
         grid = evaluate_grid(
-            index, data, methods, steps, progress=progress, **how, **limits(options)
-        )
+            index, data, methods, steps, budget=options["budget"], price=opt.given_price(options),
+            progress=progress, **how,
+        )  # fmt: skip
     report = grid.first
     if report.missing:
         warn(
@@ -106,7 +98,7 @@ def eval_(
             " no method can find them"
         )
     for name, refined in grid.refined.items():
-        report_expansion(name, refined)
+        opt.report_expansion(name, refined)
     if run_out is not None:
         for label, run in grid.runs():
             safe = label.replace(":", "_").replace("=", "-").replace("/", "_")
@@ -121,40 +113,38 @@ def _without_labels(
 ) -> Answer:
     """Compare methods by stored queries."""
     from strop.cli.tables import print_report
-    from strop.evaluation.conclusion import conclusion, gain
     from strop.evaluation.estimate import METHODS, estimate
 
     refuse_given(_LABELS_ONLY, "needs DATASET")
     if not isinstance(path, Path):
         raise click.UsageError("without DATASET an index folder is needed, not a published copy")
-    with open_index(path) as index, progress_bars() as progress:
+    with opt.open_index(path) as index, progress_bars() as progress:
         report = estimate(
             index,
             METHODS if methods == [_USUAL] else methods,
             measures=options["measures"],
             queries=options["limit_queries"] or 1000,
             progress=progress,
-            **{name: options[name] for name in SETTINGS},
+            **{name: options[name] for name in opt.SETTINGS},
         )
     others = [name for name in report.results if name != report.baseline]
     last = others[-1] if others else report.baseline
 
     def show() -> None:
         print_report(report)
-        echo(f"\nBy stored queries, without labels: {conclusion(report, last)}")
+        echo(f"\nBy stored queries, without labels: {report.conclusion(last)}")
         echo("Trust the order of the methods more than the values (docs/tuning.md).")
 
-    gains = {
-        name: dict(zip(("mean", "low", "high"), gain(report, name), strict=True)) for name in others
-    }
+    bounds = ("mean", "low", "high")
+    gains = {name: dict(zip(bounds, report.gain(name), strict=True)) for name in others}
     return Answer({**report.to_json(per_query), "labels": False, "gains": gains}, show)
 
 
 @verb(
-    WRITTEN_INDEX,
+    opt.WRITTEN_INDEX,
     option("--labels", "Choose by the labelled queries of DATASET.", metavar="DATASET"),
-    LABELLED,
-    option("--queries", "Stored queries to use per set.", type=COUNT, default=1000),
+    opt.LABELLED,
+    option("--queries", "Stored queries to use per set.", type=opt.COUNT, default=1000),
     flag("--reset", "Restore the usual defaults."),
 )
 def tune(path: Path, labels: str | None, queries: int, reset: bool, **options: Any) -> Answer:
@@ -173,13 +163,13 @@ def tune(path: Path, labels: str | None, queries: int, reset: bool, **options: A
         raise click.UsageError("--reset cannot be combined with --labels")
     if not labels:
         refuse_given(("split", "exclude_queries", "ignore_same_id"), "needs --labels")
-    with open_index(path) as index, progress_bars() as progress:
+    with opt.open_index(path) as index, progress_bars() as progress:
         if reset:
             index.keep_tuned(None)
             return Answer({}, "sharp has its usual defaults again")
         choice = choose(
             index,
-            read_labelled(labels, options) if labels else None,
+            opt.read_labelled(labels, options) if labels else None,
             ignore_same_id=options["ignore_same_id"],
             queries=queries,
             progress=progress,

@@ -12,18 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strop.cli.common import open_index
-from strop.cli.messages import warn
-from strop.cli.options import (
-    COUNT,
-    INDEX,
-    MODEL,
-    WRITTEN_INDEX,
-    given_price,
-    load_model,
-    profile_of,
-)
-from strop.cli.progress import progress_bars
+from strop.cli import options as opt
+from strop.cli.messages import progress_bars, warn
 from strop.cli.verbs import Answer, flag, option, output_option, refuse_given, together, verb
 from strop.common.text import counted
 from strop.errors import BadInput
@@ -50,7 +40,10 @@ PROMPT = together(
         "--noun", 'What is written about a document: "query", "counter-argument" …', default="query"
     ),
     option(
-        "--max-queries", "Queries per document at most.", type=COUNT, shown="as many as are good"
+        "--max-queries",
+        "Queries per document at most.",
+        type=opt.COUNT,
+        shown="as many as are good",
     ),
     option(
         "--document-chars",
@@ -58,26 +51,26 @@ PROMPT = together(
         type=click.IntRange(20),
         shown="8000; small: 2000",
     ),
-    option("--max-tokens", "Tokens per reply at most.", type=COUNT, shown="2000; small: 40"),
+    option("--max-tokens", "Tokens per reply at most.", type=opt.COUNT, shown="2000; small: 40"),
     option(
         "--temperature",
         "LM sampling temperature.",
         type=click.FloatRange(0),
         shown="the service's; small: 0.3",
     ),
-    option("--samples", "Samples per prompt.", type=COUNT, shown="1; small: 3"),
+    option("--samples", "Samples per prompt.", type=opt.COUNT, shown="1; small: 3"),
 )
 
 
 @verb(
-    WRITTEN_INDEX,
+    opt.WRITTEN_INDEX,
     option("--style", "Kind of queries: contrastive, simple, negative; sentences."),
     option("--file", 'Lines {"id": …, "queries": […]}; - for standard input.'),
-    option("--n", "From a file or sentences: at most N for each document.", type=COUNT),
-    MODEL,
+    option("--n", "From a file or sentences: at most N for each document.", type=opt.COUNT),
+    opt.MODEL,
     option("--set", "The set they go to.", "into", shown="that of the style"),
     PROMPT,
-    option("--limit", "Only the first N documents.", type=COUNT),
+    option("--limit", "Only the first N documents.", type=opt.COUNT),
     flag("--replace", "Replace lists that came from a file."),
     flag("--retry-failed", "Send only requests that failed."),
     flag("--dry-run", "Show the cost and the host that would receive the texts."),
@@ -111,33 +104,29 @@ def queries(path: Path, **options: Any) -> Answer:
     ANTHROPIC_API_KEY, STROP_API_KEY) and stored nowhere.
     """
     _check_usage(options)
-    out = options["queries_out"]
-    with open_index(path) as index, progress_bars() as progress:
+    with opt.open_index(path) as index, progress_bars() as progress:
         if options["lm"] is None:
             name = options["into"] or options["style"]
-            if out is not None:
-                return _written(index, name, out)
+            if options["queries_out"] is not None:
+                return _written(index, name, options["queries_out"])
             return _imported(index, name, options["file"], options["n"], progress)
         generation = index.generation(
-            load_model(options),
+            opt.load_model(options),
             prompt_settings(options),
             into=options["into"],
             limit=options["limit"],
-            price=given_price(options),
+            price=opt.given_price(options),
             retry=options["retry_failed"],
             replace=options["replace"] or options["dry_run"] or options["show_dropped"],
         )
-        answer = _run(generation, options, progress)
-        if out is not None:
-            _written(index, generation.name, out)
-    return answer
+        return _run(generation, options, progress)
 
 
 @verb(
-    INDEX,
+    opt.INDEX,
     output_option("The file, JSON lines."),
     option("--set", "Which query set.", "name", default="contrastive"),
-    option("--negatives", "Negatives per query.", type=COUNT, default=1),
+    option("--negatives", "Negatives per query.", type=opt.COUNT, default=1),
 )
 def triplets(path: Path, output: Path, name: str, negatives: int) -> Answer:
     """Write (query, positive, negative) texts for training sentence-transformers.
@@ -145,7 +134,7 @@ def triplets(path: Path, output: Path, name: str, negatives: int) -> Answer:
     Negatives are the references a query was written against, or its document's. Load the file with
     datasets.load_dataset("json", data_files=FILE).
     """
-    with open_index(path) as index:
+    with opt.open_index(path) as index:
         triples = index.triplets(name, negatives)
         written = _write_lines(output, (triplet._asdict() for triplet in triples))
     message = f"{counted(written, 'triplet')} written to {output}"
@@ -166,7 +155,6 @@ def _check_usage(options: dict[str, Any]) -> None:
         both = " and ".join("--" + name.replace("_", "-") for name in chosen)
         batch = options["batch"]
         priced = chosen == ["dry_run", "batch"] and batch == "submit"
-        makes = not chosen or chosen == ["replies_in"] or (batch == "collect" and len(chosen) == 1)
         wrong = {
             f"with --lm the style is one of {', '.join(STYLES)}": style not in STYLES,
             "--file and --lm are two sources: give one": file is not None,
@@ -177,7 +165,7 @@ def _check_usage(options: dict[str, Any]) -> None:
                 options["again"] and (chosen not in ([], ["batch"]) or batch == "status"),
             "--budget cannot be kept for a file that is answered elsewhere":
                 options["budget"] is not None and options["requests_out"] is not None,
-            "--queries-out needs a command that makes queries": out is not None and not makes,
+            "--queries-out writes what is in the index: give it without --lm": out is not None,
         }  # fmt: skip
     else:
         refuse_given(options.keys() - _WITHOUT_LM, "is for --lm")
@@ -202,10 +190,10 @@ def prompt_settings(options: Mapping[str, Any]) -> GenerationSettings:
     from strop.generate import GenerationSettings, PromptSettings
     from strop.generate.prompts import DOCUMENT_CHARS
 
-    profile = profile_of(options)
+    profile = opt.profile_of(options)
     prompt = PromptSettings(
         style=options["style"],
-        examples=tuple(_examples(options["examples"])) if options["examples"] else (),
+        examples=read_examples(options["examples"]),
         noun=options["noun"],
         packed=options["packed"],
         profile=profile,
@@ -217,8 +205,10 @@ def prompt_settings(options: Mapping[str, Any]) -> GenerationSettings:
     return GenerationSettings(prompt, **more)
 
 
-def _examples(file: str) -> list[str]:
+def read_examples(file: str | None) -> tuple[str, ...]:
     """Read example queries: lines of text, or JSON lines with a field text or query."""
+    if file is None:
+        return ()
     if not file.endswith((".jsonl", ".jsonl.gz")):
         texts = [line.strip() for _, line in filled_lines(file)]
     else:
@@ -232,7 +222,7 @@ def _examples(file: str) -> list[str]:
         raise BadInput(f"{file} holds no example queries")
     if len(texts) > 20:
         warn(f"{len(texts):,} examples go into every call; 5 are usual")
-    return texts
+    return tuple(texts)
 
 
 # -- actions --------------------------------------------------------------------------------
@@ -255,7 +245,8 @@ def _run(generation: Generation, options: dict[str, Any], progress: Progress | N
             f"{batch.id} is still running ({batch.succeeded:,} of {batch.total:,}); collect later"
             for batch in running
         ]
-        return _summary(generation, summary, waiting)
+        retry = "--batch submit --retry-failed in place of --batch collect"
+        return _summary(generation, summary, retry, waiting)
     if options["requests_out"] is not None:
         file = options["requests_out"]
         written = generation.write_requests(file, progress)
@@ -263,8 +254,9 @@ def _run(generation: Generation, options: dict[str, Any], progress: Progress | N
         message = f"{requests} written to {file}; read the replies with --replies-in"
         return Answer({"requests": written, "file": str(file)}, message)
     if options["replies_in"] is not None:
-        return _summary(generation, generation.read_replies(options["replies_in"], progress))
-    return _summary(generation, generation.run(budget=options["budget"], **how))
+        summary = generation.read_replies(options["replies_in"], progress)
+        return _summary(generation, summary, "--retry-failed in place of --replies-in")
+    return _summary(generation, generation.run(budget=options["budget"], **how), "--retry-failed")
 
 
 def _estimate(generation: Generation, batch: bool, budget: float | None) -> Answer:
@@ -311,7 +303,10 @@ def _status(batches: Sequence[Status]) -> Answer:
     return Answer(value, "\n".join(lines) or "no batch is running")
 
 
-def _summary(generation: Generation, summary: Summary, warnings: Sequence[str] = ()) -> Answer:
+def _summary(
+    generation: Generation, summary: Summary, retry: str, warnings: Sequence[str] = ()
+) -> Answer:
+    """Return what a run did; ``retry`` are the options that send again what failed."""
     from strop.cli.generation_tables import print_summary
 
     spending, error = summary.spending, None
@@ -320,32 +315,13 @@ def _summary(generation: Generation, summary: Summary, warnings: Sequence[str] =
     elif spending.failures and not summary.answered:
         error = BadInput("every request failed; nothing was written")
     value = {"set": generation.name, "lm": generation.lm.name, **summary.to_json()}
-    args = click.get_current_context().meta.get("strop.args", [])
-    again = shlex.join(["strop", *_command_again(args)])
-    return Answer(value, partial(print_summary, generation, summary, again), error, warnings)
+    return Answer(value, partial(print_summary, generation, summary, retry), error, warnings)
 
 
 def _too_small(stopped: str, next_cost: float) -> BadInput:
     """Return the error for a budget that does not allow a single call."""
     needed = 1.1 * next_cost  # in two digits it is still enough
     return BadInput(f"nothing was sent: {stopped}. Give --budget {needed:.2g} or more")
-
-
-def _command_again(args: list[str]) -> list[str]:
-    """Return the arguments that send what is left: a batch again, but not a file of replies."""
-    kept: list[str] = []
-    rest = iter(args)
-    for arg in rest:
-        name, _, value = arg.partition("=")
-        if name == "--replies-in":
-            if not value:
-                next(rest, None)
-        elif name == "--batch":
-            value = value or next(rest, "")
-            kept += ["--batch", "submit"]
-        elif arg not in ("--retry-failed", "--again"):
-            kept.append(arg)
-    return kept
 
 
 # -- without a model ------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from strop.cli import (
     publish,
     research,
     search,
-    serve,
     upkeep,
 )
 from strop.cli.messages import say, warn
@@ -37,7 +36,7 @@ _VERBS = {
         documents.references,
     ),
     "Search it": (search.search, documents.show, publish.publish, publish.export),
-    "Serve it": (serve.serve, serve.mcp),
+    "Serve it": (publish.serve, publish.mcp),
     "Measure and tune": (evaluate.eval_, evaluate.tune),
     "Large corpora": (cluster.cluster,),
     "Look after it": (upkeep.info, upkeep.sets, upkeep.check, upkeep.compact, upkeep.trust),
@@ -53,11 +52,8 @@ class _Group(Verbs):
     headings = _VERBS
 
     def make_context(self, info_name: Any, args: list[str], *rest: Any, **more: Any) -> Any:
-        arguments = list(args)  # parsing empties the list
         with _safe_usage_errors():
-            ctx = super().make_context(info_name, args, *rest, **more)
-        ctx.meta["strop.args"] = arguments
-        return ctx
+            return super().make_context(info_name, args, *rest, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
         warnings.showwarning = lambda message, *_, **__: warn(str(message))

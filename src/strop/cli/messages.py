@@ -1,4 +1,4 @@
-"""Messages to people and JSON for programs. Nothing here loads rich: ``--help`` must be quick.
+"""Messages and progress bars for people, JSON for programs; rich is loaded for bars alone.
 
 Everything that goes to a terminal passes ``escape_controls``: documents, queries, replies and
 arguments come from elsewhere and must not steer it.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from strop.common.text import escape_controls
+from strop.types import Progress
 
 
 def echo(text: str) -> None:
@@ -50,3 +53,33 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress | None]:
+    """Show progress bars on a terminal; yield None where standard error is piped."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress
+    from rich.console import Console
+
+    bars = progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[note]}", markup=False),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    tasks: dict[str, progress.TaskID] = {}
+
+    def show(label: str, done: int, total: int) -> None:
+        label, _, note = escape_controls(label).partition("\t")  # the note may change, no label
+        if label not in tasks:
+            tasks[label] = bars.add_task(label, total=total, note=note)
+        bars.update(tasks[label], completed=done, total=total, note=note)
+
+    with bars:
+        yield show

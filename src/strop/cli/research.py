@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click import argument
 
-from strop.cli.common import open_index
-from strop.cli.options import INDEX, LABELLED, LM_OPTIONS, MEASURES, SETS, read_labelled
-from strop.cli.progress import progress_bars
+from strop.cli import options as opt
+from strop.cli.messages import progress_bars
 from strop.cli.verbs import Answer, flag, named_values, option, output_option, split_option, verb
 from strop.common.text import counted
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     option("--queries-by", "The model that wrote the generated queries."),
     flag("--sentences", "Use the documents' own sentences as queries."),
     option("--lm", "Language model that writes missing queries."),
-    LM_OPTIONS,
+    opt.LM_OPTIONS,
     option("--budget", "Stop before spending more than this per query set (USD).", type=float),
     option("--embedder", "Use this embedder for every row."),
     named_values("--option", "Option of --embedder", "options"),
@@ -188,7 +188,7 @@ def _print_measured(outcomes: Sequence[Outcome]) -> None:
 
 
 @verb(
-    INDEX,
+    opt.INDEX,
     argument("dataset"),
     split_option(
         "--what",
@@ -196,9 +196,9 @@ def _print_measured(outcomes: Sequence[Outcome]) -> None:
         default="alpha,temperature,n,sets",
     ),
     output_option("Folder for the figures."),
-    SETS,
+    opt.SETS,
     option("--measure", "Measure to draw.", default="nDCG@10"),
-    LABELLED,
+    opt.LABELLED,
     option(
         "--method", "Perplexity: method whose gain is correlated.", default="sharp:temperature=1"
     ),
@@ -224,8 +224,8 @@ def analyse(path: Path, dataset: str, what: list[str], output: Path, **options: 
     if not what or set(what) - set(known):
         raise click.UsageError(f"--what takes any of {', '.join(known)}, not {','.join(what)!r}")
     sets, results, lines = options["sets"], {}, []
-    with open_index(path) as index, progress_bars() as progress:
-        data = read_labelled(dataset, options)
+    with opt.open_index(path) as index, progress_bars() as progress:
+        data = opt.read_labelled(dataset, options)
         for name in what:
             if name == "perplexity":
                 settings = PerplexitySettings(
@@ -254,30 +254,29 @@ def analyse(path: Path, dataset: str, what: list[str], output: Path, **options: 
 
 
 @verb(
-    INDEX,
+    opt.INDEX,
     argument("dataset"),
     output_option("Folder for the page."),
     split_option(
         "--methods", "Methods of `strop eval` to compare.", shown="those that fit the query sets"
     ),
     option("--method", "Method whose gains and losses are explained.", shown="sharp"),
-    SETS,
-    MEASURES,
-    LABELLED,
+    opt.SETS,
+    opt.MEASURES,
+    opt.LABELLED,
     option("--most", "Number of gains and losses to explain.", default=5),
 )
 def report(path: Path, dataset: str, output: Path, **options: Any) -> Answer:
     """Write an HTML report on INDEX and DATASET: tables, figures, explained gains and losses."""
     from strop.research.html_report import write_report
 
-    args = click.get_current_context().meta.get("strop.args", [])
     passed_on = ("methods", "method", "sets", "measures", "ignore_same_id", "most")
-    with open_index(path) as index, progress_bars() as progress:
+    with opt.open_index(path) as index, progress_bars() as progress:
         page = write_report(
             index,
-            read_labelled(dataset, options),
+            opt.read_labelled(dataset, options),
             output,
-            command=shlex.join(["strop", *args]),
+            command=shlex.join(["strop", *sys.argv[1:]]),
             progress=progress,
             **{name: options[name] for name in passed_on},
         )

@@ -9,10 +9,8 @@ from typing import Any
 
 from click import BadParameter, Context, Parameter, UsageError, argument
 
-from strop.cli.common import open_readable
-from strop.cli.expand import chosen_steps, expansion_options, limits, report_expansion
-from strop.cli.options import COUNT, INDEX_OR_URL, SCORING, SETTINGS
-from strop.cli.progress import progress_bars
+from strop.cli import options as opt
+from strop.cli.messages import progress_bars
 from strop.cli.verbs import Answer, flag, option, repeatable, verb
 from strop.errors import BadInput
 from strop.filters import read_condition, read_filter
@@ -28,13 +26,13 @@ def _fields(_: Context, __: Parameter, values: tuple[str, ...]) -> list[str]:
 
 
 @verb(
-    INDEX_OR_URL,
+    opt.INDEX_OR_URL,
     argument("text"),
-    option("-k", "Number of hits.", default=10, type=COUNT),
+    option("-k", "Number of hits.", default=10, type=opt.COUNT),
     option(
         "--method", f"One of {', '.join(METHODS)}; with settings: sharp:alpha=2.", shown="sharp"
     ),
-    SCORING,
+    opt.SCORING,
     flag("--explain", "Show which stored queries moved each document."),
     flag("--exact", "Score every document, also in a large index."),
     flag("--chunks", "Rank chunks, not documents."),
@@ -51,7 +49,7 @@ def _fields(_: Context, __: Parameter, values: tuple[str, ...]) -> list[str]:
         callback=_fields,
         metavar="FIELDS",
     ),
-    expansion_options(several=False),
+    opt.expansion_options(several=False),
 )
 def search(
     path: Path | str,
@@ -73,27 +71,29 @@ def search(
     where = {"$and": [read_condition(text) for text in conditions]} if conditions else None
     if where is not None:
         read_filter(where)  # before anything is paid for
-    steps = chosen_steps(options)
+    steps = opt.chosen_steps(options)
     if len(steps) > 1:
         raise UsageError("--expand takes one query method here")
     ((name, step),) = steps.items()
     query_vectors: Any = None
     about: dict[str, Any] = {}
-    with open_readable(path) as index:
-        chosen = index.method(method, **{name: options[name] for name in SETTINGS})
+    with opt.open_readable(path) as index:
+        chosen = index.method(method, **{name: options[name] for name in opt.SETTINGS})
         with progress_bars() as progress:
             if chosen.augmented is not None and isinstance(index, Index):
                 index.augment(chosen.augmented, progress)
             if step is not None:
                 if not isinstance(index, Index):
                     raise BadInput("--expand needs the folder of an index, not a published copy")
+                price = opt.given_price(options)
                 refined = index.refine(
-                    text, step, where=where, progress=progress, **limits(options)
-                )
+                    text, step, where=where, budget=options["budget"], price=price,
+                    progress=progress,
+                )  # fmt: skip
                 query_vectors = refined.vectors
                 about = {"expand": name, "expansion": refined.to_json()}
         if step is not None:
-            report_expansion(name, refined)
+            opt.report_expansion(name, refined)
         hits = index.search(
             text, k, chosen, vectors=query_vectors, exact=exact, where=where, chunks=chunks
         )[0]

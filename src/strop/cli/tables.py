@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from strop.cli.common import set_aside, waiting_for_vectors, worth_compacting
 from strop.common.text import counted, escape_controls, human_bytes, shorten
 from strop.methods import Method, method_spec, sharp_with
 from strop.types import Chunk, Document
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from strop.storage.references import Selected
 
 _WIDE = 10_000
+_WASTE_SHARE, _WASTE_BYTES = 0.2, 1_000_000
+"""Waste is reported when it is above this share of an index and above this many bytes."""
 
 
 def standard_output() -> Console:
@@ -148,8 +150,9 @@ def print_explained(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         explanation = row["explanation"]
         feedback = explanation["feedback"]
+        title = plain(shorten(row["title"], SNIPPET))
+        out.print(plain(f"{row['rank']}. {row['id']}", "bold"), title, sep="  ")
         out.print(
-            plain(f"{row['rank']}. {row['id']} ", "bold"),
             f"{row['score']:.4f} = {explanation['plain']:.4f} plain"
             f" {explanation['score'] - explanation['words'] - explanation['plain']:+.4f} sharpening"
             + (f" {explanation['words']:+.4f} words" if explanation["words"] else "")
@@ -283,7 +286,8 @@ def _contents(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     embedder = about["embedder"]
     yield "index", f"{about['path']} (format {about['format']})"
     yield "embedder", f"{embedder['name']}, {embedder['dim']} dimensions"
-    yield "documents", f"{about['documents']:,}{_aside(empty=about['empty'])}"
+    empty = f" ({about['empty']:,} empty)" if about["empty"] else ""
+    yield "documents", f"{about['documents']:,}{empty}"
     if about["chunks"] is not None:
         yield "chunks", f"{about['chunks']:,} of at most {about['chunking']} tokens"
     for name, set_ in about["sets"].items():
@@ -292,7 +296,8 @@ def _contents(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if set_["older_than_text"]:
             yield "", _renewal(name, set_, about["path"])
     if chosen := about["references"]:
-        since = _aside(changes_since=chosen["out_of_date"])
+        old = chosen["out_of_date"]
+        since = f" ({old:,} changes since)" if old else ""
         sizes = f"{chosen['neighbors']} neighbours, k {chosen['smallest']}:{chosen['largest']}"
         yield "references", f"of {counted(chosen['documents'], 'document')}, {sizes}{since}"
     if tuned := about["tuned"]:
@@ -303,6 +308,28 @@ def _contents(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if about["refused"]:
         yield "refused", set_aside(about["path"], about["refused"])
     yield from _size_rows(about["sizes"], about["path"])
+
+
+def waiting_for_vectors(about: dict[str, Any]) -> int:
+    """Return how many documents and query lists ``strop finish`` would embed."""
+    # Text of doc2query and docexp is embedded when a method needs it, not by finish.
+    sets = [set_ for set_ in about["sets"].values() if set_["source"] != "augmented"]
+    return int(about["waiting"] + sum(set_["waiting"] for set_ in sets))
+
+
+def set_aside(path: Path | str, refused: list[dict[str, str]]) -> str:
+    """Return the message for documents that the embedder refuses."""
+    first = refused[0]
+    return (
+        f"the embedder refuses {counted(len(refused), 'text')}, which searches do not use."
+        f" First: {first['id']}{' in ' + first['set'] if first['set'] else ''}: {first['reason']}."
+        f" To try again: strop finish {shlex.quote(str(path))}, or give the document another text"
+    )
+
+
+def worth_compacting(sizes: dict[str, Any]) -> bool:
+    """Tell whether enough space is wasted to be worth a message."""
+    return bool(sizes["waste"] > max(_WASTE_BYTES, _WASTE_SHARE * sizes["total"]))
 
 
 def _renewal(name: str, set_: dict[str, Any], path: str) -> str:
@@ -334,12 +361,6 @@ def _size_rows(sizes: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
     if sizes["waste"]:
         remedy = f": strop compact {shlex.quote(path)}" if worth_compacting(sizes) else ""
         yield "  waste, included", human_bytes(sizes["waste"]) + remedy
-
-
-def _aside(**counts: int) -> str:
-    """Return counts that are not zero, in parentheses."""
-    parts = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
-    return f" ({', '.join(parts)})" if parts else ""
 
 
 def print_plan(plan: dict[str, Any]) -> None:

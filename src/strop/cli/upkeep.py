@@ -12,29 +12,28 @@ from typing import Any
 from click import UsageError
 from click.exceptions import Exit
 
-from strop.cli.common import open_index, open_readable, set_aside, waiting_for_vectors
-from strop.cli.options import COUNT, INDEX_OR_URL, VECTOR_FORM, WAIT, WRITTEN_INDEX
-from strop.cli.progress import progress_bars
+from strop.cli import options as opt
+from strop.cli.messages import progress_bars
 from strop.cli.verbs import Answer, flag, option, verb
 from strop.common.text import counted, human_bytes
 
 
-@verb(INDEX_OR_URL)
+@verb(opt.INDEX_OR_URL)
 def info(path: Path | str) -> Answer:
     """Show what an index or a published copy (its URL) holds, its size, what is unfinished."""
     from strop.cli.tables import print_info
 
-    with open_readable(path) as index:
+    with opt.open_readable(path) as index:
         about = index.info()
     return Answer(about, partial(print_info, about))
 
 
 @verb(
-    INDEX_OR_URL,
-    WAIT,
+    opt.INDEX_OR_URL,
+    opt.WAIT,
     flag("--repair", "Compute damaged vectors again from the catalog."),
     flag("--recall", "Also compare fast searches with exact ones."),
-    option("--sample", "Number of queries that --recall uses.", type=COUNT, default=100),
+    option("--sample", "Number of queries that --recall uses.", type=opt.COUNT, default=100),
 )
 def check(path: Path | str, repair: bool, recall: bool, sample: int) -> Answer:
     """Read every file of an index and report damage; exit code 1 if there is any.
@@ -44,9 +43,10 @@ def check(path: Path | str, repair: bool, recall: bool, sample: int) -> Answer:
     """
     if isinstance(path, str):
         return _check_copy(path, repair or recall)
+    from strop.cli.tables import waiting_for_vectors
     from strop.search.sampling import measure_recall
 
-    with open_index(path) as index, progress_bars() as progress:
+    with opt.open_index(path) as index, progress_bars() as progress:
         problems = index.check(repair, progress)
         measured = None
         if recall and (repair or not problems):
@@ -77,6 +77,8 @@ def _check_copy(url: str, more: bool) -> Answer:
 
 def _checked(path: Path, result: dict[str, Any], unfinished: str) -> Iterator[str]:
     """Yield the lines that say what a check found."""
+    from strop.cli.tables import set_aside
+
     yield from result["problems"]
     if not result["problems"]:
         yield "No damage found"
@@ -99,11 +101,11 @@ def _checked(path: Path, result: dict[str, Any], unfinished: str) -> Iterator[st
 
 
 @verb(
-    WRITTEN_INDEX,
+    opt.WRITTEN_INDEX,
     option(
         "--query-vectors",
         "Store vectors in this form from now on, also those already stored.",
-        type=VECTOR_FORM,
+        type=opt.VECTOR_FORM,
         shown="unchanged",
     ),
 )
@@ -113,7 +115,7 @@ def compact(path: Path, query_vectors: str | None) -> Answer:
     `strop info` shows how much that is. It needs room for a second copy of what is kept. Precision
     that --query-vectors takes away does not come back.
     """
-    with open_index(path) as index:
+    with opt.open_index(path) as index:
         with progress_bars() as progress:
             freed = index.compact(progress, query_vectors)
         sizes = index.info()["sizes"]
@@ -123,7 +125,7 @@ def compact(path: Path, query_vectors: str | None) -> Answer:
 
 
 @verb(
-    WRITTEN_INDEX,
+    opt.WRITTEN_INDEX,
     option("--drop", "Drop this set, its queries and vectors.", metavar="NAME"),
     option("--rename", "Give a set another name.", nargs=2, metavar="OLD NEW"),
 )
@@ -132,7 +134,7 @@ def sets(path: Path, drop: str | None, rename: tuple[str, str] | None) -> Answer
 
     Replies of language models are kept: generating a dropped set again costs nothing.
     """
-    with open_index(path) as index:
+    with opt.open_index(path) as index:
         if drop is not None:
             index.drop_set(drop)
         if rename is not None:
@@ -145,14 +147,14 @@ def sets(path: Path, drop: str | None, rename: tuple[str, str] | None) -> Answer
     return Answer({"sets": rows}, partial(print_sets, rows))
 
 
-@verb(INDEX_OR_URL)
+@verb(opt.INDEX_OR_URL)
 def trust(path: Path | str) -> Answer:
     """Allow an index to load the embedder it names, even if that runs code of its maker.
 
     It may then also call addresses and read folders that its maker chose. Only for an index whose
     maker you trust. This is remembered in your own configuration folder.
     """
-    with open_readable(path) as index:
+    with opt.open_readable(path) as index:
         covered = index.trust()
     message = f"Trusted: {', '.join(covered)}" if covered else "Nothing in it needs your trust"
     return Answer({"trusted": covered}, message)

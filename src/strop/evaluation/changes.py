@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from strop.evaluation.scoring import Report
 from strop.index import Index
-from strop.methods import Method
 from strop.search.explain import Moved
 from strop.types import Dataset
 
@@ -59,25 +58,22 @@ def largest_changes(
     gained = [query for query in order[::-1][:most] if after[query] > before[query]]
 
     def explained(query: str) -> Change:
-        text = dataset.queries[query]
-        moves = [
-            _explained(index, text, move, report.settings[method])
-            for move in _moves(dataset, report, method, query, after[query] > before[query])
-        ]
-        return Change(query, text, 100 * before[query], 100 * after[query], tuple(moves))
+        moves = tuple(_moves(index, dataset, report, method, query, after[query] > before[query]))
+        values = 100 * before[query], 100 * after[query]
+        return Change(query, dataset.queries[query], *values, moves)
 
     return [explained(query) for query in gained], [explained(query) for query in lost]
 
 
 def _moves(
-    dataset: Dataset, report: Report, method: str, query: str, gained: bool
-) -> Sequence[Move]:
-    """Return the documents whose moves say most about a query."""
+    index: Index, dataset: Dataset, report: Report, method: str, query: str, gained: bool
+) -> Iterator[Move]:
+    """Yield the moves that say most about a query, with their reasons."""
     old, new = (
         {id_: rank for rank, (id_, _) in enumerate(report.runs[name][query][:DEPTH], 1)}
         for name in (report.baseline, method)
     )
-    grades = dataset.qrels.get(query, {})
+    grades, settings = dataset.qrels.get(query, {}), report.settings[method]
 
     def rise(id_: str) -> float:
         return 1 / new.get(id_, DEPTH + 1) - 1 / old.get(id_, DEPTH + 1)
@@ -88,12 +84,9 @@ def _moves(
     else:
         others = [id_ for id_ in list(new)[:10] if grades.get(id_, 0) <= 0]
         ids = sorted(relevant, key=rise)[:1] + sorted(others, key=rise, reverse=True)[:1]
-    return [Move(id_, grades.get(id_, 0) > 0, old.get(id_), new.get(id_)) for id_ in ids]
-
-
-def _explained(index: Index, text: str, move: Move, method: Method) -> Move:
-    """Return a move with its reasons, where the method has any: ranks fused have none."""
-    if method.weighting == "none" or method.bm25 != "no":
-        return move
-    explanation = index.explain(text, move.id, method)
-    return replace(move, why=tuple(explanation.queries[:3]), words=explanation.words)
+    for id_ in ids:
+        move = Move(id_, grades.get(id_, 0) > 0, old.get(id_), new.get(id_))
+        if settings.weighting != "none" and settings.bm25 == "no":  # else there are no reasons
+            why = index.explain(dataset.queries[query], id_, settings)
+            move = replace(move, why=tuple(why.queries[:3]), words=why.words)
+        yield move

@@ -7,18 +7,19 @@ set search an index that is sharpened by the other sets alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from strop.errors import BadInput
-from strop.evaluation.scoring import MEASURES, Report, evaluate, mean_values, significance
+from strop.evaluation.scoring import MEASURES, Report, evaluate, report_of
 from strop.index import Index
 from strop.methods import Method
 from strop.search.sampling import sample_queries
 from strop.types import Dataset, Progress, Vectors
 
 METHODS = ("trad", "bm25", "hybrid", "sharp")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -111,24 +112,17 @@ def _joined(parts: Sequence[Report]) -> Report:
     first = parts[0]
     per_query = {
         name: {
-            measure: {
-                query: value
-                for part in parts
-                for query, value in part.per_query[name][measure].items()
-            }
+            measure: _united(part.per_query[name][measure] for part in parts)
             for measure in first.measures
         }
         for name in first.results
     }
-    return replace(
-        first,
-        queries=sum(part.queries for part in parts),
-        results=mean_values(per_query),
-        per_query=per_query,
-        p_values=significance(per_query, first.baseline),
-        runs={
-            name: {query: run for part in parts for query, run in part.runs[name].items()}
-            for name in per_query
-        },
-        seconds={name: sum(part.seconds[name] for part in parts) for name in per_query},
+    runs = {name: _united(part.runs[name] for part in parts) for name in first.results}
+    seconds = {name: sum(part.seconds[name] for part in parts) for name in first.results}
+    return report_of(
+        first.dataset, first.baseline, per_query, runs, seconds, first.settings, first.missing
     )
+
+
+def _united(parts: Iterable[Mapping[str, _Value]]) -> dict[str, _Value]:
+    return {key: value for part in parts for key, value in part.items()}

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strop.common.arrays import Floats
+from strop.common.text import counted
 from strop.engines.published import Published
 from strop.errors import BadInput
 from strop.index import Index
@@ -31,6 +33,8 @@ MEASURES = ("nDCG@10", "R@50", "AP@50")
 _DEEPEST = 1000
 """How deep to search for a measure that has no cut-off."""
 _SMALLEST = np.float32(1e-30)
+_DRAWS = 2000
+"""Samples of the bootstrap."""
 
 Run = Mapping[str, Sequence[tuple[str, float]]]
 
@@ -79,6 +83,31 @@ class Report:
         values = {key: of for key, of in gated if key in ("results", "p_values", "per_query")}
         gate = {"cosine": self.leak_gate, "left_out": self.left_out}
         return {**told, "leak_gate": gate | values}
+
+    def gain(self, method: str) -> tuple[float, float, float]:
+        """Return a method's gain over the baseline and its 95% interval, in percent points."""
+        of, base = (self.per_query[name][self.measures[0]] for name in (method, self.baseline))
+        gains = np.array([of[query] - base[query] for query in base])
+        return 100 * float(gains.mean()), *bootstrap_interval(gains)
+
+    def conclusion(self, method: str) -> str:
+        """Say in one sentence whether a method beats the baseline, and how sure that is."""
+        mean, low, high = self.gain(method)
+        verdict = f"{method} and {self.baseline} cannot be told apart here"
+        if low > 0 or high < 0:
+            verdict = f"{method} ranks {'better' if low > 0 else 'worse'} than {self.baseline} here"
+        return (
+            f"{verdict}: {self.measures[0]} {mean:+.1f} points (95% interval {low:+.1f} to"
+            f" {high:+.1f}, {counted(self.queries, 'query')})."
+        )
+
+
+def bootstrap_interval(gains: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the 95% bootstrap interval of the mean, in percent."""
+    rng, size = np.random.default_rng(0), len(gains)
+    means = [gains[rng.integers(0, size, size)].mean() for _ in range(_DRAWS)]
+    low, high = np.percentile(100 * np.array(means), [2.5, 97.5])
+    return float(low), float(high)
 
 
 def evaluate(
@@ -140,10 +169,7 @@ def evaluate(
             if progress is not None:
                 progress(f"scoring methods{note}", at, len(chosen))
         per_query = {name: _values(parsed, dataset, run) for name, run in runs.items()}
-        return Report(
-            dataset.name, len(dataset.queries), tuple(parsed), baseline, mean_values(per_query),
-            per_query, significance(per_query, baseline), runs, seconds, chosen, missing,
-        )  # fmt: skip
+        return report_of(dataset.name, baseline, per_query, runs, seconds, chosen, missing)
 
     report = score(index, "")
     if leak_gate is None or isinstance(index, Published):
@@ -153,14 +179,24 @@ def evaluate(
     return replace(report, leak_gate=leak_gate, left_out=left_out, gated=gated)
 
 
-def mean_values(
+def report_of(
+    dataset: str,
+    baseline: str,
     per_query: Mapping[str, Mapping[str, Mapping[str, float]]],
-) -> dict[str, dict[str, float]]:
-    """Return {method: {measure: mean over the queries}}."""
-    return {
+    runs: Mapping[str, Run],
+    seconds: Mapping[str, float],
+    settings: Mapping[str, Method],
+    missing: int,
+) -> Report:
+    """Return a report with the means and the p-values of the values per query."""
+    results = {
         name: {measure: float(np.mean(list(of.values()))) for measure, of in values.items()}
         for name, values in per_query.items()
     }
+    return Report(
+        dataset, len(runs[baseline]), tuple(per_query[baseline]), baseline, results, per_query,
+        significance(per_query, baseline), runs, seconds, settings, missing,
+    )  # fmt: skip
 
 
 def _settled(

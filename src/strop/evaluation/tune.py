@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.errors import BadInput
-from strop.evaluation.conclusion import bootstrap_interval
 from strop.evaluation.estimate import HeldOut, held_out, written_sets
-from strop.evaluation.scoring import Report, evaluate
+from strop.evaluation.scoring import Report, bootstrap_interval, evaluate
 from strop.index import Index
 from strop.methods import Method
 from strop.types import Dataset, Progress

@@ -14,7 +14,6 @@ from typing import Any
 from strop.common.text import counted, escape_controls, human_bytes, shorten
 from strop.errors import BadInput, MissingExtra
 from strop.evaluation.changes import DEPTH, largest_changes
-from strop.evaluation.conclusion import conclusion
 from strop.evaluation.scoring import MEASURES, Report, evaluate
 from strop.index import Index
 from strop.io.files import atomic_write
@@ -89,12 +88,12 @@ def write_report(
 
 def _conclusions(report: Report, method: str) -> Iterator[str]:
     """Yield how a method compares with plain search, then with the strongest other baseline."""
-    yield conclusion(report, method)
+    yield report.conclusion(method)
     measure = report.measures[0]
     others = [name for name in report.results if name in _BASELINES or name.startswith("trad:")]
     if others := [name for name in others if name != method]:
         best = max(others, key=lambda name: report.results[name][measure])
-        yield conclusion(replace(report, baseline=best), method)
+        yield replace(report, baseline=best).conclusion(method)
 
 
 def _caption(swept: Sweep) -> str:
