@@ -13,6 +13,7 @@ from strop.lm.service import ServiceLM
 NEW_TOKENS, OLD_TOKENS = "max_completion_tokens", "max_tokens"
 """OpenAI's newer models refuse the old name; many other servers know only that."""
 _OPENAI = "https://api.openai.com/v1"
+_ACCOUNT = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
 
 
 class OpenAILM(ServiceLM):
@@ -37,9 +38,11 @@ class OpenAILM(ServiceLM):
         self.tokens_name = NEW_TOKENS if self.at_vendor and not completion else OLD_TOKENS
 
     def headers(self) -> dict[str, str]:
-        """The key."""
+        """The key, and whose account it is if the environment says so."""
         key = self.key()
-        return {"Authorization": f"Bearer {key}"} if key else {}
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        account = {name: os.environ.get(variable) for name, variable in _ACCOUNT.items()}
+        return headers | {name: value for name, value in account.items() if value}
 
     def body(self, request: Request) -> Body:
         """The JSON body of a request."""
