@@ -66,13 +66,8 @@ def _check_address(host: str, port: int) -> None:
     """Refuse an address that cannot be served at, before anything is loaded."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in found:
-            with socket.socket(family, kind, protocol) as one:
-                if os.name == "posix":  # elsewhere it would let two servers share a port
-                    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                one.bind(address)
+        for family, *_, address in found:
+            socket.create_server(address, family=family).close()
     except OSError as error:
         raise BadInput(
             f"cannot serve at {host}, port {port}: {error.strerror or error}. Choose another with"
