@@ -23,7 +23,6 @@ from strop.server.service import Service
 from strop.types import Hit, Kind, Vectors
 
 _TESTS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin")
-_DEEPEST = 20
 
 
 async def embeddings(service: Service, body: models.EmbeddingsRequest) -> dict[str, Any]:
@@ -93,16 +92,16 @@ def _store_hit(hit: Hit) -> dict[str, Any]:
     }
 
 
-def read_store_filter(given: Any, depth: int = 0) -> dict[str, Any]:
+def read_store_filter(given: Any) -> dict[str, Any]:
     """Return OpenAI's form of a filter as strop's: {"type": "gte", "key": …, "value": …}."""
-    if not isinstance(given, Mapping) or depth > _DEEPEST:
-        raise BadInput("filters: give an object with type, key and value, not nested too deeply")
+    if not isinstance(given, Mapping):
+        raise BadInput("filters: give an object with type, key and value")
     kind = given.get("type")
     if kind in ("and", "or"):
         parts = given.get("filters")
         if not isinstance(parts, list) or not parts:
             raise BadInput(f"filters: {kind} takes a list of filters")
-        return {f"${kind}": [read_store_filter(part, depth + 1) for part in parts]}
+        return {f"${kind}": [read_store_filter(part) for part in parts]}
     if kind not in _TESTS or not isinstance(given.get("key"), str) or "value" not in given:
         raise BadInput(f"filters: type is one of {', '.join(_TESTS)}, and, or; with key and value")
     return {given["key"]: {f"${kind}": given["value"]}}

@@ -131,14 +131,11 @@ def _references(service: Service, id_: str) -> list[dict[str, Any]]:
     found = []
     for reference, other in zip(selected, others, strict=True):
         apart = own.queries @ (own.vector - other.vector)
-        best = int(np.argmax(apart)) if len(apart) else None
-        title = service.collection.get(reference.id).title or reference.id
         found.append(
             {
-                "id": reference.id, "title": title, "similarity": reference.similarity,
-                "cluster_size": reference.cluster_size,
-                "query": None if best is None else own.texts[best][1],
-                "margin": None if best is None else float(apart[best]),
+                "id": reference.id, "similarity": reference.similarity,
+                "title": service.collection.get(reference.id).title or reference.id,
+                "query": own.texts[int(np.argmax(apart))][1] if len(apart) else None,
             }
         )  # fmt: skip
     return found

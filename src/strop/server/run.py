@@ -7,7 +7,6 @@ import socket
 import tempfile
 from asyncio import Transport
 from collections.abc import Callable
-from typing import Any
 
 import uvicorn
 from pydantic import TypeAdapter
@@ -96,32 +95,26 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Start to wait for the first request."""
         super().connection_made(transport)
-        self._waits: Any = None
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
-        self._stop_waiting()
+        self._waiting.cancel()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         """Start to wait for the rest of a request's head."""
         super().on_message_begin()
+        self._waiting.cancel()
         self._wait()
 
     def on_headers_complete(self) -> None:
         """Stop waiting: the body has a time of its own."""
-        self._stop_waiting()
+        self._waiting.cancel()
         super().on_headers_complete()
 
     def _wait(self) -> None:
-        self._stop_waiting()
-        self._waits = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
-
-    def _stop_waiting(self) -> None:
-        if self._waits is not None:
-            self._waits.cancel()
-            self._waits = None
+        self._waiting = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
 
 
 def serve_agent(place: str) -> None:

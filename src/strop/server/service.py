@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from strop.errors import BadInput, IndexBusy
+from strop.common.text import is_url
+from strop.errors import BadInput
 from strop.index import Index
 from strop.methods import method_spec
 from strop.opening import connect
@@ -27,8 +27,6 @@ T = TypeVar("T")
 _READERS = 8
 _WAITING_SEARCHES = 4
 """Searches at the same time where they wait for others: a database, or an embedder's service."""
-_BUSY = 0.05
-"""Seconds between attempts to write while another process does."""
 _FILTER_WARNINGS: ContextVar[list[str] | None] = ContextVar("filter warnings", default=None)
 """Messages about the filter of the search that runs in this thread.
 
@@ -44,7 +42,9 @@ class Service:
 
         Clients know it by the folder's name, without the ending.
         """
-        self.collection = collection = connect(place)
+        # A writer waits for one of another process.
+        options: dict[str, Any] = {} if is_url(place) else {"wait": LIMITS.seconds / 2}
+        self.collection = collection = connect(place, **options)
         self.name = Path(place.rstrip("/")).stem or "index"
         self.ready = False
         threads = 1 if _only_computes(collection) else _WAITING_SEARCHES
@@ -108,20 +108,12 @@ class Service:
             return await self.read(work, *args, **named)
 
     async def write(self, work: Callable[..., T], *args: Any) -> T:
-        """Call something that writes; while another process does, wait for it."""
+        """Call something that writes.
 
-        def wait_and_write() -> T:
-            until = time.monotonic() + LIMITS.seconds / 2
-            while True:
-                try:
-                    return work(*args)
-                except IndexBusy:
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(_BUSY)
-
-        # Not given up after a while: the client must learn whether its documents are stored.
-        return await asyncio.get_running_loop().run_in_executor(self._writer, wait_and_write)
+        It is not given up after a while: the client must learn whether its documents are stored.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._writer, partial(work, *args))
 
     # -- about the collection -----------------------------------------------------------------
 
