@@ -88,28 +88,9 @@ class TestAsyncDocumentStoreSuite(
             await document_store.write_documents_async([document])
 
 
-@component
-class WordsOfTexts:
-    """A text embedder that can be serialised."""
+class Serialised:
+    """An embedder without parameters, as a pipeline writes it down."""
 
-    def __init__(self, kind: str = "query") -> None:
-        self.kind = kind
-
-    def to_dict(self) -> dict[str, Any]:
-        data: dict[str, Any] = default_to_dict(self, kind=self.kind)
-        return data
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Any:
-        return default_from_dict(cls, data)
-
-    @component.output_types(embedding=list[float])
-    def run(self, text: str) -> dict[str, Any]:
-        return {"embedding": vector_of(text, self.kind).tolist()}
-
-
-@component
-class WordsOfDocuments:
     def to_dict(self) -> dict[str, Any]:
         data: dict[str, Any] = default_to_dict(self)
         return data
@@ -118,13 +99,22 @@ class WordsOfDocuments:
     def from_dict(cls, data: dict[str, Any]) -> Any:
         return default_from_dict(cls, data)
 
+
+@component
+class WordsOfTexts(Serialised):
+    @component.output_types(embedding=list[float])
+    def run(self, text: str) -> dict[str, Any]:
+        return {"embedding": vector_of(text, "query").tolist()}
+
+
+@component
+class WordsOfDocuments(Serialised):
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, Any]:
-        rows = [vector_of(document.content or "", "document").tolist() for document in documents]
         return {
             "documents": [
-                replace(document, embedding=row)
-                for document, row in zip(documents, rows, strict=True)
+                replace(one, embedding=vector_of(one.content or "", "document").tolist())
+                for one in documents
             ]
         }
 

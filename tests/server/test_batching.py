@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.errors import BadInput
-from strop.server.batching import MOST, Batcher, Found, Options
+from strop.server.batching import MOST, Batcher, Found
 from strop.server.errors import Refused
 from strop.types import Hit
 
@@ -25,17 +25,12 @@ class Recorder:
         self.open = threading.Event()
         self.open.set()
 
-    def __call__(self, queries: list[str], options: Options) -> Found:
-        k, method = options.k, options.method
+    def __call__(self, queries: list[str], k: int, method: str | None = None) -> Found:
         self.open.wait(30)
         self.calls.append((queries, k, method))
         if "bad" in queries:
             raise BadInput("bad is refused")
         return Found(str(method), [[Hit(f"{query}/{k}/{method}", 1.0)] for query in queries])
-
-
-def _batcher(search: Recorder, waiting: int = 1000) -> Batcher:
-    return Batcher(search, waiting, lambda *_: None)
 
 
 @given(
@@ -54,8 +49,8 @@ def test_every_request_gets_the_answers_to_its_own_queries(
     search = Recorder()
 
     async def run() -> list[Any]:
-        batcher = _batcher(search, 10_000)
-        asked = [batcher.search(of, Options.of(k, method)) for of, k, method in requests]
+        batcher = Batcher(search, 10_000)
+        asked = [batcher.search(of, k=k, method=method) for of, k, method in requests]
         try:
             return await asyncio.gather(*asked, return_exceptions=True)
         finally:
@@ -76,8 +71,8 @@ def test_what_arrives_during_a_search_is_searched_together() -> None:
     search.open.clear()
 
     async def run() -> None:
-        batcher = _batcher(search)
-        asked = [asyncio.ensure_future(batcher.search([str(n)], Options(3))) for n in range(40)]
+        batcher = Batcher(search, 1000)
+        asked = [asyncio.ensure_future(batcher.search([str(n)], k=3)) for n in range(40)]
         await asyncio.sleep(0.05)
         search.open.set()
         await asyncio.gather(*asked)
@@ -95,10 +90,10 @@ def test_more_than_can_wait_are_refused_and_those_given_up_are_not_searched() ->
     search.open.clear()
 
     async def ask(batcher: Batcher, queries: Sequence[str]) -> Any:
-        return await batcher.search(queries, Options(1))
+        return await batcher.search(queries, k=1)
 
     async def run() -> None:
-        batcher = _batcher(search, 10)
+        batcher = Batcher(search, 10)
         running = [asyncio.ensure_future(ask(batcher, [f"r{n}"])) for n in range(2)]
         await asyncio.sleep(0.05)
         late = asyncio.ensure_future(ask(batcher, ["late"]))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers.strop_server import WRITE_KEY, RunningServer
 
-from strop.server import explore, models
+from strop.server import models
 
 QUERY = "copy a folder with all files"
 
@@ -60,7 +60,6 @@ def test_the_terms_of_a_copy_are_those_of_its_folder(
 ) -> None:
     body = {"query": QUERY, "k": 20}
     reply, expected = (server.post("/explore/candidates", body) for server in (copy, running))
-    explore.CandidatesReply.model_validate(reply)
     assert [one["id"] for one in reply["candidates"]] == [
         one["id"] for one in expected["candidates"]
     ]
@@ -89,7 +88,8 @@ def test_what_a_copy_cannot_do_is_refused_with_the_remedy(copy: RunningServer) -
         assert generation.status_code == 404
         assert "index folder" in generation.json()["error"]["message"]
         corpus = client.get("/explore/collection").json()
-        explore.CollectionReply.model_validate(corpus)
+        assert (corpus["hubs"], corpus["alike"]) == ([], [])
+        assert corpus["sets"][0]["documents"]
         detail = client.post("/explore/document", json={"id": "shutil.move", "query": QUERY}).json()
         assert detail["explanation"]["queries"]
         assert detail["references"] == []

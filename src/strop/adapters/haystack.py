@@ -140,7 +140,10 @@ class StropDocumentStore:
                     if policy != DuplicatePolicy.OVERWRITE:
                         raise DuplicateDocumentError(f"there is a document {document.id!r} already")
                 kept[document.id] = document
-            index.add(_stored(document) for document in kept.values())
+            index.add(
+                StropDocument(id_, one.content or "", metadata=shared.stored_metadata(one.meta))
+                for id_, one in kept.items()
+            )
         return len(documents) if policy == DuplicatePolicy.OVERWRITE else len(kept)
 
     def delete_documents(self, document_ids: list[str]) -> None:
@@ -151,7 +154,7 @@ class StropDocumentStore:
     def delete_all_documents(self) -> None:
         """Delete all documents."""
         with raising(DocumentStoreError):
-            shared.remove_all(self.index)
+            shared.remove(self.index)
 
     def delete_by_filter(self, filters: Filters) -> int:
         """Delete the documents that match; return how many."""
@@ -304,12 +307,6 @@ def _comparison(field: str, operator: str, value: Any) -> Where:
             f" {value!r:.80}"
         )
     return where
-
-
-def _stored(document: Document) -> StropDocument:
-    return StropDocument(
-        document.id, document.content or "", metadata=shared.stored_metadata(document.meta)
-    )
 
 
 def _document(hit: Hit, meta: dict[str, Any], score: float | None = None) -> Document:

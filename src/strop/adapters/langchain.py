@@ -28,6 +28,7 @@ try:
 except ImportError:
     raise MissingExtra("The adapter for LangChain", "langchain") from None
 
+Filter = dict[str, Any] | None
 _FIELDS = ("id", "score", "title", "text", "metadata")
 _K = 4
 """How many documents LangChain's own stores return."""
@@ -54,7 +55,7 @@ class StropRetriever(BaseRetriever):
     index: Any
     k: int = _K
     method: str | Method | None = None
-    filter: dict[str, Any] | None = None
+    filter: Filter = None
     settings: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("index", mode="before")
@@ -132,10 +133,7 @@ class StropVectorStore(VectorStore):
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
         """Delete documents by id, all without ids; one that is not there is no error."""
         with raising(ValueError, BadInput):
-            if ids is not None:
-                shared.remove(self.index, ids)
-            else:
-                shared.remove_all(self.index)
+            shared.remove(self.index, ids)
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
@@ -164,37 +162,25 @@ class StropVectorStore(VectorStore):
 
     # -- searching ------------------------------------------------------------------------
 
-    def _hits(
-        self, query: str | list[float], k: int, filter: dict[str, Any] | None, **settings: Any
-    ) -> list[Hit]:
-        chosen = {"fields": _FIELDS, **self._defaults, **settings}
-        return shared.find(self.index, query, k, where=filter, **chosen)
-
     def similarity_search(
-        self,
-        query: str | list[float],
-        k: int = _K,
-        filter: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, query: str | list[float], k: int = _K, filter: Filter = None, **kwargs: Any
     ) -> list[Document]:
         """Return the best documents; ``kwargs`` are further arguments of ``Index.search``."""
-        return [_document(hit, metadata_of(hit)) for hit in self._hits(query, k, filter, **kwargs)]
+        found = self.similarity_search_with_score(query, k, filter, **kwargs)
+        return [document for document, _ in found]
 
     def similarity_search_by_vector(
-        self,
-        embedding: list[float],
-        k: int = _K,
-        filter: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, embedding: list[float], k: int = _K, **kwargs: Any
     ) -> list[Document]:
         """Return the best documents for a query's vector; it has no words."""
-        return self.similarity_search(embedding, k, filter, **kwargs)
+        return self.similarity_search(embedding, k, **kwargs)
 
     def similarity_search_with_score(
-        self, query: str, k: int = _K, filter: dict[str, Any] | None = None, **kwargs: Any
+        self, query: str | list[float], k: int = _K, filter: Filter = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """Return the best documents with strop's scores, more is better."""
-        hits = self._hits(query, k, filter, **kwargs)
+        settings = {"fields": _FIELDS, **self._defaults, **kwargs}
+        hits = shared.find(self.index, query, k, where=filter, **settings)
         return [(_document(hit, metadata_of(hit)), hit.score) for hit in hits]
 
     def _similarity_search_with_relevance_scores(
@@ -213,34 +199,26 @@ class StropVectorStore(VectorStore):
         k: int = _K,
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
-        filter: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> list[Document]:
         """Choose k of the best ``fetch_k`` documents that are close to the query and differ.
 
         The texts of the hits are embedded again: a collection hands out no vectors.
         """
-        hits = self._hits(query, fetch_k, filter, **kwargs)
-        if not hits:
+        found = self.similarity_search(query, fetch_k, **kwargs)
+        if not found:
             return []
         embed = self.index.embed_queries
         row = embed(query)[0] if isinstance(query, str) else np.array(query, np.float32)
-        rows = embed([hit.text or " " for hit in hits])
+        rows = embed([document.page_content or " " for document in found])
         chosen = maximal_marginal_relevance(row, list(rows), lambda_mult, k)
-        return [_document(hits[at], metadata_of(hits[at])) for at in chosen]
+        return [found[at] for at in chosen]
 
     def max_marginal_relevance_search_by_vector(
-        self,
-        embedding: list[float],
-        k: int = _K,
-        fetch_k: int = 20,
-        lambda_mult: float = 0.5,
-        filter: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, embedding: list[float], *args: Any, **kwargs: Any
     ) -> list[Document]:
         """Do the same for a query's vector."""
-        settings = {**kwargs, "filter": filter}
-        return self.max_marginal_relevance_search(embedding, k, fetch_k, lambda_mult, **settings)
+        return self.max_marginal_relevance_search(embedding, *args, **kwargs)
 
 
 def _document(found: StropDocument | Hit, metadata: dict[str, Any]) -> Document:

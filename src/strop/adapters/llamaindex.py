@@ -9,15 +9,7 @@ from typing import Any
 import numpy as np
 
 from strop.adapters import shared
-from strop.adapters.shared import (
-    PASSAGE,
-    Opened,
-    Where,
-    combined,
-    in_thread,
-    open_collection,
-    raising,
-)
+from strop.adapters.shared import Opened, Where, in_thread, raising
 from strop.embed import Embedder
 from strop.errors import BadInput, MissingExtra
 from strop.methods import Method
@@ -80,7 +72,7 @@ class StropRetriever(BaseRetriever):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.strop_index = open_collection(index)
+        self.strop_index = shared.open_collection(index)
         self._k, self._method, self._where = similarity_top_k, method, to_where(filters)
         self._settings = dict(settings or {})
 
@@ -122,7 +114,7 @@ class StropVectorStore(BasePydanticVectorStore):
     ) -> None:
         super().__init__(stores_text=True, is_embedding_query=False)
         used = embedder_of(embedder) if isinstance(embedder, BaseEmbedding) else embedder
-        self._collection = open_collection(index, used, create=True)
+        self._collection = shared.open_collection(index, used, create=True)
         self._method, self._settings = method, settings
 
     @property
@@ -161,7 +153,7 @@ class StropVectorStore(BasePydanticVectorStore):
     def clear(self) -> None:
         """Delete all nodes."""
         with raising(ValueError, BadInput):
-            shared.remove_all(self.client)
+            shared.remove(self.client)
 
     def _remove(self, hits: list[Hit]) -> None:
         with raising(ValueError, BadInput):
@@ -257,8 +249,8 @@ def to_where(filters: MetadataFilters | None) -> Where | None:
         for part in filters.filters
     ]
     if filters.condition == FilterCondition.NOT:  # none of them matches
-        return combined("not", [combined("or", parts)])
-    return combined((filters.condition or FilterCondition.AND).value, parts)
+        return shared.combined("not", [shared.combined("or", parts)])
+    return shared.combined((filters.condition or FilterCondition.AND).value, parts)
 
 
 def _comparison(filter_: MetadataFilter) -> Where:
@@ -267,7 +259,7 @@ def _comparison(filter_: MetadataFilter) -> Where:
     if operator == FilterOperator.ANY:
         return {field: {"$in": several}}
     if operator == FilterOperator.ALL:
-        return combined("and", [{field: one} for one in several])
+        return shared.combined("and", [{field: one} for one in several])
     if operator == FilterOperator.CONTAINS:
         return {field: value}
     if operator == FilterOperator.IS_EMPTY:
@@ -278,7 +270,7 @@ def _comparison(filter_: MetadataFilter) -> Where:
 
 def _all(*parts: Where | None) -> Where | None:
     given = [part for part in parts if part is not None]
-    return combined("and", given) if given else None
+    return shared.combined("and", given) if given else None
 
 
 def _with(node: BaseNode, metadata: dict[str, Any]) -> BaseNode:
@@ -304,7 +296,7 @@ def _node(hit: Hit) -> BaseNode:
 def _found(hit: Hit) -> BaseNode:
     node = _node(hit)
     if hit.passage is not None:
-        node.metadata[PASSAGE] = hit.passage.to_dict()
-        node.excluded_llm_metadata_keys = [*node.excluded_llm_metadata_keys, PASSAGE]
-        node.excluded_embed_metadata_keys = [*node.excluded_embed_metadata_keys, PASSAGE]
+        node.metadata[shared.PASSAGE] = hit.passage.to_dict()
+        node.excluded_llm_metadata_keys = [*node.excluded_llm_metadata_keys, shared.PASSAGE]
+        node.excluded_embed_metadata_keys = [*node.excluded_embed_metadata_keys, shared.PASSAGE]
     return node

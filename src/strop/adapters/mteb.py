@@ -7,10 +7,10 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from strop import __version__
@@ -19,18 +19,8 @@ from strop.errors import BadInput, MissingExtra
 from strop.evaluation.scoring import decreasing
 from strop.index import Index
 from strop.io.datasets import read_query_lists
+from strop.storage.intake import CATALOG
 from strop.types import Document
-
-if TYPE_CHECKING:
-    from mteb.abstasks.task_metadata import TaskMetadata
-    from mteb.models.model_meta import ModelMeta
-    from mteb.types import (
-        CorpusDatasetType,
-        EncodeKwargs,
-        QueryDatasetType,
-        RetrievalOutputType,
-        TopRankedDocumentsType,
-    )
 
 if find_spec("mteb") is None:  # importing it takes seconds, and is left to its user
     raise MissingExtra("The adapter for mteb", "mteb")
@@ -89,7 +79,7 @@ class StropSearch:
         )  # fmt: skip
 
     @property
-    def mteb_model_meta(self) -> ModelMeta:
+    def mteb_model_meta(self) -> Any:
         """The name and revision under which mteb stores results."""
         from mteb.models.model_meta import ModelMeta
 
@@ -98,17 +88,16 @@ class StropSearch:
             "name": f"strop/{re.sub(r'[^0-9A-Za-z.=]+', '-', name)}",
             "revision": _digest(self._contents(), self._method),
         }
-        meta: ModelMeta = ModelMeta.create_empty(fields)
-        return meta
+        return ModelMeta.create_empty(fields)
 
     def index(
         self,
-        corpus: CorpusDatasetType,
+        corpus: Any,
         *,
-        task_metadata: TaskMetadata,
+        task_metadata: Any,
         hf_split: str,
         hf_subset: str,
-        encode_kwargs: EncodeKwargs,
+        encode_kwargs: Any,
         num_proc: int | None,
         **kwargs: Any,
     ) -> None:
@@ -116,12 +105,11 @@ class StropSearch:
         self.close()
         name = f"{task_metadata.name}-{hf_subset}-{hf_split}-{self._contents()}"
         path = self._folder / re.sub(r"[^\w.-]+", "-", name)
-        known = (path / "catalog.sqlite").exists()
-        self._index = index = (
-            Index.open(path, self._embedder)
-            if known
-            else Index.create(path, self._embedder, chunking=None)
-        )
+        if (path / CATALOG).exists():
+            index = Index.open(path, self._embedder)
+        else:
+            index = Index.create(path, self._embedder, chunking=None)
+        self._index = index
         documents = [read_document(row) for row in corpus]
         index.add(documents)
         index.keep_only(document.id for document in documents)
@@ -137,17 +125,17 @@ class StropSearch:
 
     def search(
         self,
-        queries: QueryDatasetType,
+        queries: Any,
         *,
-        task_metadata: TaskMetadata,
+        task_metadata: Any,
         hf_split: str,
         hf_subset: str,
         top_k: int,
-        encode_kwargs: EncodeKwargs,
-        top_ranked: TopRankedDocumentsType | None = None,
+        encode_kwargs: Any,
+        top_ranked: Any = None,
         num_proc: int | None,
         **kwargs: Any,
-    ) -> RetrievalOutputType:
+    ) -> dict[str, dict[str, float]]:
         """Return {query: {document: score}} of the best ``top_k``, or of the documents given."""
         index = self._index
         if index is None:
@@ -193,13 +181,10 @@ def read_document(row: Mapping[str, Any]) -> Document:
 
 def read_query(row: Mapping[str, Any]) -> str:
     """Return a query's text with its instruction behind it, as mteb joins the two."""
-    text = row["text"]
-    if not isinstance(text, str):
-        text = "; ".join(_turns(text))
-    instruction = row.get("instruction")
+    text, instruction = row["text"], row.get("instruction")
+    if not isinstance(text, str):  # a conversation
+        turns = [
+            one if isinstance(one, str) else f"{one['role']}: {one['content']}" for one in text
+        ]
+        text = "; ".join(turns)
     return f"{text} {instruction}" if instruction else text
-
-
-def _turns(conversation: Sequence[Any]) -> Iterator[str]:
-    for turn in conversation:
-        yield turn if isinstance(turn, str) else f"{turn['role']}: {turn['content']}"

@@ -78,18 +78,13 @@ def writing(collection: Collection) -> Iterator[Index]:
         yield collection
 
 
-def remove(collection: Collection, ids: Iterable[str]) -> None:
-    """Remove documents; an id that is not there is no error."""
+def remove(collection: Collection, ids: Iterable[str] | None = None) -> None:
+    """Remove documents, all without ids; an id that is not there is no error."""
     with writing(collection) as index:
-        wanted = set(ids)
-        if known := wanted - index.unknown(wanted):
+        if ids is None:
+            index.keep_only([])
+        elif known := set(ids) - index.unknown(set(ids)):
             index.remove(list(known))
-
-
-def remove_all(collection: Collection) -> None:
-    """Remove all documents."""
-    with writing(collection) as index:
-        index.keep_only([])
 
 
 def find(

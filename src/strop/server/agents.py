@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from collections.abc import Awaitable
 from typing import Annotated, Any, TypeVar
 
 from mcp.server.mcpserver import MCPServer
@@ -16,10 +15,9 @@ from pydantic import BaseModel, Field
 from strop import __version__
 from strop.errors import StropError
 from strop.methods import method_spec
+from strop.search.explain import Moved
 from strop.server.api import get_info
-from strop.server.batching import Options
 from strop.server.errors import Refused, problem
-from strop.server.models import Moved
 from strop.server.service import Service
 from strop.types import Hit
 
@@ -99,8 +97,8 @@ def agent_server(service: Service) -> MCPServer[Any]:
         query: str, k: int, where: Any, method: str | None = None, but: str | None = None
     ) -> Results:
         """Search; the document ``but`` is left out."""
-        options = Options.of(k if but is None else k + 1, method, where)
-        answer = await _told(service, lambda: service.search([query], options))
+        most = k if but is None else k + 1
+        answer = await _told(service, service.search([query], most, method, where))
         hits = [hit for hit in answer.hits[0] if hit.id != but][:k]
         return Results(results=[_found(hit) for hit in hits], warnings=list(answer.warnings))
 
@@ -114,7 +112,7 @@ def agent_server(service: Service) -> MCPServer[Any]:
     @server.tool(annotations=_READS)
     async def similar(id: Id, k: K = 10, where: Where = None) -> Results:
         """Find the documents most like a given one."""
-        document = await _told(service, lambda: service.read(service.document, id))
+        document = await _told(service, service.read(service.document, id))
         return await found(document.content[:_PAGE] or document.id, k, where, but=id)
 
     @server.tool(annotations=_READS)
@@ -124,7 +122,7 @@ def agent_server(service: Service) -> MCPServer[Any]:
         length: Annotated[int, Field(ge=1, le=200_000, description="Characters.")] = _PAGE,
     ) -> Fetched:
         """Read a document's text and metadata."""
-        document = await _told(service, lambda: service.read(service.document, id))
+        document = await _told(service, service.read(service.document, id))
         end = start + length
         return Fetched(
             id=document.id, title=document.title, text=document.text[start:end],
@@ -135,18 +133,17 @@ def agent_server(service: Service) -> MCPServer[Any]:
     @server.tool(annotations=_READS)
     async def explain(query: Query, id: Id, method: MethodName = None) -> Why:
         """Say why a document scores as it does for a query."""
-        explained = await _told(
-            service, lambda: service.read(service.collection.explain, query, id, method)
-        )
-        chosen = method_spec(service.collection.method(method))
-        values = asdict(explained)
-        parts = [Moved(**one) for one in values.pop("queries")[:_MOST]]
-        return Why(**values, method=chosen, parts=parts)
+        explain = service.collection.explain
+        why = await _told(service, service.read(explain, query, id, method))
+        return Why(
+            id=why.id, method=method_spec(service.collection.method(method)),
+            plain=why.plain, score=why.score, words=why.words, parts=why.queries[:_MOST],
+        )  # fmt: skip
 
     @server.tool(annotations=_READS)
     async def info() -> dict[str, Any]:
         """Say what the collection holds: documents, query sets, embedder, methods."""
-        return await _told(service, lambda: service.read(get_info, service))
+        return await _told(service, service.read(get_info, service))
 
     # An id may look like a path: it is looked up in the catalog, never in a file system.
     @server.resource(
@@ -163,10 +160,10 @@ def agent_server(service: Service) -> MCPServer[Any]:
     return server
 
 
-async def _told(service: Service, work: Callable[[], Awaitable[T]]) -> T:
+async def _told(service: Service, work: Awaitable[T]) -> T:
     """Await something; an error of strop's reaches the agent as a message that it can act on."""
     try:
-        return await work()
+        return await work
     except (StropError, asyncio.TimeoutError) as error:
         raise ToolError(service.public(problem(error)[1])) from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,14 +25,14 @@ from strop.server.guard import Guard
 from strop.server.openapi import document
 from strop.server.routes import json_response, routes
 from strop.server.service import Service
-from strop.server.settings import LIMITS, Keys, Settings
+from strop.server.settings import LIMITS, Access, Settings
 
 log = logging.getLogger("strop.server")
 PAGE = Path(__file__).parent / "page"
 OPERATIONS = [*api.OPERATIONS, *compatible.OPERATIONS, *explore.OPERATIONS]
 
 
-def make_app(service: Service, settings: Settings, keys: Keys) -> Starlette:
+def make_app(service: Service, settings: Settings, keys: Mapping[str, Access]) -> Starlette:
     """Return the ASGI application of a collection."""
     agents = agent_server(service)
     # Without sessions any of several processes can answer. The guard checks Host and Origin.
@@ -62,7 +62,7 @@ def make_app(service: Service, settings: Settings, keys: Keys) -> Starlette:
         allow_methods=["GET", "POST", "PUT", "DELETE"],
         allow_headers=["authorization", "content-type", "x-api-key"],
     )  # fmt: skip
-    guard = Middleware(Guard, settings=settings, keys=keys, metrics=service.metrics)
+    guard = Middleware(Guard, settings=settings, keys=keys)
     description = json_response(document(OPERATIONS)).body
 
     async def openapi(_: Request) -> Response:

@@ -10,35 +10,16 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
+from strop.server import metrics
 from strop.server.errors import Refused
-from strop.types import HIT_FIELDS, Hit
+from strop.types import Hit
 
 MOST = 32
 """Queries in a batch; a larger request is searched alone."""
-Observe = Callable[[str, float], None]
-
-
-@dataclass(frozen=True)
-class Options:
-    """What queries must have in common to be searched together. ``where`` is JSON."""
-
-    k: int
-    method: str | None = None
-    where: str | None = None
-    fields: tuple[str, ...] = HIT_FIELDS
-    exact: bool = False
-
-    def filter(self) -> Any:
-        """Return the filter's value."""
-        return None if self.where is None else json.loads(self.where)
-
-    @classmethod
-    def of(cls, k: int, method: str | None = None, where: Any = None, **more: Any) -> Options:
-        """Make options of a filter's value."""
-        return cls(k, method, None if where is None else json.dumps(where), **more)
 
 
 @dataclass(frozen=True)
@@ -50,29 +31,25 @@ class Found:
     warnings: Sequence[str] = ()
 
 
-Search = Callable[[list[str], Options], Found]
-
-
 @dataclass
 class _Job:
     queries: Sequence[str]
     done: asyncio.Future[Found]
-    since: float = field(default_factory=time.perf_counter)
 
 
 class Batcher:
     """Collects queries and searches them in batches, in threads of its own."""
 
-    def __init__(self, search: Search, waiting: int, observe: Observe, threads: int = 1) -> None:
-        """``waiting`` queries at most wait; ``observe`` gets a stage's name and its seconds.
+    def __init__(self, search: Callable[..., Found], waiting: int, threads: int = 1) -> None:
+        """``search`` gets queries, and options by name; ``waiting`` queries at most wait for it.
 
         Searches that only compute are best done one after another: much of a search is Python,
         which runs one thread at a time (docs/log.md has both measured).
         """
-        self._search, self._limit, self._observe = search, waiting, observe
+        self._search, self._limit = search, waiting
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="strop-search")
         self._most_running = threads
-        self._jobs: dict[Options, list[_Job]] = {}
+        self._jobs: dict[str, list[_Job]] = {}  # by their options
         self._waiting = self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -80,12 +57,12 @@ class Batcher:
         """Wait for the searches under way."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    async def search(self, queries: Sequence[str], options: Options) -> Found:
-        """Return the hits of each query."""
+    async def search(self, queries: Sequence[str], **options: Any) -> Found:
+        """Return the hits of each query. Options are JSON values; equal ones share a batch."""
         if self._waiting + len(queries) > self._limit:
             raise Refused(429, f"{self._waiting} queries wait already: try again in a second")
         job = _Job(queries, asyncio.get_running_loop().create_future())
-        self._jobs.setdefault(options, []).append(job)
+        self._jobs.setdefault(json.dumps(options), []).append(job)
         self._waiting += len(queries)
         if self._running < self._most_running:
             self._running += 1
@@ -97,59 +74,50 @@ class Batcher:
     async def _drain(self) -> None:
         """Search what waits until nothing does."""
         try:
-            loop = asyncio.get_running_loop()
-            while batch := self._next():
-                options, jobs = batch
-                texts = [query for job in jobs for query in job.queries]
-                results = await loop.run_in_executor(self._threads, self._run, texts, options)
-                if isinstance(results, Exception) and len(jobs) > 1:
-                    # One text that cannot be embedded must not fail the others.
-                    for job in jobs:
-                        alone = await loop.run_in_executor(
-                            self._threads, self._run, job.queries, options
-                        )
-                        _settle([job], alone)
-                else:
-                    _settle(jobs, results)
+            while self._jobs:
+                await self._answer(*self._next())
         finally:
             self._running -= 1
 
-    def _next(self) -> tuple[Options, list[_Job]] | None:
+    def _next(self) -> tuple[str, list[_Job]]:
         """Take jobs with equal options, in the order of their first one."""
-        while self._jobs:
-            options = next(iter(self._jobs))
-            waiting, taken, size = self._jobs.pop(options), list[_Job](), 0
-            while waiting and (not taken or size + len(waiting[0].queries) <= MOST):
-                job = waiting.pop(0)
-                self._waiting -= len(job.queries)
-                if not job.done.done():  # its client may have been told to try again
-                    taken.append(job)
-                    size += len(job.queries)
-            if waiting:
-                self._jobs[options] = waiting
-            if taken:
-                return options, taken
-        return None
+        options = next(iter(self._jobs))
+        waiting, taken, size = self._jobs.pop(options), list[_Job](), 0
+        while waiting and (not taken or size + len(waiting[0].queries) <= MOST):
+            job = waiting.pop(0)
+            self._waiting -= len(job.queries)
+            if not job.done.done():  # its client may have been told to try again
+                taken.append(job)
+                size += len(job.queries)
+        if waiting:
+            self._jobs[options] = waiting
+        return options, taken
 
-    def _run(self, texts: Sequence[str], options: Options) -> Found | Exception:
+    async def _answer(self, options: str, jobs: Sequence[_Job]) -> None:
+        """Search jobs together; if that fails alone, so that one text does not fail the others."""
+        if not jobs:
+            return
+        texts = [query for job in jobs for query in job.queries]
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(self._threads, self._run, texts, options)
+        except Exception as error:
+            if len(jobs) > 1:
+                for job in jobs:
+                    await self._answer(options, [job])
+            elif not jobs[0].done.done():
+                jobs[0].done.set_exception(error)
+            return
+        hits = iter(found.hits)
+        for job in jobs:
+            own = list(islice(hits, len(job.queries)))
+            if not job.done.done():
+                job.done.set_result(replace(found, hits=own))
+
+    def _run(self, texts: list[str], options: str) -> Found:
         began = time.perf_counter()
         try:
-            return self._search(list(texts), options)
-        except Exception as error:  # is raised where the request waits
-            return error
+            return self._search(texts, **json.loads(options))
         finally:
-            self._observe("search", time.perf_counter() - began)
-            self._observe("batch", len(texts))
-
-
-def _settle(jobs: Sequence[_Job], results: Found | Exception) -> None:
-    at = 0
-    for job in jobs:
-        if job.done.done():
-            pass
-        elif isinstance(results, Exception):
-            job.done.set_exception(results)
-        else:
-            hits = results.hits[at : at + len(job.queries)]
-            job.done.set_result(replace(results, hits=hits))
-        at += len(job.queries)
+            metrics.STAGE_SECONDS.labels("search").observe(time.perf_counter() - began)
+            metrics.BATCH_QUERIES.observe(len(texts))

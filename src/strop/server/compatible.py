@@ -9,7 +9,6 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from starlette.requests import Request
 
 from strop.common.arrays import Floats
 from strop.errors import BadInput
@@ -18,30 +17,26 @@ from strop.lm.prices import count_tokens
 from strop.methods import Method, method_spec
 from strop.search.formula import reference
 from strop.server import models
-from strop.server.batching import Options
 from strop.server.errors import Refused
 from strop.server.routes import Operation
 from strop.server.service import Service
 from strop.types import Hit, Kind, Vectors
 
 _TESTS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin")
-_DEEPEST = 20
 
 
-async def embeddings(
-    service: Service, _: Request, asked: models.EmbeddingsRequest
-) -> dict[str, Any]:
-    """Embed texts with the collection's embedder."""
-    texts = [asked.input] if isinstance(asked.input, str) else asked.input
-    if asked.dimensions not in (None, service.collection.dim):
+async def embeddings(service: Service, body: models.EmbeddingsRequest) -> dict[str, Any]:
+    """Embed texts with the collection's embedder (OpenAI's form)."""
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    if body.dimensions not in (None, service.collection.dim):
         raise Refused(400, f"the embedder has {service.collection.dim} dimensions", "dimensions")
-    rows = await service.read(_embed, service, texts, asked.input_type)
-    encoded = map(packed, rows) if asked.encoding_format == "base64" else rows.tolist()
+    rows = await service.read(_embed, service, texts, body.input_type)
+    encoded = map(packed, rows) if body.encoding_format == "base64" else rows.tolist()
     data = [
         {"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(encoded)
     ]
     return {
-        "object": "list", "data": data, "model": asked.model or service.name,
+        "object": "list", "data": data, "model": body.model or service.name,
         "usage": _usage(texts),
     }  # fmt: skip
 
@@ -65,20 +60,18 @@ def _usage(texts: Sequence[str]) -> dict[str, int]:
 # -- vector stores --------------------------------------------------------------------------------
 
 
-async def store_search(
-    service: Service, request: Request, asked: models.StoreRequest
-) -> dict[str, Any]:
+async def store_search(service: Service, id: str, body: models.StoreRequest) -> dict[str, Any]:
     """Search as in an OpenAI vector store; its id is the collection's name."""
-    if request.path_params["id"] != service.name:
+    if id != service.name:
         raise Refused(404, f"no vector store of that id: this server has {service.name!r}")
-    queries = [asked.query] if isinstance(asked.query, str) else asked.query
-    where = None if asked.filters is None else read_store_filter(asked.filters)
-    found = await service.search(queries, Options.of(asked.max_num_results, where=where))
+    queries = [body.query] if isinstance(body.query, str) else body.query
+    where = None if body.filters is None else read_store_filter(body.filters)
+    found = await service.search(queries, body.max_num_results, where=where)
     best: dict[str, Hit] = {}
     for hit in sorted(chain(*found.hits), key=lambda hit: -hit.score):
         best.setdefault(hit.id, hit)
-    ranked = list(best.values())[: asked.max_num_results]
-    least = asked.ranking_options.score_threshold if asked.ranking_options else None
+    ranked = list(best.values())[: body.max_num_results]
+    least = body.ranking_options.score_threshold if body.ranking_options else None
     return {
         "object": "vector_store.search_results.page",
         "search_query": queries,
@@ -99,16 +92,16 @@ def _store_hit(hit: Hit) -> dict[str, Any]:
     }
 
 
-def read_store_filter(given: Any, depth: int = 0) -> dict[str, Any]:
+def read_store_filter(given: Any) -> dict[str, Any]:
     """Return OpenAI's form of a filter as strop's: {"type": "gte", "key": …, "value": …}."""
-    if not isinstance(given, Mapping) or depth > _DEEPEST:
-        raise BadInput("filters: give an object with type, key and value, not nested too deeply")
+    if not isinstance(given, Mapping):
+        raise BadInput("filters: give an object with type, key and value")
     kind = given.get("type")
     if kind in ("and", "or"):
         parts = given.get("filters")
         if not isinstance(parts, list) or not parts:
             raise BadInput(f"filters: {kind} takes a list of filters")
-        return {f"${kind}": [read_store_filter(part, depth + 1) for part in parts]}
+        return {f"${kind}": [read_store_filter(part) for part in parts]}
     if kind not in _TESTS or not isinstance(given.get("key"), str) or "value" not in given:
         raise BadInput(f"filters: type is one of {', '.join(_TESTS)}, and, or; with key and value")
     return {given["key"]: {f"${kind}": given["value"]}}
@@ -117,36 +110,34 @@ def read_store_filter(given: Any, depth: int = 0) -> dict[str, Any]:
 # -- reranking ------------------------------------------------------------------------------------
 
 
-async def rerank(service: Service, _: Request, asked: models.RerankRequest) -> dict[str, Any]:
-    """Rank documents that are given by id or as texts."""
-    ids = [one.id for one in asked.documents if isinstance(one, models.RerankDocument) and one.id]
-    method = await service.read(service.collection.method, asked.method)
-    if ids and len(ids) < len(asked.documents):
+async def rerank(service: Service, body: models.RerankRequest) -> dict[str, Any]:
+    """Rank documents that are given by id or as texts (Cohere's and Jina's form)."""
+    ids = [one.id for one in body.documents if isinstance(one, models.RerankDocument) and one.id]
+    method = await service.read(service.collection.method, body.method)
+    if ids and len(ids) < len(body.documents):
         raise Refused(422, "documents are all ids or all texts: their scores do not compare")
-    texts = [one if isinstance(one, str) else one.text or "" for one in asked.documents]
+    texts = [one if isinstance(one, str) else one.text or "" for one in body.documents]
     if ids:
-        scores, texts = await _scores_of_ids(service, asked, ids)
+        scores, texts = await _scores_of_ids(service, body, ids)
     else:
-        scores = await service.read(_scores_of_texts, service, asked.query, texts, method)
-    order = sorted(range(len(scores)), key=lambda at: (-scores[at], at))[: asked.top_n]
+        scores = await service.read(_scores_of_texts, service, body.query, texts, method)
+    order = sorted(range(len(scores)), key=lambda at: (-scores[at], at))[: body.top_n]
     results: list[dict[str, Any]] = [{"index": at, "relevance_score": scores[at]} for at in order]
-    if asked.return_documents:
+    if body.return_documents:
         for result in results:
             result["document"] = {"text": texts[result["index"]]}
     return {
-        "id": uuid.uuid4().hex, "model": asked.model or method_spec(method), "results": results,
-        "usage": _usage([asked.query, *texts]),
+        "id": uuid.uuid4().hex, "model": body.model or method_spec(method), "results": results,
+        "usage": _usage([body.query, *texts]),
     }  # fmt: skip
 
 
 async def _scores_of_ids(
-    service: Service, asked: models.RerankRequest, ids: Sequence[str]
+    service: Service, body: models.RerankRequest, ids: Sequence[str]
 ) -> tuple[list[float], list[str]]:
-    options = Options.of(
-        len(ids), asked.method, {"$id": {"$in": sorted(set(ids))}},
-        fields=("id", "score", "text"), exact=True,
-    )  # fmt: skip
-    answer = await service.search([asked.query], options)
+    where = {"$id": {"$in": sorted(set(ids))}}
+    fields = ("id", "score", "text")
+    answer = await service.search([body.query], len(ids), body.method, where, fields, exact=True)
     found = {hit.id: hit for hit in answer.hits[0]}
     if unknown := [id_ for id_ in ids if id_ not in found]:
         raise Refused(404, f"{service.name} has no document {unknown[0]!r} with a vector")
@@ -174,11 +165,8 @@ def _scores_of_texts(
 
 
 OPERATIONS = [
-    Operation("POST", "/v1/embeddings", embeddings, "Embed texts (OpenAI's form)", "Compatible",
-              body=models.EmbeddingsRequest, reply=models.EmbeddingsReply),
-    Operation("POST", "/v1/vector_stores/{id}/search", store_search,
-              "Search a vector store (OpenAI's form)", "Compatible",
-              body=models.StoreRequest, reply=models.StoreReply, errors=(404,)),
-    Operation("POST", "/v1/rerank", rerank, "Rank given documents (Cohere's and Jina's form)",
-              "Compatible", body=models.RerankRequest, reply=models.RerankReply, errors=(404,)),
+    Operation("POST", "/v1/embeddings", embeddings, "Compatible", models.EmbeddingsReply),
+    Operation("POST", "/v1/vector_stores/{id}/search", store_search, "Compatible",
+              models.StoreReply, errors=(404,)),
+    Operation("POST", "/v1/rerank", rerank, "Compatible", models.RerankReply, errors=(404,)),
 ]  # fmt: skip

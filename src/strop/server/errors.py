@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,25 +16,25 @@ from strop.errors import (
     TextRefused,
 )
 
-log = logging.getLogger("strop.server")
-TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    405: "not_supported",
-    408: "timeout_error",
-    409: "conflict_error",
-    413: "request_too_large",
-    415: "unsupported_media_type",
-    421: "wrong_host",
-    422: "invalid_request_error",
-    429: "rate_limit_error",
-    500: "internal_error",
-    502: "embedder_error",
-    503: "index_error",
-    504: "timeout_error",
+STATUSES = {
+    400: ("invalid_request_error", "A value that cannot be used"),
+    401: ("authentication_error", "No key, or one that is not known"),
+    403: ("permission_error", "The key or the origin may not do this"),
+    404: ("not_found_error", "No such document or store"),
+    405: ("not_supported", "A published copy is not written to"),
+    408: ("timeout_error", "The body did not arrive in time"),
+    409: ("conflict_error", "Another process writes"),
+    413: ("request_too_large", "The body is too large"),
+    415: ("unsupported_media_type", "The body is not JSON"),
+    421: ("wrong_host", "An unknown Host"),
+    422: ("invalid_request_error", "A body that does not fit the model"),
+    429: ("rate_limit_error", "Too many requests at the same time"),
+    500: ("internal_error", "An error of the server"),
+    502: ("embedder_error", "The embedder's service failed"),
+    503: ("index_error", "Not ready"),
+    504: ("timeout_error", "It took too long"),
 }
+"""The type that an error's reply has, and what the status means."""
 
 
 class Refused(StropError):
@@ -48,7 +47,7 @@ class Refused(StropError):
 
 def error_value(status: int, message: str, param: str | None = None) -> dict[str, Any]:
     """Return the body of an error's reply."""
-    kind = TYPES.get(status, "invalid_request_error")
+    kind, _ = STATUSES.get(status, STATUSES[400])
     return {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
 

@@ -5,13 +5,13 @@ A published copy has no references, no neighbours and no replies: these parts ar
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, Field
-from starlette.requests import Request
+from pydantic import Field
 
 from strop.errors import BadInput
 from strop.lm.prices import price
@@ -19,8 +19,7 @@ from strop.methods import METHODS, Method
 from strop.server.api import get_sets
 from strop.server.compatible import packed
 from strop.server.errors import Refused
-from strop.server.models import Id, Name, Query
-from strop.server.models import Request as Body
+from strop.server.models import Id, Name, Query, Request
 from strop.server.routes import Operation
 from strop.server.service import Service
 from strop.types import Collection
@@ -35,7 +34,7 @@ _WITH_REFERENCES, _WITH_QUERIES = 5, 10
 """So many of the first documents of a map are drawn with their references, and their queries."""
 
 
-class CandidatesRequest(Body):
+class CandidatesRequest(Request):
     """A query, and how many candidates to send for ranking in the browser."""
 
     query: Query
@@ -43,15 +42,7 @@ class CandidatesRequest(Body):
     where: dict[str, Any] | None = None
 
 
-class CandidatesReply(BaseModel):
-    """The terms of the formula for each candidate; arrays are base64 of little-endian float32."""
-
-    defaults: dict[str, Any]
-    candidates: list[dict[str, Any]]
-    total: int
-
-
-class DetailRequest(Body):
+class DetailRequest(Request):
     """A document, seen from a query."""
 
     id: Id
@@ -59,54 +50,17 @@ class DetailRequest(Body):
     method: Name | None = None
 
 
-class DetailReply(BaseModel):
-    """The document, why it scores as it does, and what tells it from its references."""
-
-    document: dict[str, Any]
-    explanation: dict[str, Any] | None
-    queries: dict[str, list[str]]
-    references: list[dict[str, Any]]
-
-
-class MapRequest(Body):
+class MapRequest(Request):
     """Documents to draw around a query."""
 
     query: Query
     ids: list[Id] = Field(min_length=1, max_length=60)
 
 
-class MapReply(BaseModel):
-    """Points in the plane: the first two principal components."""
-
-    points: list[dict[str, Any]]
-    explained: list[float]
-
-
-class CollectionReply(BaseModel):
-    """The corpus: coverage and contrast of sets, hubs, near-duplicates, fields."""
-
-    documents: int
-    sets: list[dict[str, Any]]
-    fields: list[str]
-    looked_at: int
-    hubs: list[dict[str, Any]]
-    alike: list[dict[str, Any]]
-    isolated: list[str]
-
-
-class GenerationReply(BaseModel):
-    """What language models have written so far."""
-
-    models: list[dict[str, Any]]
-    failures: list[dict[str, Any]]
-    newest: list[dict[str, Any]]
-    waiting: int
-
-
 # -- candidates -----------------------------------------------------------------------------------
 
 
-def candidates(service: Service, _: Request, asked: CandidatesRequest) -> dict[str, Any]:
+def candidates(service: Service, body: CandidatesRequest) -> dict[str, Any]:
     """Send the terms of the formula for the documents that any setting may rank high."""
     collection = service.collection
     default = collection.method()
@@ -117,14 +71,14 @@ def candidates(service: Service, _: Request, asked: CandidatesRequest) -> dict[s
     with service.steady():
         ranked = [
             collection.search(
-                asked.query, asked.k, method, where=asked.where, fields=fields, chunks=True
+                body.query, body.k, method, where=body.where, fields=fields, chunks=True
             )[0]
             for method in (default, METHODS["trad"], METHODS["bm25"])
         ]
         found = {hit.id: hit for same_rank in zip(*ranked, strict=True) for hit in same_rank}
-        chosen = list(found.values())[: asked.k]
-        terms = collection.terms([hit.id for hit in chosen], asked.query, sharp) if chosen else []
-    q = collection.embed_queries(asked.query)[0]
+        chosen = list(found.values())[: body.k]
+        terms = collection.terms([hit.id for hit in chosen], body.query, sharp) if chosen else []
+    q = collection.embed_queries(body.query)[0]
     rows: list[dict[str, Any]] = []
     used = 0
     for hit, of in zip(chosen, terms, strict=True):
@@ -151,20 +105,19 @@ def candidates(service: Service, _: Request, asked: CandidatesRequest) -> dict[s
 # -- one document ---------------------------------------------------------------------------------
 
 
-def detail(service: Service, _: Request, asked: DetailRequest) -> dict[str, Any]:
+def detail(service: Service, body: DetailRequest) -> dict[str, Any]:
     """Return a document with its queries, their weights and its references."""
     with service.steady():
-        document = asdict(service.document(asked.id))
+        document = service.document(body.id)
         explanation = None
-        if asked.query is not None:
+        if body.query is not None:
             with suppress(BadInput):  # plain methods have nothing to explain
-                explained = service.collection.explain(asked.query, asked.id, asked.method)
-                explanation = asdict(explained)
+                explanation = service.collection.explain(body.query, body.id, body.method)
         return {
             "document": document,
             "explanation": explanation,
-            "queries": service.collection.queries_of(asked.id),
-            "references": _references(service, asked.id),
+            "queries": service.collection.queries_of(body.id),
+            "references": _references(service, body.id),
         }
 
 
@@ -178,14 +131,11 @@ def _references(service: Service, id_: str) -> list[dict[str, Any]]:
     found = []
     for reference, other in zip(selected, others, strict=True):
         apart = own.queries @ (own.vector - other.vector)
-        best = int(np.argmax(apart)) if len(apart) else None
-        title = service.collection.get(reference.id).title or reference.id
         found.append(
             {
-                "id": reference.id, "title": title, "similarity": reference.similarity,
-                "cluster_size": reference.cluster_size,
-                "query": None if best is None else own.texts[best][1],
-                "margin": None if best is None else float(apart[best]),
+                "id": reference.id, "similarity": reference.similarity,
+                "title": service.collection.get(reference.id).title or reference.id,
+                "query": own.texts[int(np.argmax(apart))][1] if len(apart) else None,
             }
         )  # fmt: skip
     return found
@@ -199,14 +149,14 @@ def _all_sets(collection: Collection) -> Method:
 # -- the map --------------------------------------------------------------------------------------
 
 
-def map_(service: Service, _: Request, asked: MapRequest) -> dict[str, Any]:
+def map_(service: Service, body: MapRequest) -> dict[str, Any]:
     """Return the query's neighbourhood as points in the plane."""
     collection = service.collection
-    q = collection.embed_queries(asked.query)[0]
-    points: list[dict[str, Any]] = [{"kind": "query", "label": asked.query, "id": None}]
+    q = collection.embed_queries(body.query)[0]
+    points: list[dict[str, Any]] = [{"kind": "query", "label": body.query, "id": None}]
     vectors = [q]
     with service.steady():
-        given = list(dict.fromkeys(asked.ids))
+        given = list(dict.fromkeys(body.ids))
         near = [one.id for id_ in given[:_WITH_REFERENCES] for one in service.references_of(id_)]
         shown = list(dict.fromkeys([*given, *near]))
         terms = collection.terms(shown, "", _all_sets(collection))
@@ -232,7 +182,7 @@ def map_(service: Service, _: Request, asked: MapRequest) -> dict[str, Any]:
 # -- the corpus -----------------------------------------------------------------------------------
 
 
-async def collection(service: Service, _: Request, __: None) -> dict[str, Any]:
+async def collection(service: Service) -> dict[str, Any]:
     """Return what there is to know about the corpus before searching it."""
     return await service.measure(_collection, service)
 
@@ -242,7 +192,7 @@ def _collection(service: Service) -> dict[str, Any]:
     if index is None:  # a copy is made for searching
         return {
             "documents": len(service.collection), **get_sets(service), "looked_at": 0,
-            "fields": [], "hubs": [], "alike": [], "isolated": [],
+            "fields": [], "hubs": [], "alike": [],
         }  # fmt: skip
     sets = [
         {
@@ -256,34 +206,24 @@ def _collection(service: Service) -> dict[str, Any]:
     known = index.catalog.references.known()
     numbers = known[known[:, 2] > 0, 0][:_LOOKED_AT]
     others, similarities = index.catalog.references.lists(numbers, 10)
-    counts = np.bincount(others[others >= 0].ravel()) if len(numbers) else np.zeros(1, np.int64)
-    hubs = np.argsort(-counts, kind="stable")[:_SHOWN]
-    alike = [
-        (int(number), int(other), float(similarity))
-        for number, row, of in zip(numbers, others, similarities, strict=True)
-        for other, similarity in zip(row, of, strict=True)
-        if similarity >= _ALIKE and number < other
-    ]
-    alike.sort(key=lambda pair: -pair[2])
-    isolated = numbers[similarities[:, 0].argsort()][:5].tolist() if len(numbers) else []
-    wanted = {*hubs.tolist(), *isolated, *(n for pair in alike[:_SHOWN] for n in pair[:2])}
+    hubs = Counter(others[others >= 0].tolist()).most_common(_SHOWN)
+    rows, columns = np.nonzero((similarities >= _ALIKE) & (numbers[:, np.newaxis] < others))
+    pairs = zip(numbers[rows], others[rows, columns], similarities[rows, columns], strict=True)
+    alike = sorted(pairs, key=lambda pair: -pair[2])[:_SHOWN]
+    wanted = {number for number, _ in hubs} | {int(n) for pair in alike for n in pair[:2]}
     ids = index.catalog.documents.ids_of(sorted(wanted))
     return {
         "documents": len(index), "sets": sets, "looked_at": len(numbers),
         "fields": index.catalog.facets.field_names()[:50],
-        "hubs": [
-            {"id": ids[n], "neighbor_of": int(counts[n])}
-            for n in hubs.tolist() if counts[n] and n in ids
-        ],
+        "hubs": [{"id": ids[n], "neighbor_of": count} for n, count in hubs if n in ids],
         "alike": [
-            {"id": ids[a], "other": ids[b], "similarity": round(similarity, 4)}
-            for a, b, similarity in alike[:_SHOWN] if a in ids and b in ids
+            {"id": ids[a], "other": ids[b], "similarity": round(float(similarity), 4)}
+            for a, b, similarity in alike if a in ids and b in ids
         ],
-        "isolated": [ids[n] for n in isolated if n in ids],
     }  # fmt: skip
 
 
-def generation(service: Service, _: Request, __: None) -> dict[str, Any]:
+def generation(service: Service) -> dict[str, Any]:
     """Return what language models have written, what it cost and what failed."""
     if service.index is None:
         raise Refused(
@@ -300,14 +240,9 @@ def generation(service: Service, _: Request, __: None) -> dict[str, Any]:
 
 
 OPERATIONS = [
-    Operation("POST", "/explore/candidates", candidates, "The formula's terms for candidates",
-              "Explore", body=CandidatesRequest, reply=CandidatesReply),
-    Operation("POST", "/explore/document", detail, "A document seen from a query", "Explore",
-              body=DetailRequest, reply=DetailReply, errors=(404,)),
-    Operation("POST", "/explore/map", map_, "The query's neighbourhood in the plane", "Explore",
-              body=MapRequest, reply=MapReply),
-    Operation("GET", "/explore/collection", collection, "Coverage, hubs, near-duplicates",
-              "Explore", reply=CollectionReply),
-    Operation("GET", "/explore/generation", generation, "What language models have written",
-              "Explore", reply=GenerationReply, errors=(404,)),
-]  # fmt: skip
+    Operation("POST", "/explore/candidates", candidates, "Explore"),
+    Operation("POST", "/explore/document", detail, "Explore", errors=(404,)),
+    Operation("POST", "/explore/map", map_, "Explore"),
+    Operation("GET", "/explore/collection", collection, "Explore"),
+    Operation("GET", "/explore/generation", generation, "Explore", errors=(404,)),
+]

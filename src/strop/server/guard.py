@@ -12,6 +12,7 @@ import logging
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -19,9 +20,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from strop.server import metrics
 from strop.server.errors import error_value
-from strop.server.metrics import Metrics
-from strop.server.settings import Access, Keys, Settings
+from strop.server.settings import Access, Settings, level_of
 
 log = logging.getLogger("strop.server")
 
@@ -48,11 +49,11 @@ _HEADERS = {
 class Guard:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, keys: Keys, metrics: Metrics) -> None:
-        self._app, self._keys, self._metrics = app, keys, metrics
+    def __init__(self, app: ASGIApp, settings: Settings, keys: Mapping[str, Access]) -> None:
+        self._app, self._keys = app, keys
         self._hosts = {name.lower() for name in ("localhost", settings.host, *settings.hosts)}
         self._origins = {origin.rstrip("/").lower() for origin in settings.origins}
-        self._open_to_read = not settings.public and not keys.read
+        self._open_to_read = not settings.public and "read" not in keys.values()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request, pass it on, log it."""
@@ -78,8 +79,9 @@ class Guard:
             path = scope["path"] if scope["path"] in (*_OPEN, "/mcp") else "other"
             route = scope.get("state", {}).get("route", path)
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self._metrics.request(method, route, status, seconds)
             # The pattern, never the path: ids of documents are not logged, nor texts or keys.
+            metrics.REQUESTS.labels(method, route, status).inc()
+            metrics.REQUEST_SECONDS.labels(route).observe(seconds)
             fields = {"method": method, "route": route, "status": status}
             log.info("request", extra={"fields": {**fields, "ms": round(1000 * seconds, 2)}})
 
@@ -125,7 +127,7 @@ class Guard:
             given = value.strip()
         if given is None:
             return unkeyed
-        level = self._keys.level(given)
+        level = level_of(given, self._keys)
         if level == "open":  # clients of OpenAI's API always send a key, if only a word
             return unkeyed if self._open_to_read else None
         return level

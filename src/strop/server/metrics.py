@@ -12,54 +12,28 @@ SHARED = "PROMETHEUS_MULTIPROC_DIR"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
+_OURS = CollectorRegistry()
+REQUESTS = Counter("strop_requests", "Requests.", ["method", "route", "status"], registry=_OURS)
+REQUEST_SECONDS = Histogram(
+    "strop_request_seconds", "Time of requests.", ["route"], buckets=_SECONDS, registry=_OURS
+)
+STAGE_SECONDS = Histogram(
+    "strop_stage_seconds", "Time of stages.", ["stage"], buckets=_SECONDS, registry=_OURS
+)
+BATCH_QUERIES = Histogram(
+    "strop_batch_queries", "Queries searched together.", buckets=_SIZES, registry=_OURS
+)
+# Of several processes the latest value counts: the index is the same.
+DOCUMENTS = Gauge("strop_documents", "Documents.", registry=_OURS, multiprocess_mode="mostrecent")
+VERSION = Gauge(
+    "strop_index_version", "Commits so far.", registry=_OURS, multiprocess_mode="mostrecent"
+)
 
-class Metrics:
-    """The counts of one server."""
 
-    def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        self._requests = Counter(
-            "strop_requests", "Requests.", ["method", "route", "status"], registry=registry
-        )
-        self._seconds = Histogram(
-            "strop_request_seconds", "Time of requests.", ["route"],
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
-        self._stages = Histogram(
-            "strop_stage_seconds", "Time of a request's stages.", ["stage"],
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
-        self._batches = Histogram(
-            "strop_batch_queries", "Queries searched together.", buckets=_SIZES, registry=registry
-        )
-        # Of several processes the latest value: the index is the same.
-        self._documents = Gauge(
-            "strop_documents", "Documents in the collection.",
-            registry=registry, multiprocess_mode="mostrecent",
-        )  # fmt: skip
-        self._version = Gauge(
-            "strop_index_version", "Commits to the index so far.",
-            registry=registry, multiprocess_mode="mostrecent",
-        )  # fmt: skip
-
-    def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request. ``route`` is the pattern, not the path: paths have no end."""
-        self._requests.labels(method, route, status).inc()
-        self._seconds.labels(route).observe(seconds)
-
-    def observe(self, stage: str, value: float) -> None:
-        """Record a stage's seconds, or the queries of a batch."""
-        if stage == "batch":
-            self._batches.observe(value)
-        else:
-            self._stages.labels(stage).observe(value)
-
-    def text(self, documents: int, version: int) -> bytes:
-        """Return everything in the text format of Prometheus."""
-        self._documents.set(documents)
-        self._version.set(version)
-        registry = self._registry
-        if os.environ.get(SHARED):
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
+def text() -> bytes:
+    """Return everything in the text format of Prometheus."""
+    registry = _OURS
+    if os.environ.get(SHARED):
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry)

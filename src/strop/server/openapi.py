@@ -6,33 +6,25 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic import TypeAdapter
 
 from strop import __version__
+from strop.server.errors import STATUSES
 from strop.server.models import ErrorReply
 from strop.server.routes import Operation
 
 _USUAL = (400, 401, 403, 421, 429, 503, 504)
 _OF_BODIES = (408, 413, 415, 422)
+_OF_WRITES = (405, 409)
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
-_MEANING = {
-    400: "A value that cannot be used", 401: "No key, or one that is not known",
-    403: "The key or the origin may not do this", 404: "No such document or store",
-    405: "A published copy is not written to", 408: "The body did not arrive in time",
-    409: "Another process writes", 413: "The body is too large", 415: "The body is not JSON",
-    421: "An unknown Host", 422: "A body that does not fit the model",
-    429: "Too many requests at the same time", 503: "Not ready", 504: "It took too long",
-}  # fmt: skip
 
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document."""
-    bodies = [one.body for one in operations if one.body]
-    replies = [one.reply for one in operations if one.reply]
-    wanted = [(model, "validation") for model in dict.fromkeys([*bodies, *replies, ErrorReply])]
-    refs, schemas = models_json_schema(
-        wanted,  # type: ignore[arg-type]
+    models = [model for one in operations for model in (one.body, one.reply) if model]
+    models = list(dict.fromkeys([*models, ErrorReply]))
+    refs, schemas = TypeAdapter.json_schemas(
+        [(model, "validation", TypeAdapter(model)) for model in models],
         ref_template="#/components/schemas/{model}",
     )
     paths: dict[str, dict[str, Any]] = {}
@@ -55,7 +47,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _operation(one: Operation, refs: Any) -> dict[str, Any]:
-    def content(model: type[BaseModel]) -> dict[str, Any]:
+    def content(model: Any) -> dict[str, Any]:
         return {"application/json": {"schema": refs[model, "validation"]}}
 
     good: dict[str, Any] = {"description": one.summary}
@@ -63,7 +55,8 @@ def _operation(one: Operation, refs: Any) -> dict[str, Any]:
         good["content"] = content(one.reply)
     elif one.path == "/metrics":
         good["content"] = {"text/plain": {"schema": {"type": "string"}}}
-    statuses = sorted({*_USUAL, *(_OF_BODIES if one.body else ()), *one.errors})
+    statuses = {*_USUAL, *one.errors}
+    statuses.update(_OF_BODIES if one.body else (), _OF_WRITES if one.access == "write" else ())
     described: dict[str, Any] = {
         "operationId": one.handler.__name__,
         "summary": one.summary,
@@ -71,10 +64,10 @@ def _operation(one: Operation, refs: Any) -> dict[str, Any]:
         "security": [] if one.access == "open" else [{"key": []}],
         "responses": {
             "200": good,
-            **({"201": {**good, "description": "A new document"}} if one.created else {}),
+            **({"201": {**good, "description": "A new document"}} if one.method == "PUT" else {}),
             **{
-                str(status): {"description": _MEANING[status], "content": content(ErrorReply)}
-                for status in statuses
+                str(status): {"description": STATUSES[status][1], "content": content(ErrorReply)}
+                for status in sorted(statuses)
             },
         },
         "x-access": one.access,

@@ -9,7 +9,8 @@ import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, get_type_hints
 
 from pydantic import BaseModel
 from pydantic_core import to_json
@@ -23,25 +24,35 @@ from strop.server.service import Service
 from strop.server.settings import LIMITS, Access
 
 log = logging.getLogger("strop.server")
-Handler = Callable[[Service, Request, Any], Any]
-"""What answers an operation. A function that is not async reads, in a thread."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One method of one path. ``errors`` are the statuses that it has beside the usual ones."""
+    """One method of one path.
+
+    ``handler`` gets the service and, by name, the parameters of the path and the ``body``, whose
+    model is its annotation. One that is not async only reads, in a thread. ``errors`` are statuses
+    beside the usual ones.
+    """
 
     method: str
     path: str
-    handler: Handler
-    summary: str
+    handler: Callable[..., Any]
     tag: str
+    reply: Any = None
+    """The type of a good reply."""
     access: Access = "read"
-    body: type[BaseModel] | None = None
-    reply: type[BaseModel] | None = None
     errors: tuple[int, ...] = ()
-    created: bool = False
-    """Whether it may answer 201."""
+
+    @property
+    def summary(self) -> str:
+        """What it does: the first line of its handler's docstring."""
+        return (self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
+
+    @cached_property
+    def body(self) -> type[BaseModel] | None:
+        """The model of the request's body."""
+        return get_type_hints(self.handler).get("body")
 
 
 def routes(operations: list[Operation], service: Service) -> list[Route]:
@@ -66,13 +77,13 @@ async def answer(service: Service, request: Request, operation: Operation) -> Re
     try:
         if operation.access == "write" and request.scope["state"]["access"] != "write":
             raise Refused(403, "writing needs a write key (STROP_API_KEYS of the server)")
-        body = None
+        given = dict(request.path_params)
         if operation.body is not None:
-            body = operation.body.model_validate_json(await _content(request))
+            given["body"] = operation.body.model_validate_json(await _content(request))
         if inspect.iscoroutinefunction(operation.handler):
-            value = await operation.handler(service, request, body)
+            value = await operation.handler(service, **given)
         else:
-            value = await service.read(operation.handler, service, request, body)
+            value = await service.read(operation.handler, service, **given)
     except ClientDisconnect:
         return Response(status_code=400)
     except Exception as error:

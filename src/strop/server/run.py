@@ -7,7 +7,6 @@ import socket
 import tempfile
 from asyncio import Transport
 from collections.abc import Callable
-from typing import Any
 
 import uvicorn
 from pydantic import TypeAdapter
@@ -66,13 +65,8 @@ def _check_address(host: str, port: int) -> None:
     """Refuse an address that cannot be served at, before anything is loaded."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in found:
-            with socket.socket(family, kind, protocol) as one:
-                if os.name == "posix":  # elsewhere it would let two servers share a port
-                    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                one.bind(address)
+        for family, *_, address in found:
+            socket.create_server(address, family=family).close()
     except OSError as error:
         raise BadInput(
             f"cannot serve at {host}, port {port}: {error.strerror or error}. Choose another with"
@@ -101,32 +95,26 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Start to wait for the first request."""
         super().connection_made(transport)
-        self._waits: Any = None
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
-        self._stop_waiting()
+        self._waiting.cancel()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         """Start to wait for the rest of a request's head."""
         super().on_message_begin()
+        self._waiting.cancel()
         self._wait()
 
     def on_headers_complete(self) -> None:
         """Stop waiting: the body has a time of its own."""
-        self._stop_waiting()
+        self._waiting.cancel()
         super().on_headers_complete()
 
     def _wait(self) -> None:
-        self._stop_waiting()
-        self._waits = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
-
-    def _stop_waiting(self) -> None:
-        if self._waits is not None:
-            self._waits.cancel()
-            self._waits = None
+        self._waiting = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
 
 
 def serve_agent(place: str) -> None:

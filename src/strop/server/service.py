@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from strop.errors import BadInput, IndexBusy
+from strop.common.text import is_url
+from strop.errors import BadInput
 from strop.index import Index
 from strop.methods import method_spec
 from strop.opening import connect
-from strop.server.batching import Batcher, Found, Options
+from strop.server.batching import Batcher, Found
 from strop.server.errors import Refused
-from strop.server.metrics import Metrics
 from strop.server.settings import LIMITS
 from strop.storage.references import Reference
-from strop.types import Collection, Document
+from strop.types import HIT_FIELDS, Collection, Document
 
 T = TypeVar("T")
 _READERS = 8
 _WAITING_SEARCHES = 4
 """Searches at the same time where they wait for others: a database, or an embedder's service."""
-_BUSY = 0.05
-"""Seconds between attempts to write while another process does."""
-_MESSAGES: ContextVar[list[str] | None] = ContextVar("messages", default=None)
+_FILTER_WARNINGS: ContextVar[list[str] | None] = ContextVar("filter warnings", default=None)
+"""Messages about the filter of the search that runs in this thread.
+
+``warnings.catch_warnings`` would change what other threads do.
+"""
 
 
 class Service:
@@ -41,12 +42,13 @@ class Service:
 
         Clients know it by the folder's name, without the ending.
         """
-        self.collection = collection = connect(place)
+        # A writer waits for one of another process.
+        options: dict[str, Any] = {} if is_url(place) else {"wait": LIMITS.seconds / 2}
+        self.collection = collection = connect(place, **options)
         self.name = Path(place.rstrip("/")).stem or "index"
-        self.metrics = Metrics()
         self.ready = False
         threads = 1 if _only_computes(collection) else _WAITING_SEARCHES
-        self.batches = Batcher(self._search, LIMITS.waiting, self.metrics.observe, threads)
+        self.batches = Batcher(self._search, LIMITS.waiting, threads)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="strop-read")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="strop-write")
         self._slow = asyncio.Semaphore(1)
@@ -77,18 +79,20 @@ class Service:
 
     # -- work in threads ----------------------------------------------------------------------
 
-    async def search(self, queries: Sequence[str], options: Options) -> Found:
+    async def search(
+        self, queries: Sequence[str], k: int, method: str | None = None, where: Any = None,
+        fields: Sequence[str] = HIT_FIELDS, exact: bool = False,
+    ) -> Found:  # fmt: skip
         """Search together with what others ask at the same time."""
-        return await asyncio.wait_for(self.batches.search(queries, options), LIMITS.seconds)
+        options = {"k": k, "method": method, "where": where, "fields": fields, "exact": exact}
+        return await asyncio.wait_for(self.batches.search(queries, **options), LIMITS.seconds)
 
-    def _search(self, queries: list[str], options: Options) -> Found:
-        method = self.collection.method(options.method)
-        with _filter_warnings() as messages:
-            hits = self.collection.search(
-                queries, options.k, method,
-                where=options.filter(), fields=options.fields, exact=options.exact,
-            )  # fmt: skip
-        return Found(method_spec(method), list(hits), messages)
+    def _search(self, queries: list[str], method: str | None, **options: Any) -> Found:
+        messages: list[str] = []
+        _FILTER_WARNINGS.set(messages)
+        chosen = self.collection.method(method)
+        hits = self.collection.search(queries, method=chosen, **options)
+        return Found(method_spec(chosen), list(hits), messages)
 
     async def read(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
         """Call something that reads the collection."""
@@ -104,20 +108,12 @@ class Service:
             return await self.read(work, *args, **named)
 
     async def write(self, work: Callable[..., T], *args: Any) -> T:
-        """Call something that writes; while another process does, wait for it."""
+        """Call something that writes.
 
-        def wait_and_write() -> T:
-            until = time.monotonic() + LIMITS.seconds / 2
-            while True:
-                try:
-                    return work(*args)
-                except IndexBusy:
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(_BUSY)
-
-        # Not given up after a while: the client must learn whether its documents are stored.
-        return await asyncio.get_running_loop().run_in_executor(self._writer, wait_and_write)
+        It is not given up after a while: the client must learn whether its documents are stored.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._writer, partial(work, *args))
 
     # -- about the collection -----------------------------------------------------------------
 
@@ -169,25 +165,11 @@ def _only_computes(collection: Collection) -> bool:
     return name.startswith(("wordllama", "minilm", "st:"))
 
 
-@contextmanager
-def _filter_warnings() -> Iterator[list[str]]:
-    """Give a list for the messages about filters that this thread causes in the block.
-
-    ``warnings.catch_warnings`` would change what other threads do.
-    """
-    messages: list[str] = []
-    token = _MESSAGES.set(messages)
-    try:
-        yield messages
-    finally:
-        _MESSAGES.reset(token)
-
-
 def print_no_warnings() -> None:
     """Keep warnings out of the log, as they may quote filters and texts; replies have some."""
 
     def receive(message: Warning | str, *_: Any, **__: Any) -> None:
-        messages = _MESSAGES.get()
+        messages = _FILTER_WARNINGS.get()
         # Others concern who runs the server.
         if messages is not None and str(message).startswith("filter: "):
             messages.append(str(message))

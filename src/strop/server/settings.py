@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,44 +42,33 @@ class Limits:
 LIMITS = Limits()
 
 
-@dataclass(frozen=True)
-class Keys:
-    """The keys of a server. There is no key without a level."""
+def parse_keys(text: str) -> dict[str, Access]:
+    """Read ``read:KEY,write:KEY``, any number of each; return the level of each key."""
+    keys: dict[str, Access] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        level, _, key = part.partition(":")
+        # The value may be a key: it is never shown.
+        if level not in ("read", "write") or not re.fullmatch(r"[!-~]+", key):
+            raise BadInput(
+                f"{KEYS} must look like read:KEY,write:KEY, with keys of printable ASCII"
+                " characters without spaces and commas"
+            )
+        if len(key) < _SHORTEST_KEY:
+            raise BadInput(
+                f"{KEYS}: a {level} key has {len(key)} characters; use {_SHORTEST_KEY} or"
+                " more, such as the output of: openssl rand -hex 32"
+            )
+        keys[key] = "write" if level == "write" else keys.get(key, "read")
+    return keys
 
-    read: tuple[str, ...] = ()
-    write: tuple[str, ...] = ()
 
-    @classmethod
-    def parse(cls, text: str) -> Keys:
-        """Read ``read:KEY,write:KEY``, any number of each."""
-        found: dict[str, list[str]] = {"read": [], "write": []}
-        for part in filter(None, (part.strip() for part in text.split(","))):
-            level, _, key = part.partition(":")
-            # The value may be a key: it is never shown.
-            if level not in found or not re.fullmatch(r"[!-~]+", key):
-                raise BadInput(
-                    f"{KEYS} must look like read:KEY,write:KEY, with keys of printable ASCII"
-                    " characters without spaces and commas"
-                )
-            if len(key) < _SHORTEST_KEY:
-                raise BadInput(
-                    f"{KEYS}: a {level} key has {len(key)} characters; use {_SHORTEST_KEY} or"
-                    " more, such as the output of: openssl rand -hex 32"
-                )
-            found[level].append(key)
-        return cls(tuple(found["read"]), tuple(found["write"]))
-
-    def level(self, given: str) -> Access:
-        """Return what a key allows; all keys are compared, each in constant time."""
-        level: Access = "open"
-        for name, keys in (("read", self.read), ("write", self.write)):
-            for key in keys:
-                if hmac.compare_digest(key.encode(), given.encode("utf-8", "replace")):
-                    level = "write" if name == "write" else "read"
-        return level
-
-    def __bool__(self) -> bool:
-        return bool(self.read or self.write)
+def level_of(given: str, keys: Mapping[str, Access]) -> Access:
+    """Return what a key allows; all keys are compared, each in constant time."""
+    allowed: Access = "open"
+    for key, level in keys.items():
+        if hmac.compare_digest(key.encode(), given.encode("utf-8", "replace")):
+            allowed = level
+    return allowed
 
 
 @dataclass(frozen=True)
@@ -107,9 +97,9 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def read_keys(settings: Settings) -> Keys:
+def read_keys(settings: Settings) -> dict[str, Access]:
     """Return the keys in the environment; a server that others can reach must have some."""
-    keys = Keys.parse(os.environ.get(KEYS, ""))
+    keys = parse_keys(os.environ.get(KEYS, ""))
     if settings.public and not keys:
         where = settings.host if not is_loopback(settings.host) else settings.hosts[0]
         raise BadInput(

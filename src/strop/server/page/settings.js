@@ -18,19 +18,16 @@ export function settingsPanel(side, name, settings, defaults, changed) {
       id, type: "range", min: slider.min ?? 0, max: slider.max, step: slider.step, title: slider.hint,
       oninput: () => {
         settings[slider.key] = slider.read(Number(input.value));
-        describe();
+        show();
         changed();
       },
     });
-    const update = () => {
+    const show = () => {
       input.value = slider.write(settings[slider.key]);
-    };
-    const describe = () => {
       shown.textContent = settings[slider.key].toFixed(slider.digits);
     };
-    update();
-    describe();
-    return { show: () => (update(), describe()), element: h("div.slider", {}, h("label", { for: id }, slider.label), input, shown) };
+    show();
+    return { show, element: h("div.slider", {}, h("label", { for: id }, slider.label), input, shown) };
   });
   const preset = (label, values) => h("button.quiet", {
     type: "button",
