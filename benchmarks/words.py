@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from strop.io.sentences import split_sentences
-from strop.search.word_scores import WordScorer, largest_scores
+from strop.search.words import WordScorer, largest_scores
 from strop.storage.word_reader import load_source
 from strop.storage.words import TEXT, WORD_TABLES, WordWriter
 from strop.words.tokenizer import Tokenizer
