@@ -36,7 +36,7 @@ from strop.distributed.runners import LocalRunner
 from strop.distributed.shards import Manifest
 from strop.embed import load
 from strop.lm import Price
-from strop.references.cells import nearest_centres, probed_cells, rough_centres
+from strop.references.neighbors import nearest_centres, probed_cells, rough_centres
 
 EMBEDDER = {"name": "wordllama", "options": {}}
 PRICE = Price(0.4, 1.6)

@@ -28,7 +28,7 @@ import numpy as np
 
 from strop.io.sentences import split_sentences
 from strop.io.tokenizer import Tokenizer
-from strop.search.word_scores import WordScorer, largest_scores
+from strop.search.words import WordScorer, largest_scores
 from strop.storage.word_reader import load_source
 from strop.storage.words import TEXT, WORD_TABLES, WordWriter
 

@@ -88,7 +88,7 @@ WORDS = {"wordllama": 1.1}
 WORDS_OTHERS = 0.45
 """The same for all others; benchmarks/quality.py has the collections both were chosen on."""
 WORDS_BLIND = 2.0
-"""The same where an embedder does not know the language (``search.own_sentences``)."""
+"""The same where an embedder does not know the language (``search.embedder_checks``)."""
 FEEDBACK = 3.0
 """How much feedback counts in ``sharp`` by default, with any embedder."""
 

@@ -19,7 +19,7 @@ from strop.evaluation.scoring import bootstrap_interval
 from strop.evaluation.tune import Choice, decide, default_sharp, settings_grid, tune
 from strop.methods import FEEDBACK
 from strop.search.sampling import sample_queries
-from strop.search.word_scores import WordScorer
+from strop.search.words import WordScorer
 from strop.types import Dataset, Vectors
 
 SIZE, DIM = 120, 24

@@ -20,7 +20,7 @@ from strop import Index
 from strop.common import threads
 from strop.common.arrays import unit_rows
 from strop.errors import BadInput
-from strop.references import cells, neighbors, updates
+from strop.references import neighbors, updates
 from strop.references.clustering import kmeans, silhouette, squared_distances
 from strop.references.neighbors import nearest_neighbors, neighbors_of, nonzero_rows
 from strop.references.selection import select_references
@@ -113,7 +113,7 @@ def test_cells_find_most_of_the_neighbours() -> None:
 def test_large_corpora_go_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = clustered(8, 300, 8)
     called: list[int] = []
-    real = cells.rough_centres
+    real = neighbors.rough_centres
 
     def spy(points: Vectors, count: int) -> Vectors:
         called.append(count)

@@ -1,8 +1,9 @@
-"""BM25 and fused rankings."""
+"""BM25 from the words in the catalog, against its definition; rankings fused with it."""
 
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import fakes
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strop import Index, evaluate
-from strop.common.arrays import unit_rows
+from strop.common.arrays import Floats, unit_rows
 from strop.errors import BadInput
 from strop.methods import Method
 from strop.search.folder import Folder
 from strop.search.layout import Layout
-from strop.search.words import QueryWordScores, count_words, fuse
+from strop.search.words import QueryWordScores, WordScorer, count_words, fuse, largest_scores
 from strop.storage.snapshot import Spans
+from strop.storage.word_reader import load_source
+from strop.storage.words import BLOCK, TEXT, WORD_TABLES, WordWriter
 from strop.types import Dataset
 
 TEXTS = [
@@ -34,19 +39,47 @@ STEMS = [[" a", "fast", "fox", " and", "anoth", "fox"], [" the", "dog", "slept"]
          ["fox", " and", "dog", "run", "togeth"], [], [" a", "violin", "concerto"]]  # fmt: skip
 
 
-def bm25(query: list[str], k1: float = 1.5, b: float = 0.75) -> list[float]:
-    """Lucene's BM25, from its definition, over the length of the query's vector of weights."""
-    mean = np.mean([len(words) for words in STEMS])
-    holding = {word: sum(word in other for other in STEMS) for word in query}
-    idf = {word: math.log(1 + (len(STEMS) - n + 0.5) / (n + 0.5)) for word, n in holding.items()}
-    scores = []
-    for words in STEMS:
+SET = 3
+
+
+def stored(*sources: dict[int, list[str]]) -> tuple[sqlite3.Connection, WordScorer]:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.executescript(WORD_TABLES)
+    writer = WordWriter(connection)
+    ids = (TEXT, SET)[: len(sources)]
+    for source, texts in zip(ids, sources, strict=True):
+        for number, terms in texts.items():
+            writer.put(source, number, terms)
+    writer.flush()
+    return connection, WordScorer({one: load_source(connection, one) for one in ids})
+
+
+def reference(texts: dict[int, list[str]], query: list[str]) -> dict[int, float]:
+    """The score of each document: BM25 over the length of the query's vector of weights."""
+    mean = sum(map(len, texts.values())) / max(len(texts), 1)
+    weights = {}
+    for term in query:
+        holding = sum(term in terms for terms in texts.values())
+        weights[term] = math.log(1 + (len(texts) - holding + 0.5) / (holding + 0.5))
+    length = math.sqrt(sum((weights[term] * n) ** 2 for term, n in Counter(query).items()))
+    scores = {}
+    for number, terms in texts.items():
         total = 0.0
-        for word in query:
-            count = Counter(words)[word]
-            total += idf[word] * count / (count + k1 * (1 - b + b * len(words) / mean))
-        scores.append(total / math.sqrt(sum(idf[word] ** 2 for word in query)))
+        for term in query:
+            count = Counter(terms)[term]
+            norm = 1.5 * (0.25 + 0.75 * len(terms) / (mean or 1))
+            total += weights[term] * count / (count + norm)
+        scores[number] = total / (length or 1)
     return scores
+
+
+def best(scores: Floats, k: int) -> list[int]:
+    places: list[int] = largest_scores(scores, k).tolist()
+    return places
+
+
+def bm25(query: list[str]) -> list[float]:
+    return [*reference(dict(enumerate(STEMS)), query).values()]
 
 
 def test_scores_are_bm25s() -> None:
@@ -127,6 +160,57 @@ def test_the_best_shares_are_of_documents_of_the_view() -> None:
     whole = QueryWordScores(word_scores, np.array([1, 2, 4, 5]), whole=True)
     assert whole.best(3).tolist() == [1, 2, 3]
     assert whole.at(np.array([3, 0])).tolist() == word_scores[[5, 1]].tolist()
+
+
+words = st.lists(st.sampled_from("abcdefgh"), max_size=8)
+numbers = st.sampled_from([*range(6), 1024, BLOCK - 1, BLOCK, 2 * BLOCK + 5])
+
+
+@given(st.dictionaries(numbers, words), st.dictionaries(numbers, words), words)
+def test_scores_are_by_definition(
+    texts: dict[int, list[str]], queries: dict[int, list[str]], query: list[str]
+) -> None:
+    queries = {number: terms for number, terms in queries.items() if number in texts}
+    connection, scorer = stored(texts, queries)
+    joined = {number: terms + queries.get(number, []) for number, terms in texts.items()}
+    want = reference(joined, query)
+    scores = scorer.all(connection, query)
+    found = {number: scores[number] for number in sorted(texts)}
+    np.testing.assert_allclose([*found.values()], [want[n] for n in found], rtol=1e-5, atol=1e-7)
+    assert not np.delete(scores, sorted(texts)).any()
+    top = sorted((score for score in want.values() if score), reverse=True)[:4]
+    np.testing.assert_allclose(scores[best(scores, 4)], top, rtol=1e-5)
+    connection.close()
+
+
+def test_words_of_a_set_count_only_where_it_is_named() -> None:
+    connection, with_set = stored({1: ["a"], 2: ["b"]}, {2: ["c"]})
+    alone = WordScorer({TEXT: load_source(connection, TEXT)})
+    assert best(with_set.all(connection, ["c"]), 5) == [2]
+    assert best(alone.all(connection, ["c"]), 5) == []
+
+
+def test_a_word_no_document_has_counts_as_missing() -> None:
+    connection, scorer = stored({1: ["a"], 2: ["b"]})
+    whole, part = (scorer.all(connection, query)[1] for query in (["a"], ["a", "missing"]))
+    assert 0 < part < whole / 2
+
+
+def test_an_empty_index_and_an_empty_query() -> None:
+    connection, scorer = stored({})
+    assert best(scorer.all(connection, ["a"]), 5) == []
+    connection, scorer = stored({1: ["a"], 2: []})
+    assert best(scorer.all(connection, []), 5) == []
+    assert not scorer.all(connection, []).any()
+
+
+def test_the_best_of_many_blocks() -> None:
+    texts = {at * 97: ["a"] * (1 + at % 7) + ["b"] * (at % 5) for at in range(3000)}
+    connection, scorer = stored(texts)
+    scores = scorer.all(connection, ["a", "b"])
+    found = best(scores, 50)
+    assert scores[found].tolist() == np.sort(scores)[::-1][:50].tolist()
+    assert len(set(found)) == 50
 
 
 @pytest.fixture

@@ -26,8 +26,16 @@ from strop.distributed.shards import (
     vectors_in,
     write_table,
 )
-from strop.references.cells import largest, nearest_centres, probed_cells, rough_centres
-from strop.references.neighbors import Neighbors, neighbors_in_cells, neighbors_of, nonzero_rows
+from strop.references.neighbors import (
+    Neighbors,
+    largest,
+    nearest_centres,
+    neighbors_in_cells,
+    neighbors_of,
+    nonzero_rows,
+    probed_cells,
+    rough_centres,
+)
 from strop.references.selection import choose_references
 from strop.references.settings import ReferenceSettings
 from strop.types import Vectors

@@ -19,7 +19,6 @@ from strop.common.arrays import Floats, Ints
 from strop.common.compiled import compiled
 from strop.common.threads import in_parts
 from strop.errors import BadInput
-from strop.references.cells import probed_cells, rough_centres
 from strop.types import Progress, Vectors
 
 APPROXIMATE_ABOVE = 300_000
@@ -33,6 +32,9 @@ SPARE = 16
 ROUNDING = 4e-6
 """An upper bound of the error of a float32 product of unit vectors."""
 _PRODUCTS_AT_ONCE = 25_000_000
+_POINTS_PER_CELL = 40
+_ROUNDS = 8
+"""Of KMeans, on so many points for each cell: cells may be rough."""
 
 Mask = NDArray[np.bool_]
 Candidates = NDArray[np.int32]
@@ -66,9 +68,8 @@ def nearest_neighbors(
         probed = probed_cells(vectors, centres, PROBES)
         return neighbors_in_cells(vectors, usable, every_row, k, probed[:, 0], probed, progress)
     best, candidates = _empty_lists(len(vectors), k, usable)
-    if best.shape[1]:
-        _propose_from_all(vectors, usable, best, candidates, progress)
-    return rank(vectors, usable, every_row, best, candidates, k, exact=True)
+    _propose_from_all(vectors, usable, best, candidates, progress)
+    return rank(vectors, usable, every_row, candidates, k, best)
 
 
 def resolve_method(method: str, size: int) -> str:
@@ -83,16 +84,8 @@ def resolve_method(method: str, size: int) -> str:
 def neighbors_of(vectors: Vectors, usable: Mask, wanted: Ints, k: int) -> Neighbors:
     """Return the exact neighbours of the rows ``wanted`` only, among all ``usable`` rows."""
     best, candidates = _empty_lists(len(wanted), k, usable)
-    if best.shape[1]:
-        wanted_vectors, lists = vectors[wanted], np.arange(len(wanted))
-        for first in range(0, len(vectors), BLOCK):
-            others = np.arange(first, min(first + BLOCK, len(vectors)))
-            products = wanted_vectors @ vectors[first : first + BLOCK].T
-            in_parts(
-                len(wanted),
-                partial(_merge_rows, products, usable, wanted, others, lists, best, candidates),
-            )
-    return rank(vectors, usable, wanted, best, candidates, k, exact=True)
+    propose(vectors, usable, wanted, np.arange(len(vectors)), best, candidates)
+    return rank(vectors, usable, wanted, candidates, k, best)
 
 
 def neighbors_in_cells(
@@ -110,21 +103,12 @@ def neighbors_in_cells(
     """
     best, candidates = _empty_lists(len(wanted), k, usable)
     members, visitors = _by_cell(cell_of), _by_cell(probed.ravel())
-    for done, (cell, places) in enumerate(visitors.items() if best.shape[1] else (), 1):
+    for done, (cell, places) in enumerate(visitors.items(), 1):
         others, lists = members.get(cell, wanted[:0]), np.sort(places // probed.shape[1])
-        step = max(1, _PRODUCTS_AT_ONCE // max(1, len(others)))
-        for first in range(0, len(lists), step):
-            part = lists[first : first + step]
-            products = vectors[wanted[part]] @ vectors[others].T
-            in_parts(
-                len(part),
-                partial(
-                    _merge_rows, products, usable, wanted[part], others, part, best, candidates
-                ),
-            )
+        propose(vectors, usable, wanted[lists], others, best, candidates, lists)
         if progress is not None:
             progress("finding neighbours", done, len(visitors))
-    return rank(vectors, usable, wanted, best, candidates, k, exact=False)
+    return rank(vectors, usable, wanted, candidates, k)
 
 
 def _by_cell(cell_of: NDArray[np.int32]) -> dict[int, Ints]:
@@ -132,6 +116,43 @@ def _by_cell(cell_of: NDArray[np.int32]) -> dict[int, Ints]:
     order = np.argsort(cell_of, kind="stable")
     cells, first = np.unique(cell_of[order], return_index=True)
     return dict(zip(cells.tolist(), np.split(order, first[1:]), strict=True))
+
+
+def rough_centres(points: Vectors, cells: int) -> Vectors:
+    """Return unit centres (cells, dim): a few rounds of KMeans on a sample of the points."""
+    step = max(1, len(points) // (cells * _POINTS_PER_CELL))
+    sample = np.ascontiguousarray(points[::step])
+    centres = sample[np.linspace(0, len(sample) - 1, cells).astype(np.int64)].copy()
+    for _ in range(_ROUNDS):
+        sums = np.zeros_like(centres)
+        _add_rows(sample, nearest_centres(sample, centres), sums)
+        lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+        centres = np.where(lengths > 0, sums / np.maximum(lengths, 1e-12), centres)
+    return np.asarray(centres, np.float32)
+
+
+def nearest_centres(points: Vectors, centres: Vectors) -> Ints:
+    """Return for each point the number of the centre with the largest product."""
+    nearest = np.empty(len(points), np.int64)
+    for at in range(0, len(points), 8192):
+        nearest[at : at + 8192] = np.argmax(points[at : at + 8192] @ centres.T, axis=1)
+    return nearest
+
+
+def probed_cells(points: Vectors, centres: Vectors, probes: int) -> NDArray[np.int32]:
+    """Return for each point the ``probes`` cells with the nearest centres, the nearest first."""
+    probed = np.empty((len(points), min(probes, len(centres))), np.int32)
+    for at in range(0, len(points), 8192):
+        probed[at : at + 8192] = largest(points[at : at + 8192] @ centres.T, probes)
+    return probed
+
+
+def largest(values: Vectors, count: int) -> Ints:
+    """Return where the ``count`` largest values of each row are, the largest first."""
+    count = min(count, values.shape[1])
+    some = np.argpartition(-values, max(0, count - 1), axis=1)[:, :count]
+    order = np.argsort(-np.take_along_axis(values, some, 1), axis=1, kind="stable")
+    return np.asarray(np.take_along_axis(some, order, 1))
 
 
 def nonzero_rows(vectors: Vectors) -> Mask:
@@ -146,29 +167,39 @@ def _empty_lists(count: int, k: int, usable: Mask) -> tuple[Floats, Candidates]:
     return np.full((count, wide), -np.inf, np.float32), np.full((count, wide), -1, np.int32)
 
 
+def propose(
+    vectors: Vectors, usable: Mask, wanted: Ints, others: Ints, best: Floats,
+    candidates: Candidates, lists: Ints | None = None,
+) -> None:  # fmt: skip
+    """Compare the rows ``wanted`` with the rows ``others``: the nearest become their candidates.
+
+    The candidates of ``wanted[i]`` are in row ``lists[i]``, by default in row i.
+    """
+    lists = np.arange(len(wanted)) if lists is None else lists
+    for at in range(0, len(wanted) if best.shape[1] else 0, BLOCK):
+        rows, their = wanted[at : at + BLOCK], lists[at : at + BLOCK]
+        row_vectors = vectors[rows]
+        for first in range(0, len(others), BLOCK):
+            some = others[first : first + BLOCK]
+            products = row_vectors @ vectors[some].T
+            merge = partial(_merge_rows, products, usable, rows, some, their, best, candidates)
+            in_parts(len(rows), merge)
+
+
 def _propose_from_all(
     points: Vectors, usable: Mask, best: Floats, candidates: Candidates, progress: Progress | None
 ) -> None:
     """Compare all rows with all, each pair once: one block of products serves both sides."""
-    n = len(points)
-    starts = range(0, n, BLOCK)
-    done, total = 0, len(starts) * (len(starts) + 1) // 2
-    for a in starts:
-        rows = np.arange(a, min(a + BLOCK, n))
-        for b in range(a, n, BLOCK):
-            others = np.arange(b, min(b + BLOCK, n))
-            products = points[a : a + BLOCK] @ points[b : b + BLOCK].T
-            in_parts(
-                len(rows),
-                partial(_merge_rows, products, usable, rows, others, rows, best, candidates),
-            )
-            if b > a:
-                in_parts(
-                    len(others),
-                    partial(
-                        merge_columns, products, usable[a:], usable[b:], a, best[b:], candidates[b:]
-                    ),
-                )
+    blocks = [np.arange(a, min(a + BLOCK, len(points))) for a in range(0, len(points), BLOCK)]
+    done, total = 0, len(blocks) * (len(blocks) + 1) // 2
+    for at, rows in enumerate(blocks if best.shape[1] else ()):
+        row_vectors = points[rows]
+        for others in blocks[at:]:
+            products = row_vectors @ points[others].T
+            both = products, usable, rows, others
+            in_parts(len(rows), partial(_merge_rows, *both, rows, best, candidates))
+            if others is not rows:
+                in_parts(len(others), partial(_merge_columns, *both, best, candidates))
             done += 1
         if progress is not None:
             progress("finding neighbours", done, total)
@@ -178,23 +209,22 @@ def rank(
     points: Vectors,
     usable: Mask,
     wanted: Ints,
-    best: Floats,
     candidates: Candidates,
     k: int,
-    exact: bool,
+    best: Floats | None = None,
 ) -> Neighbors:
     """Return the first k candidates of each wanted row, ranked in double precision.
 
-    With ``exact``, rows whose last neighbour cannot be told from the candidates left out (many
+    With ``best``, rows whose last neighbour cannot be told from the candidates left out (many
     equal vectors) are compared with all rows.
     """
     ranked = Neighbors(
         np.full((len(wanted), k), -1, np.int64), np.zeros((len(wanted), k), np.float32)
     )
-    wide = best.shape[1]
+    wide = candidates.shape[1]
     if not wide:
         return ranked
-    uncertain = []
+    uncertain = [wanted[:0]]
     for first in range(0, len(wanted), BLOCK):
         part = slice(first, first + BLOCK)
         rows = candidates[part]
@@ -204,15 +234,17 @@ def rank(
         rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
         ranked.rows[part, : order.shape[1]] = rows
         ranked.similarities[part, : order.shape[1]] = np.where(rows >= 0, scores, 0)
-        last = np.where(rows >= 0, scores, np.inf).min(axis=1)
-        uncertain.append(first + np.flatnonzero(last <= best[part, -1] + ROUNDING))
-    if exact and wide < usable.sum() - 1 and len(again := np.concatenate(uncertain)):
-        _rank_all(points, usable, wanted, again, ranked)
+        if best is not None and wide < usable.sum() - 1:
+            last = np.where(rows >= 0, scores, np.inf).min(axis=1)
+            uncertain.append(first + np.flatnonzero(last <= best[part, -1] + ROUNDING))
+    _rank_all(points, usable, wanted, np.concatenate(uncertain), ranked)
     return ranked
 
 
 def _rank_all(points: Vectors, usable: Mask, wanted: Ints, which: Ints, ranked: Neighbors) -> None:
     """Rank all rows for ``wanted[which]``; equal rows are multiplied only once."""
+    if not len(which):
+        return
     first_equal = _first_equal(points)
     step = max(1, _PRODUCTS_AT_ONCE // len(points))
     k = min(ranked.rows.shape[1], int(usable.sum()) - 1)
@@ -272,26 +304,24 @@ def _merge_rows(
 
 
 @compiled()
-def merge_columns(
-    products: Floats, usable_rows: Mask, usable_others: Mask, shift: int, best: Floats,
-    candidates: Candidates, first: int, last: int,
+def _merge_columns(
+    products: Floats, usable: Mask, rows: Ints, others: Ints, best: Floats, candidates: Candidates,
+    first: int, last: int,
 ) -> None:  # fmt: skip
-    """Merge products (rows, others) into the lists of ``others``, as columns.
-
-    ``shift`` is added to the number of each row.
-    """
+    """Merge products (rows, others), by column, into the lists of ``others[first:last]``."""
     k = best.shape[1]
-    worst = best[first:last, k - 1].copy()
+    worst = np.full(last - first, np.inf, np.float32)
     for j in range(first, last):
-        if not usable_others[j]:
-            worst[j - first] = np.inf
-    for i in range(products.shape[0]):
-        if not usable_rows[i]:
+        if usable[others[j]]:
+            worst[j - first] = best[others[j], k - 1]
+    for i in range(len(rows)):
+        if not usable[rows[i]]:
             continue
         for j in range(first, last):
             if products[i, j] > worst[j - first]:
-                _insert(best[j], candidates[j], products[i, j], i + shift)
-                worst[j - first] = best[j, k - 1]
+                to = others[j]
+                _insert(best[to], candidates[to], products[i, j], rows[i])
+                worst[j - first] = best[to, k - 1]
 
 
 @compiled()
@@ -309,3 +339,11 @@ def _exact_products(
             for c in range(points.shape[1]):
                 total += float(points[wanted[i], c]) * float(points[other, c])
             scores[i, at] = total
+
+
+@compiled()
+def _add_rows(points: Vectors, cell_of: Ints, sums: Vectors) -> None:
+    """Add each point to the row of its cell in ``sums``."""
+    for r in range(len(points)):
+        for c in range(points.shape[1]):
+            sums[cell_of[r], c] += points[r, c]

@@ -89,18 +89,6 @@ def choose_references(
 
 
 @compiled()
-def _take_first(
-    document: int, neighbors: Ints, similarities: Floats, rows: Ints, row_similarities: Floats,
-    sizes: Ints, count: int,
-) -> None:  # fmt: skip
-    """Take the nearest neighbours as references where there is nothing to cluster."""
-    for at in range(count):
-        rows[document, at] = neighbors[document, at]
-        row_similarities[document, at] = similarities[document, at]
-        sizes[document, at] = 1
-
-
-@compiled()
 def _choose(
     vectors: Vectors, neighbors: Ints, similarities: Floats, smallest: int,
     draws: NDArray[np.float64], trials: Ints, rows: Ints, row_similarities: Floats, sizes: Ints,
@@ -111,18 +99,19 @@ def _choose(
         m = 0
         while m < neighbors.shape[1] and neighbors[document, m] >= 0:
             m += 1
-        if m <= smallest:
-            _take_first(document, neighbors, similarities, rows, row_similarities, sizes, m)
-            continue
-        points = np.empty((m, vectors.shape[1]), np.float32)
-        for at in range(m):
-            copy_to(points[at], vectors[neighbors[document, at]])
-        squares = np.empty((m, m), np.float32)
-        squared_distances(points, squares)
-        labels = np.empty(m, np.int32)
-        k, silhouettes[document] = _best_clusters(squares, smallest, draws, trials, labels)
-        if k == 0:  # all neighbours are equal: there are no clusters
-            _take_first(document, neighbors, similarities, rows, row_similarities, sizes, smallest)
+        labels, squares = np.empty(m, np.int32), np.empty((m, m), np.float32)
+        k = 0
+        if m > smallest:
+            points = np.empty((m, vectors.shape[1]), np.float32)
+            for at in range(m):
+                copy_to(points[at], vectors[neighbors[document, at]])
+            squared_distances(points, squares)
+            k, silhouettes[document] = _best_clusters(squares, smallest, draws, trials, labels)
+        if k == 0:  # too few neighbours to cluster, or all are equal: the first are taken
+            for at in range(min(m, smallest)):
+                rows[document, at] = neighbors[document, at]
+                row_similarities[document, at] = similarities[document, at]
+                sizes[document, at] = 1
             continue
         nearest, counts = _nearest_to_centroids(squares, labels, k)
         chosen = 0

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from strop.common.arrays import Floats, Ints, as_floats
-from strop.common.threads import in_parts
 from strop.references.neighbors import (
     ROUNDING,
     SPARE,
     Candidates,
     Neighbors,
-    merge_columns,
     nearest_neighbors,
     neighbors_of,
     nonzero_rows,
+    propose,
     rank,
     resolve_method,
 )
@@ -160,19 +158,18 @@ class _Update:
         new = new[self._usable[new]]
         if not len(listed) or not len(new):
             return listed[:0], empty, listed[:0]
-        best, nearest = self._nearest_new(listed, new, min(len(new), width + SPARE))
+        shape = (len(listed), min(len(new), width + SPARE))
+        best, nearest = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int32)
+        propose(self._vectors, self._usable, listed, new, best, nearest)
         # The similarity that a new document must reach; any will do where a list is not full.
         worst = np.where(others[:, -1] >= 0, similarities[:, -1], np.float32(-np.inf))
         reached = np.flatnonzero(best[:, 0] > worst - ROUNDING)
-        added = np.where(nearest[reached] >= 0, new[nearest[reached]], -1)
+        added = nearest[reached]
         uncertain = (added[:, -1] >= 0) & (best[reached, -1] > worst[reached] - ROUNDING)
         uncertain &= added.shape[1] < len(new)
         candidates = np.concatenate([self._positions(others[reached]), added], axis=1)
-        lists = rank(
-            self._vectors, self._usable, listed[reached],
-            np.zeros(candidates.shape, np.float32), candidates.astype(np.int32), width,
-            exact=False,
-        )  # fmt: skip
+        candidates = candidates.astype(np.int32)
+        lists = rank(self._vectors, self._usable, listed[reached], candidates, width)
         numbers = self._numbers_of(lists.rows)
         differs = (numbers != others[reached]).any(axis=1) & ~uncertain
         return (
@@ -180,25 +177,6 @@ class _Update:
             (numbers[differs], lists.similarities[differs]),
             listed[reached[uncertain]],
         )
-
-    def _nearest_new(self, listed: Ints, new: Ints, width: int) -> tuple[Floats, Candidates]:
-        """Return for each position the nearest new documents: products, and places in ``new``."""
-        best = np.full((len(listed), width), -np.inf, np.float32)
-        nearest = np.full((len(listed), width), -1, np.int32)
-        for first in range(0, len(new), 1024):
-            part = new[first : first + 1024]
-            for begin in range(0, len(listed), 8192):
-                block = slice(begin, begin + 8192)
-                rows = listed[block]
-                products = self._vectors[part] @ self._vectors[rows].T
-                in_parts(
-                    len(rows),
-                    partial(
-                        merge_columns, products, self._usable[part], self._usable[rows], first,
-                        best[block], nearest[block],
-                    ),
-                )  # fmt: skip
-        return best, nearest
 
     def compute_lists(self, width: int, method: str) -> None:
         """Compute the lists that are missing."""

@@ -6,8 +6,6 @@ The last few filters are remembered until the index changes.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,11 +13,12 @@ import numpy as np
 from strop.common.arrays import Ints
 from strop.filters import Filter
 from strop.search.layout import Layout
+from strop.search.words import Words
 from strop.storage.catalog import Catalog
-from strop.storage.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from strop.search.prefilter.prefilter import Prefilter
+    from strop.search.views import Known
 
 FILTERS = 8
 DOCUMENTS = 2_000_000
@@ -27,58 +26,56 @@ DOCUMENTS = 2_000_000
 
 
 class Selected:
-    """What a filter selects from a snapshot: ``places`` of documents, ascending."""
+    """What a filter selects from a snapshot: ``places`` of documents, ascending; None for all."""
 
-    def __init__(self, places: Ints) -> None:
+    def __init__(self, places: Ints | None = None) -> None:
         self.places = places
         self._layouts: dict[Layout, Layout] = {}
         self._prefilters: dict[Prefilter, Prefilter] = {}
 
+    @property
+    def size(self) -> int:
+        """How many documents a filter selected."""
+        return 0 if self.places is None else len(self.places)
+
     def layout(self, whole: Layout) -> Layout:
         """Return the layout of the selected documents alone; kept, with what it computes."""
+        if self.places is None:
+            return whole
         if whole not in self._layouts:
             self._layouts[whole] = whole.only(self.places)
         return self._layouts[whole]
 
     def prefilter(self, whole: Prefilter) -> Prefilter:
         """Return a prefilter that proposes selected documents only."""
+        if self.places is None:
+            return whole
         if whole not in self._prefilters:
             self._prefilters = {whole: whole.only(self.places, self.layout(whole.layout))}
         return self._prefilters[whole]
 
+    def words(self, whole: Words) -> Words:
+        """Return the words of the selected documents."""
+        return whole if self.places is None else whole.only(self.places)
 
-class Selections:
-    """What the last filters selected; several threads may use it."""
+    def among_all(self, places: Ints) -> Ints:
+        """Return places among the selected documents as places among all."""
+        return places if self.places is None else self.places[places]
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-        self._lock = threading.Lock()
-        self._version = -1
-        self._last: OrderedDict[Filter, Selected] = OrderedDict()
 
-    def close(self) -> None:
-        """Release the layouts."""
-        with self._lock:
-            self._last.clear()
-
-    def of(self, snapshot: Snapshot, filter_: Filter) -> Selected:
-        """Return what a filter selects; within the transaction that the snapshot is of."""
-        with self._lock:
-            if self._version == snapshot.version and filter_ in self._last:
-                self._last.move_to_end(filter_)
-                return self._last[filter_]
-        numbers = self._catalog.facets.select(filter_)
-        numbers = numbers[numbers <= snapshot.numbers[-1]] if len(snapshot.numbers) else numbers[:0]
-        places = np.searchsorted(snapshot.numbers, numbers)
-        selected = Selected(places[snapshot.numbers[places] == numbers])
-        with self._lock:
-            if self._version != snapshot.version:
-                self._version = snapshot.version
-                self._last.clear()
-            self._last[filter_] = selected
-            while len(self._last) > 1 and (  # the filters used longest ago are forgotten
-                len(self._last) > FILTERS
-                or sum(len(one.places) for one in self._last.values()) > DOCUMENTS
-            ):
-                self._last.popitem(last=False)
-        return selected
+def select(catalog: Catalog, known: Known, filter_: Filter) -> Selected:
+    """Return what a filter selects; within the transaction that the snapshot is of."""
+    selected = known.selected.get(filter_)
+    if selected is None:
+        present, numbers = known.snapshot.numbers, catalog.facets.select(filter_)
+        numbers = numbers[numbers <= present[-1]] if len(present) else numbers[:0]
+        places = np.searchsorted(present, numbers)
+        selected = Selected(places[present[places] == numbers])
+    last = {one: of for one, of in known.selected.items() if one != filter_}
+    last[filter_] = selected
+    while len(last) > 1 and (  # the filters used longest ago are forgotten
+        len(last) > FILTERS or sum(one.size for one in last.values()) > DOCUMENTS
+    ):
+        del last[next(iter(last))]
+    known.selected = last  # as one value: several threads may be here
+    return selected

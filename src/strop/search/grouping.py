@@ -8,36 +8,30 @@ it has chunks of k documents.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from strop.common.arrays import Floats, Ints
 from strop.storage.catalog import Catalog
-from strop.storage.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from strop.search.views import Known
 
 FIRST = 4
 """Chunks that are searched for each document wanted; then so many times more."""
 
 
-class Groups:
-    """Which document each chunk of the newest snapshot belongs to, read when it is wanted."""
+def group(catalog: Catalog, known: Known, places: Ints) -> Ints:
+    """Return a number for the document of the chunk at each place; in the snapshot's transaction.
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-        self._known: tuple[int, Ints] = -1, np.empty(0, np.int64)
-
-    def of(self, snapshot: Snapshot, places: Ints) -> Ints:
-        """Return a number for the document of each place; within the snapshot's transaction."""
-        version, known = self._known
-        if version != snapshot.version or len(known) != len(snapshot.numbers):
-            known = np.full(len(snapshot.numbers), -1, np.int64)
-            self._known = snapshot.version, known
-        new = np.unique(places[known[places] < 0])
-        if len(new):
-            wholes = self._catalog.documents.chunks.wholes(snapshot.numbers[new])
-            known[new] = wholes
-        groups: Ints = known[places]
-        return groups
+    They are read from the catalog only once.
+    """
+    new = np.unique(places[known.groups[places] < 0])
+    if len(new):
+        known.groups[new] = catalog.documents.chunks.wholes(known.snapshot.numbers[new])
+    groups: Ints = known.groups[places]
+    return groups
 
 
 def best_documents(

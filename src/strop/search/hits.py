@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +15,6 @@ from strop.methods import Method
 from strop.search.views import View, Views
 from strop.storage.catalog import Catalog
 from strop.types import Chunk, Document, Hit, Hits, Passage, Vectors
-
-Find = Callable[[int, int, Document], Passage | None]
-"""Returns the passage of a document for a query: ``find(query, place, document)``."""
 
 
 def read_hits(
@@ -58,14 +55,26 @@ def read_hits(
     wholes = {}
     if by_document and "text" in fields:
         wholes = catalog.documents.chunks.documents({row.whole for row in chunks.values()})
-    find: Find | None = None
-    if "passage" in fields:
-        find = _finder(catalog, views, view, method, moved, query_texts, wanted)
+    mixed = views.mixed_texts(view, method, wanted) if "passage" in fields else {}
+
+    def passage(query: int, place: int, document: Document, number: int) -> Passage | None:
+        """Find a passage by the stored queries that a method mixes, else by words."""
+        rows = view.layout.queries(place)
+        if not len(rows):
+            text = query_texts[query] if query_texts else ""
+            return passage_by_words(document, text, catalog.words.tokenizer())
+        if len(mixed[number]) != len(rows):
+            raise IndexDamaged(
+                f"{catalog.folder}: document {document.id!r} has {len(rows):,} query vectors and"
+                f" {len(mixed[number]):,} queries. To see what is wrong: strop check"
+                f" {catalog.folder}"
+            )
+        return nearest_passage(document, mixed[number], rows @ moved[query])
 
     def hit(query: int, score: float, place: int, number: int) -> Hit:
         one = documents[number]
-        passage = find(query, place, one) if find else None
-        found = Hit(one.id, score, one.title, one.text, one.metadata, passage)
+        where = passage(query, place, one, number) if "passage" in fields else None
+        found = Hit(one.id, score, one.title, one.text, one.metadata, where)
         row = chunks.get(number)
         if row is None:
             return found
@@ -92,37 +101,6 @@ def _of_chunk(hit: Hit, chunk: Chunk, whole: Document | None) -> Hit:
     if whole is not None:
         hit = replace(hit, id=whole.id, title=whole.title, text=whole.text)
     return replace(hit, passage=passage, chunk=chunk)
-
-
-def _finder(
-    catalog: Catalog,
-    views: Views,
-    view: View,
-    method: Method,
-    moved: Vectors,
-    query_texts: Sequence[str],
-    numbers: Sequence[int],
-) -> Find:
-    """Return what finds passages in some documents.
-
-    They are found by the stored queries that a method mixes, else by words.
-    """
-    mixed = views.mixed_texts(view, method, numbers)
-
-    def find(query: int, place: int, document: Document) -> Passage | None:
-        rows = view.layout.queries(place)
-        if not len(rows):
-            text = query_texts[query] if query_texts else ""
-            return passage_by_words(document, text, catalog.words.tokenizer())
-        texts = mixed[int(view.snapshot.numbers[place])]
-        if len(texts) != len(rows):
-            raise IndexDamaged(
-                f"{catalog.folder}: document {document.id!r} has {len(rows):,} query vectors and"
-                f" {len(texts):,} queries. To see what is wrong: strop check {catalog.folder}"
-            )
-        return nearest_passage(document, texts, rows @ moved[query])
-
-    return find
 
 
 def nearest_passage(

@@ -10,7 +10,7 @@ with documents times queries.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from itertools import count, pairwise
 from typing import Any
@@ -34,25 +34,6 @@ BLOCK_ROWS = 4096
 """Vectors scored at a time: their products with a batch of queries stay near the core."""
 _BUILT_AT_ONCE = 512
 
-
-@dataclass(frozen=True)
-class _File:
-    """Where the rows of one vector file stand in each block, for a layout.
-
-    A block is given the rows ``low[b]:high[b]`` where those it wants stand together, else a copy
-    of just these. ``local`` says for each document where its rows begin among all of its block's.
-    """
-
-    vectors: NDArray[Any]
-    start: Ints
-    count: Ints
-    vector_version: Ints
-    low: Ints
-    high: Ints
-    together: NDArray[np.bool_]
-    local: Ints
-
-
 _Fixed = tuple[Floats, Floats, Floats]
 _Direct = tuple[Vectors, Ints, tuple[NDArray[Any], ...], tuple[Ints, ...], tuple[Ints, ...], bool]
 
@@ -75,60 +56,61 @@ class Layout:
         self.size = len(documents.start)
         self.dim = documents.vectors.shape[1]
         limit = np.iinfo(np.int64).max if n is None else n
-        counts = [np.minimum(spans.count, limit) for spans in mixed]
-        per_document = sum(counts, np.zeros(self.size, np.int64))
+        counts = [np.ones(self.size, np.int64), *(np.minimum(one.count, limit) for one in mixed)]
+        self._files = [  # a memory map's own class is slow to slice
+            replace(spans, vectors=np.asarray(spans.vectors), count=count)
+            for spans, count in zip((documents, *mixed), counts, strict=True)
+        ]
+        self._counts = np.array(counts, np.int64)
+        per_document = self._counts[1:].sum(axis=0)
         self.offsets = _starts(per_document)
         self._gram_offsets = _starts(per_document * (per_document + 1) // 2)
-        self.blocks = self._cut(per_document)
-        self._block_rows = np.zeros(len(self.blocks), np.int64)
-        own = self._place(documents, np.ones(self.size, np.int64))
-        self._files = [own, *map(self._place, mixed, counts)]
-        self._own = own.local
-        shape = (len(mixed), self.size)
-        self._local = np.array([file.local for file in self._files[1:]], np.int64).reshape(shape)
-        self._counts = np.array(counts, np.int64).reshape(shape)
+        self.blocks = self._cut()
         # Filled on the first sharpened search; maxsim needs none of it.
         self._fixed: _Fixed | None = None
         self._scanned = False
 
-    def _cut(self, per_document: Ints) -> list[tuple[int, int]]:
+    def _cut(self) -> list[tuple[int, int]]:
         """Cut the documents into blocks of about equally many vectors."""
-        rows = np.cumsum(per_document + 1)
-        cuts = [0]
+        cuts, rows = [0], self.offsets + np.arange(self.size + 1)
         while cuts[-1] < self.size:
-            done = rows[cuts[-1] - 1] if cuts[-1] else 0
-            cuts.append(max(cuts[-1] + 1, int(np.searchsorted(rows, done + BLOCK_ROWS, "right"))))
+            full = np.searchsorted(rows, rows[cuts[-1]] + BLOCK_ROWS, "right") - 1
+            cuts.append(max(cuts[-1] + 1, int(full)))
         return list(pairwise(cuts))
 
-    def _place(self, spans: Spans, counts: Ints) -> _File:
-        """Place a file's rows behind those already placed in each block."""
-        vectors = np.asarray(spans.vectors)  # a memory map's own class is slow to slice
-        if not self.blocks:
-            none = np.zeros(0, np.int64)
-            return _File(vectors, none, none, none, none, none, none > 0, none)
-        firsts = np.array([first for first, _ in self.blocks])
-        sizes = np.diff([*firsts, self.size])
-        there = counts > 0
-        low = np.minimum.reduceat(np.where(there, spans.start, np.iinfo(np.int64).max), firsts)
-        high = np.maximum.reduceat(np.where(there, spans.start + counts, 0), firsts)
-        low = np.minimum(low, high)
-        total = np.add.reduceat(counts, firsts)
-        together = high - low <= 1.25 * total + 64  # a few strangers cost less than a copy
-        packed = np.cumsum(counts) - counts
-        packed -= np.repeat(packed[firsts], sizes)
-        local = np.where(np.repeat(together, sizes), spans.start - np.repeat(low, sizes), packed)
-        local += np.repeat(self._block_rows, sizes)
-        self._block_rows += np.where(together, high - low, total)
-        return _File(vectors, spans.start, counts, spans.vector_version, low, high, together, local)
+    @cached_property
+    def _placed(self) -> list[tuple[list[slice | None], Ints]]:
+        """Of each block the rows in each file, and where each list (files, documents) begins.
+
+        Rows that do not stand together are None: they are copied. Lists begin among the rows of
+        all files, one file after the other.
+        """
+        placed = []
+        for first, last in self.blocks:
+            slices, starts, behind = [], [], 0
+            for file in self._files:
+                start, count = file.start[first:last], file.count[first:last]
+                rows = _as_slice(start, count)
+                slices.append(rows)
+                local = np.cumsum(count) - count if rows is None else start - rows.start
+                starts.append(behind + local)
+                behind += int(count.sum()) if rows is None else rows.stop - rows.start
+            placed.append((slices, np.array(starts)))
+        return placed
 
     def _parts(self, block: int) -> Iterator[NDArray[Any]]:
         """Yield a block's rows as stored, by file; where they stand together nothing is copied."""
         first, last = self.blocks[block]
-        for file in self._files:
-            if file.together[block]:
-                yield file.vectors[file.low[block] : file.high[block]]
+        for file, rows in zip(self._files, self._placed[block][0], strict=True):
+            if rows is not None:
+                yield file.vectors[rows]
             else:
                 yield file.vectors[ranges(file.start[first:last], file.count[first:last])]
+
+    def _stand(self, block: int) -> tuple[Ints, Ints, Ints]:
+        """Return where the documents and the lists of a block stand among its rows, and counts."""
+        starts = self._placed[block][1]
+        return starts[0], starts[1:], self._counts[1:, slice(*self.blocks[block])]
 
     @cached_property
     def small(self) -> bool:
@@ -162,11 +144,6 @@ class Layout:
         """
         rows = np.concatenate([as_floats(part) for part in self._parts(block)])
         return rows, *self._stand(block)
-
-    def _stand(self, block: int) -> tuple[Ints, Ints, Ints]:
-        """Return where the documents and the lists of a block stand among its rows, and counts."""
-        first, last = self.blocks[block]
-        return self._own[first:last], self._local[:, first:last], self._counts[:, first:last]
 
     def fixed(self) -> _Fixed:
         """Return d.d of each document, d.q_i of each query, and the packed Gram triangles."""
@@ -263,11 +240,13 @@ class Layout:
         def work() -> None:
             best = np.full(shape, -np.inf, np.float32)
             places = np.zeros(shape, np.int64)
-            room = np.empty(self._block_rows.max() * max(tile.width for tile in tiles), np.float32)
+            room = np.empty(0, np.float32)
             while (block := next(left)) < len(self.blocks):
                 parts = list(self._parts(block))
                 if len(tiles) > 1:  # else a tile may have a way to multiply without making floats
                     parts = [as_floats(part) for part in parts]
+                needed = sum(map(len, parts)) * max(tile.width for tile in tiles)
+                room = room if len(room) >= needed else np.empty(needed, np.float32)
                 for tile in tiles:
                     self._score(block, parts, tile, method, room, best, places)
             found.append((best, places))
@@ -301,7 +280,8 @@ class Layout:
 
         first, last = self.blocks[block]
         best, places = best[tile.part], places[tile.part]
-        products = room[: self._block_rows[block] * tile.width].reshape(-1, tile.width)
+        rows = sum(map(len, parts))
+        products = room[: rows * tile.width].reshape(rows, tile.width)
         plain = method.weighting == "none" or (method.sharpens and not method.alpha)
         row = 0
         for part in parts[:1] if plain else parts:
@@ -395,6 +375,14 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     seen: NDArray[Any] = array.view()
     seen.flags.writeable = False
     return seen
+
+
+def _as_slice(start: Ints, count: Ints) -> slice | None:
+    """Return a slice with the rows of lists, None if it would have many others too."""
+    start, count = start[count > 0], count[count > 0]
+    low, high = (start.min(), (start + count).max()) if len(start) else (0, 0)
+    together = high - low <= 1.25 * count.sum() + 64  # a few strangers cost less than a copy
+    return slice(low, high) if together else None
 
 
 def _starts(counts: Ints) -> Ints:

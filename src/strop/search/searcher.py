@@ -23,14 +23,13 @@ from strop.methods import (
     sharp_with,
 )
 from strop.search.chunk_queries import Lists, lists_by_chunk
-from strop.search.contrast import contrast_rate
+from strop.search.embedder_checks import contrast_rate, is_blind
 from strop.search.explain import Explanation, Terms, explain, terms_of
-from strop.search.filtered import Selected, Selections
+from strop.search.filtered import Selected, select
 from strop.search.folder import Folder
-from strop.search.grouping import Groups, best_documents
+from strop.search.grouping import best_documents, group
 from strop.search.hits import read_hits
 from strop.search.leaks import Embed, drop_leaks
-from strop.search.own_sentences import is_blind
 from strop.search.views import Removed, View, Views
 from strop.search.words import first_depth
 from strop.storage.catalog import Catalog
@@ -59,12 +58,10 @@ class Searcher:
     def __init__(self, catalog: Catalog, fixed: tuple[Snapshot, Removed] | None = None) -> None:
         self.catalog = catalog
         self.views = Views(catalog, fixed)
-        self._selections, self._groups = Selections(catalog), Groups(catalog)
 
     def close(self) -> None:
         """Release the vectors and codes."""
         self.views.close()
-        self._selections.close()
         if "codes" in vars(self):
             self.codes.close()
 
@@ -222,26 +219,23 @@ class Searcher:
             method = replace(method, words=0.0)
         with self.catalog.reading():  # scores and documents must be of the same moment
             view = self.views.of(method)
-            selected = None if where is None else self._selections.of(view.snapshot, where)
+            selected = Selected() if where is None else select(self.catalog, view.known, where)
+            layout = selected.layout(view.layout)
             by_document = by_document and self.catalog.documents.are_chunked()
-            layout = view.layout if selected is None else selected.layout(view.layout)
-            moved, compared = layout.moved(query_vectors), list[Ints]()
+            moved, compared = layout.moved(query_vectors), [np.empty(0, np.int64)]
 
             def best(n: int) -> tuple[Floats, Ints]:
                 folder = self._folder(view, method, n, exact, selected)
                 scores, places = folder.best(moved, query_texts, n, method, compared)
-                return scores, places if selected is None else selected.places[places]
+                return scores, selected.among_all(places)
 
             with np.errstate(over="ignore", invalid="ignore"):  # of damaged rows: verified below
+                group_of = partial(group, self.catalog, view.known)
                 scores, places = (
-                    best_documents(best, partial(self._groups.of, view.snapshot), k, layout.size)
-                    if by_document
-                    else best(k)
+                    best_documents(best, group_of, k, layout.size) if by_document else best(k)
                 )
             if method.bm25 != "only" and not self.views.fixed:
-                others = np.concatenate(compared) if compared else places[:0]
-                others = others if selected is None else selected.places[others]
-                self._verify(view, method, places, others)
+                self._verify(view, method, places, selected.among_all(np.concatenate(compared)))
             return read_hits(
                 self.catalog, self.views, view, method, moved, query_texts,
                 (scores, places), fields, by_document,
@@ -283,39 +277,32 @@ class Searcher:
             )
 
     def _folder(
-        self, view: View, method: Method, k: int, exact: bool, selected: Selected | None
+        self, view: View, method: Method, k: int, exact: bool, selected: Selected
     ) -> Folder:
         """Return the documents to search: all, or those that a filter selected."""
         counts_words = method.bm25 != "no" or bool(method.words)
-        words = self.views.words(method) if counts_words else None
+        words = selected.words(self.views.words(method)) if counts_words else None
         depth = first_depth(k) if words else k
         prefilter = None if exact else self._prefilter(view, method, depth, selected)
-        if selected is None:
-            return Folder(view.layout, prefilter, words)
-        layout = selected.layout(view.layout)
-        return Folder(layout, prefilter, words and words.only(selected.places))
+        return Folder(selected.layout(view.layout), prefilter, words)
 
     def prefilter(self, method: Method, k: int) -> Prefilter | None:
         """Return the prefilter that a search for the best k would use, None if none."""
         with self.catalog.reading():
-            return self._prefilter(self.views.of(method), method, k)
+            return self._prefilter(self.views.of(method), method, k, Selected())
 
     def _prefilter(
-        self, view: View, method: Method, k: int, selected: Selected | None = None
+        self, view: View, method: Method, k: int, selected: Selected
     ) -> Prefilter | None:
-        size = view.layout.size if selected is None else len(selected.places)
-        if selected is not None and size <= SCANNED_SHARE * view.layout.size:
+        whole, size = view.layout.size, selected.layout(view.layout).size
+        if whole < PREFILTER_FROM or size <= SCANNED_SHARE * whole:
             return None
-        if view.layout.size < PREFILTER_FROM or method.bm25 != "no" or self.views.fixed:
-            return None
-        if view.names != self.views.query_sets():
+        if method.bm25 != "no" or self.views.fixed or view.names != self.views.query_sets():
             return None
         from strop.search.prefilter.prefilter import suits
 
-        if not suits(method, size, k):
-            return None
-        prefilter = self.codes.prefilter(view)
-        if prefilter is None or selected is None:
+        prefilter = self.codes.prefilter(view) if suits(method, size, k) else None
+        if prefilter is None or selected.places is None:
             return prefilter
         prefilter = selected.prefilter(prefilter)
         return prefilter if suits(method, prefilter.usable, k) else None

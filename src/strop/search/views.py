@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -11,10 +13,11 @@ from numpy.typing import NDArray
 
 from strop.common.arrays import Floats, Ints
 from strop.errors import BadIndex, BadInput
+from strop.filters import Filter
 from strop.methods import Method
+from strop.search.filtered import Selected
 from strop.search.layout import Layout
-from strop.search.word_scores import WordScorer
-from strop.search.words import Words, count_words
+from strop.search.words import Words, WordScorer, count_words
 from strop.storage.catalog import Catalog
 from strop.storage.database import sensible
 from strop.storage.query_sets import QuerySet, augmented_set
@@ -26,12 +29,30 @@ Removed = Mapping[str, Mapping[int, NDArray[np.bool_]]]
 """Queries that a view is without: for each set and document number, which of its list."""
 
 
+@dataclass
+class Known:
+    """What was computed for one version of an index; searches of that version share it."""
+
+    snapshot: Snapshot
+    layouts: dict[object, Layout] = field(default_factory=dict)
+    sources: dict[int, SourceWords] = field(default_factory=dict)
+    words: dict[object, Words] = field(default_factory=dict)
+    """By the sets whose words count."""
+    selected: dict[Filter, Selected] = field(default_factory=dict)
+
+    @cached_property
+    def groups(self) -> Ints:
+        """A number for the document of each chunk, -1 where it was not read yet."""
+        return np.full(len(self.snapshot.numbers), -1, np.int64)
+
+
 class View(NamedTuple):
     """The documents of an index at one moment, with the lists of the sets that a method mixes."""
 
     snapshot: Snapshot
     layout: Layout
     names: list[str]
+    known: Known
 
 
 class Views:
@@ -45,15 +66,13 @@ class Views:
         self.fixed = fixed is not None
         self._removed: Removed = fixed[1] if fixed else {}
         # Replaced as one value: threads may look at different versions at the same time.
-        self._last: tuple[Snapshot, dict[object, Layout]] | None = (fixed[0], {}) if fixed else None
+        self._last: Known | None = Known(fixed[0]) if fixed else None
         self._before: tuple[Ints, dict[object, Layout]] | None = None  # numbers, layouts
-        # Snapshot version, words by sets, and what is known of sources.
-        self._words: tuple[int, dict[object, Words], dict[int, SourceWords]] | None = None
-        self._remembered: dict[tuple[object, str], Floats] | None = None  # word scores
+        self._remembered: dict[tuple[WordScorer, str], Floats] | None = None  # word scores
 
     def close(self) -> None:
         """Release the vectors."""
-        self._last = self._before = self._words = None
+        self._last = self._before = None
 
     def query_sets(self) -> list[str]:
         """Return the names of the query sets that ``sharp`` mixes: all but negative ones."""
@@ -69,16 +88,16 @@ class Views:
     def snapshot(self) -> Snapshot:
         """Return the newest snapshot."""
         with self._catalog.reading():
-            return self._newest()[0]
+            return self._newest().snapshot
 
     def of(self, method: Method) -> View:
         """Return the newest view for a method."""
-        snapshot, layouts = self._newest()
-        names = self.mixed(method)
+        newest = self._newest()
+        snapshot, names = newest.snapshot, self.mixed(method)
         known = self._catalog.sets.all()  # another set may have the name later
         ids = [known[name].set_id for name in names]
         key = (*ids, method.n, method.augmented, method.whiten)
-        layout = layouts.get(key)
+        layout = newest.layouts.get(key)
         if layout is None:
             documents = snapshot.documents
             if method.augmented is not None:
@@ -87,26 +106,26 @@ class Views:
             layout = Layout(documents, mixed, method.n, method.whiten)
             if not method.whiten:  # its map changes with the vectors
                 self._carry_over(snapshot, layout, key)
-            layouts[key] = layout
-        return View(snapshot, layout, names)
+            newest.layouts[key] = layout
+        return View(snapshot, layout, names, newest)
 
-    def _newest(self) -> tuple[Snapshot, dict[object, Layout]]:
+    def _newest(self) -> Known:
         last = self._last
-        if last is not None and last[0].version == self._catalog.settings.number("version"):
+        if last is not None and last.snapshot.version == self._catalog.settings.number("version"):
             return last
         if self.fixed:
             raise BadIndex(
                 f"{self._catalog.folder} changed while it was being scored: score it again"
             )
-        older = None if last is None else last[0]
-        snapshot = load_snapshot(self._catalog, older)
-        layouts: dict[object, Layout] = {}
-        if last is not None and snapshot.documents is last[0].documents:
-            layouts = last[1]
-        elif last is not None:
-            self._before = last[0].numbers, last[1]
+        newest = Known(load_snapshot(self._catalog, None if last is None else last.snapshot))
+        if last is not None:
+            newest.sources = dict(last.sources)
+            if newest.snapshot.documents is last.snapshot.documents:
+                newest.layouts = last.layouts
+            else:
+                self._before = last.snapshot.numbers, last.layouts
         # Not read back from self: another thread may have put another version there meanwhile.
-        newest = self._last = snapshot, layouts
+        self._last = newest
         return newest
 
     def _augmented(self, method: Method) -> str:
@@ -135,24 +154,19 @@ class Views:
         mixes none counts those of the sets that it names, such as ``bm25:sets=simple``. ``n``
         limits the vectors only.
         """
-        snapshot = self.snapshot()
-        known = self._catalog.sets.all()
+        with self._catalog.reading():
+            newest, known = self._newest(), self._catalog.sets.all()
         names = self.mixed(method) or method.sets or ()
         sets = [known[name] for name in names if not known[name].derived]
-        last = self._words
-        if last is None or last[0] != snapshot.version:
-            sources = {} if last is None else last[2]
-            last = self._words = snapshot.version, {}, dict(sources)
-        key = tuple(set_.name for set_ in sets), self._remembered is not None
-        if key not in last[1]:
-            words = (
-                self._count_words(snapshot, sets)
+        key = tuple(set_.set_id for set_ in sets)
+        if key not in newest.words:
+            newest.words[key] = (
+                self._count_words(newest.snapshot, sets)
                 if self.fixed
-                else self._stored_words(snapshot, [TEXT, *(set_.set_id for set_ in sets)], last[2])
+                else self._stored_words(newest.snapshot, [TEXT, *key], newest.sources)
             )
-            known_scores = self._remembered
-            last[1][key] = words if known_scores is None else words.remembering(known_scores, key)
-        return last[1][key]
+        words, remembered = newest.words[key], self._remembered
+        return words if remembered is None else words.remembering(remembered)
 
     @contextmanager
     def remembering_words(self) -> Iterator[None]:
@@ -162,8 +176,6 @@ class Views:
             yield
         finally:
             self._remembered = None
-            if self._words is not None:
-                self._words = self._words[0], {}, self._words[2]
 
     def _stored_words(
         self, snapshot: Snapshot, sources: list[int], known: dict[int, SourceWords]

@@ -5,12 +5,19 @@ query's, with the weight of each term (its rarity), scaled to length one, and th
 values from 0 to 1 that grow with how often the term occurs. So the weight of words means the same
 for queries of any length, words that no document has count as missing too, and a document's score
 does not depend on what other documents score.
+
+BM25 is Lucene's, with k1 1.5 and b 0.75. A *word score* is a document's BM25 score divided by the
+length of the query's own vector of term weights. In how many documents a term occurs is counted
+while its postings are read. So it is exact for any combination of sources, and removed documents
+have no part in it.
 """
 
 from __future__ import annotations
 
+import math
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
@@ -24,11 +31,13 @@ from strop.methods import Method
 from strop.search.formula import LOWEST
 from strop.search.layout import Layout
 from strop.search.scoring import best_of, largest, score
-from strop.search.word_scores import WordScorer, largest_scores
-from strop.storage.word_reader import count_in_memory, load_source
-from strop.storage.words import TEXT
+from strop.storage.word_reader import SourceWords, count_in_memory, load_source, postings_of
+from strop.storage.words import BLOCK, MOST, TEXT, Counts, Flags
 from strop.types import Vectors
 
+K1, B = 1.5, 0.75
+_COMPILED_FROM = 50_000
+"""Documents from which it pays to load compiled code."""
 DEPTH = 1000
 """How many documents of each ranking a fusion looks at."""
 FIRST_DEPTH = 50
@@ -43,6 +52,74 @@ REMEMBERED_BYTES = 500_000_000
 """Word scores of queries that are remembered where many searches have the same queries."""
 _RRF = 60
 """Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
+
+
+class WordScorer:
+    """Scores documents by the words of some sources at one moment."""
+
+    def __init__(self, sources: Mapping[int, SourceWords]) -> None:
+        """``sources`` by number; the documents are those that have words of their own text."""
+        self._sources = sources
+        self.documents = sources[TEXT].texts
+        size = max(one.entries.shape[1] for one in sources.values())
+        if size >= _COMPILED_FROM:  # whole blocks: compiled code must not write outside
+            size = -(-size // BLOCK) * BLOCK
+        lengths = np.zeros(size, np.float32)
+        for one in sources.values():
+            lengths[: one.entries.shape[1]] += one.entries[1]
+        mean = sum(one.words for one in sources.values()) / max(self.documents, 1)
+        self._norms = np.float32(K1 * B / (mean or 1)) * lengths + np.float32(K1 * (1 - B))
+
+    def all(self, connection: sqlite3.Connection, terms: Sequence[str]) -> Floats:
+        """Return the score of each document number, up to the last that has words."""
+        size = len(self._norms)
+        scores, totals = np.zeros(size, np.float32), np.zeros(size, np.uint8)
+        count_term: Callable[..., int] = _count_term
+        add_term: Callable[..., None] = _add_term
+        if size >= _COMPILED_FROM:
+            from strop.search import kernels
+
+            count_term, add_term = kernels.count_term, kernels.add_term
+        square = 0.0
+        for term, times in Counter(terms).items():
+            found = list(postings_of(connection, self._sources, term))
+            holding = sum(
+                count_term(totals[first:], places, counts, living)
+                for first, places, counts, living in found
+            )
+            weight = math.log1p((self.documents - holding + 0.5) / (holding + 0.5)) * times
+            square += weight * weight
+            for first, places, _, _ in found:
+                add_term(scores[first:], self._norms[first:], totals[first:], places, weight)
+        scores /= np.float32(math.sqrt(square) or 1)
+        return scores
+
+
+def largest_scores(scores: Floats, k: int, least: float = 0.0) -> Ints:
+    """Return the places of the k largest scores above 0 that reach ``least``, best first."""
+    first = scores[:BLOCK]  # at least k reach its k-th score: it spares sorting almost all others
+    kth = np.partition(first, len(first) - k)[len(first) - k] if k < len(first) else 0.0
+    bound = max(np.float32(least), np.float32(kth), np.nextafter(np.float32(0), np.float32(1)))
+    places = np.flatnonzero(scores >= bound)
+    best: Ints = places[largest(scores[places], min(k, len(places)))]
+    return best
+
+
+def _count_term(totals: Counts, places: Ints, counts: Counts, living: Flags | None) -> int:
+    """Add to how often documents have a term; return how many did not have it before."""
+    if living is not None:
+        which = living[places]
+        places, counts = places[which], counts[which]
+    before = totals[places]
+    totals[places] = np.minimum(before.astype(np.uint16) + counts, MOST)
+    return int((before == 0).sum())
+
+
+def _add_term(scores: Floats, norms: Floats, totals: Counts, places: Ints, weight: float) -> None:
+    """Add what a term gives to the documents that have it, and set their totals to 0."""
+    often = totals[places].astype(np.float32)
+    scores[places] += np.float32(weight) * often / (often + norms[places])
+    totals[places] = 0
 
 
 @dataclass(frozen=True)
@@ -84,26 +161,25 @@ class Words:
         """
         self._tokenizer, self._scorer = tokenizer, scorer
         self._reading, self._numbers = reading, numbers
-        self._remembered: dict[tuple[object, str], Floats] | None = None
-        self._mix: object = None
+        self._remembered: dict[tuple[WordScorer, str], Floats] | None = None
 
     def of(self, query: str) -> QueryWordScores:
         """Return the word scores of a query."""
         known = self._remembered
-        scores = None if known is None else known.get((self._mix, query))
+        scores = None if known is None else known.get((self._scorer, query))
         if scores is None:
             terms = self._tokenizer.query(query)
             with self._reading(terms) as connection:
                 scores = self._scorer.all(connection, terms)
             if known is not None and (1 + len(known)) * scores.nbytes <= REMEMBERED_BYTES:
-                known[self._mix, query] = scores
+                known[self._scorer, query] = scores
         whole = len(self._numbers) == self._scorer.documents
         return QueryWordScores(scores, self._numbers, whole)
 
-    def remembering(self, known: dict[tuple[object, str], Floats], mix: object) -> Words:
-        """Return them with a memory that other words share: ``mix`` tells these from those."""
+    def remembering(self, known: dict[tuple[WordScorer, str], Floats]) -> Words:
+        """Return them with a memory of word scores that other words may share."""
         words = copy(self)
-        words._remembered, words._mix = known, mix
+        words._remembered = known
         return words
 
     def scores(self, query: str) -> Floats:

@@ -1,4 +1,4 @@
-"""Words count more where the embedder does not know the language of the documents."""
+"""Words count more where the embedder does not know the documents' language; the contrast rate."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from strop import Index
 from strop.methods import WORDS_BLIND, WORDS_OTHERS
+from strop.search.embedder_checks import nearer_own
 from strop.types import Vectors
 
 DIM = 32
@@ -65,3 +66,13 @@ def test_a_copy_keeps_what_its_index_found(tmp_path: Path) -> None:
         index.publish(f"duckdb://{tmp_path}/copy.duckdb")
     with connect(f"duckdb://{tmp_path}/copy.duckdb", blind, name="mine", dim=DIM) as copy:
         assert copy.method("sharp").words == WORDS_BLIND
+
+
+def test_nearer_own_compares_with_every_reference() -> None:
+    queries = np.array([[1, 0], [0, 1], [0.8, 0.6], [0.6, 0.6]], np.float32)
+    own = np.array([2, 0], np.float32)
+    references = np.array([[0, 3], [0.1, 0.1]], np.float32)
+    assert nearer_own(queries, own, references).tolist() == [True, False, False, False]
+    assert nearer_own(queries, own, references[:1]).tolist() == [True, False, True, False]
+    assert nearer_own(queries, own, references[:0]).all()
+    assert not len(nearer_own(queries[:0], own, references))
