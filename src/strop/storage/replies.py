@@ -3,12 +3,17 @@
 A reply's key is a hash of all that led to it: the model and its options, the instructions, the
 document, the references, the limits. Whatever changes makes another key, so a stored reply never
 stands for anything but its own question. Replies stay when their query set or document goes.
+
+While a model is asked, room on the disk is kept back for replies that are paid for already.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +23,11 @@ from typing import IO, Any
 from strop.errors import DiskFull
 from strop.lm import Failure, Reply, Usage
 from strop.storage.database import Database
-from strop.storage.reserve import reserved, room_problem
+from strop.storage.vectors import cannot_write
+
+RESERVE_BYTES = 4 << 20
+NEEDED_BYTES = 4 << 20
+"""With less room than this beside the reserve, no further reply is asked for."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ class Replies:
     @contextmanager
     def reserved(self) -> Iterator[None]:
         """Reserve disk space for replies while calls are made."""
-        with reserved(self._folder) as room:
+        with self._reserve() as room:
             self._reserves.append(room)
             try:
                 yield
@@ -110,9 +119,37 @@ class Replies:
                 if room in self._reserves:  # else it was needed
                     self._reserves.remove(room)
 
+    def _reserve(self) -> IO[bytes]:
+        """Return a file that takes room on the disk; closing it gives the room to the replies.
+
+        It has no name, so nothing is left of it when the process is killed.
+        """
+        try:
+            room = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 (the caller closes it)
+            try:
+                room.write(os.urandom(RESERVE_BYTES))  # a file system may compress zeros to nothing
+                room.flush()
+                os.fsync(room.fileno())
+            except BaseException:
+                room.close()
+                raise
+        except OSError as error:
+            raise cannot_write(self._folder, error) from error
+        return room
+
     def room_problem(self) -> DiskFull | None:
         """Return why no further replies should be asked for, None if there is room for them."""
-        return room_problem(self._folder)
+        try:
+            free = shutil.disk_usage(self._folder).free
+        except OSError:  # then writing says what is wrong
+            return None
+        if free >= NEEDED_BYTES:
+            return None
+        return DiskFull(
+            f"the disk of {self._folder} has {free / 1e6:.1f} MB left: no more calls are made, so "
+            "that replies that are paid for can still be stored. Free some space and run the "
+            "command again"
+        )
 
     def _save(
         self,
