@@ -8,7 +8,7 @@ import secrets
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -233,10 +233,21 @@ class Database:
         with self.reading():
             return self._own.seals.broken()
 
+    def execute(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        """Within ``reading`` or ``writing``: run one statement."""
+        return self._own.connection.execute(sql, values)
+
+    def executemany(self, sql: str, values: Iterable[Sequence[object]]) -> None:
+        """Within ``writing``: run one statement with each of ``values``."""
+        self._own.connection.executemany(sql, values)
+
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of one statement, read in a transaction of its own or the present one."""
         with self.reading() as connection:
-            return connection.execute(sql, values).fetchall()
+            try:
+                return connection.execute(sql, values).fetchall()
+            except UnicodeEncodeError:  # a lone surrogate; no stored text has one
+                return []
 
     def column(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         """Return the first cell of each row of one statement, as ``rows``."""
