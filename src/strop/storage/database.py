@@ -34,7 +34,7 @@ class _OwnConnection:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection, self.seals = connection, Seals(connection)
         self.process = os.getpid()
-        self.is_followed = self.is_writing = False
+        self.is_watched = self.is_writing = False
         self.numbers: dict[str, int] | None = None
 
     def __del__(self) -> None:
@@ -204,10 +204,10 @@ class Database:
             yield connection
             return
         with explained(self.path):
-            seals.watch()
-            if not own.is_followed:
+            if not own.is_watched:
+                seals.watch()
                 self._watch(connection)
-                own.is_followed = True
+                own.is_watched = True
             connection.execute("BEGIN IMMEDIATE")
             own.is_writing = True
             try:
