@@ -283,7 +283,6 @@ class QuerySets:
         numbers = self._database.column(
             f"SELECT number FROM queries WHERE {others}", (set_.set_id,)
         )
-        self._vectors.unplace(set_.set_id, numbers)
         self.remove_lists(set_.set_id, numbers)
         self._database.execute(f"DELETE FROM waiting WHERE {others}", (set_.set_id,))
         self._augment_again(set_, numbers)
@@ -354,8 +353,9 @@ class QuerySets:
         )
         self._augment_again(set_, list(lists))
 
-    def remove_lists(self, set_id: int, numbers: Iterable[int]) -> None:
-        """Within a transaction: remove documents' lists of a set."""
+    def remove_lists(self, set_id: int, numbers: Sequence[int]) -> None:
+        """Within a transaction: remove documents' lists of a set, or (set 0) their own vectors."""
+        self._vectors.unplace(set_id, numbers)
         self._database.executemany(
             "DELETE FROM queries WHERE set_id = ? AND number = ?",
             [(set_id, number) for number in numbers],
@@ -418,5 +418,4 @@ class QuerySets:
                 else "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)",
                 [(set_id, number) for number in numbers],
             )
-            self._vectors.unplace(set_id, numbers)
             self.remove_lists(set_id, numbers)

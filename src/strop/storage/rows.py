@@ -99,7 +99,6 @@ class RowWriter:
     def remove(self, numbers: Sequence[int]) -> None:
         """Remove rows with all that belongs to them."""
         for set_id in (DOCUMENTS, *(set_.set_id for set_ in self._known_sets)):
-            self._vectors.unplace(set_id, numbers)
             self._waiting.remove(set_id, numbers)
             self._sets.remove_lists(set_id, numbers)
         for number in numbers:
