@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from strop.errors import BadIndex, DiskFull, IndexDamaged, StropError
+from strop.errors import BadIndex, DiskFull, IndexDamaged
 from strop.storage.schema import FORMAT, SCHEMA
 from strop.storage.seals import Seals
 
@@ -63,8 +63,8 @@ class Database:
         """
         self._watch, self._update = watch, update
 
-    @classmethod
-    def create(cls, path: Path, settings: dict[str, Any]) -> Database:
+    @staticmethod
+    def create(path: Path, settings: dict[str, Any]) -> None:
         """Make a new catalog; it appears under its name only when it is complete."""
         unfinished = path.with_name(path.name + ".new")
         for end in ("", "-wal", "-shm", "-journal"):  # left by one that was stopped
@@ -84,7 +84,6 @@ class Database:
             finally:
                 connection.close()
         unfinished.replace(path)
-        return cls(path)
 
     def close(self) -> None:
         """Close every thread's connection."""
@@ -339,30 +338,19 @@ def explained(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into ones that say what to do."""
     try:
         yield
-    except StropError:
-        raise
-    except UnicodeDecodeError as error:  # SQLite quotes what it cannot read
-        raise IndexDamaged(
-            f"{path} is not a catalog strop can read. Restore it from a backup, or build the index "
-            "again in another folder"
-        ) from error
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite quotes what is no text
         reason = str(error)
-        if "full" in reason:
-            raise DiskFull(
-                f"the disk of {path.parent} is full. What was committed is safe: free some space"
-                " and run the command again"
-            ) from error
-        if "disk I/O error" in reason:
+        if "full" in reason or "disk I/O error" in reason:
             raise DiskFull(
                 f"{path} cannot be read or written ({reason}): the disk is full or failing, or the "
-                "network drive is gone. What was committed is safe: look at the disk, then run the "
-                "command again"
+                "network drive is gone. What was committed is safe: free some space, or look at "
+                "the disk, then run the command again"
             ) from error
         if "readonly" in reason or "unable to open" in reason:
             message = f"{path.parent} cannot be written ({reason}): check its permissions"
             raise BadIndex(message) from error
-        if "not a database" in reason or "malformed" in reason or "no such table" in reason:
+        unreadable = ("not a database", "malformed", "no such table", "codec can't decode")
+        if any(one in reason for one in unreadable):
             raise IndexDamaged(
                 f"{path} is not a catalog strop can read ({reason}). Restore it from a backup, or "
                 "build the index again in another folder"

@@ -102,10 +102,11 @@ class RowWriter:
             self._waiting.remove(set_id, numbers)
             self._sets.remove_lists(set_id, numbers)
         for number in numbers:
-            sql = "DELETE FROM documents WHERE number = ? RETURNING metadata"
-            (metadata,) = self.database.row(sql, (number,))
-            write_facets(self.database, number, metadata, None)
-            self.database.execute("DELETE FROM selections WHERE number = ?", (number,))
+            sql = "SELECT metadata FROM documents WHERE number = ?"
+            write_facets(self.database, number, self.database.value(sql, (number,)), None)
+        for table in ("documents", "selections"):
+            sql = f"DELETE FROM {table} WHERE number = ?"
+            self.database.executemany(sql, [(number,) for number in numbers])
         self._more -= len(numbers)
 
     def finish(self) -> None:
