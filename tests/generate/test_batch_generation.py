@@ -265,7 +265,7 @@ def test_a_batch_that_cannot_be_written_down_is_not_sent_twice(
         raise BadIndex("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr("strop.storage.batches.SentBatches.record", refuse)
+        patched.setattr("strop.storage.replies.SentBatches.record", refuse)
         ran = strop(*command(topics, server, *SIMPLE, *SUBMIT))
     assert ran.code == 1
     assert "the disk is full" in ran.stderr

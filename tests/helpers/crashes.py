@@ -660,6 +660,11 @@ def serve() -> None:
         print(answer, flush=True)
 
 
+def logged(log: Path) -> list[int]:
+    """Return the numbers in a log: how many texts each call embedded, or what was asked."""
+    return [int(line) for line in log.read_text().split()] if log.exists() else []
+
+
 class Forks:
     """Starts jobs in processes of their own."""
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +23,8 @@ if not hasattr(os, "fork"):
     pytest.skip("these tests fork and kill processes", allow_module_level=True)
 
 from helpers import crashes
-from helpers.crashes import CRASHED, NOTHING, Forks, State, assert_whole, story
-from helpers.fakes import Bag, Doubles, all_scores, assert_close, create, memory, reopen, vectors_of
+from helpers.crashes import CRASHED, NOTHING, Forks, State, assert_whole, logged, story
+from helpers.fakes import Bag, Doubles, all_scores, assert_close, create, reopen, vectors_of
 
 import strop.storage.pipeline
 import strop.storage.vectors
@@ -50,25 +50,6 @@ def caches() -> Iterator[None]:
         patch.setattr("strop.storage.snapshot.LOG_LEAST", 3)
         patch.setattr("strop.storage.snapshot.LOG_SHARE", 0.0)
         yield
-
-
-@pytest.fixture(scope="module")
-def fast() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="strop-test-", dir=memory()) as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
-def scratch(fast: Path) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=fast) as folder:
-        yield Path(folder)
-
-
-@pytest.fixture(scope="module")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    forks = Forks(tmp_path_factory.mktemp("forks"))
-    yield forks
-    forks.close()
 
 
 class Chapter(NamedTuple):
@@ -219,11 +200,6 @@ def test_commits_reach_the_disk(tmp_path: Path) -> None:
     with create(tmp_path / "index") as index, index.catalog.reading() as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
-def logged(log: Path) -> list[int]:
-    """Return the numbers in a log: how many texts each call embedded, or what was asked."""
-    return [int(line) for line in log.read_text().split()] if log.exists() else []
 
 
 def test_kills_at_random_moments(tmp_path: Path, forks: Forks, large: list[Chapter]) -> None:
@@ -419,16 +395,16 @@ def until(there: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def writes(index: Index) -> dict[str, Callable[[], object]]:
-    return {
-        "add": lambda: index.add([crashes.page(1, version=3)]),
-        "remove": lambda: index.remove(["d1"]),
-        "keep_only": lambda: index.keep_only(["d1"]),
-        "sharpen": index.sharpen,
-        "import": lambda: index.import_queries({"d1": ["q"]}, "simple"),
-        "expand": lambda: index.augment("simple"),
-        "finish": index.finish,
-    }
+def writes(index: Index) -> list[Callable[[], object]]:
+    return [
+        lambda: index.add([crashes.page(1, version=3)]),
+        lambda: index.remove(["d1"]),
+        lambda: index.keep_only(["d1"]),
+        index.sharpen,
+        lambda: index.import_queries({"d1": ["q"]}, "simple"),
+        lambda: index.augment("simple"),
+        index.finish,
+    ]
 
 
 def test_two_that_create_an_index_at_once(tmp_path: Path) -> None:
@@ -465,6 +441,9 @@ def test_a_second_writing_thread_is_told_so(tmp_path: Path) -> None:
                     writer.remove(["d1"])
         gate.set()
         assert first.result().new == 1
+        with reopen(index.path) as other:
+            other.add([crashes.page(2)])
+        assert len(index) == 2
         index.remove(["d1"])
 
 
@@ -477,7 +456,7 @@ def test_a_second_writer_is_refused_at_once(
     holder = forks.start(crashes.hold, path, ready, gate)
     until(ready.exists)
     with reopen(path) as index:
-        for write in writes(index).values():
+        for write in writes(index):
             with pytest.raises(IndexBusy, match="another process is writing"):
                 write()
         for method, scores in scores_of(index).items():  # reading is fine
@@ -508,28 +487,6 @@ def test_a_killed_writer_stands_in_nobodys_way(
         assert index.info()["waiting"] == 3  # what the other had stored
         index.finish()
         assert all_scores(index, "q").keys() >= {"d50", "d51", "d52"}
-
-
-def test_writers_in_one_process_exclude_each_other_too(tmp_path: Path) -> None:
-    gate, ready = threading.Event(), threading.Event()
-
-    class Slow(Bag):
-        def __call__(self, texts: Sequence[str], kind: str) -> Doubles:
-            ready.set()
-            gate.wait(60)
-            return super().__call__(texts, kind)
-
-    with create(tmp_path / "index", Slow()) as index, reopen(tmp_path / "index") as other:
-        with ThreadPoolExecutor(1) as thread:
-            adding = thread.submit(index.add, [crashes.page(1)])
-            assert ready.wait(60)
-            for second in (index, other):
-                with pytest.raises(IndexBusy):
-                    second.add([crashes.page(2)])
-            gate.set()
-            assert adding.result().new == 1
-        other.add([crashes.page(2)])
-        assert len(index) == 2
 
 
 # -- readers ---------------------------------------------------------------------------------

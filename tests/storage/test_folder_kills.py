@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +14,8 @@ import pytest
 if not hasattr(os, "fork"):
     pytest.skip("these tests fork and kill processes", allow_module_level=True)
 
-from helpers.crashes import CRASHED, Forks, follow
-from helpers.fakes import Bag, all_scores, assert_close, create, memory, reopen
+from helpers.crashes import CRASHED, Forks, follow, logged
+from helpers.fakes import Bag, all_scores, assert_close, create, reopen
 from helpers.words import assert_words_are_those_of_the_texts
 
 from strop import Index
@@ -96,19 +94,6 @@ def made(path: Path, folder: Path, files: int) -> Index:
     return index
 
 
-@pytest.fixture
-def scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="strop-test-", dir=memory()) as folder:
-        yield Path(folder)
-
-
-@pytest.fixture(scope="module")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    forks = Forks(tmp_path_factory.mktemp("forks"))
-    yield forks
-    forks.close()
-
-
 def test_a_crash_at_any_step_of_following_a_folder(scratch: Path, forks: Forks) -> None:
     folder, log = scratch / "files", scratch / "log"
     with made(scratch / "begin", folder, 5) as index:
@@ -155,10 +140,10 @@ def test_kills_at_random_moments_of_following_a_folder(scratch: Path, forks: For
         longest = time.monotonic() - began
         with reopen(scratch / "whole") as index:
             after, wanted = Shown.of(index), scores(index)
-        texts, again = sum(calls(log)), 0
+        texts, again = sum(logged(log)), 0
         log.unlink()
         while True:
-            done = len(calls(log))
+            done = len(logged(log))
             pid = forks.start(follow, scratch / "index", folder, 0, log, pause)
             if kills < KILLS:
                 time.sleep(rng.uniform(0, longest))
@@ -168,10 +153,10 @@ def test_kills_at_random_moments_of_following_a_folder(scratch: Path, forks: For
             if code == 0:
                 break
             kills += 1
-            again += sum(calls(log)[done:][-1:])  # the batch that was under way
+            again += sum(logged(log)[done:][-1:])  # the batch that was under way
             with reopen(scratch / "index") as index:
                 assert_consistent(index, before, after)
-        assert texts <= sum(calls(log)) <= texts + again
+        assert texts <= sum(logged(log)) <= texts + again
         bag = Bag()
         with reopen(scratch / "index", bag) as index:
             assert_consistent(index, after)
@@ -181,8 +166,3 @@ def test_kills_at_random_moments_of_following_a_folder(scratch: Path, forks: For
             assert bag.count == 0
         before = after
         shutil.rmtree(scratch / "whole")
-
-
-def calls(log: Path) -> list[int]:
-    """Return how many texts each call embedded."""
-    return [int(line) for line in log.read_text().split()] if log.exists() else []

@@ -16,7 +16,7 @@ from strop import Index
 from strop.errors import BadIndex, DiskFull
 from strop.generate import GenerationSettings, PromptSettings
 from strop.storage.database import Database, explained
-from strop.storage.reserve import NEEDED_BYTES
+from strop.storage.replies import NEEDED_BYTES
 
 COUNT = 30
 
@@ -112,7 +112,7 @@ def test_without_room_for_the_reserve_nothing_is_asked(
         raise OSError(28, "No space left on device")
 
     writer = Writer()
-    monkeypatch.setattr("strop.storage.reserve.os.fsync", no_room)
+    monkeypatch.setattr("strop.storage.replies.os.fsync", no_room)
     with pytest.raises(BadIndex, match="No space left"):
         write_queries(index, writer)
     assert writer.calls == kept(index) == 0

@@ -23,7 +23,7 @@ from strop.search.feedback import ranked_first, with_feedback
 from strop.search.scoring import Fetched, best_of, score, search
 from strop.search.whitening import Whitening
 from strop.search.words import DEPTH, QueryWordScores, Words, WordScorer, first_depth, fuse
-from strop.storage.selecting import select
+from strop.storage.facets import select
 from strop.storage.word_copies import WordCopy
 from strop.storage.words import TEXT
 from strop.types import Vectors

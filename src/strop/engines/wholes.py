@@ -48,7 +48,7 @@ def whole_pieces(catalog: Catalog, ids: Iterable[str]) -> Iterator[tuple[str, by
 
 
 class Wholes:
-    """The whole documents of a copy with chunks; ``select`` can ask it (``storage.selecting``)."""
+    """The whole documents of a copy with chunks; ``select`` can ask it (``storage.facets``)."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from strop.storage.batches import SentBatches
 from strop.storage.database import Database
 from strop.storage.documents import Documents
 from strop.storage.facets import Facets
@@ -26,7 +25,7 @@ from strop.storage.ledger import VectorFile, VectorLedger
 from strop.storage.manifest import Manifest
 from strop.storage.query_sets import QuerySets
 from strop.storage.references import References
-from strop.storage.replies import Replies
+from strop.storage.replies import Replies, SentBatches
 from strop.storage.settings import Settings
 from strop.storage.vectors import row_type
 from strop.storage.waiting import WaitingList

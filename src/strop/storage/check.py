@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,14 +36,12 @@ class Check:
         self._catalog, self._progress = catalog, progress
         self._rows_of, self._value_of = catalog.database.rows, catalog.database.value
         self.problems: list[str] = []
+        self._repairs: dict[str, Callable[[], None]] = {}  # in this order, by what is mended
         self._rewrite: dict[int, set[int]] = {}  # files to write anew, by set: damaged documents
-        self._reindex = self._recount = self._reseal = False
-        self._recount_words = self._refacet = False
         self._lost: list[tuple[int, int]] = []  # (set, document): no vectors, and does not wait
-        self._sidecars: set[str] = set()  # kinds of sidecars to drop
         sections = (
-            self._integrity, self._seals, self._vectors, self._waiting, self._values, self._counts,
-            self._words, self._facets, self._chunks, self._cached,
+            self._seals, self._integrity, self._words, self._facets, self._vectors, self._waiting,
+            self._values, self._counts, self._chunks, self._cached,
         )  # fmt: skip
         with catalog.reading():
             for section in sections:
@@ -55,36 +56,19 @@ class Check:
 
         For the one writer.
         """
-        catalog = self._catalog
-        if self._reseal:
-            with catalog.writing() as connection:
-                connection.execute("DELETE FROM meta WHERE key = ?", (KEY,))
-        if self._reindex:
-            with catalog.writing() as connection:
-                connection.execute("REINDEX")
-                if report := self._integrity_report():
-                    raise IndexDamaged(
-                        f"{catalog.path} is damaged ({report}) and cannot be rebuilt: restore it "
-                        "from a backup, or build the index again in another folder"
-                    )
-        if self._recount_words:
-            catalog.words.recount()
-        if self._refacet:
-            catalog.facets.write_anew()
+        for repair in self._repairs.values():
+            repair()
         for set_id, numbers in self._rewrite.items():
-            file = catalog.vectors.files()[set_id]
-            rewrite(catalog, file, file.dtype, sorted(numbers))
-        with catalog.writing() as connection:
+            file = self._catalog.vectors.files()[set_id]
+            rewrite(self._catalog, file, file.dtype, sorted(numbers))
+        with self._catalog.writing() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)", self._lost
             )
             connection.execute(
                 "DELETE FROM waiting WHERE number NOT IN (SELECT number FROM documents)"
             )
-            if self._recount:
-                catalog.vectors.recount()
-            for kind in self._sidecars:
-                catalog.settings.put_sidecar(kind, None)
+            self._catalog.vectors.recount()
 
     # -- sections -------------------------------------------------------------------------
 
@@ -96,7 +80,16 @@ class Check:
     def _integrity(self) -> None:
         if report := self._integrity_report():
             self.problems.append(f"catalog.sqlite: {report}")
-            self._reindex = True
+            self._repairs["indexes"] = self._rebuild_indexes
+
+    def _rebuild_indexes(self) -> None:
+        with self._catalog.writing() as connection:
+            connection.execute("REINDEX")
+            if report := self._integrity_report():
+                raise IndexDamaged(
+                    f"{self._catalog.path} is damaged ({report}) and cannot be rebuilt: restore it "
+                    "from a backup, or build the index again in another folder"
+                )
 
     def _seals(self) -> None:
         if tables := self._catalog.database.tables_changed_by_others():
@@ -104,7 +97,9 @@ class Check:
                 f"catalog.sqlite: rows of {', '.join(tables)} are not what strop wrote: restore it "
                 "from a backup, or build the index again; --repair keeps them as they are"
             )
-            self._reseal = True
+            self._repairs["seals"] = partial(
+                self._catalog.settings.put, searchable=True, **{KEY: None}
+            )
 
     def _vectors(self) -> None:
         files = self._catalog.vectors.files()
@@ -151,7 +146,6 @@ class Check:
             self._rewrite.setdefault(file.set_id, set()).update(documents)
         if (int(count.sum()), int((count > 0).sum())) != (file.live, file.lists):
             self.problems.append(f"vectors/{file.name}: its rows are miscounted in the catalog")
-            self._recount = True
 
     def _waiting(self) -> None:
         """Look for documents that have no vectors and do not wait for any."""
@@ -188,18 +182,18 @@ class Check:
         stored = self._catalog.documents.count()
         if documents != stored:
             self.problems.append(f"{documents:,} documents are counted as {stored:,}")
-            self._recount = True
 
     def _words(self) -> None:
-        self._recount_words = True  # also where they cannot be read at all
+        self._repairs["words"] = self._catalog.words.recount  # also where they cannot be read
         problems = self._catalog.words.problems()
-        self._recount_words = bool(problems)
         self.problems += [f"catalog.sqlite: {problem}" for problem in problems]
+        if not problems:
+            del self._repairs["words"]
 
     def _facets(self) -> None:
         if problem := self._catalog.facets.problem():
             self.problems.append(f"catalog.sqlite: {problem}")
-            self._refacet = True
+            self._repairs["facets"] = self._catalog.facets.write_anew
 
     def _chunks(self) -> None:
         documents = self._catalog.documents
@@ -209,13 +203,13 @@ class Check:
     def _cached(self) -> None:
         if not cache_is_true(self._catalog):
             self.problems.append("the cache of spans differs from the catalog")
-            self._sidecars.add(SPANS)
+            self._repairs[SPANS] = partial(self._catalog.settings.put_sidecar, SPANS, None)
         for kind, name in self._catalog.settings.sidecars().items():
             # The spans are verified whenever they are read: spoilt ones (they are not synced, a
             # power cut may spoil them) are as good as none.
             if kind != SPANS and read_arrays(self._catalog.folder / CACHE / name) is None:
                 self.problems.append(f"the {kind} {CACHE}/{name} are not what was written")
-                self._sidecars.add(kind)
+                self._repairs[kind] = partial(self._catalog.settings.put_sidecar, kind, None)
 
 
 def _overlapping(start: Ints, count: Ints) -> NDArray[np.bool_]:

@@ -7,30 +7,80 @@ Its text is not stored twice: chunks cover it, so it is put together from them.
 
 A chunk's id is its document's with a number, ``report.md#3``. It keeps the id while its text stays
 the same, wherever that moves, and the vectors with it.
+
+Long documents are a problem where the embedder reads only their beginning. With the setting
+``auto``, the first documents that come are looked at: where some are much longer than that, all
+are cut. What is decided stays.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
+import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from strop.common.arrays import Ints
+from strop.embed import Embedder
+from strop.embed.base import token_counter
 from strop.errors import BadInput, IndexDamaged
-from strop.io.chunking import Piece
+from strop.io.chunking import Chunking, Piece, parse_chunking, split_text
 from strop.storage.database import Database, sensible
-from strop.storage.rows import RowWriter
-from strop.storage.texts import digest_of, find_document, row_of_id
+from strop.storage.rows import RowWriter, digest_of
 from strop.types import Chunk, Document
 
+AUTO = "auto"
+"""The setting ``chunking`` until the first documents decide."""
+SAMPLE = 1000
+LONG = 8
+"""Windows of the embedder. A shorter document has at most a hundred sentences or so, which cover
+it: cut, it is ranked no better (docs/log.md). Those of a longer one are joined, not read whole."""
+LONG_SHARE = 0.05
+MOST_TOKENS = 400
 Split = Callable[[Document], list[Piece]]
 """Cuts a document into pieces that cover its text."""
+Placed = tuple[Document, str]
+
+
+def checked_chunking(chunking: str | None) -> str | None:
+    """Return how an index stores its chunking: None, ``auto`` or sizes such as ``200:40``."""
+    return chunking if chunking in (None, AUTO) else str(parse_chunking(chunking))
+
+
+def splitter(chunking: str, embedder: Embedder) -> Split:
+    """Return what cuts documents, with the tokens of an embedder."""
+    sizes, count = parse_chunking(chunking), token_counter(embedder)
+    return lambda document: split_text(document.text, sizes, count)
+
+
+def decide(documents: Iterable[Placed], embedder: Embedder) -> tuple[str | None, Iterator[Placed]]:
+    """Return the chunking that suits documents and what the embedder reads, and the documents."""
+    remaining = iter(documents)
+    window: int | None = getattr(embedder, "window", None)
+    if window is None:
+        return None, remaining
+    sample = list(islice(remaining, SAMPLE))
+    # A token has at least one character: most texts need not be counted.
+    texts = [one.content for one, _ in sample if len(one.content) > LONG * window]
+    long = sum(tokens > LONG * window for tokens in token_counter(embedder)(texts))
+    both = chain(sample, remaining)
+    if long <= LONG_SHARE * len(sample):
+        return None, both
+    size = max(10, min(window * 25 // 32, MOST_TOKENS))  # the title needs room too
+    chunking = Chunking(size, size // 5)
+    warnings.warn(
+        f"{long:,} of the first {len(sample):,} documents are more than {LONG} times as long as the"
+        f" {window:,} tokens that {embedder.name} reads: all are cut into chunks of {size} tokens,"
+        f" {chunking.overlap} of them shared. To choose otherwise for a new index: --chunk none or"
+        " --chunk SIZE:OVERLAP (chunking=None or chunking='SIZE:OVERLAP')",
+        stacklevel=5,
+    )
+    return str(chunking), both
 
 
 class ChunkRow(NamedTuple):
@@ -64,16 +114,15 @@ class Chunks:
         the place of one that is gone, so that queries given for it are handled as those of a
         document whose text changed.
         """
-        connection, digest = rows.connection, digest_of(document)
-        known = self._whole(document.id)
+        digest, known = digest_of(document), self._whole(document.id)
         if known is not None and known[1:] == (digest, metadata):
             return "unchanged"
-        if known is None and find_document(connection, document.id) is not None:
+        if known is None and rows.find(document.id) is not None:
             raise BadInput(
                 f"{place}: document id {document.id!r} is the id of a chunk of another document:"
                 " use another id"
             )
-        (whole,) = connection.execute(
+        (whole,) = self._database.execute(
             "INSERT INTO wholes (id, title, digest, named) VALUES (?, ?, ?, 0)"
             " ON CONFLICT (id) DO UPDATE SET title = excluded.title, digest = excluded.digest"
             " RETURNING whole",
@@ -90,7 +139,7 @@ class Chunks:
             for one in pieces
         ]
         old: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-        for number, id_, title, text in rows.connection.execute(
+        for number, id_, title, text in self._database.execute(
             "SELECT number, id, title, text FROM chunks JOIN documents USING (number)"
             " WHERE whole = ? ORDER BY start",
             (whole,),
@@ -99,23 +148,23 @@ class Chunks:
         ids = [old[text].pop(0)[1] if old[text] else "" for text in texts]
         gone = sorted(row for left in old.values() for row in left)
         for piece, known, (title, text) in zip(pieces, ids, texts, strict=True):
-            id_ = known or (gone.pop(0)[1] if gone else self._new_id(rows.connection, whole))
+            id_ = known or (gone.pop(0)[1] if gone else self._new_id(rows, whole))
             number, _ = rows.put(Document(id_, text, title), metadata)
             headings = json.dumps(piece.headings, ensure_ascii=False)
-            rows.connection.execute(
+            self._database.execute(
                 "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?)",
                 (number, whole, piece.start, piece.end, headings),
             )
         self._remove_rows(rows, [number for number, _ in gone])
 
-    def _new_id(self, connection: sqlite3.Connection, whole: int) -> str:
+    def _new_id(self, rows: RowWriter, whole: int) -> str:
         """Return an id for a new chunk; one that no document or chunk has had."""
         while True:
-            id_, named = connection.execute(
+            id_, named = self._database.execute(
                 "UPDATE wholes SET named = named + 1 WHERE whole = ? RETURNING id, named", (whole,)
             ).fetchone()
             new = f"{id_}#{named - 1}"
-            if self._whole(new) is None and find_document(connection, new) is None:
+            if self._whole(new) is None and rows.find(new) is None:
                 return new
 
     def remove(self, rows: RowWriter, ids: Iterable[str]) -> None:
@@ -123,18 +172,17 @@ class Chunks:
         for id_ in dict.fromkeys(ids):
             whole = self._whole(id_)
             if whole is None:
-                row = find_document(rows.connection, id_)
+                row = rows.find(id_)
                 if row is None:
                     raise BadInput(f"{self._database.path.parent} has no document {id_!r}")
                 document = self.read([row[0]])[0].document
                 raise BadInput(f"{id_!r} is a chunk of {document!r}: name the document")
             self._remove_rows(rows, self._numbers(whole[0]))
-            rows.connection.execute("DELETE FROM wholes WHERE whole = ?", (whole[0],))
+            self._database.execute("DELETE FROM wholes WHERE whole = ?", (whole[0],))
 
-    @staticmethod
-    def _remove_rows(rows: RowWriter, numbers: Sequence[int]) -> None:
+    def _remove_rows(self, rows: RowWriter, numbers: Sequence[int]) -> None:
         rows.remove(numbers)
-        rows.connection.executemany(
+        self._database.executemany(
             "DELETE FROM chunks WHERE number = ?", [(number,) for number in numbers]
         )
 
@@ -142,25 +190,16 @@ class Chunks:
 
     def _whole(self, id_: str) -> tuple[int, bytes, str | None] | None:
         """Return a document's number among the whole ones, digest and metadata."""
-        select = (
+        row: tuple[int, bytes, str | None] | None = self._database.row(
             "SELECT whole, digest, (SELECT metadata FROM chunks JOIN documents USING (number)"
-            " WHERE chunks.whole = wholes.whole LIMIT 1) FROM wholes WHERE id = ?"
+            " WHERE chunks.whole = wholes.whole LIMIT 1) FROM wholes WHERE id = ?",
+            (id_,),
         )
-        with self._database.reading() as connection:
-            row: tuple[int, bytes, str | None] | None = row_of_id(connection, select, id_)
         return row
 
     def _numbers(self, whole: int) -> list[int]:
         sql = "SELECT number FROM chunks WHERE whole = ? ORDER BY start"
         return self._database.column(sql, [whole])
-
-    def count(self) -> int:
-        """Return the number of whole documents."""
-        return int(self._database.value("SELECT count(*) FROM wholes"))
-
-    def all_ids(self) -> list[str]:
-        """Return the ids of the documents that are cut, in the order they were added."""
-        return self._database.column("SELECT id FROM wholes ORDER BY whole")
 
     def numbers_of(self, id_: str) -> list[int] | None:
         """Return the rows of a document's chunks in order, None if no document has this id."""
@@ -201,11 +240,6 @@ class Chunks:
             if len(wholes) != len(numbers):
                 raise ValueError(f"{len(numbers) - len(wholes):,} rows belong to no document")
             return wholes
-
-    def ids(self, wholes: Iterable[int]) -> dict[int, str]:
-        """Return the ids of whole documents."""
-        sql = "SELECT whole, id FROM wholes WHERE whole IN (SELECT value FROM json_each(?))"
-        return dict(self._database.rows(sql, (json.dumps(list(wholes)),)))
 
     def documents(self, wholes: Iterable[int]) -> dict[int, Document]:
         """Return whole documents, their texts put together from their chunks."""

@@ -8,13 +8,13 @@ import secrets
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from strop.errors import BadIndex, DiskFull, IndexDamaged, StropError
+from strop.errors import BadIndex, DiskFull, IndexDamaged
 from strop.storage.schema import FORMAT, SCHEMA
 from strop.storage.seals import Seals
 
@@ -34,7 +34,7 @@ class _OwnConnection:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection, self.seals = connection, Seals(connection)
         self.process = os.getpid()
-        self.is_followed = self.is_writing = False
+        self.is_watched = self.is_writing = False
         self.numbers: dict[str, int] | None = None
 
     def __del__(self) -> None:
@@ -63,8 +63,8 @@ class Database:
         """
         self._watch, self._update = watch, update
 
-    @classmethod
-    def create(cls, path: Path, settings: dict[str, Any]) -> Database:
+    @staticmethod
+    def create(path: Path, settings: dict[str, Any]) -> None:
         """Make a new catalog; it appears under its name only when it is complete."""
         unfinished = path.with_name(path.name + ".new")
         for end in ("", "-wal", "-shm", "-journal"):  # left by one that was stopped
@@ -84,7 +84,6 @@ class Database:
             finally:
                 connection.close()
         unfinished.replace(path)
-        return cls(path)
 
     def close(self) -> None:
         """Close every thread's connection."""
@@ -204,10 +203,10 @@ class Database:
             yield connection
             return
         with explained(self.path):
-            seals.watch()
-            if not own.is_followed:
+            if not own.is_watched:
+                seals.watch()
                 self._watch(connection)
-                own.is_followed = True
+                own.is_watched = True
             connection.execute("BEGIN IMMEDIATE")
             own.is_writing = True
             try:
@@ -233,10 +232,21 @@ class Database:
         with self.reading():
             return self._own.seals.broken()
 
+    def execute(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        """Within ``reading`` or ``writing``: run one statement."""
+        return self._own.connection.execute(sql, values)
+
+    def executemany(self, sql: str, values: Iterable[Sequence[object]]) -> None:
+        """Within ``writing``: run one statement with each of ``values``."""
+        self._own.connection.executemany(sql, values)
+
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of one statement, read in a transaction of its own or the present one."""
         with self.reading() as connection:
-            return connection.execute(sql, values).fetchall()
+            try:
+                return connection.execute(sql, values).fetchall()
+            except UnicodeEncodeError:  # a lone surrogate; no stored text has one
+                return []
 
     def column(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         """Return the first cell of each row of one statement, as ``rows``."""
@@ -328,30 +338,19 @@ def explained(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into ones that say what to do."""
     try:
         yield
-    except StropError:
-        raise
-    except UnicodeDecodeError as error:  # SQLite quotes what it cannot read
-        raise IndexDamaged(
-            f"{path} is not a catalog strop can read. Restore it from a backup, or build the index "
-            "again in another folder"
-        ) from error
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite quotes what is no text
         reason = str(error)
-        if "full" in reason:
-            raise DiskFull(
-                f"the disk of {path.parent} is full. What was committed is safe: free some space"
-                " and run the command again"
-            ) from error
-        if "disk I/O error" in reason:
+        if "full" in reason or "disk I/O error" in reason:
             raise DiskFull(
                 f"{path} cannot be read or written ({reason}): the disk is full or failing, or the "
-                "network drive is gone. What was committed is safe: look at the disk, then run the "
-                "command again"
+                "network drive is gone. What was committed is safe: free some space, or look at "
+                "the disk, then run the command again"
             ) from error
         if "readonly" in reason or "unable to open" in reason:
             message = f"{path.parent} cannot be written ({reason}): check its permissions"
             raise BadIndex(message) from error
-        if "not a database" in reason or "malformed" in reason or "no such table" in reason:
+        unreadable = ("not a database", "malformed", "no such table", "codec can't decode")
+        if any(one in reason for one in unreadable):
             raise IndexDamaged(
                 f"{path} is not a catalog strop can read ({reason}). Restore it from a backup, or "
                 "build the index again in another folder"

@@ -10,19 +10,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from strop.errors import BadInput
 from strop.io.files import checked_string
-from strop.storage.chunks import Chunks, Split
+from strop.storage.chunks import AUTO, Chunks, Split
 from strop.storage.database import Database, sensible
 from strop.storage.ledger import VectorLedger
 from strop.storage.query_sets import QuerySets
 from strop.storage.rows import RowWriter
 from strop.storage.settings import Settings
-from strop.storage.texts import find_document
 from strop.storage.waiting import WaitingList
 from strop.types import Changes, Chunk, Document
 
 SIZES = re.compile(r"[1-9][0-9]{1,8}:[0-9]{1,9}")
-AUTO = "auto"
-"""The setting ``chunking`` until the first documents decide."""
 
 
 class Documents:
@@ -57,7 +54,7 @@ class Documents:
         """
         outcomes: Counter[str] = Counter()
         with self._database.writing() as connection:
-            rows = self._rows(connection, keep_queries)
+            rows = self._rows(keep_queries)
             # On disk, so that telling duplicates costs no memory.
             connection.execute("DROP TABLE IF EXISTS temp.seen")
             connection.execute(
@@ -65,7 +62,7 @@ class Documents:
             )
             for document, place in documents:
                 metadata = _checked_metadata(document, place)
-                _refuse_second(connection, document.id, place)
+                self._refuse_second(document.id, place)
                 outcomes["empty"] += not document.content
                 if split is None:
                     _, outcome = rows.put(document, metadata)
@@ -78,16 +75,27 @@ class Documents:
             rows.finish()
         return Changes(*(outcomes[kind] for kind in ("new", "changed", "unchanged", "empty")))
 
-    def _rows(self, connection: sqlite3.Connection, keep_queries: bool = False) -> RowWriter:
-        sets = list(self._sets.all().values())
-        return RowWriter(connection, self._vectors, self._waiting, sets, keep_queries)
+    def _rows(self, keep_queries: bool = False) -> RowWriter:
+        parts = self._database, self._vectors, self._waiting, self._sets
+        return RowWriter(*parts, keep_queries)
+
+    def _refuse_second(self, id_: str, place: str) -> None:
+        """Refuse a document whose id was in the same input already."""
+        try:
+            self._database.execute("INSERT INTO seen VALUES (?, ?)", (id_, place))
+        except sqlite3.IntegrityError:
+            earlier = self._database.value("SELECT place FROM seen WHERE id = ?", (id_,))
+            raise BadInput(
+                f"{place}: document id {id_!r} is already used at {earlier}. Ids must be unique: "
+                "remove one, or name another field with --id-field"
+            ) from None
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove documents with all that belongs to them; an unknown id removes nothing at all."""
         if isinstance(ids, str):
             raise BadInput(f"remove takes a list of ids, not {ids!r}: write [{ids!r}]")
         with self._database.writing() as connection:
-            rows = self._rows(connection)
+            rows = self._rows()
             if self.are_chunked():
                 self.chunks.remove(rows, ids)
             else:
@@ -121,15 +129,14 @@ class Documents:
 
     def numbers_of(self, id_: str) -> list[int]:
         """Return the numbers of the rows of a document: one, or its chunks; or that of a chunk."""
-        with self._database.reading() as connection:
-            numbers = self.chunks.numbers_of(id_)
-            if numbers is not None:
-                return numbers
-            row = find_document(connection, id_)
-        if row is None:
+        with self._database.reading():
+            numbers = self.chunks.numbers_of(id_) or self._database.column(
+                "SELECT number FROM documents WHERE id = ?", (id_,)
+            )
+        if not numbers:
             folder = self._database.path.parent
             raise BadInput(f"{folder} has no document {id_!r}: ids are those of the corpus")
-        return [row[0]]
+        return numbers
 
     def are_chunked(self) -> bool:
         """Tell whether documents are cut into chunks here: then each row is one."""
@@ -155,7 +162,9 @@ class Documents:
 
     def total(self) -> int:
         """Return the number of documents, whole ones where they are cut."""
-        return self.chunks.count() if self.are_chunked() else self.count()
+        if self.are_chunked():
+            return int(self._database.value("SELECT count(*) FROM wholes"))
+        return self.count()
 
     def all(self, at_a_time: int = 1) -> Iterator[tuple[int, Document, bytes]]:
         """Yield (number, document, digest) in order, read when wanted, so many at a time."""
@@ -174,16 +183,19 @@ class Documents:
     def ids(self) -> list[str]:
         """Return the id of every document, in the order they were added."""
         if self.are_chunked():
-            return self.chunks.all_ids()
+            return self._database.column("SELECT id FROM wholes ORDER BY whole")
         return self._database.column("SELECT id FROM documents ORDER BY number")
 
     def unknown(self, ids: Iterable[str]) -> set[str]:
         """Return those of ``ids`` that are not in the catalog."""
-        with self._database.reading() as connection:
-            missing = {id_ for id_ in ids if find_document(connection, id_) is None}
-            if self.are_chunked():
-                missing = {id_ for id_ in missing if self.chunks.numbers_of(id_) is None}
-            return missing
+        given = list(ids)
+        missing = self._database.column(
+            "SELECT key FROM json_each(?) given"
+            " WHERE NOT EXISTS (SELECT 1 FROM documents d WHERE d.id = given.value)"
+            " AND NOT EXISTS (SELECT 1 FROM wholes w WHERE w.id = given.value)",
+            (json.dumps(given),),
+        )
+        return {given[place] for place in missing}
 
     def get(self, number: int) -> Document:
         """Return one document by number."""
@@ -212,25 +224,16 @@ class Documents:
         """Return by number the ids of the documents that rows, or chunks, belong to."""
         if not self.are_chunked():
             return self.ids_of(numbers)
-        rows = self.chunks.rows(numbers)
-        ids = self.chunks.ids({row.whole for row in rows.values()})
-        return {number: ids[row.whole] for number, row in rows.items() if row.whole in ids}
+        rows = self._database.rows(
+            "SELECT number, id FROM chunks JOIN wholes USING (whole)"
+            " WHERE number IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(numbers)),),
+        )
+        return dict(rows)
 
     def count(self) -> int:
         """Return the number of rows: documents, or their chunks."""
         return self._settings.number("documents")
-
-
-def _refuse_second(connection: sqlite3.Connection, id_: str, place: str) -> None:
-    """Refuse a document whose id was in the same input already."""
-    try:
-        connection.execute("INSERT INTO seen VALUES (?, ?)", (id_, place))
-    except sqlite3.IntegrityError:
-        (earlier,) = connection.execute("SELECT place FROM seen WHERE id = ?", (id_,)).fetchone()
-        raise BadInput(
-            f"{place}: document id {id_!r} is already used at {earlier}. Ids must be unique: "
-            "remove one, or name another field with --id-field"
-        ) from None
 
 
 def _checked_metadata(document: Document, place: str) -> str:

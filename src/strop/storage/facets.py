@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from typing import Any
+from functools import partial, reduce
+from typing import Any, Protocol
 
 import numpy as np
 
 from strop.common.arrays import Ints
-from strop.filters import Filter, Kind, Test, Value, facts, fields_of
+from strop.filters import Filter, Ids, Kind, Test, Value, facts, fields_of
 from strop.storage.database import NONSENSE, Database
-from strop.storage.selecting import select
 
 _KINDS: dict[Kind, int] = {
     "exists": 0, "null": 1, "bool": 2, "number": 3, "string": 4, "instant": 5,
@@ -30,25 +28,50 @@ _LONGEST = 200
 """Bytes of a text that are stored as they are; a longer one ends in a digest of the whole."""
 
 
-def write_facets(
-    connection: sqlite3.Connection, number: int, old: str | None, new: str | None
-) -> None:
+class Values(Protocol):
+    """Where a store has the values of metadata: which documents pass a test, by number."""
+
+    def every(self) -> Ints:
+        """Return the numbers of all documents, ascending."""
+
+    def with_ids(self, ids: Sequence[str]) -> Ints:
+        """Return the numbers of the documents with these ids, ascending."""
+
+    def passing(self, test: Test) -> Ints:
+        """Return the numbers of the documents that pass, ascending."""
+
+
+def select(filter_: Filter, values: Values) -> Ints:
+    """Return the numbers of the documents of any store that match a filter, ascending."""
+    if isinstance(filter_, Test):
+        return values.passing(filter_)
+    if isinstance(filter_, Ids):
+        return values.with_ids(filter_.ids)
+    parts = [select(part, values) for part in filter_.parts]
+    if filter_.op == "and":
+        both = partial(np.intersect1d, assume_unique=True)
+        return reduce(both, parts) if parts else values.every()
+    either: Ints = reduce(np.union1d, parts, np.empty(0, np.int64))
+    return either if filter_.op == "or" else np.setdiff1d(values.every(), either, True)
+
+
+def write_facets(database: Database, number: int, old: str | None, new: str | None) -> None:
     """Within a transaction: a document's metadata changes; None is that of no document."""
     if old != new:
-        _change(connection, number, _rows(old), _rows(new))
+        _change(database, number, _rows(old), _rows(new))
 
 
-def _change(connection: sqlite3.Connection, number: int, before: _Rows, after: _Rows) -> None:
-    connection.executemany(
+def _change(database: Database, number: int, before: _Rows, after: _Rows) -> None:
+    database.executemany(
         "DELETE FROM facets WHERE field = (SELECT field FROM fields WHERE name = ?)"
         " AND kind = ? AND value = ? AND number = ?",
         [(*row, number) for row in before - after],
     )
     added = after - before
-    connection.executemany(
+    database.executemany(
         "INSERT OR IGNORE INTO fields (name) VALUES (?)", {(name,) for name, _, _ in added}
     )
-    connection.executemany(
+    database.executemany(
         "INSERT OR IGNORE INTO facets SELECT field, ?2, ?3, ?4 FROM fields WHERE name = ?1",
         [(*row, number) for row in added],
     )
@@ -67,19 +90,18 @@ class Facets:
 
     def every(self) -> Ints:
         """Return the numbers of all documents (``filters.Values``)."""
-        return _numbers(self._database.rows("SELECT number FROM documents"))
+        return _ascending(self._database.column("SELECT number FROM documents"))
 
     def with_ids(self, ids: Sequence[str]) -> Ints:
         """Return the numbers of the documents with these ids."""
-        rows: list[tuple[Any, ...]] = []
+        numbers: list[int] = []
         for id_ in set(ids):
-            with suppress(UnicodeEncodeError):  # a lone surrogate; no stored id has one
-                rows += self._database.rows(
-                    "SELECT number FROM documents WHERE id = ?1 UNION ALL"
-                    " SELECT number FROM chunks JOIN wholes USING (whole) WHERE id = ?1",
-                    (id_,),
-                )
-        return _numbers(rows)
+            numbers += self._database.column(
+                "SELECT number FROM documents WHERE id = ?1 UNION ALL"
+                " SELECT number FROM chunks JOIN wholes USING (whole) WHERE id = ?1",
+                (id_,),
+            )
+        return _ascending(numbers)
 
     def passing(self, test: Test) -> Ints:
         """Return the numbers of the documents that pass a test."""
@@ -89,34 +111,44 @@ class Facets:
         if row is None:
             return np.empty(0, np.int64)
         if test.kind == "exists":  # any value tells
-            return _numbers(self._database.rows("SELECT number FROM facets WHERE field = ?", row))
+            sql = "SELECT number FROM facets WHERE field = ?"
+            return _ascending(self._database.column(sql, row))
         sql = f"SELECT number FROM facets WHERE field = ? AND kind = ? AND value {_OPS[test.op]} ?"
-        rows: list[tuple[Any, ...]] = []
+        numbers: list[int] = []
         for value in set(test.values):
             stored = _stored(test.kind, value)
-            rows += self._database.rows(sql, (row[0], _KINDS[test.kind], stored))
-        return _numbers(rows)
+            numbers += self._database.column(sql, (row[0], _KINDS[test.kind], stored))
+        return _ascending(numbers)
 
     def problem(self) -> str:
         """Say whether filters read other values than the metadata has; "" if not."""
-        with self._database.reading() as connection:
-            stored = connection.execute(
+        with self._database.reading():
+            stored = self._database.execute(
                 "SELECT name, kind, value, number FROM facets LEFT JOIN fields USING (field)"
             )
             # Sums of hashes: the order of rows does not matter, and no row is held in memory.
             if sum(map(_hash, stored)) == sum(
-                _hash((*row, number)) for number, rows in _everything(connection) for row in rows
+                _hash((*row, number)) for number, rows in self._everything() for row in rows
             ):
                 return ""
         return "the values that filters read are not those of the metadata"
 
     def write_anew(self) -> None:
         """Write what filters read from the metadata of all documents."""
-        with self._database.writing() as connection:
-            connection.execute("DELETE FROM facets")
-            connection.execute("DELETE FROM fields")
-            for number, rows in _everything(connection):
-                _change(connection, number, set(), rows)
+        with self._database.writing():
+            self._database.execute("DELETE FROM facets")
+            self._database.execute("DELETE FROM fields")
+            for number, rows in self._everything():
+                _change(self._database, number, set(), rows)
+
+    def _everything(self) -> Iterator[tuple[int, _Rows]]:
+        """Yield each document's number and rows; none if its metadata cannot be read."""
+        for number, metadata in self._database.execute("SELECT number, metadata FROM documents"):
+            try:
+                rows = _rows(metadata)
+            except NONSENSE:
+                rows = set()
+            yield number, rows
 
     def unknown(self, filter_: Filter) -> list[str]:
         """Return the fields of a filter that no document has."""
@@ -136,20 +168,20 @@ class Facets:
 
     def _kinds_of(self, field: str) -> list[Kind]:
         """Return the kinds of values that documents have in a field."""
-        rows = self._database.rows(
+        there = self._database.column(
             "SELECT known.value FROM json_each(?) known WHERE EXISTS (SELECT 1 FROM facets"
             " WHERE kind = known.value AND field = (SELECT field FROM fields WHERE name = ?))",
             (json.dumps([*_KINDS.values()]), stored_text(field)),
         )
-        return [kind for kind in _KINDS if (_KINDS[kind],) in rows]
+        return [kind for kind in _KINDS if _KINDS[kind] in there]
 
     def field_names(self) -> list[str]:
         """Return the fields that documents have, for messages; very long ones are cut."""
-        rows = self._database.rows(
+        names = self._database.column(
             "SELECT name FROM fields WHERE EXISTS"
             " (SELECT 1 FROM facets WHERE facets.field = fields.field) ORDER BY name"
         )
-        return [bytes(name[:_LONGEST]).decode("utf-8", "replace") for (name,) in rows]
+        return [bytes(name[:_LONGEST]).decode("utf-8", "replace") for name in names]
 
 
 def _hash(row: tuple[bytes | None, int, Any, int]) -> int:
@@ -163,18 +195,8 @@ def _hash(row: tuple[bytes | None, int, Any, int]) -> int:
     return hash(repr((name, kind, value, number)))
 
 
-def _numbers(rows: Sequence[tuple[Any, ...]]) -> Ints:
-    return np.unique(np.fromiter((number for (number,) in rows), np.int64, len(rows)))
-
-
-def _everything(connection: sqlite3.Connection) -> Iterator[tuple[int, _Rows]]:
-    """Yield each document's number and rows; none if its metadata cannot be read."""
-    for number, metadata in connection.execute("SELECT number, metadata FROM documents"):
-        try:
-            rows = _rows(metadata)
-        except NONSENSE:
-            rows = set()
-        yield number, rows
+def _ascending(numbers: list[int]) -> Ints:
+    return np.unique(np.array(numbers, np.int64))
 
 
 def _rows(metadata: str | None) -> _Rows:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from strop.embed import Embedder, load
 from strop.errors import BadIndex, BadInput, IndexDamaged
-from strop.storage.trust import stored_options, trusted_options
+from strop.storage.trust import has_consent, needs_consent, stored_options
 from strop.types import Document, Kind
 
 CATALOG = "catalog.sqlite"
@@ -86,7 +86,17 @@ def given_embedder(
         )
 
     if embedder is None:  # what the user gives counts more than what is stored
-        options = {**trusted_options(place, index_id, name, stored["options"], options), **options}
+        kept = stored_options(stored["options"])
+        left = {key: value for key, value in kept.items() if key not in options}
+        needed = needs_consent(name, left)
+        if needed and not has_consent(index_id, name, kept):
+            raise BadIndex(
+                f"{place} would load its embedder with {', '.join(needed)}, which you did not give:"
+                " it could run code, or send texts and your API key to that address. If you trust"
+                f" it: strop trust {place}, or in Python open it with embedder={name!r} and these"
+                " options"
+            )
+        options = {**left, **options}
     if isinstance(embedder, str) and embedder != name:
         raise other(f", not {embedder!r}")  # before the slow loading
     loaded = load_embedder(embedder or name, options)

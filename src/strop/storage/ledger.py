@@ -16,7 +16,6 @@ reader brings what it knows up to date by reading these alone. It reaches back t
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from zlib import crc32
@@ -145,7 +144,7 @@ class VectorLedger:
         the checksums of the rows.
         """
         with self._database.writing() as connection:
-            self.unplace(connection, file.set_id, [number for number, _, _ in lists])
+            self.unplace(file.set_id, [number for number, _, _ in lists])
             version = self._settings.number("version") + 1
             row, values = file.rows, []
             for number, count, digest in lists:
@@ -160,24 +159,24 @@ class VectorLedger:
                 "UPDATE files SET rows = ?, live = live + ?, lists = lists + ? WHERE set_id = ?",
                 (row, row - file.rows, sum(count > 0 for _, count, _ in lists), file.set_id),
             )
-            self._add_sums(connection, file.set_id, file.rows, sums)
+            self._add_sums(file.set_id, file.rows, sums)
 
-    def unplace(self, connection: sqlite3.Connection, set_id: int, numbers: Sequence[int]) -> None:
+    def unplace(self, set_id: int, numbers: Sequence[int]) -> None:
         """Within a transaction: documents' vectors of a set are not theirs any more."""
         counts = [
             count
             for number in numbers
-            for (count,) in connection.execute(
+            for (count,) in self._database.execute(
                 "DELETE FROM spans WHERE set_id = ? AND number = ? RETURNING count",
                 (set_id, number),
             )
         ]
-        connection.execute(
+        self._database.execute(
             "UPDATE files SET live = max(0, live - ?), lists = lists - ? WHERE set_id = ?",
             # Damaged spans may have any count; a repair counts anew.
             (min(max(sum(counts), 0), 2**62), sum(count > 0 for count in counts), set_id),
         )
-        self.log(connection, numbers)
+        self.log(numbers)
 
     def move(
         self, file: VectorFile, name: str, dtype: str, spans: NDArray[np.int64], sums: Sums
@@ -197,11 +196,11 @@ class VectorLedger:
                 (name, dtype, len(sums), file.set_id),
             )
             connection.execute("DELETE FROM checksums WHERE set_id = ?", (file.set_id,))
-            self._add_sums(connection, file.set_id, 0, sums)
+            self._add_sums(file.set_id, 0, sums)
             if len(spans):
-                self._log_range(connection, int(spans[0, 0]), int(spans[-1, 0]))
+                self._log_range(int(spans[0, 0]), int(spans[-1, 0]))
 
-    def _add_sums(self, connection: sqlite3.Connection, set_id: int, rows: int, sums: Sums) -> None:
+    def _add_sums(self, set_id: int, rows: int, sums: Sums) -> None:
         """Write down the checksums of rows behind the first ``rows``, in blocks."""
         data = sums.astype("<u4").tobytes()
         block, filled = divmod(rows, SUMS_TOGETHER)
@@ -213,7 +212,7 @@ class VectorLedger:
                 data = row[0] + data
         size = 4 * SUMS_TOGETHER
         blobs = [data[at : at + size] for at in range(0, len(data), size)]
-        connection.executemany(
+        self._database.executemany(
             "INSERT OR REPLACE INTO checksums VALUES (?, ?, ?)",
             [(set_id, number, blob) for number, blob in enumerate(blobs, block)],
         )
@@ -252,16 +251,15 @@ class VectorLedger:
 
     # -- the log --------------------------------------------------------------------------
 
-    def log(self, connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
+    def log(self, numbers: Iterable[int]) -> None:
         """Within a transaction: note that spans of documents came, changed or went."""
         ordered = np.unique(np.fromiter(numbers, np.int64))
         for run in np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1):
             if len(run):
-                self._log_range(connection, int(run[0]), int(run[-1]))
+                self._log_range(int(run[0]), int(run[-1]))
 
-    @staticmethod
-    def _log_range(connection: sqlite3.Connection, first: int, last: int) -> None:
-        connection.execute(
+    def _log_range(self, first: int, last: int) -> None:
+        self._database.execute(
             "INSERT INTO changes SELECT CAST(value AS INTEGER) + 1, ?, ? FROM meta"
             " WHERE key = 'version'"
             " ON CONFLICT DO UPDATE SET last = max(last, excluded.last)",

@@ -4,7 +4,6 @@ reads only files that changed, and removes only documents whose file is gone."""
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 
@@ -34,14 +33,16 @@ class Manifest:
 
     def gone(self, folder: str, files: Iterable[File]) -> list[str]:
         """Return the documents of a folder whose files are not among these."""
-        rows = self._database.rows("SELECT id FROM manifest WHERE folder = ?", (folder,))
-        return sorted({id_ for (id_,) in rows} - {file.id for file in files})
+        return sorted(self._ids(folder) - {file.id for file in files})
 
-    def adopt(self, connection: sqlite3.Connection, folder: str, files: Sequence[File]) -> None:
+    def _ids(self, folder: str) -> set[str]:
+        sql = "SELECT id FROM manifest WHERE folder = ?"
+        return set(self._database.column(sql, (folder,)))
+
+    def adopt(self, folder: str, files: Sequence[File]) -> None:
         """Refuse documents that came from another folder; one that is not there any more moved."""
-        for (other,) in connection.execute("SELECT DISTINCT folder FROM manifest").fetchall():
-            theirs = connection.execute("SELECT id FROM manifest WHERE folder = ?", (other,))
-            both = {id_ for (id_,) in theirs} & {file.id for file in files}
+        for other in self._database.column("SELECT DISTINCT folder FROM manifest"):
+            both = self._ids(other) & {file.id for file in files}
             if other == folder or not both:
                 continue
             if os.path.isdir(other):
@@ -49,12 +50,13 @@ class Manifest:
                     f"{folder}: document {min(both)!r} came from {other}, which has a file of that"
                     " name too. Put both folders into one and name that, or use another index"
                 )
-            connection.execute("UPDATE manifest SET folder = ? WHERE folder = ?", (folder, other))
+            sql = "UPDATE manifest SET folder = ? WHERE folder = ?"
+            self._database.execute(sql, (folder, other))
 
-    def put(self, connection: sqlite3.Connection, folder: str, files: Iterable[File]) -> None:
+    def put(self, folder: str, files: Iterable[File]) -> None:
         """Remember files as they were read."""
         young = time.time_ns() - _SETTLED
-        connection.executemany(
+        self._database.executemany(
             "INSERT OR REPLACE INTO manifest VALUES (?, ?, ?, ?)",
             [
                 (one.id, folder, one.size, one.modified_ns if one.modified_ns < young else -1)

@@ -60,8 +60,8 @@ class Pipeline:
             file, sums = self._append(set_id, vectors)
             pairs = enumerate(zip(batch, lists, strict=True))
             taken = [pair for at, pair in pairs if at not in reasons]
-            with catalog.writing() as connection:
-                catalog.waiting.remove(connection, set_id, [one.number for one, _ in taken])
+            with catalog.writing():
+                catalog.waiting.remove(set_id, [one.number for one, _ in taken])
                 catalog.vectors.place(
                     file, [(one.number, len(texts), one.digest) for one, texts in taken], sums
                 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,6 @@ from strop.storage.database import Database, sensible
 from strop.storage.intake import check_set_name
 from strop.storage.ledger import DERIVED, VectorLedger
 from strop.storage.settings import Settings
-from strop.storage.texts import find_document, remove_queries, write_queries
 from strop.storage.vectors import file_name, type_for
 from strop.storage.waiting import WaitingList
 
@@ -137,7 +135,7 @@ class QuerySets:
             dropped = self._with_augmented(self.named(name))
             files = self._vectors.files()
             for set_ in dropped:
-                self._readers_look_again(connection, set_)
+                self._readers_look_again(set_)
                 for table in ("queries", "spans", "waiting", "checksums", "files", "sets"):
                     connection.execute(f"DELETE FROM {table} WHERE set_id = ?", (set_.set_id,))
             tuned = self._settings.get("tuned")
@@ -163,7 +161,7 @@ class QuerySets:
                     "UPDATE sets SET name = ?, settings = ? WHERE set_id = ?",
                     (name, json.dumps(settings), one.set_id),
                 )
-                self._readers_look_again(connection, one)
+                self._readers_look_again(one)
             if tuned := self._settings.get("tuned"):
                 mixed = tuned["method"]["sets"]
                 method = {**tuned["method"], "sets": mixed and _renamed(mixed, old, new)}
@@ -175,10 +173,10 @@ class QuerySets:
         others = self.all().values()
         return [set_, *(one for one in others if one.settings.get("of") == set_.name)]
 
-    def _readers_look_again(self, connection: sqlite3.Connection, set_: QuerySet) -> None:
+    def _readers_look_again(self, set_: QuerySet) -> None:
         """Let all of a set's lists count as changed: snapshots and codes know sets by name."""
         numbers = self._database.column("SELECT number FROM spans WHERE set_id = ?", [set_.set_id])
-        self._vectors.log(connection, numbers)
+        self._vectors.log(numbers)
         self._settings.put_sidecar("candidates", None)
 
     def ensure_sentences(self, n: int) -> QuerySet:
@@ -211,8 +209,8 @@ class QuerySets:
                 "none of the ids is a document of this index"
                 + (f" (first: {unknown[0]})" if unknown else ": the file has no lists")
             )
-        with self._database.writing() as connection:  # the set and its lists, or neither
-            self._let_wait(connection, self.ensure(name, {"source": "file", "kind": "query"}))
+        with self._database.writing():  # the set and its lists, or neither
+            self._let_wait(self.ensure(name, {"source": "file", "kind": "query"}))
         return documents, queries, unknown
 
     def _checked(
@@ -226,12 +224,11 @@ class QuerySets:
             checked = [checked_string(one, "a query", queries_of, "use text") for one in texts]
             if blank := [at for at, text in enumerate(checked, 1) if not text.strip()]:
                 raise BadInput(f"{place}: query {blank[0]} of {id_!r} is blank; remove it")
-            with self._database.reading() as connection:
-                document = find_document(connection, id_)
-            if document is None:
+            row = self._database.row("SELECT number FROM documents WHERE id = ?", (id_,))
+            if row is None:
                 unknown.append(f"{place}: {id_!r}")
             else:
-                yield document[0], checked
+                yield row[0], checked
 
     def store_generated(
         self, name: str, settings: dict[str, Any], lists: Iterable[tuple[int, list[str]]]
@@ -243,13 +240,13 @@ class QuerySets:
         """
         if self._pool(lists) == (0, 0):
             return 0
-        with self._database.writing() as connection:
+        with self._database.writing():
             known = self.all().get(name)
             set_ = self.ensure(name, settings)
             dropped = 0
             if known is not None and known.settings != settings:
-                dropped = self._drop_others(connection, set_)
-            self._let_wait(connection, set_)
+                dropped = self._drop_others(set_)
+            self._let_wait(set_)
         return dropped
 
     def _pool(
@@ -280,59 +277,89 @@ class QuerySets:
             )
         return counts
 
-    def _drop_others(self, connection: sqlite3.Connection, set_: QuerySet) -> int:
+    def _drop_others(self, set_: QuerySet) -> int:
         """Drop the lists of documents that are not pooled."""
         others = "set_id = ? AND number NOT IN (SELECT number FROM pooled)"
         numbers = self._database.column(
             f"SELECT number FROM queries WHERE {others}", (set_.set_id,)
         )
-        self._vectors.unplace(connection, set_.set_id, numbers)
-        remove_queries(connection, set_.set_id, numbers)
-        connection.execute(f"DELETE FROM waiting WHERE {others}", (set_.set_id,))
-        self._augment_again(connection, set_, numbers)
+        self.remove_lists(set_.set_id, numbers)
+        self._database.execute(f"DELETE FROM waiting WHERE {others}", (set_.set_id,))
+        self._augment_again(set_, numbers)
         return len(numbers)
 
-    def _augment_again(
-        self, connection: sqlite3.Connection, set_: QuerySet, numbers: Sequence[int]
-    ) -> None:
+    def _augment_again(self, set_: QuerySet, numbers: Sequence[int]) -> None:
         """Let documents' texts that were augmented with old queries of a set wait again."""
         for other in self.all().values():
             if other.settings.get("of") == set_.name:
-                self._waiting.embed_again(connection, other.set_id, numbers)
+                self._waiting.embed_again(other.set_id, numbers)
 
-    def _let_wait(self, connection: sqlite3.Connection, set_: QuerySet) -> None:
+    def _let_wait(self, set_: QuerySet) -> None:
         """Let the pooled lists (``_pool``) wait to be embedded, but for those that are already.
 
         Those are taken to fit the present text, and count again if that has changed.
         """
-        which = (set_.set_id,)
-        connection.execute(
-            "DELETE FROM waiting WHERE set_id = ? AND number IN (SELECT number FROM pooled)", which
+        self._database.execute(
+            "DELETE FROM waiting WHERE set_id = ? AND number IN (SELECT number FROM pooled)",
+            (set_.set_id,),
         )
-        connection.execute(
+        self._database.execute(
             "INSERT INTO waiting (set_id, number, texts, digest)"
-            " SELECT ?, p.number, p.texts, d.digest FROM pooled p"
-            " JOIN documents d USING (number) LEFT JOIN queries q ON q.set_id = ?"
+            " SELECT ?1, p.number, p.texts, d.digest FROM pooled p"
+            " JOIN documents d USING (number) LEFT JOIN queries q ON q.set_id = ?1"
             " AND q.number = p.number WHERE q.texts IS NOT p.texts",
-            (set_.set_id, set_.set_id),
+            (set_.set_id,),
         )
-        renewed = self._database.column(
+        embedded = self._database.column(
+            "SELECT number FROM pooled JOIN spans USING (number) WHERE set_id = ?1 AND older"
+            " AND number NOT IN (SELECT number FROM waiting WHERE set_id = ?1)",
+            (set_.set_id,),
+        )
+        self._database.execute("DROP TABLE temp.pooled")
+        self.take_as_current(set_, embedded)
+
+    def take_as_current(self, set_: QuerySet, numbers: Sequence[int]) -> None:
+        """Within a transaction: take given lists, also those that wait, as for the present texts.
+
+        Texts augmented with lists that count again wait to be embedded again.
+        """
+        places = [(set_.set_id, number) for number in numbers]
+        self._database.executemany(
+            "UPDATE waiting SET digest ="
+            " (SELECT digest FROM documents d WHERE d.number = waiting.number)"
+            " WHERE set_id = ? AND number = ?",
+            places,
+        )
+        sql = (
             "UPDATE spans SET older = 0, digest ="
             " (SELECT digest FROM documents d WHERE d.number = spans.number)"
-            " WHERE set_id = ? AND older AND number IN (SELECT number FROM pooled)"
-            " AND NOT EXISTS (SELECT 1 FROM waiting w"
-            " WHERE w.set_id = spans.set_id AND w.number = spans.number) RETURNING number",
-            which,
+            " WHERE set_id = ? AND number = ? AND older RETURNING number"
         )
-        connection.execute("DROP TABLE temp.pooled")
-        self._vectors.log(connection, renewed)
-        self._augment_again(connection, set_, renewed)
+        renewed = [number for place in places for (number,) in self._database.execute(sql, place)]
+        self._vectors.log(renewed)
+        self._augment_again(set_, renewed)
 
     def write(self, set_: QuerySet, lists: Mapping[int, list[str]]) -> None:
-        """Store lists by document number; vectors for them are placed in the same transaction."""
-        with self._database.writing() as connection:
-            write_queries(connection, set_.set_id, lists)
-            self._augment_again(connection, set_, list(lists))
+        """Within a transaction: store lists by document number; they replace older ones.
+
+        Vectors for them are placed in the same transaction.
+        """
+        self._database.executemany(
+            "INSERT OR REPLACE INTO queries VALUES (?, ?, ?)",
+            [
+                (set_.set_id, number, json.dumps(texts, ensure_ascii=False))
+                for number, texts in lists.items()
+            ],
+        )
+        self._augment_again(set_, list(lists))
+
+    def remove_lists(self, set_id: int, numbers: Sequence[int]) -> None:
+        """Within a transaction: remove documents' lists of a set, or (set 0) their own vectors."""
+        self._vectors.unplace(set_id, numbers)
+        self._database.executemany(
+            "DELETE FROM queries WHERE set_id = ? AND number = ?",
+            [(set_id, number) for number in numbers],
+        )
 
     def queries(self, set_: QuerySet, number: int, outdated: bool = False) -> list[str]:
         """Return one document's texts of a set (``queries_of``)."""
@@ -391,5 +418,4 @@ class QuerySets:
                 else "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)",
                 [(set_id, number) for number in numbers],
             )
-            self._vectors.unplace(connection, set_id, numbers)
-            remove_queries(connection, set_id, numbers)
+            self.remove_lists(set_id, numbers)

@@ -1,24 +1,37 @@
-"""Replies of language models in the catalog: what was paid for is never asked for again.
+"""Questions to language models and their replies: what was paid for is never asked for again.
 
 A reply's key is a hash of all that led to it: the model and its options, the instructions, the
 document, the references, the limits. Whatever changes makes another key, so a stored reply never
 stands for anything but its own question. Replies stay when their query set or document goes.
+
+While a model is asked, room on the disk is kept back for replies that are paid for already.
+A request that is out in a batch is not asked again until the batch has been collected.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import IO, Any
 
-from strop.errors import DiskFull
+from strop.errors import BadInput, DiskFull
 from strop.lm import Failure, Reply, Usage
 from strop.storage.database import Database
-from strop.storage.reserve import reserved, room_problem
+from strop.storage.settings import Settings
+from strop.storage.vectors import cannot_write
+
+RESERVE_BYTES = 4 << 20
+NEEDED_BYTES = 4 << 20
+"""With less room than this beside the reserve, no further reply is asked for."""
+_FILE = "file:"
+"""How ids begin that stand for requests written to files, for each provenance one."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +43,7 @@ class Provenance:
     settings: dict[str, Any]
 
 
-def now() -> str:
+def _now() -> str:
     """Return the time as the catalog stores it."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
@@ -102,7 +115,7 @@ class Replies:
     @contextmanager
     def reserved(self) -> Iterator[None]:
         """Reserve disk space for replies while calls are made."""
-        with reserved(self._folder) as room:
+        with self._reserve() as room:
             self._reserves.append(room)
             try:
                 yield
@@ -110,9 +123,37 @@ class Replies:
                 if room in self._reserves:  # else it was needed
                     self._reserves.remove(room)
 
+    def _reserve(self) -> IO[bytes]:
+        """Return a file that takes room on the disk; closing it gives the room to the replies.
+
+        It has no name, so nothing is left of it when the process is killed.
+        """
+        try:
+            room = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 (the caller closes it)
+            try:
+                room.write(os.urandom(RESERVE_BYTES))  # a file system may compress zeros to nothing
+                room.flush()
+                os.fsync(room.fileno())
+            except BaseException:
+                room.close()
+                raise
+        except OSError as error:
+            raise cannot_write(self._folder, error) from error
+        return room
+
     def room_problem(self) -> DiskFull | None:
         """Return why no further replies should be asked for, None if there is room for them."""
-        return room_problem(self._folder)
+        try:
+            free = shutil.disk_usage(self._folder).free
+        except OSError:  # then writing says what is wrong
+            return None
+        if free >= NEEDED_BYTES:
+            return None
+        return DiskFull(
+            f"the disk of {self._folder} has {free / 1e6:.1f} MB left: no more calls are made, so "
+            "that replies that are paid for can still be stored. Free some space and run the "
+            "command again"
+        )
 
     def _save(
         self,
@@ -120,7 +161,7 @@ class Replies:
         failures: Iterable[tuple[Failure, int]],
         provenance: Provenance,
     ) -> None:
-        created = now()
+        created = _now()
         source = provenance.lm, _as_text(provenance.options), _as_text(provenance.settings)
         rows = [
             (
@@ -175,6 +216,98 @@ class Replies:
             (lm, _as_text(settings)),
         )
         return count, Usage(*(number or 0 for number in tokens)), seconds or 0.0
+
+
+@dataclass(frozen=True)
+class OpenBatch:
+    """A batch that has not been collected: how many requests, when it was submitted."""
+
+    id: str
+    requests: int
+    submitted: str
+
+
+class SentBatches:
+    """The batches and files of requests that were sent from an index."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+
+    def record(
+        self, batch: str, sent: Mapping[str, tuple[str, int]], provenance: Provenance
+    ) -> None:
+        """Keep what a batch holds: {name of the request there: (key, number of its document)}."""
+        with self._database.writing(searchable=False) as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?, NULL)",
+                (batch, json.dumps(asdict(provenance)), len(sent), _now()),
+            )
+            connection.executemany(
+                "INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?)",
+                [(name, key, number, batch) for name, (key, number) in sent.items()],
+            )
+
+    def record_file(self, sent: Mapping[str, tuple[str, int]], provenance: Provenance) -> None:
+        """Keep what was written to a file; nothing of it counts as being out."""
+        content = json.dumps(asdict(provenance), sort_keys=True).encode("utf-8", "surrogatepass")
+        name = _FILE + hashlib.blake2b(content, digest_size=8).hexdigest()
+        self.record(name, sent, provenance)
+
+    def open_for(self, lm: str) -> list[OpenBatch]:
+        """Return the batches of a model that have not been collected, the oldest first."""
+        rows = self._database.rows(
+            "SELECT id, requests, submitted, provenance FROM batches"
+            " WHERE collected IS NULL AND id NOT LIKE ? ORDER BY submitted, id",
+            (_FILE + "%",),
+        )
+        return [OpenBatch(*row) for *row, source in rows if json.loads(source)["lm"] == lm]
+
+    def names_in(self, batch: str) -> list[str]:
+        """Return the names of the requests in a batch."""
+        return self._database.column("SELECT name FROM sent WHERE batch = ?", (batch,))
+
+    def requests(self, names: Iterable[str]) -> dict[str, tuple[str, int, Provenance]]:
+        """Return (key, document number, provenance) of those names that were sent from here."""
+        rows = self._database.rows(
+            "SELECT name, key, number, provenance FROM sent"
+            " JOIN batches ON batches.id = sent.batch"
+            " WHERE name IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(names)),),
+        )
+        return {
+            name: (key, number, Provenance(**json.loads(source)))
+            for name, key, number, source in rows
+        }
+
+    def outstanding(self, keys: Iterable[str]) -> set[str]:
+        """Return those keys whose request is out in a batch that has not been collected."""
+        out = self._database.column(
+            "SELECT key FROM sent JOIN batches ON batches.id = sent.batch"
+            " WHERE key IN (SELECT value FROM json_each(?))"
+            " AND collected IS NULL AND batch NOT LIKE ?",
+            (json.dumps(list(keys)), _FILE + "%"),
+        )
+        return set(out)
+
+    def collected(self, batch: str) -> None:
+        """Note that all that came of a batch is kept."""
+        with self._database.writing(searchable=False) as connection:
+            connection.execute("UPDATE batches SET collected = ? WHERE id = ?", (_now(), batch))
+
+    def mark_sending(self, lm: str | None) -> None:
+        """Note that a batch is being sent, or (None) that it has arrived."""
+        self._settings.put(sending={"lm": lm, "since": _now()} if lm else None)
+
+    def refuse_cut_off(self, lm: str, remedy: str) -> None:
+        """Refuse to go on where a batch for a model is on its way that nobody saw arrive."""
+        sending = self._settings.get("sending")
+        if sending and sending["lm"] == lm:
+            raise BadInput(
+                f"the program ended while it submitted a batch ({sending['since']}), which may be "
+                "running: look at the service's list. If it is there, download its results when it "
+                f"has ended, and give --replies-in FILE. If not: {remedy}"
+            )
 
 
 def _as_text(saved: dict[str, Any]) -> str:

@@ -30,13 +30,10 @@ class Seals:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._sums: Counter[str] = Counter()
-        self._watching = False
         connection.create_function("seal_row", -1, self._add)
 
     def watch(self) -> None:
         """Count every change by this connection from now on; outside of a transaction."""
-        if self._watching:
-            return
         script = ["PRAGMA recursive_triggers = ON"]  # else REPLACE would hide the row that goes
         for table, columns in self._tables():
             for event, rows in (
@@ -46,11 +43,10 @@ class Seals:
                     f"SELECT {_call(table, columns, sign, row)}" for row, sign in rows.items()
                 )
                 script.append(
-                    f"CREATE TEMP TRIGGER seal_{table}_{event} AFTER {event} ON main.{table}"
-                    f" BEGIN {counted}; END"
+                    f"CREATE TEMP TRIGGER IF NOT EXISTS seal_{table}_{event} AFTER {event}"
+                    f" ON main.{table} BEGIN {counted}; END"
                 )
         self._connection.executescript(";\n".join(script))
-        self._watching = True
 
     def forget(self) -> None:
         """Drop what was counted, when a transaction is rolled back."""

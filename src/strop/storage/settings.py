@@ -12,7 +12,6 @@ from strop.storage.database import Database, damaged, read_marks
 
 T = TypeVar("T")
 
-_SIDECAR = "sidecar:"
 _SIDECAR_NAME = re.compile(r'"[a-z]{1,20}-[0-9a-f]{32}"')
 """How a sidecar's name is stored: never a path, so nothing outside the folder is touched."""
 
@@ -78,21 +77,19 @@ class Settings:
 
     def sidecar(self, kind: str) -> str | None:
         """Return the name of the sidecar of a kind that counts, None if there is none."""
-        return self.sidecars(kind).get(kind)
+        return self.sidecars().get(kind)
 
-    def sidecars(self, kinds: str = "*") -> dict[str, str]:
-        """Return the names of all sidecars that count, or of one kind, by kind."""
-        rows = self._database.rows(
-            "SELECT key, value FROM meta WHERE key GLOB ?", (_SIDECAR + kinds,)
-        )
+    def sidecars(self) -> dict[str, str]:
+        """Return the names of all sidecars that count, by kind."""
+        rows = self._database.rows("SELECT key, value FROM meta WHERE key GLOB 'sidecar:*'")
         for key, name in rows:
             if not isinstance(name, str) or not _SIDECAR_NAME.fullmatch(name):
                 raise IndexDamaged(
                     f"{self._database.path}: {name!r:.80} cannot be the name of a {key} file. "
                     "Remove the value from the table meta, or build the index again"
                 )
-        return {key.removeprefix(_SIDECAR): json.loads(name) for key, name in rows}
+        return {key.removeprefix("sidecar:"): json.loads(name) for key, name in rows}
 
     def put_sidecar(self, kind: str, name: str | None) -> None:
         """Let a sidecar count as the one of its kind, or none."""
-        self.put(searchable=False, **{_SIDECAR + kind: name})
+        self.put(searchable=False, **{f"sidecar:{kind}": name})

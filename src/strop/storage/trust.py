@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from strop.errors import BadIndex
-
 SENSITIVE = frozenset({"base_url", "path", "trust_remote_code"})
 _VECTOR_OPTIONS = frozenset(
     {"dimensions", "dtype", "input_type", "max_chars", "max_length", "pooling", "prompts",
@@ -54,27 +52,9 @@ def needs_consent(name: str, options: Mapping[str, Any]) -> list[str]:
     return needed
 
 
-def trusted_options(
-    index: object,
-    index_id: object,
-    name: str,
-    options: Mapping[str, Any],
-    given: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the options a stored embedder is loaded with beside those ``given`` by the user.
-
-    What the user neither gave nor consented to is refused.
-    """
-    kept = stored_options(options)
-    left = {key: value for key, value in kept.items() if key not in given}
-    needed = needs_consent(name, left)
-    if needed and _consents().get(str(index_id)) != {"name": name, "options": kept}:
-        raise BadIndex(
-            f"{index} would load its embedder with {', '.join(needed)}, which you did not give: it"
-            " could run code, or send texts and your API key to that address. If you trust it: "
-            f"strop trust {index}, or in Python open it with embedder={name!r} and these options"
-        )
-    return left
+def has_consent(index_id: object, name: str, options: Mapping[str, Any]) -> bool:
+    """Tell whether the user takes an index's embedder with exactly these stored options."""
+    return bool(_consents().get(str(index_id)) == {"name": name, "options": options})
 
 
 def consent(index_id: object, name: str, options: Mapping[str, Any]) -> None:

@@ -6,7 +6,6 @@ A text that the embedder refused is set aside with the reason until a retry.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -94,47 +93,24 @@ class WaitingList:
             with self._database.writing() as connection:
                 connection.execute("UPDATE waiting SET refused = NULL WHERE refused IS NOT NULL")
 
-    def add(self, connection: sqlite3.Connection, set_id: int, numbers: Iterable[int]) -> None:
+    def add(self, set_id: int, numbers: Iterable[int]) -> None:
         """Within a transaction: documents wait for their vectors of a set."""
-        connection.executemany(
+        self._database.executemany(
             "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)",
             [(set_id, number) for number in numbers],
         )
 
-    def remove(self, connection: sqlite3.Connection, set_id: int, numbers: Iterable[int]) -> None:
+    def remove(self, set_id: int, numbers: Iterable[int]) -> None:
         """Within a transaction: documents wait no more for vectors of a set."""
-        connection.executemany(
+        self._database.executemany(
             "DELETE FROM waiting WHERE set_id = ? AND number = ?",
             [(set_id, number) for number in numbers],
         )
 
-    def embed_again(
-        self, connection: sqlite3.Connection, set_id: int, numbers: Sequence[int]
-    ) -> None:
+    def embed_again(self, set_id: int, numbers: Sequence[int]) -> None:
         """Within a transaction: what a derived set has of documents is out of date, and waits."""
-        connection.executemany(
+        self._database.executemany(
             "UPDATE spans SET digest = x'', older = 1 WHERE set_id = ? AND number = ?",
             [(set_id, number) for number in numbers],
         )
-        self.add(connection, set_id, numbers)
-
-    def text_changed(
-        self, connection: sqlite3.Connection, number: int, digest: bytes, derived: Iterable[int]
-    ) -> None:
-        """Within a transaction: vectors of a document wait, unless there are some of this text.
-
-        ``derived`` are the sets whose lists are derived from the text.
-        """
-        connection.execute(
-            "UPDATE spans SET older = digest IS NOT ? WHERE number = ? AND set_id IN"
-            " (SELECT set_id FROM files)",
-            (digest, number),
-        )
-        for set_id in (DOCUMENTS, *derived):
-            current = connection.execute(
-                "SELECT 1 FROM spans WHERE set_id = ? AND number = ? AND digest = ?",
-                (set_id, number, digest),
-            ).fetchone()
-            self.remove(connection, set_id, [number])  # also what was refused before
-            if not current:
-                self.add(connection, set_id, [number])
+        self.add(set_id, numbers)

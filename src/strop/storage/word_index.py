@@ -160,10 +160,10 @@ class WordIndex:
     @staticmethod
     def _watch(connection: sqlite3.Connection) -> None:
         """Let a connection note which texts it changes."""
-        script = ["CREATE TEMP TABLE changed_texts (source INTEGER, number INTEGER)"]
+        script = ["CREATE TEMP TABLE IF NOT EXISTS changed_texts (source INTEGER, number INTEGER)"]
         script += [
-            f"CREATE TEMP TRIGGER words_{table}_{event} AFTER {event} ON main.{table} WHEN {when}"
-            f" BEGIN INSERT INTO changed_texts VALUES ({values}); END"
+            f"CREATE TEMP TRIGGER IF NOT EXISTS words_{table}_{event} AFTER {event}"
+            f" ON main.{table} WHEN {when} BEGIN INSERT INTO changed_texts VALUES ({values}); END"
             for table, event, values, when in _EVENTS
         ]
         connection.executescript(";\n".join(script))

@@ -21,10 +21,9 @@ from strop.io.folders import files_in, read_file
 from strop.io.languages import given_language
 from strop.storage.catalog import Catalog
 from strop.storage.check import Check
+from strop.storage.chunks import AUTO, checked_chunking, decide, splitter
 from strop.storage.compaction import compact
-from strop.storage.cutting import checked_chunking, decide, splitter
 from strop.storage.database import Database
-from strop.storage.documents import AUTO
 from strop.storage.intake import (
     CATALOG,
     EmbedderSpec,
@@ -175,15 +174,15 @@ class Workspace:
         """Within ``writing``: read the files of a folder that changed (``Index.sync``)."""
         files, manifest = files_in(str(folder), include, exclude), self.catalog.manifest
         name = str(folder.resolve())
-        with self.catalog.writing() as connection:
-            manifest.adopt(connection, name, files)
+        with self.catalog.writing():
+            manifest.adopt(name, files)
             read = manifest.changed(name, files)
             gone = manifest.gone(name, files) if remove else []
             documents = ((read_file(file, max_document_bytes), file.path) for file in read)
             changes = self.add(documents, keep_queries)
             if gone:
                 self.catalog.documents.remove(gone)
-            manifest.put(connection, name, read)
+            manifest.put(name, read)
         unchanged = changes.unchanged + len(files) - len(read)
         return replace(changes, unchanged=unchanged, removed=len(gone))
 
