@@ -22,9 +22,8 @@ from strop.common.arrays import unit_rows
 from strop.distributed.generation import SENTENCES
 from strop.distributed.neighbours import SAMPLED
 from strop.distributed.run import cells_for, find_inputs
-from strop.distributed.runners import alone
+from strop.distributed.runners import Task, alone, perform
 from strop.distributed.shards import read_table, vectors_in
-from strop.distributed.tasks import Task, perform
 from strop.errors import BadInput
 from strop.generate import GenerationSettings, PromptSettings
 from strop.generate.plan import EXPECTED_REFERENCES, expected_output
