@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 
 from strop.common.arrays import Ints, ranges
 from strop.engines import open_engine
-from strop.engines.base import META, Engine, Record, pack
+from strop.engines.base import META, Engine, Record
 from strop.engines.wholes import document_id, piece_name, whole_pieces
 from strop.errors import BadIndex, BadInput, StropError
 from strop.methods import Method
@@ -122,8 +122,8 @@ class _Publisher:
             numbers = candidates[at : at + BATCH]
             stamps = self._engine.stamps(numbers)
             records = []
-            for record in records_of(self._catalog, self._snapshot, numbers):
-                record = replace(record, elsewhere=bool(self._source))
+            elsewhere = bool(self._source)
+            for record in records_of(self._catalog, self._snapshot, numbers, elsewhere):
                 old = stamps.get(record.number)
                 same = old == record.stamp
                 counts["new" if old is None else "unchanged" if same else "changed"] += 1
@@ -259,7 +259,9 @@ def whitened(method: Method, mixed: list[str]) -> dict[str, Any] | None:
     return {"power": method.whiten, "sets": list(mixed if method.sets is None else method.sets)}
 
 
-def records_of(catalog: Catalog, snapshot: Snapshot, numbers: Ints) -> Iterator[Record]:
+def records_of(
+    catalog: Catalog, snapshot: Snapshot, numbers: Ints, elsewhere: bool = False
+) -> Iterator[Record]:
     """Yield documents as engines store them, of numbers that a snapshot has; verified."""
     sets = {name: set_ for name, set_ in catalog.sets.all().items() if not set_.augmented}
     places = np.searchsorted(snapshot.numbers, numbers)
@@ -287,7 +289,9 @@ def records_of(catalog: Catalog, snapshot: Snapshot, numbers: Ints) -> Iterator[
         vectors = [as_floats(rows) for set_id, rows in parts.items() if set_id in searched]
         rows: Vectors = np.concatenate(vectors)
         filled = np.any(rows, axis=1)
-        yield Record(number, documents[number], queries, pack(parts), rows[filled], bool(filled[0]))
+        yield Record(
+            number, documents[number], queries, parts, rows[filled], bool(filled[0]), elsewhere
+        )
 
 
 def _json(value: Any) -> bytes:
