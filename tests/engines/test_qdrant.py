@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.fakes import DIM, Bag, create, reopen
+from helpers.fakes import create, open_copy, reopen
 
-from strop import Index, connect
+from strop import Index
 from strop.engines import copies, published
-from strop.engines.published import Published
 from strop.errors import BadIndex, BadInput
 
 pytest.importorskip("qdrant_client", reason="pip install 'strop[qdrant]'")
@@ -50,12 +49,6 @@ def index(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     shutil.copytree(made / "index", tmp_path / "index")
     with reopen(tmp_path / "index") as index:
         yield index
-
-
-def open_copy(url: str) -> Published:
-    copy = connect(url, Bag(), name="bag", dim=DIM)
-    assert isinstance(copy, Published)
-    return copy
 
 
 def publish_until(index: Index, url: str, step: str) -> None:

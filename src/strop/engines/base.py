@@ -261,10 +261,6 @@ class Engine(Protocol):
     def publishing(self, dim: int) -> AbstractContextManager[None]:
         """Be the only publisher, or raise ``IndexBusy``; tables are made where they are missing."""
 
-    def stamps(self, numbers: Ints) -> dict[int, str]:
-        """Return the stamps of records, of those that are there."""
-        return dict(self.values(numbers, "stamp"))
-
     def put(self, records: Sequence[Record]) -> None:
         """Store records in place of those with the same numbers; all of one or nothing."""
 

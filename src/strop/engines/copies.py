@@ -15,7 +15,7 @@ from strop.engines.base import Engine, Stored
 from strop.engines.held import Held
 from strop.engines.publish import FORMAT, WHITENING, WORDS
 from strop.engines.wholes import Whole, read_wholes
-from strop.errors import BadIndex
+from strop.errors import BadIndex, BadInput
 from strop.filters import Filter, Test
 from strop.methods import Method, check_method, sharp_with
 from strop.search.feedback import ranked_first, with_feedback
@@ -106,10 +106,10 @@ class Copy:
         """
         whole = self.wholes([id_]).get(id_)
         ids = [id_] if whole is None else list(whole.chunks)
-        numbers = {
-            id_: number for number, id_ in self.engine.ids(self.engine.with_ids(ids)).items()
-        }
-        return [numbers[one] for one in ids if one in numbers]
+        there = {one: number for number, one in self.engine.ids(self.engine.with_ids(ids)).items()}
+        if not there:
+            raise BadInput(f"{self.engine.address.shown} has no document {id_!r}")
+        return [there[one] for one in ids if one in there]
 
     def with_ids(self, ids: Sequence[str]) -> Ints:
         """Return the numbers of the documents or chunks with these ids, ascending."""

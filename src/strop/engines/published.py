@@ -19,14 +19,14 @@ from strop.embed.base import checked_vectors
 from strop.engines.base import META, Engine, Stored, unpack
 from strop.engines.copies import Copy, Part, Replaced
 from strop.engines.publish import whitened
-from strop.engines.wholes import completed, document_id
+from strop.engines.wholes import document_id
 from strop.errors import BadIndex, BadInput
 from strop.filters import fields_of, read_filter
 from strop.methods import METHODS, Method, check_count, chosen_method
 from strop.search.explain import Explanation, Terms, explain, terms_of
 from strop.search.grouping import best_documents
-from strop.search.hits import nearest_passage, passage_by_words
-from strop.search.queries import as_queries, text_and_vector, texts_and_vectors
+from strop.search.hits import nearest_passage, of_chunk, passage_by_words
+from strop.search.queries import as_queries, check_fields, text_and_vector, texts_and_vectors
 from strop.storage.database import NONSENSE
 from strop.storage.intake import EmbedderSpec, given_embedder
 from strop.storage.trust import consent, needs_consent
@@ -185,6 +185,7 @@ class Published:
 
         Documents that are cut are as good as their best chunk; with ``chunks`` a hit is a chunk.
         """
+        check_fields(fields)
         k, filter_ = check_count("k", k), None if where is None else read_filter(where)
         chosen = self.method(method, **settings)
         texts, rows = texts_and_vectors(
@@ -239,13 +240,22 @@ class Published:
         part.check_stamps(stored)
         wholes = copy.wholes({document_id(one.document.id) for one in stored.values()})
 
+        def passage(query: int, number: int) -> Passage | None:
+            one, pairs = stored[number].document, _texts(part, method, stored[number])
+            rows = part.fetch(np.searchsorted(part.numbers, [number]), (), method).queries
+            if not pairs or len(pairs) != len(rows):  # it has none, or is damaged
+                return passage_by_words(one, texts[query] if texts else "", part.tokenizer)
+            return nearest_passage(one, pairs, rows @ moved[query])
+
         def hit(query: int, score: float, number: int) -> Hit:
-            one, passage = stored[number].document, None
-            if "passage" in fields:
-                text = texts[query] if texts else ""
-                passage = _passage(part, method, moved[query], text, number, stored[number])
-            found = Hit(one.id, score, one.title, one.text, one.metadata, passage)
-            return completed(found, wholes.get(document_id(one.id)), by_document)
+            one = stored[number].document
+            place = passage(query, number) if "passage" in fields else None
+            found = Hit(one.id, score, one.title, one.text, one.metadata, place)
+            if (whole := wholes.get(document_id(one.id))) is None:
+                return found
+            return of_chunk(
+                found, whole.chunks.get(one.id), whole.document if by_document else None
+            )
 
         rows = [
             [hit(query, *one) for one in zip(*row, strict=True)]
@@ -272,7 +282,7 @@ class Published:
         def read(copy: Copy) -> Explanation:
             part = copy.part()
             (moved,) = part.moved(q[None], chosen)
-            terms = self._terms(part, self._numbers(copy, id_), text, chosen)
+            terms = self._terms(part, copy.numbers_of(id_), text, chosen)
             parts = [explain(one, moved, of, chosen) for one, of in terms.items()]
             return max(parts, key=lambda one: one.score)
 
@@ -282,7 +292,7 @@ class Published:
         """Return what the scores of documents for a query are made of: vectors, texts, words."""
 
         def read(copy: Copy) -> list[Terms]:
-            numbers = [self._numbers(copy, id_)[0] for id_ in ids]
+            numbers = [copy.numbers_of(id_)[0] for id_ in ids]
             return list(self._terms(copy.part(), numbers, query, method).values())
 
         return self._steady(read)
@@ -299,17 +309,11 @@ class Published:
 
     # -- documents ------------------------------------------------------------------------
 
-    def _numbers(self, copy: Copy, id_: str) -> list[int]:
-        """Return the number of a document, or those of its chunks; or that of a chunk."""
-        if numbers := copy.numbers_of(id_):
-            return numbers
-        raise BadInput(f"{self.path} has no document {id_!r}")
-
     def get(self, id_: str) -> Document:
         """Return a document, or a chunk of one."""
 
         def read(copy: Copy) -> Document:
-            first = self._numbers(copy, id_)[0]
+            first = copy.numbers_of(id_)[0]
             if whole := copy.wholes([id_]).get(id_):
                 return whole.document
             return self._engine.documents(np.array([first]))[first].document
@@ -323,7 +327,7 @@ class Published:
 
     def queries_of(self, id_: str) -> dict[str, list[str]]:
         """Return a document's stored queries by set."""
-        numbers = self._numbers(self._now(), id_)
+        numbers = self._now().numbers_of(id_)
         stored, lists = self._engine.documents(np.array(numbers)), dict[str, list[str]]()
         for number in numbers:
             for name, texts in stored[number].queries.items():
@@ -385,14 +389,3 @@ def _objects(ids: Iterable[str], scores: Floats) -> Any:
 def _texts(part: Part, method: Method, stored: Stored) -> list[tuple[str, str]]:
     names = part.names(method)
     return [(name, text) for name in names for text in stored.queries.get(name, [])[: method.n]]
-
-
-def _passage(
-    part: Part, method: Method, query_vector: Vectors, text: str, number: int, stored: Stored
-) -> Passage | None:
-    places = np.searchsorted(part.numbers, [number])
-    pairs = _texts(part, method, stored)
-    rows = part.fetch(places, (), method).queries
-    if not pairs or len(pairs) != len(rows):  # it has none, or was replaced just now
-        return passage_by_words(stored.document, text, part.tokenizer)
-    return nearest_passage(stored.document, pairs, rows @ query_vector)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from strop.engines.base import Engine
 from strop.storage.catalog import Catalog
-from strop.types import Chunk, Document, Hit, Passage
+from strop.types import Chunk, Document
 
 
 @dataclass(frozen=True)
@@ -57,22 +57,3 @@ def read_wholes(engine: Engine, ids: Iterable[str]) -> dict[str, Whole]:
         ]  # fmt: skip
         found[names[name]] = Whole(Document(**value), {one.id: one for one in chunks})
     return found
-
-
-def completed(hit: Hit, whole: Whole | None, by_document: bool) -> Hit:
-    """Return the hit of a chunk with its chunk, or that of its document.
-
-    While a publisher is at work a chunk may be found that its document has no more.
-    """
-    if whole is None:
-        return hit
-    chunk, passage = whole.chunks.get(hit.id), hit.passage
-    if chunk is None:
-        passage = None
-    elif passage is not None and passage.start is not None and passage.end is not None:
-        place = chunk.start + passage.start, chunk.start + passage.end
-        passage = Passage(passage.text, *place, passage.source)
-    if by_document:
-        one = whole.document
-        hit = replace(hit, id=one.id, title=one.title, text=one.text)
-    return replace(hit, passage=passage, chunk=chunk)
