@@ -228,8 +228,7 @@ class DuckDB(SqlEngine):
 
     def put(self, records: Sequence[Record]) -> None:
         """Store records in one transaction."""
-        found = searched_rows(records)
-        numbers, is_own, vectors = found["number"], found["own"], found["vector"]
+        numbers, is_own, vectors = searched_rows(records).values()
         with self.transaction():
             self.delete([one.number for one in records])
             self.insert("documents", [tuple(one.columns.values()) for one in records])

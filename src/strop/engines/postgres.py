@@ -17,7 +17,7 @@ import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from strop.common.arrays import Ints
-from strop.engines.base import Address, Record, Stored, explained, fact_rows
+from strop.engines.base import Address, Record, Stored, explained, fact_rows, searched_rows
 from strop.engines.postgres_source import checked_source, rows_of_source
 from strop.engines.sql import Row, SqlEngine, storable
 from strop.errors import BadInput, IndexBusy
@@ -231,15 +231,12 @@ class Postgres(SqlEngine):
         for one in records:
             if not storable(one.document.id):
                 raise BadInput(f"PostgreSQL cannot store the id {one.document.id!r}")
-        vectors = [
-            (one.number, bool(one.own and not at), _text(row))
-            for one in records
-            for at, row in enumerate(one.rows)
-        ]
+        numbers, own, vectors = searched_rows(records).values()
+        rows = zip(numbers.tolist(), own.tolist(), map(_text, vectors), strict=True)
         with self.transaction():
             self.delete([one.number for one in records])
             self.insert("documents", [*map(_row, records)])
-            self.insert("rows", vectors)
+            self.insert("rows", list(rows))
             self.insert("facts", fact_rows(records))
 
     def insert(self, table: str, rows: Sequence[Row]) -> None:

@@ -299,8 +299,7 @@ class Qdrant(Engine):
                 own: Any = {"own": one.rows[0].tolist()} if one.own else {}
                 points.append(models.PointStruct(id=one.number, payload=_payload(one), vector=own))
             left = self._row_ids_of([one.id for one in points]) - {one.id for one in rows}
-            for first in range(0, len(rows), 1000):  # a server limits the size of requests
-                self._upsert(self._rows, rows[first : first + 1000])
+            self._upsert(self._rows, rows)
             self._delete(self._rows, sorted(left))
             self._upsert(self._name, points)
 
@@ -330,8 +329,7 @@ class Qdrant(Engine):
         for name, content in pieces.items():
             payload = {"name": name, "content": b64encode(content).decode()}
             points.append(models.PointStruct(id=_key(name), vector={}, payload=payload))
-        for at in range(0, len(points), 1000):
-            self._upsert(self._pieces, points[at : at + 1000])
+        self._upsert(self._pieces, points)
 
     def forget(self, prefixes: Sequence[str], names: Sequence[str]) -> None:
         """Remove pieces."""
@@ -342,9 +340,9 @@ class Qdrant(Engine):
         self._delete(self._pieces, gone)
 
     def _upsert(self, collection: str, points: Sequence[Any]) -> None:
-        if points:
+        for at in range(0, len(points), 1000):  # a server limits the size of requests
             with self._calling():
-                self._client.upsert(collection, points, wait=True)
+                self._client.upsert(collection, points[at : at + 1000], wait=True)
 
     def _delete(self, collection: str, ids: list[Any]) -> None:
         if ids:
