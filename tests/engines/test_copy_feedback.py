@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import fakes
-
-import strop
+from helpers.fakes import create, open_copy
 
 pytest.importorskip("duckdb")
 
@@ -23,14 +21,14 @@ def test_feedback_of_documents_that_an_engine_proposes(
     monkeypatch.setattr("strop.engines.copies.SCANNED", 0)
     url = f"duckdb://{tmp_path / 'copy.duckdb'}"
     draw = np.random.default_rng(0)
-    with fakes.create(tmp_path / "index") as index:
+    with create(tmp_path / "index") as index:
         index.sharpen("sentences")
         index.add(
             {"id": f"d{at}", "text": f"{_text(draw)}. {_text(draw)}. {_text(draw)}."}
             for at in range(900)
         )
         index.publish(url)
-        with strop.connect(url, embedder=fakes.Bag(), name="bag", dim=fakes.DIM) as copy:
+        with open_copy(url) as copy:
             queries = [_text(draw) for _ in range(30)]
             fetched: list[int] = []
             nearest = DuckDB.nearest
@@ -56,11 +54,11 @@ def _text(draw: np.random.Generator, count: int = 5) -> str:
 def test_feedback_in_a_copy(tmp_path: Path) -> None:
     url = f"duckdb://{tmp_path / 'copy.duckdb'}"
     draw = np.random.default_rng(0)
-    with fakes.create(tmp_path / "index") as index:
+    with create(tmp_path / "index") as index:
         index.sharpen("sentences")
         index.add({"id": f"d{at}", "text": _text(draw, 6)} for at in range(90))
         index.publish(url)
-        with strop.connect(url, embedder=fakes.Bag(), name="bag", dim=fakes.DIM) as copy:
+        with open_copy(url) as copy:
             for k in (5, 60):
                 want, found = (it.search("an old dog", k) for it in (index, copy))
                 assert found.ids.tolist() == want.ids.tolist()

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from strop import Index
+from strop import Index, connect
+from strop.engines.published import Published
 
 Doubles = NDArray[np.float64]
 DIM = 32
@@ -84,6 +85,12 @@ def create(
 
 def reopen(path: Path, bag: Bag | None = None) -> Index:
     return Index.open(path, embedder=bag or Bag(), name="bag", dim=DIM)
+
+
+def open_copy(url: str) -> Published:
+    copy = connect(url, Bag(), name="bag", dim=DIM)
+    assert isinstance(copy, Published)
+    return copy
 
 
 def memory() -> Path | None:
