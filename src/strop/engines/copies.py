@@ -92,7 +92,7 @@ class Copy:
         """Return what holds no vectors yet."""
         return Held(self.dim, [int(of["id"]) for of in self.sets.values()])
 
-    # -- documents and chunks by id or by a filter's test (``storage.selecting.Values``) ------
+    # -- documents and chunks by id or by a filter's test (``storage.facets.Values``) ------
 
     def wholes(self, ids: Iterable[str]) -> dict[str, Whole]:
         """Return documents that are cut, by id; none where documents are not cut."""
