@@ -144,10 +144,10 @@ class Searcher:
 
         The defaults of ``sharp`` are those ``strop tune`` chose for this index, if it did.
         """
-        with self.catalog.reading():
-            if method is None:
-                method = "sharp" if self.views.query_sets() else "trad"
-            chosen = chosen_method(method, settings, self.methods())
+
+        def read() -> Method:
+            usual = "sharp" if self.views.query_sets() else "trad"
+            chosen = chosen_method(usual if method is None else method, settings, self.methods())
             for name in chosen.sets or ():
                 self.require(name)
             if chosen.sets is None and not self.views.query_sets():
@@ -156,6 +156,11 @@ class Searcher:
                     f"strop queries {self.catalog.folder} --style sentences"
                 )
             return chosen
+
+        with self.catalog.reading():
+            if settings or isinstance(method, Method):
+                return read()
+            return self.catalog.settings.once_per_version(f"method {method}", read)
 
     def methods(self) -> dict[str, Method]:
         """Return all methods by name, with the defaults of this index."""
