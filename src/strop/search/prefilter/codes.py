@@ -7,8 +7,6 @@ has one byte for each value. ``formula.py`` lists which line each kernel estimat
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
@@ -46,37 +44,43 @@ def sign_words(dim: int) -> int:
     return -(-dim // 64)
 
 
-def _packed(bits: NDArray[Any]) -> Signs:
-    """Return bits (n, dim) as words (n, words)."""
-    words = np.zeros((len(bits), 8 * sign_words(bits.shape[1])), np.uint8)
-    words[:, : -(-bits.shape[1] // 8)] = np.packbits(bits, axis=1, bitorder="little")
-    return words.view(np.uint64)
-
-
 def sign_codes(vectors: Vectors) -> tuple[Signs, Floats]:
     """Return the sign codes of vectors (n, dim) of any length.
 
     Also returns what products need (n, 2): a factor, and the number of bits that are set.
     """
-    positive = vectors > 0
+    (size, dim), positive = vectors.shape, vectors > 0
+    signs = np.zeros((size, 8 * sign_words(dim)), np.uint8)
+    signs[:, : -(-dim // 8)] = np.packbits(positive, axis=1, bitorder="little")
     squares, totals = np.einsum("ij,ij->i", vectors, vectors), np.abs(vectors).sum(axis=1)
     # With s the signs of v, q.v is about q.s * v.v / s.v: right for the part of q along v.
     along = np.divide(squares, totals, out=np.zeros_like(squares), where=totals > 0)
-    return _packed(positive), np.stack([along, positive.sum(axis=1)], axis=1).astype(np.float32)
+    factors = np.stack([along, positive.sum(axis=1)], axis=1).astype(np.float32)
+    return signs.view(np.uint64), factors
 
 
+@compiled()
 def query_planes(query_vector: Vectors) -> tuple[Signs, Floats]:
     """Return a query vector (dim,) as two planes of bits (2, words), and three factors."""
-    dim, square = len(query_vector), float(query_vector @ query_vector)
-    step = max(_STEP * (square / dim) ** 0.5, 1e-30)
-    levels = np.clip(query_vector / np.float32(step) + np.float32(2), 0, 3).astype(np.uint8)
-    total = int(levels.sum())
+    dim = len(query_vector)
+    planes, factors = np.zeros((2, (dim + 63) // 64), np.uint64), np.zeros(3, np.float32)
+    square = along = np.float32(0.0)
+    for value in query_vector:
+        square += value * value
+    step = max(np.float32(_STEP) * np.sqrt(square / np.float32(dim)), np.float32(1e-30))
+    total = 0
+    for c in range(dim):
+        level = min(max(int(query_vector[c] / step + np.float32(2.0)), 0), 3)
+        along += query_vector[c] * (np.float32(level) - np.float32(1.5))
+        total += level
+        for p in range(2):
+            planes[p, c // 64] |= np.uint64((level >> p) & 1) << np.uint64(c % 64)
     # Scaled so that the rounded query is as long as the query, measured along the query.
-    along = float(query_vector @ levels) - 1.5 * float(query_vector.sum())
-    scale = square / along if along > 0 else 0.0
+    scale = square / along if along > 0 else np.float32(0.0)
     # A sum of +q and -q by sign is twice the sum over the bits that are set, less the whole sum.
-    factors = np.array([2 * scale, -3 * scale, (1.5 * dim - total) * scale], np.float32)
-    return _packed(np.stack([levels & 1, levels >> 1])), factors
+    factors[0], factors[1] = np.float32(2.0) * scale, np.float32(-3.0) * scale
+    factors[2] = (np.float32(1.5 * dim) - np.float32(total)) * scale
+    return planes, factors
 
 
 @compiled(inline=True)
