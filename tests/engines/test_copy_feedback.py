@@ -11,6 +11,7 @@ from helpers.fakes import create, open_copy
 
 pytest.importorskip("duckdb")
 
+from strop.engines import copies
 from strop.engines.duckdb import DuckDB
 
 
@@ -18,7 +19,8 @@ def test_feedback_of_documents_that_an_engine_proposes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More documents are ranked than hits are wanted, and not all are fetched."""
-    monkeypatch.setattr("strop.engines.copies.SCANNED", 0)
+    monkeypatch.setattr(copies, "SCANNED", 0)
+    monkeypatch.setattr(copies, "HELD", 100)
     url = f"duckdb://{tmp_path / 'copy.duckdb'}"
     draw = np.random.default_rng(0)
     with create(tmp_path / "index") as index:
@@ -51,7 +53,11 @@ def _text(draw: np.random.Generator, count: int = 5) -> str:
     return " ".join(draw.choice(words, count))
 
 
-def test_feedback_in_a_copy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("held", [2000, 60])
+def test_feedback_in_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    """Also where documents that were scored are held no more, and are fetched again."""
+    monkeypatch.setattr(copies, "HELD", held)
+    monkeypatch.setattr(copies, "AT_ONCE", held - 20)
     url = f"duckdb://{tmp_path / 'copy.duckdb'}"
     draw = np.random.default_rng(0)
     with create(tmp_path / "index") as index:

@@ -41,8 +41,8 @@ _WHITENED = 4
 """So many times more rows where whitening changes their order."""
 _FILTERS = 8
 """Filters whose documents are remembered."""
-_HELD = 2000
-"""So many documents of an exact search are held in memory."""
+HELD = 2000
+"""So many documents of a search that scores all are held in memory."""
 _QUERIES_AT_ONCE = 64
 """So many queries of a search share the documents that are held."""
 REMEMBERED_BYTES = 128_000_000
@@ -164,7 +164,7 @@ class Part:
         self._copy, self._selected, self._exact = copy, selected, exact
         self.dim, self.tokenizer = copy.dim, copy.tokenizer
         self.numbers = copy.numbers if selected is None else copy.numbers[selected]
-        self._held = copy.nothing_held()
+        self._held, self._most_held = copy.nothing_held(), HELD
         self._slots: dict[int, int] = {}
         """Where the vectors of this search are, by number."""
         self._ids: dict[int, str] = {}
@@ -219,7 +219,7 @@ class Part:
         most = int(self._copy.about["rows"])
         if self._copy.remembered.nbytes > REMEMBERED_BYTES:  # searches at work keep what they have
             self._copy.remembered = self._copy.nothing_held()
-        self._held, self._slots = self._copy.remembered, {}
+        self._held, self._slots, self._most_held = self._copy.remembered, {}, len(self.numbers)
         found = []
         for query, wanted in zip(query_vectors, by_words, strict=True):
             asked = rows
@@ -253,7 +253,7 @@ class Part:
         """Return where the vectors of documents are held; they are fetched if they are not."""
         wanted = numbers.tolist()
         missing = [number for number in wanted if number not in self._slots]
-        if missing and len(self._slots) + len(missing) > _HELD:
+        if missing and len(self._slots) + len(missing) > self._most_held:
             self._held, self._slots, missing = self._copy.nothing_held(), {}, wanted
         if new := [number for number in missing if number not in self._held.slots]:
             self._held.add(self._copy.engine.found(np.array(new, np.int64)))
@@ -277,7 +277,8 @@ class Part:
 
     def _documents(self, places: Ints, method: Method) -> Vectors:
         """Return the documents' own vectors."""
-        return self.moved(self._held.own(self.hold(self.numbers[places])), method)
+        slots = self.hold(self.numbers[places])  # may begin to hold anew
+        return self.moved(self._held.own(slots), method)
 
     # -- rankings -------------------------------------------------------------------------
 
