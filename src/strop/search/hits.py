@@ -35,7 +35,7 @@ def read_hits(
     """
     scores, places = ranked
     numbers = view.snapshot.numbers[places]
-    wanted = np.unique(numbers).tolist()
+    wanted = sorted({*numbers.ravel().tolist()})
     documents = catalog.documents.several(wanted) if {*fields} - {"id", "score"} else {}
     chunks = catalog.documents.chunks.rows(wanted) if catalog.documents.are_chunked() else {}
     document_ids = catalog.documents.document_ids_of(wanted) if chunks else {}

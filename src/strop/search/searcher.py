@@ -220,7 +220,7 @@ class Searcher:
         ``query_texts`` may be empty; words do not count then. Where documents are cut, hits are
         chunks unless ``by_document``.
         """
-        if not query_texts:
+        if not query_texts and method.words:
             method = replace(method, words=0.0)
         with self.catalog.reading():  # scores and documents must be of the same moment
             view = self.views.of(method)
@@ -256,8 +256,10 @@ class Searcher:
             names = [*names, augmented_set(method.augmented)]
         spans = {DOCUMENTS: snapshot.documents}
         spans |= {known[name].set_id: snapshot.sets[name] for name in names}
+        best = {*places.ravel().tolist()}
+        compared = np.array([*best.union(others.tolist())], np.int64)
         for set_id, of in spans.items():
-            wanted = np.unique(np.append(places, others) if set_id == DOCUMENTS else places)
+            wanted = compared if set_id == DOCUMENTS else np.array([*best], np.int64)
             rows = ranges(of.start[wanted], of.count[wanted])
             self.catalog.vectors.verify_rows(set_id, of.vectors, rows, of.known_sums)
 

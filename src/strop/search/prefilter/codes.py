@@ -129,6 +129,20 @@ def sign_products(
             out[row] = scale[row] * (total + factors[2])
 
 
+@compiled()
+def differences_below(coarse: Floats, fine: Floats, edge: float) -> tuple[float, float]:
+    """Return mean and standard deviation of fine - coarse, where coarse is ``edge`` or less."""
+    count, total, squares = 0, 0.0, 0.0
+    for row in range(len(coarse)):
+        if coarse[row] <= edge:
+            difference = float(fine[row]) - float(coarse[row])
+            count += 1
+            total += difference
+            squares += difference * difference
+    mean = total / max(1, count)
+    return mean, np.sqrt(max(0.0, squares / max(1, count) - mean * mean))
+
+
 def parts_of_documents(fetched: Fetched) -> tuple[Vectors, Vectors, Floats]:
     """Split documents into a centroid c = d + mean of q_i and what differs from the mean.
 

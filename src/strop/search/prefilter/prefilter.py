@@ -17,7 +17,12 @@ from strop.common.arrays import Floats, Ints
 from strop.common.threads import in_parts
 from strop.methods import Method
 from strop.search.layout import Layout
-from strop.search.prefilter.codes import estimated_scores, query_planes, sign_products
+from strop.search.prefilter.codes import (
+    differences_below,
+    estimated_scores,
+    query_planes,
+    sign_products,
+)
 from strop.search.prefilter.table import CodeTable
 from strop.search.scoring import best_of
 from strop.types import Vectors
@@ -132,7 +137,7 @@ class Prefilter:
         else:
             scan(0, len(table))
         by_signs[self._useless] = -np.inf
-        cut = self._cut(by_signs, max(16 * FEWEST, 40 * k))
+        cut = self._cut(by_signs, max(16 * FEWEST, 24 * k))
         rows, estimates = _look(by_signs, estimate, cut, k, _DEVIATIONS[0])
         first = min(len(rows), FEWEST + 2 * k)
         cut = float(np.partition(estimates, len(rows) - first)[len(rows) - first])
@@ -167,15 +172,13 @@ def _lowest_of_best(coarse: Floats, fine: Floats, k: int, deviations: float) -> 
     """Return the lowest coarse estimate of a row that can be among the best k by the finer one.
 
     The lower half of the rows tells how the two differ: at the top are rows whose coarse estimate
-    is too high, because that is how they came there. It is not compiled: numba takes ten seconds
-    for ``partition``.
+    is too high, because that is how they came there. Of this only sums are compiled: numba takes
+    ten seconds for ``partition``.
     """
     n = len(fine)
     if n < max(1, k):
         return _LOOK_AT_ALL
     kth = float(np.partition(fine, n - k)[n - k])
-    lower = coarse <= np.partition(coarse, n // 2)[n // 2]
-    difference = (fine[lower] - coarse[lower]).astype(np.float64)
-    mean = float(difference.mean())
-    deviation = math.sqrt(max(0.0, float(difference @ difference) / len(difference) - mean * mean))
+    middle = float(np.partition(coarse, n // 2)[n // 2])
+    mean, deviation = differences_below(coarse, fine, middle)
     return max(_LOOK_AT_ALL, kth - mean - deviations * deviation)
