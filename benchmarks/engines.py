@@ -65,7 +65,7 @@ def measure(index: Index, url: str, data: Any, texts: list[str]) -> dict[str, fl
             for at, text in enumerate(texts):
                 one = vectors[at : at + 1]
                 began = time.perf_counter()
-                engine.found(engine.nearest(one[0], K, True, None))
+                engine.nearest(one[0], K, True, None, np.empty(0, np.int64), ())
                 spent[0, turn, at] = time.perf_counter() - began
                 began = time.perf_counter()
                 hits = copy.search([text], K, method, vectors=one, fields=())

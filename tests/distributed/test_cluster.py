@@ -21,8 +21,9 @@ from strop import Index
 from strop.distributed import neighbours
 from strop.distributed.load import import_shards
 from strop.distributed.run import Cluster, Settings
-from strop.distributed.runners import LocalRunner, Task, Work, perform
+from strop.distributed.runners import LocalRunner, Work
 from strop.distributed.shards import Done, Manifest
+from strop.distributed.tasks import Task, perform
 from strop.errors import BadInput, IndexBusy, StropError
 from strop.io.stdlib_docs import EVERYDAY, read_stdlib
 from strop.types import Document

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.fakes import create, open_copy
+from helpers import fakes
+
+import strop
 
 pytest.importorskip("duckdb")
 
-from strop.engines import copies
 from strop.engines.duckdb import DuckDB
 
 
@@ -19,18 +20,17 @@ def test_feedback_of_documents_that_an_engine_proposes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More documents are ranked than hits are wanted, and not all are fetched."""
-    monkeypatch.setattr(copies, "SCANNED", 0)
-    monkeypatch.setattr(copies, "HELD", 100)
+    monkeypatch.setattr("strop.engines.copies.SCANNED", 0)
     url = f"duckdb://{tmp_path / 'copy.duckdb'}"
     draw = np.random.default_rng(0)
-    with create(tmp_path / "index") as index:
+    with fakes.create(tmp_path / "index") as index:
         index.sharpen("sentences")
         index.add(
             {"id": f"d{at}", "text": f"{_text(draw)}. {_text(draw)}. {_text(draw)}."}
             for at in range(900)
         )
         index.publish(url)
-        with open_copy(url) as copy:
+        with strop.connect(url, embedder=fakes.Bag(), name="bag", dim=fakes.DIM) as copy:
             queries = [_text(draw) for _ in range(30)]
             fetched: list[int] = []
             nearest = DuckDB.nearest
@@ -53,18 +53,14 @@ def _text(draw: np.random.Generator, count: int = 5) -> str:
     return " ".join(draw.choice(words, count))
 
 
-@pytest.mark.parametrize("held", [2000, 60])
-def test_feedback_in_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
-    """Also where documents that were scored are held no more, and are fetched again."""
-    monkeypatch.setattr(copies, "HELD", held)
-    monkeypatch.setattr(copies, "AT_ONCE", held - 20)
+def test_feedback_in_a_copy(tmp_path: Path) -> None:
     url = f"duckdb://{tmp_path / 'copy.duckdb'}"
     draw = np.random.default_rng(0)
-    with create(tmp_path / "index") as index:
+    with fakes.create(tmp_path / "index") as index:
         index.sharpen("sentences")
         index.add({"id": f"d{at}", "text": _text(draw, 6)} for at in range(90))
         index.publish(url)
-        with open_copy(url) as copy:
+        with strop.connect(url, embedder=fakes.Bag(), name="bag", dim=fakes.DIM) as copy:
             for k in (5, 60):
                 want, found = (it.search("an old dog", k) for it in (index, copy))
                 assert found.ids.tolist() == want.ids.tolist()

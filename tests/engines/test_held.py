@@ -10,7 +10,7 @@ import pytest
 
 from strop.common.arrays import unit_rows
 from strop.engines.base import Found, Rows, pack
-from strop.engines.held import Held
+from strop.engines.held import Held, checksum
 
 DIM, SETS = 8, (3, 7)
 RNG = np.random.default_rng(4)
@@ -28,7 +28,7 @@ def parts_of(number: int) -> dict[int, Rows]:
 
 
 def found(number: int) -> Found:
-    return Found(f"d{number}", f"stamp {number}", pack(parts_of(number)))
+    return Found(f"d{number}", pack(parts_of(number)))
 
 
 def expected(numbers: list[int], sets: tuple[int, ...], most: int | None) -> list[np.ndarray]:
@@ -52,14 +52,13 @@ def test_vectors_are_those_that_were_added(sets: tuple[int, ...], most: int | No
     want = expected(numbers, sets, most)
     assert counts.tolist() == [len(rows) for rows in want]
     np.testing.assert_allclose(queries, np.concatenate(want), rtol=1e-6, atol=1e-7)
-    records = [(f"d{number}", f"stamp {number}") for number in numbers]
-    assert [held.records[slot] for slot in slots.tolist()] == records
+    ids = [(f"d{number}", checksum(found(number))) for number in numbers]
+    assert [held.records[slot] for slot in slots.tolist()] == ids
 
 
 def test_nothing_is_held_or_wanted() -> None:
     held, none = Held(DIM, SETS), np.empty(0, np.int64)
-    held.add({})
-    assert held.slots == {}
+    assert held.add({}) == {}
     assert held.own(none).shape == (0, DIM)
     held.add({1: found(1)})
     assert held.queries(none, SETS, None)[0].shape == (0, DIM)
@@ -68,11 +67,10 @@ def test_nothing_is_held_or_wanted() -> None:
 
 def test_a_document_that_is_added_again_has_a_new_slot() -> None:
     held = Held(DIM, SETS)
-    held.add({1: found(1)})
-    before = held.slots[1]
-    held.add({1: found(2)})
-    assert held.slots[1] != before
-    np.testing.assert_array_equal(held.own(np.array([before, held.slots[1]])),
+    (before,) = held.add({1: found(1)}).values()
+    (after,) = held.add({1: found(2)}).values()
+    assert held.slots[1] == after != before
+    np.testing.assert_array_equal(held.own(np.array([before, after])),
                                   np.concatenate([parts_of(1)[0], parts_of(2)[0]]))  # fmt: skip
 
 
@@ -81,12 +79,11 @@ def test_threads_read_while_others_add() -> None:
 
     def work(thread: int) -> None:
         for first in range(0, 200, 5):
-            added = [*range(first, first + 5)]
-            held.add({at: found(at) for at in added})
-            slots = np.array([held.slots[at] for at in added])
+            added = held.add({at: found(at) for at in range(first, first + 5)})
+            slots = np.array([*added.values()])
             own = np.concatenate([parts_of(at)[0] for at in added])
             np.testing.assert_array_equal(held.own(slots), own)
-            want = expected(added, SETS, None)
+            want = expected([*added], SETS, None)
             np.testing.assert_allclose(
                 held.queries(slots, SETS, None)[0], np.concatenate(want), rtol=1e-6, atol=1e-7
             )

@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers.fakes import create, open_copy, reopen
+from helpers.fakes import DIM, Bag, create, reopen
+
+from strop import connect
 
 
 @pytest.mark.parametrize("restored", ["the folder", "the catalog alone"])
@@ -34,7 +36,7 @@ def test_a_copy_follows_a_folder_that_was_restored(tmp_path: Path, restored: str
         index.add([{"id": "new", "text": "Birch falls."}])
         done = index.publish(url)
         assert (done.compared, done.documents) == ("all", 7)
-        with open_copy(url) as copy:
+        with connect(url, Bag(), name="bag", dim=DIM) as copy:
             for query in ("alder stands", "birch falls", "word3"):
                 mine, theirs = index.search(query, 7), copy.search(query, 7)
                 assert mine.ids.tolist() == theirs.ids.tolist()

@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 
 # Nothing more is imported: each worker that does these tasks loads this file.
-from strop.distributed.runners import Task, perform
 from strop.distributed.shards import Done
+from strop.distributed.tasks import Task, perform
 from strop.types import Document
 
 

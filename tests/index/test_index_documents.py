@@ -232,5 +232,7 @@ def test_keep_only(index: Index) -> None:
 
 def test_unknown(index: Index) -> None:
     assert index.unknown(["fox", "cow", "\ud800"]) == {"cow", "\ud800"}
+    index.add([{"id": "a\0b", "text": "an id with a zero"}])
+    assert index.unknown(["a\0b", "a", "fox\0b"]) == {"a", "fox\0b"}
     with pytest.raises(BadInput, match="no document"):
         index.get("\ud800")

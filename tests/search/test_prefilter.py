@@ -30,13 +30,18 @@ SHARP = Method("m", temperature=0.1)
 
 def codes_of(layout: Layout) -> CodeTable:
     """The codes of documents whose numbers are their places."""
-    return CodeTable.of(layout, np.arange(layout.size), [], version=1)
+    return CodeTable.of(layout, sources_of(layout, np.arange(layout.size)), ["simple"])
+
+
+def sources_of(layout: Layout, numbers: Any) -> Any:
+    """Documents whose vectors never change: number, version, count."""
+    return np.stack([numbers, np.ones_like(numbers), np.diff(layout.offsets)], axis=1)
 
 
 def matched(table: CodeTable, layout: Layout, numbers: Any = None) -> Prefilter:
     """Codes beside documents whose vectors have not changed since."""
     numbers = np.arange(layout.size) if numbers is None else numbers
-    return Prefilter.of(table, layout, numbers, np.ones(layout.size, np.int64))
+    return Prefilter.of(table, layout, sources_of(layout, numbers))
 
 
 def in_topics(size: int, topics: int = 40, each: int = 3, dim: int = 128) -> Layout:
@@ -189,6 +194,18 @@ def test_removed_and_new_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     for q in range(0, 75, 10):
         alone = searched.search(query_vectors[q : q + 1], SHARP, 10)[1][0]
         np.testing.assert_array_equal(alone, places[q])
+
+
+def test_rows_made_from_other_vectors_are_not_used() -> None:
+    """Newer vectors, or a list of another set in place of one as long."""
+    layout = in_topics(30)
+    sources = np.insert(sources_of(layout, np.arange(30)), 3, 0, axis=1)  # a second set, empty
+    table = CodeTable.of(layout, sources, ["simple", "contrastive"])
+    now = sources.copy()
+    now[3, 1] += 1
+    now[5, 2:] = now[5, :1:-1]
+    place_of = Prefilter.of(table, layout, now).place_of
+    assert np.flatnonzero(place_of < 0).tolist() == [3, 5]
 
 
 def test_rows_of_documents_that_are_filtered_out_take_no_place_of_others() -> None:

@@ -186,24 +186,24 @@ def test_spans_of_a_cache_are_whole_numbers_of_full_size(path: Path, shape: str)
     "name",
     (
         "codes row_factors signs sign_factors differences difference_factors"
-        " numbers counts one_row_too_few one_list_too_long lists_whose_sum_overflows"
+        " sources one_row_too_few one_list_too_long lists_whose_sum_overflows"
     ).split(),
 )
 def test_arrays_of_search_codes_belong_together(tmp_path: Path, name: str) -> None:
     """Compiled code reads them without looking at where they end."""
     layout = make_case(0, (1, 30, 16, 1, 4), exact=False).layout()
-    table = CodeTable.of(layout, np.arange(30), ["simple"], version=1)
-    counts = table.counts.copy()
+    sources = np.stack([np.arange(30), np.ones(30, np.int64), np.diff(layout.offsets)], axis=1)
+    table, counts = CodeTable.of(layout, sources, ["simple"]), sources.copy()[:, 2]
     table.write(tmp_path / "good")
     assert len(CodeTable.open(tmp_path / "good")) == 30
     if name == "one_row_too_few":
-        table = replace(table, numbers=table.numbers[:-1])
+        table = replace(table, sources=sources[:-1])
     elif name == "one_list_too_long":  # the next one is as much too short
         counts[3:5] += [counts[4] + 2, -counts[4] - 2]
-        table = replace(table, counts=counts)
+        table = replace(table, sources=np.column_stack([sources[:, :2], counts]))
     elif name == "lists_whose_sum_overflows":
         counts[3:7] += [2**62, 2**62, 2**62, 2**62]
-        table = replace(table, counts=counts)
+        table = replace(table, sources=np.column_stack([sources[:, :2], counts]))
     else:
         table = replace(table, **{name: getattr(table, name).astype(np.float16)})
     table.write(tmp_path / "bad")

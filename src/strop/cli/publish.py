@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,7 +51,7 @@ def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool)
         f" {done.changed:,} changed, {done.removed:,} removed;"
         f" {counted(done.documents, 'document')}, version {done.version:,}"
     )
-    return Answer({**asdict(done), "dry_run": dry_run}, message)
+    return Answer({**done.to_json(), "dry_run": dry_run}, message)
 
 
 @verb(

@@ -13,17 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
 
-from strop.distributed.neighbours import read_buckets
-from strop.distributed.shards import (
-    TEXTS,
-    Done,
-    documents_in,
-    finished,
-    read_table,
-    write_table,
-)
+from strop.distributed.neighbours import TEXTS, read_buckets
+from strop.distributed.shards import Done, arrow, documents_in, finished, read_table, write_table
 from strop.distributed.vectors import embed_texts, embedder_of, loaded_once
 from strop.errors import BadInput
 from strop.generate.calls import Calls
@@ -224,6 +216,7 @@ def make_queries(
     vectors, refused = embed_texts(model, [queries for _, _, queries in made], kind)
     lists = [[] if at in refused else queries for at, (_, _, queries) in enumerate(made)]
     ends = np.cumsum([0, *map(len, lists)]) * model.dim
+    pyarrow = arrow()
     columns = {
         "row": np.array([row for row, _, _ in made], np.int64),
         "id": [id_ for _, id_, _ in made],

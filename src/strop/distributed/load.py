@@ -19,16 +19,8 @@ import numpy as np
 from strop.common.arrays import Ints
 from strop.distributed.generation import SENTENCES, model_of, replies_path
 from strop.distributed.run import Settings, finished_buckets, finished_shards
-from strop.distributed.shards import (
-    File,
-    Manifest,
-    documents_in,
-    padded,
-    read_table,
-    rows_in,
-    vectors_in,
-)
-from strop.distributed.vectors import embedder_of
+from strop.distributed.shards import File, Manifest, padded, read_table, rows_in, vectors_in
+from strop.distributed.vectors import embedder_of, stored_documents
 from strop.embed import CachedEmbedder
 from strop.errors import BadInput
 from strop.generate import GenerationSettings
@@ -117,8 +109,7 @@ def _add_documents(
         twice = next(one for one, count in Counter(ids).items() if count > 1)
         raise BadInput(f"document id {twice!r} is in two inputs. Ids must be unique: remove one")
     for at, shard in enumerate(shards, 1):
-        table = read_table(folder / "documents" / f"{shard}.parquet")
-        documents = [one for _, one in documents_in(table)]
+        documents = list(stored_documents(folder, shard))
         vectors = vectors_in(read_table(folder / "vectors" / f"{shard}.parquet")["vector"])
         _remember(embedder, [one.content for one in documents], "document", vectors)
         index.add(documents)

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
 from numpy.typing import NDArray
 
 from strop.common.arrays import Ints, unit_rows
 from strop.distributed.shards import (
-    TEXTS,
     Columns,
     Done,
     list_column,
@@ -47,6 +45,7 @@ READ_AT_ONCE = 8
 """Buckets in memory at a time beside a task's own."""
 SAMPLED = 256
 """Documents whose exact neighbours decide how many cells are probed."""
+TEXTS = ("row", "id", "title", "text")
 
 
 def find_cells(
@@ -65,19 +64,27 @@ def find_cells(
     return Done((file,), counts={"cells": cells, "buckets": buckets, "documents": documents})
 
 
-def _read_cells(folder: Path) -> tuple[Vectors, NDArray[np.int32]]:
-    """Return the centres (cells, dim) and the bucket of each cell."""
-    table = read_table(folder / "cells" / "centres.parquet")
-    return vectors_in(table["centre"]), table["bucket"].to_numpy()
+@dataclass(frozen=True)
+class Cells:
+    """Centres (cells, dim) and the bucket of each cell."""
+
+    centres: Vectors
+    bucket_of: NDArray[np.int32]
+
+    @classmethod
+    def read(cls, folder: Path) -> Cells:
+        """Read what ``find_cells`` wrote."""
+        table = read_table(folder / "cells" / "centres.parquet")
+        return cls(vectors_in(table["centre"]), table["bucket"].to_numpy())
 
 
 def fill_buckets(folder: Path, name: str) -> Done:
     """Sort a shard's documents and vectors by bucket, each bucket a row group."""
-    centres, buckets = _read_cells(folder)
+    cells = Cells.read(folder)
     rows, vectors = _unit_vectors(folder, name)
     texts = read_table(folder / "documents" / f"{name}.parquet", TEXTS)
-    cell_of = nearest_centres(vectors, centres).astype(np.int32)
-    bucket_of = buckets[cell_of]
+    cell_of = nearest_centres(vectors, cells.centres).astype(np.int32)
+    bucket_of = cells.bucket_of[cell_of]
     labels, groups = np.unique(bucket_of).tolist(), list[Columns]()
     for bucket in labels:
         inside = np.flatnonzero(bucket_of == bucket)
@@ -99,6 +106,8 @@ def read_buckets(
     folder: Path, shards: Sequence[str], buckets: Sequence[int], columns: Sequence[str]
 ) -> Any:
     """Return the documents of buckets, in the order of the corpus."""
+    import pyarrow
+
     parts = [
         read_table(folder / "buckets" / f"{shard}.parquet", columns, buckets) for shard in shards
     ]
@@ -117,7 +126,7 @@ def count_probes(
     The exact neighbours of a sample tell: each lies in a cell, and the document has that cell at
     some place in its order of cells.
     """
-    (centres, _), sample = _read_cells(folder), _sample(folder, shards)
+    cells, sample = Cells.read(folder), _sample(folder, shards)
     best = np.empty((len(sample), 0), np.float32)
     homes = np.empty((len(sample), 0), np.int64)
     for shard in shards:
@@ -128,7 +137,7 @@ def count_probes(
         homes = np.concatenate([homes, cell_of[nearest]], axis=1)
         kept = largest(best, neighbors + 1)
         best, homes = np.take_along_axis(best, kept, 1), np.take_along_axis(homes, kept, 1)
-    order = probed_cells(sample, centres, len(centres))
+    order = probed_cells(sample, cells.centres, len(cells.centres))
     place = np.argsort(order, axis=1)  # of each cell in the order of the document
     places = np.sort(np.take_along_axis(place, homes[:, 1:], 1).ravel())  # not itself
     last = min(len(places) - 1, int(np.ceil(recall * len(places))))
@@ -136,7 +145,7 @@ def count_probes(
     found = float((places < probes).mean()) if len(places) else 1.0
     columns = {"probes": [probes], "recall": [found]}
     file = write_table(folder / "probes" / f"{name}.parquet", columns)
-    return Done((file,), counts={"probes": probes, "recall": found, "cells": len(centres)})
+    return Done((file,), counts={"probes": probes, "recall": found, "cells": len(cells.centres)})
 
 
 def _sample(folder: Path, shards: Sequence[str]) -> Vectors:
@@ -154,17 +163,17 @@ def choose(
     folder: Path, name: str, *, shards: Sequence[str], settings: dict[str, Any], method: str
 ) -> Done:
     """Find the neighbours of a bucket's documents and choose their references."""
-    wished, (centres, bucket_of) = ReferenceSettings.from_json(settings), _read_cells(folder)
+    wished, cells = ReferenceSettings.from_json(settings), Cells.read(folder)
     own = Points.read(folder, shards, [int(name)])
     if method == "exact":
-        points = Points.read(folder, shards, np.unique(bucket_of).tolist())
+        points = Points.read(folder, shards, np.unique(cells.bucket_of).tolist())
         wanted, usable = np.searchsorted(points.rows, own.rows), nonzero_rows(points.vectors)
         near = neighbors_of(points.vectors, usable, wanted, wished.neighbors)
         counts = {"compared": len(wanted) * len(points.rows), "read": len(points.rows)}
     else:
         probes = read_table(folder / "probes" / "all.parquet")["probes"][0].as_py()
-        probed = probed_cells(own.vectors, centres, probes)
-        needed = np.unique(bucket_of[np.unique(probed)]).tolist()
+        probed = probed_cells(own.vectors, cells.centres, probes)
+        needed = np.unique(cells.bucket_of[np.unique(probed)]).tolist()
         parts = (
             Points.read(folder, shards, needed[first : first + READ_AT_ONCE])
             for first in range(0, len(needed), READ_AT_ONCE)
@@ -177,7 +186,7 @@ def choose(
         "neighbors": list_column(points.rows[near.rows], listed),
         "similarities": list_column(near.similarities, listed),
         "references": list_column(points.rows[chosen.rows], taken),
-        "buckets": list_column(bucket_of[points.cells[chosen.rows]], taken),
+        "buckets": list_column(cells.bucket_of[points.cells[chosen.rows]], taken),
         "reference_similarities": list_column(chosen.similarities, taken),
         "cluster_sizes": list_column(chosen.cluster_sizes, taken),
         "silhouette": chosen.silhouettes,

@@ -22,8 +22,9 @@ from strop.common.arrays import unit_rows
 from strop.distributed.generation import SENTENCES
 from strop.distributed.neighbours import SAMPLED
 from strop.distributed.run import cells_for, find_inputs
-from strop.distributed.runners import Task, alone, perform
+from strop.distributed.runners import alone
 from strop.distributed.shards import read_table, vectors_in
+from strop.distributed.tasks import Task, perform
 from strop.errors import BadInput
 from strop.generate import GenerationSettings, PromptSettings
 from strop.generate.plan import EXPECTED_REFERENCES, expected_output
@@ -239,22 +240,29 @@ def stages_of(
         seconds = core_seconds / slots + (1 - 1 / slots) * longest if tasks > 1 else core_seconds
         return Stage(name, tasks, core_seconds, seconds, bytes_, cost)
 
-    sampled, request, made = min(n, 40 * cells), 4 * rates.input_tokens, n * rates.queries
-    usd = None
-    if price is not None:
-        usd = price.cost(1, 0, batch=True) * n * rates.input_tokens
-        usd += price.cost(0, 1, batch=True) * n * rates.output_tokens
+    sampled = min(n, 40 * cells)
     stages = [
         stage("documents", shards, n / rates.read, n * document),
         stage("vectors", shards, n / rates.embed, n * vector),
         stage("cells", 1, 9 * sampled * cells / rates.pairs, cells * vector),
         stage("buckets", shards, n * cells / rates.pairs + n / rates.read, n * (document + vector)),
-        stage("probes", 1, n * SAMPLED / rates.pairs, 0),
-        stage("references", shards, pairs / rates.pairs + n / rates.choose, n * _LIST_BYTES),
-        stage("requests", shards, n * request / 2e7, n * request, usd),
-        stage("queries", shards, made / rates.embed_queries, made * (vector + rates.query_bytes)),
     ]
-    return [one for one in stages if by_cells or one.name != "probes"]
+    if by_cells:
+        stages.append(stage("probes", 1, n * SAMPLED / rates.pairs, 0))
+    stages.append(
+        stage("references", shards, pairs / rates.pairs + n / rates.choose, n * _LIST_BYTES)
+    )
+    usd = None
+    if price is not None:
+        usd = price.cost(1, 0, batch=True) * n * rates.input_tokens
+        usd += price.cost(0, 1, batch=True) * n * rates.output_tokens
+    request = 4 * rates.input_tokens
+    stages.append(stage("requests", shards, n * request / 2e7, n * request, usd))
+    made = n * rates.queries
+    stages.append(
+        stage("queries", shards, made / rates.embed_queries, made * (vector + rates.query_bytes))
+    )
+    return stages
 
 
 def probed_share_at(documents: int) -> float:

@@ -18,8 +18,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from strop.distributed.generation import SENTENCES, replies_path
-from strop.distributed.runners import LocalRunner, RayRunner, Task
+from strop.distributed.runners import Runner
 from strop.distributed.shards import File, Manifest, key_of
+from strop.distributed.tasks import Task
 from strop.distributed.vectors import embedder_of
 from strop.errors import BadInput, IndexBusy
 from strop.io.files import atomic_write, suffix
@@ -82,11 +83,7 @@ class Cluster:
     """The shards of one corpus in a folder, and the stages that make them."""
 
     def __init__(
-        self,
-        folder: Path,
-        settings: Settings,
-        runner: LocalRunner | RayRunner,
-        progress: Progress | None = None,
+        self, folder: Path, settings: Settings, runner: Runner, progress: Progress | None = None
     ) -> None:
         self.folder, self.settings = folder, settings
         self._runner, self._progress = runner, progress

@@ -1,8 +1,7 @@
-"""Tasks, and who does them: this process, local processes, or the workers of a Ray cluster.
+"""Who does the tasks: this process, local processes, or the workers of a Ray cluster.
 
-A task is one stage's work on one shard; ``perform`` does it, in whatever process it runs. A worker
-that is killed costs the task it was doing, which another one does again. Ray is used as a pool of
-actors that read and write shard files: its own data operators took five times as long.
+A worker that is killed costs the task it was doing, which another one does again. Ray is used as a
+pool of actors that read and write shard files: its own data operators took five times as long.
 """
 
 from __future__ import annotations
@@ -11,65 +10,35 @@ import logging
 import multiprocessing
 import os
 import threading
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from strop import __version__
-from strop.distributed import generation, neighbours, vectors
 from strop.distributed.shards import Done
+from strop.distributed.tasks import Task, perform
 from strop.errors import MissingExtra, StropError
 
 MOST_KILLS = 3
 """So often may workers die over one task, or without any task done in between."""
+Work = Callable[[Path, Task], Done]
 T = TypeVar("T")
 
-STAGES: Mapping[str, Callable[..., Done]] = {
-    "documents": vectors.read_documents,
-    "vectors": vectors.embed_documents,
-    "cells": neighbours.find_cells,
-    "buckets": neighbours.fill_buckets,
-    "probes": neighbours.count_probes,
-    "references": neighbours.choose,
-    "requests": generation.write_request_file,
-    "replies": generation.ask,
-    "queries": generation.make_queries,
-}
-"""The stages in order, each with the function that does one task of it."""
 
+class Runner(Protocol):
+    """Does tasks in any order, each at least once."""
 
-@dataclass(frozen=True)
-class Task:
-    """One shard of one stage. ``key`` is a hash of all that its result depends on."""
+    def run(
+        self, folder: Path, tasks: Sequence[Task], work: Work = perform
+    ) -> Iterator[tuple[Task, Done]]:
+        """Yield each task with what came of it, as soon as it is done; raise its error."""
 
-    stage: str
-    name: str
-    key: str
-    given: Mapping[str, Any]
-    version: str = __version__
-
-
-def perform(folder: Path, task: Task) -> Done:
-    """Do a task: read shard files of ``folder``, write one or more, return which."""
-    if task.version != __version__:
-        raise StropError(
-            f"this worker has strop {__version__}, the driver {task.version}: install one version"
-            " on all machines"
-        )
-    began, cpu = time.monotonic(), time.process_time()
-    done = STAGES[task.stage](folder, task.name, **task.given)
-    spent = time.monotonic() - began
-    return replace(done, seconds=spent, cpu=time.process_time() - cpu)
-
-
-Work = Callable[[Path, Task], Done]
+    def close(self) -> None:
+        """Let the workers go."""
 
 
 class LocalRunner:
@@ -81,10 +50,7 @@ class LocalRunner:
     def run(
         self, folder: Path, tasks: Sequence[Task], work: Work = perform
     ) -> Iterator[tuple[Task, Done]]:
-        """Yield each task with what came of it, as soon as it is done; raise its error.
-
-        Tasks are done in any order, each at least once.
-        """
+        """Yield each task with what came of it. See ``Runner``."""
         if self.workers == 1:
             for task in tasks:
                 yield task, work(folder, task)
@@ -167,7 +133,7 @@ class RayRunner:
     def run(
         self, folder: Path, tasks: Sequence[Task], work: Work = perform
     ) -> Iterator[tuple[Task, Done]]:
-        """Yield each task with what came of it, as ``LocalRunner`` does."""
+        """Yield each task with what came of it. See ``Runner``."""
         ray, left = self._ray, deque(tasks)
         running: dict[Any, tuple[Any, Task]] = {}
         kills = Counter[str]()

@@ -25,16 +25,8 @@ from strop.io.files import replaced
 from strop.storage.vectors import sync_folder
 from strop.types import Document, Vectors
 
-try:
-    import pyarrow
-    import pyarrow.parquet
-except ImportError:
-    raise MissingExtra("A cluster run", "parquet") from None
-
 Columns = dict[str, Any]
 """Arrays, lists or Arrow arrays by name."""
-TEXTS = ("row", "id", "title", "text")
-"""The columns of documents without metadata."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +54,16 @@ class Done:
     complete: bool = True
 
 
+def arrow() -> Any:
+    """Return pyarrow, with its Parquet module loaded."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra("A cluster run", "parquet") from None
+    return pyarrow
+
+
 # -- files ------------------------------------------------------------------------------------
 
 
@@ -76,9 +78,10 @@ def finished(path: Path, rows: int) -> File:
 
 def write_table(path: Path, *groups: Columns, labels: Sequence[int] = ()) -> File:
     """Write columns as a Parquet file; each of several ``groups`` is a row group with a label."""
-    rows, writer = 0, None
+    pyarrow, rows = arrow(), 0
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as temporary:
+        writer = None
         for columns in groups:
             table = pyarrow.table(columns)
             rows += len(table)
@@ -102,6 +105,7 @@ def read_table(
     path: Path, columns: Sequence[str] | None = None, labels: Sequence[int] | None = None
 ) -> Any:
     """Read columns of a Parquet file, or of its row groups with these labels, as an Arrow table."""
+    pyarrow = arrow()
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             if labels is None:
@@ -120,6 +124,7 @@ def read_table(
 
 def vector_column(vectors: Vectors) -> Any:
     """Return vectors (n, dim) as a column of lists of fixed length."""
+    pyarrow = arrow()
     flat = pyarrow.array(np.ascontiguousarray(vectors, np.float32).ravel())
     return pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
 
@@ -133,6 +138,7 @@ def vectors_in(column: Any) -> Vectors:
 
 def list_column(values: NDArray[Any], counts: NDArray[Any]) -> Any:
     """Return the first ``counts[i]`` values of each row i as a column of lists."""
+    pyarrow = arrow()
     kept = values[np.arange(values.shape[1]) < counts[:, None]]
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return pyarrow.LargeListArray.from_arrays(pyarrow.array(offsets), pyarrow.array(kept))
@@ -149,11 +155,9 @@ def padded(column: Any, width: int, fill: int | float) -> NDArray[Any]:
 
 
 def documents_in(table: Any) -> list[tuple[int, Document]]:
-    """Return (row, document) of a table with row, id, title, text and perhaps metadata."""
-    columns = [table[name].to_pylist() for name in ("row", "id", "text", "title")]
-    if "metadata" in table.column_names:
-        columns.append(map(json.loads, table["metadata"].to_pylist()))
-    return [(row, Document(*fields)) for row, *fields in zip(*columns, strict=True)]
+    """Return (row, document) of a table with the columns row, id, title, text."""
+    columns = (table[name].to_pylist() for name in ("row", "id", "title", "text"))
+    return [(row, Document(id_, text, title)) for row, id_, title, text in zip(*columns)]  # noqa: B905
 
 
 def rows_in(table: Any) -> Ints:

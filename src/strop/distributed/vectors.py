@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from strop.distributed.shards import (
-    TEXTS,
-    Columns,
     Done,
     File,
     documents_in,
@@ -24,16 +22,16 @@ from strop.distributed.shards import (
 )
 from strop.embed import Embedder, load
 from strop.errors import BadInput
-from strop.io.corpora import read_corpus_with_places
+from strop.io.corpora import Sourced, read_corpus_with_places
 from strop.storage.pipeline import embed_lists
-from strop.types import Kind, Vectors
+from strop.types import Document, Kind, Vectors
 
 T = TypeVar("T")
 
 INPUT_BITS = 32
 """A document's row is the number of its input file, then so many bits for its place there."""
-_AT_ONCE = 1024
-"""Documents whose texts are given to the embedder at a time."""
+_AT_ONCE = 2048
+"""Texts given to the embedder at a time."""
 
 
 @lru_cache(maxsize=2)
@@ -56,9 +54,9 @@ def read_documents(
     folder: Path, name: str, *, source: str, reading: dict[str, Any], shard_documents: int
 ) -> Done:
     """Cut an input into shards of documents; ``name`` is its number."""
-    sourced = read_corpus_with_places(source, **reading)
+    documents = read_corpus_with_places(source, **reading)
     files, seen = list[File](), dict[str, str]()
-    while part := list(islice(sourced, shard_documents)):
+    while part := list(islice(documents, shard_documents)):
         for one in part:
             if (earlier := seen.setdefault(one.document.id, one.where)) != one.where:
                 raise BadInput(
@@ -66,22 +64,37 @@ def read_documents(
                     " Ids must be unique: remove one, or name another field with --id-field"
                 )
         first = (int(name) << INPUT_BITS) + len(files) * shard_documents
-        documents = [one.document for one in part]
-        columns: Columns = {
-            "row": np.arange(first, first + len(part)),
-            **{field: [getattr(one, field) for one in documents] for field in TEXTS[1:]},
-            "metadata": [json.dumps(dict(one.metadata), ensure_ascii=False) for one in documents],
-        }
         path = folder / "documents" / f"{name}-{len(files):05}.parquet"
-        files.append(write_table(path, columns))
+        files.append(_write_documents(path, first, part))
     if not files:
         raise BadInput(f"{source} contains no documents")
     return Done(tuple(files))
 
 
+def _write_documents(path: Path, first: int, part: list[Sourced]) -> File:
+    documents = [one.document for one in part]
+    return write_table(
+        path,
+        {
+            "row": np.arange(first, first + len(part)),
+            "id": [one.id for one in documents],
+            "title": [one.title for one in documents],
+            "text": [one.text for one in documents],
+            "metadata": [json.dumps(dict(one.metadata), ensure_ascii=False) for one in documents],
+        },
+    )
+
+
+def stored_documents(folder: Path, name: str) -> Iterator[Document]:
+    """Yield the documents of a shard with their metadata."""
+    table = read_table(folder / "documents" / f"{name}.parquet")
+    for (_, one), metadata in zip(documents_in(table), table["metadata"].to_pylist(), strict=True):
+        yield Document(one.id, one.text, one.title, json.loads(metadata))
+
+
 def embed_documents(folder: Path, name: str, *, embedder: Mapping[str, Any]) -> Done:
     """Embed a shard of documents."""
-    table = read_table(folder / "documents" / f"{name}.parquet", TEXTS)
+    table = read_table(folder / "documents" / f"{name}.parquet", ["row", "id", "title", "text"])
     texts = [[document.content] for _, document in documents_in(table)]
     rows, reasons = embed_texts(embedder_of(embedder), texts, "document")
     vectors = np.zeros((len(texts), rows.shape[1]), np.float32)
@@ -99,9 +112,23 @@ def embed_texts(
     Rows are as the embedder gives them: an index scales them to length one when it takes them in,
     and rows that were scaled twice could differ in their last bit.
     """
-    parts, reasons = [np.zeros((0, embedder.dim), np.float32)], dict[int, str]()
-    for first in range(0, len(lists), _AT_ONCE):
-        rows, refused = embed_lists(embedder.embed, lists[first : first + _AT_ONCE], kind)
+    parts, reasons, done = [np.zeros((0, embedder.dim), np.float32)], dict[int, str](), 0
+    for part in _of_size(lists, _AT_ONCE):
+        rows, refused = embed_lists(embedder.embed, part, kind)
         parts.append(rows)
-        reasons |= {first + at: reason for at, reason in refused.items()}
+        reasons |= {done + at: reason for at, reason in refused.items()}
+        done += len(part)
     return np.concatenate(parts), reasons
+
+
+def _of_size(lists: Iterable[list[str]], most: int) -> Iterator[list[list[str]]]:
+    """Yield the lists in parts of about ``most`` texts."""
+    part, texts = list[list[str]](), 0
+    for one in lists:
+        part.append(one)
+        texts += len(one)
+        if texts >= most:
+            yield part
+            part, texts = [], 0
+    if part:
+        yield part

@@ -13,10 +13,9 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
@@ -34,8 +33,7 @@ from strop.types import Document, Vectors
 
 META = "meta"
 """The piece that says what the copy is."""
-Rows = NDArray[Any]
-"""Vectors as they are stored, float32 or int8."""
+Known = Collection[int]
 Fact = tuple[bytes, int, bytes]
 """A field, the kind of a value, and the value, so that bytes compare as values do."""
 _KINDS: dict[Kind, int] = {
@@ -115,26 +113,21 @@ def _hidden(url: str) -> str:
 class Record:
     """A document as an engine stores it.
 
-    ``queries`` has the texts of its stored queries by set, ``parts`` all its vectors by set as the
-    folder has them. ``rows`` (n, dim) are the vectors to search: those of length one, ``own`` says
-    whether the first is the document's. ``elsewhere``: title, text and metadata stay in the user's
-    own table.
+    ``queries`` has the texts of its stored queries by set, ``packed`` all its vectors as the folder
+    has them. ``rows`` (n, dim) are the vectors to search: those of length one, ``own`` says whether
+    the first is the document's. ``stamp`` is a hash of all that is stored. ``elsewhere``: title,
+    text and metadata stay in the user's own table.
     """
 
     number: int
     document: Document
     queries: Mapping[str, Sequence[str]]
-    parts: Mapping[int, Rows]
+    packed: bytes
     rows: Vectors
     own: bool
     elsewhere: bool = False
 
-    @cached_property
-    def packed(self) -> bytes:
-        """All its vectors in one piece."""
-        return pack(self.parts)
-
-    @cached_property
+    @property
     def stamp(self) -> str:
         """A hash of all that is stored: a copy with the same one is up to date."""
         one = self.document
@@ -181,18 +174,16 @@ def searched_rows(records: Sequence[Record]) -> dict[str, NDArray[Any]]:
 
 
 class Stored(NamedTuple):
-    """What is shown of a record: the document, and the texts of its stored queries by set."""
+    """A document as an engine returns it, with the texts of its stored queries by set."""
 
     document: Document
     queries: dict[str, list[str]]
-    stamp: str
 
 
 class Found(NamedTuple):
     """What scoring needs of a record: its vectors, packed; and its id."""
 
     id: str
-    stamp: str
     packed: bytes
 
 
@@ -209,11 +200,15 @@ class Engine(Protocol):
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
         """Return those of some pieces that are there; none if there is no copy."""
 
-    def nearest(self, query: Vectors, rows: int, own: bool, among: Ints | None) -> Ints:
-        """Return the numbers of the documents with the rows nearest to a query vector, ascending.
+    def nearest(
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+    ) -> Mapping[int, Found | None]:
+        """Return the documents of so many rows nearest to a query vector, by number.
 
-        An engine may look at fewer than ``rows``, down to half of them. ``own``: only of the
-        documents' own vectors. ``among``: only of these documents.
+        An engine may look at fewer rows, down to half of them.
+        ``own``: only of the documents' own vectors. ``among``: only of these documents. ``also``
+        are documents that are wanted whatever their rows. Of ``known`` documents an engine that
+        fetches them in a second step may return None.
         """
 
     def values(self, numbers: Ints, *columns: str) -> Iterable[tuple[Any, ...]]:
@@ -221,17 +216,14 @@ class Engine(Protocol):
 
     def found(self, numbers: Ints) -> dict[int, Found]:
         """Return the ids and vectors of documents, of those that are there."""
-        rows = self.values(numbers, "id", "stamp", "packed")
-        return {number: Found(*of) for number, *of in rows}
+        return as_found(self.values(numbers, "id", "packed"))
 
     def documents(self, numbers: Ints) -> dict[int, Stored]:
         """Return documents, of those that are there."""
-        rows = self.values(numbers, "id", "text", "title", "metadata", "queries", "stamp")
+        rows = self.values(numbers, "id", "text", "title", "metadata", "queries")
         return {
-            number: Stored(
-                Document(id_, text, title, json.loads(about)), json.loads(queries), stamp
-            )
-            for number, id_, text, title, about, queries, stamp in rows
+            number: Stored(Document(id_, text, title, json.loads(metadata)), json.loads(queries))
+            for number, id_, text, title, metadata, queries in rows
         }
 
     def ids(self, numbers: Ints) -> dict[int, str]:
@@ -260,6 +252,10 @@ class Engine(Protocol):
 
     def publishing(self, dim: int) -> AbstractContextManager[None]:
         """Be the only publisher, or raise ``IndexBusy``; tables are made where they are missing."""
+
+    def stamps(self, numbers: Ints) -> dict[int, str]:
+        """Return the stamps of records, of those that are there."""
+        return dict(self.values(numbers, "stamp"))
 
     def put(self, records: Sequence[Record]) -> None:
         """Store records in place of those with the same numbers; all of one or nothing."""
@@ -312,6 +308,11 @@ def as_numbers(numbers: Iterable[int]) -> Ints:
     return np.unique(np.array(list(numbers), np.int64))
 
 
+def as_found(rows: Iterable[tuple[Any, ...]]) -> dict[int, Found]:
+    """Return rows of number, id and vectors by number."""
+    return {number: Found(id_, packed) for number, id_, packed in rows}
+
+
 # -- values of filters -------------------------------------------------------------------------
 
 
@@ -346,6 +347,7 @@ OPERATORS = {"in": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _HEAD, _PART, _SUM = struct.Struct("<2sH"), struct.Struct("<IBI"), struct.Struct("<I")
 _MAGIC = b"S1"
 _TYPES = (np.dtype("<f4"), np.dtype("i1"))
+Rows = NDArray[Any]
 
 
 def pack(parts: Mapping[int, Rows]) -> bytes:

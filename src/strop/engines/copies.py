@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from strop.common.arrays import Floats, Ints
-from strop.engines.base import Engine, Stored
-from strop.engines.held import Held
-from strop.engines.publish import FORMAT, WHITENING, WORDS
-from strop.engines.wholes import Whole, read_wholes
-from strop.errors import BadIndex, BadInput
+from strop.engines.base import Engine, Found
+from strop.engines.held import Held, checksum
+from strop.engines.publish import WHITENING
+from strop.engines.wholes import Wholes
+from strop.errors import BadIndex
 from strop.filters import Filter, Test
 from strop.io.tokenizer import VERSION, Tokenizer
 from strop.methods import Method, check_method, sharp_with
@@ -24,7 +24,6 @@ from strop.search.scoring import Fetched, best_of, score, search
 from strop.search.whitening import Whitening
 from strop.search.words import DEPTH, QueryWordScores, Words, WordScorer, first_depth, fuse
 from strop.storage.facets import select
-from strop.storage.intake import checked_record
 from strop.storage.word_copies import WordCopy
 from strop.storage.words import TEXT
 from strop.types import Vectors
@@ -40,32 +39,26 @@ AT_ONCE = 1000
 _WHITENED = 4
 """So many times more rows where whitening changes their order."""
 _FILTERS = 8
-"""Filters whose documents are remembered."""
-HELD = 2000
-"""So many documents of a search that scores all are held in memory."""
+_HELD = 2000
+"""So many documents of an exact search are held in memory."""
 _QUERIES_AT_ONCE = 64
 """So many queries of a search share the documents that are held."""
 REMEMBERED_BYTES = 128_000_000
 """Vectors of documents that searches of a copy scored, for the next ones."""
 
 
-class Replaced(KeyError):
-    """A document was replaced while a search looked at it."""
-
-
 class Copy:
     """A copy as it was when it was looked at: what it is, its documents, its words."""
 
-    def __init__(self, engine: Engine, raw: bytes, before: Copy | None) -> None:
-        """``raw`` is what the copy says it is: data from outside, like a catalog."""
-        about: dict[str, Any] = json.loads(raw)
-        for name, version in (("format", FORMAT), ("tokenizer", VERSION)):
-            if about[name] != version:
-                raise BadIndex(
-                    f"{engine.address.shown} was published by another version of strop ({name}"
-                    f" {about[name]!r:.20}, not {version}): publish it again"
-                )
-        checked_record(engine.address.shown, about["embedder"])
+    def __init__(
+        self,
+        engine: Engine,
+        raw: bytes,
+        about: dict[str, Any],
+        words: dict[str, Any],
+        before: Copy | None,
+    ) -> None:
+        """``raw`` and ``about`` are what the copy says it is, ``words`` the state of its words."""
         self.engine, self.raw, self.about = engine, raw, about
         self.dim: int = about["embedder"]["dim"]
         self.sets: dict[str, dict[str, Any]] = {
@@ -74,17 +67,25 @@ class Copy:
         self.mixed = [name for name, of in self.sets.items() if of["mixed"]]
         self.methods = {name: check_method(sharp_with(of)) for name, of in about["methods"].items()}
         self.default = self.methods[""]
+        self.chosen: dict[str, Method] = {}
+        """Methods by the names that callers gave, checked against this copy."""
+        if about["tokenizer"] != VERSION:
+            raise BadIndex(
+                f"{engine.address.shown} has words that another version of strop counted:"
+                " publish it again"
+            )
         self.tokenizer = Tokenizer(about["languages"])
         older = None if before is None else before._copied
-        words = json.loads(engine.read([WORDS])[WORDS])
         self._copied: WordCopy = WordCopy(words, engine.read, older)
         self._words: dict[tuple[str, ...], Words] = {}
         known = self._copied.sources([TEXT])[TEXT].entries.shape[1]
         every = engine.every()
-        self.numbers: Ints = every[every < known]  # later ones come with their words
-        self._filters: dict[Filter, Ints] = {}
-        self._fields: set[str] = set()
+        self.numbers = every[every < known]  # later ones come with their words
+        self._filters: OrderedDict[Filter, Ints] = OrderedDict()
         self.chunked = about["chunks"] is not None
+        self.wholes = Wholes(engine)
+        self._map: Whitening | None = None
+        self._fields: set[str] = set()
         self.remembered = self.nothing_held()
         """The vectors of the last searches, which the next ones need not fetch."""
 
@@ -92,47 +93,19 @@ class Copy:
         """Return what holds no vectors yet."""
         return Held(self.dim, [int(of["id"]) for of in self.sets.values()])
 
-    # -- documents and chunks by id or by a filter's test (``storage.facets.Values``) ------
-
-    def wholes(self, ids: Iterable[str]) -> dict[str, Whole]:
-        """Return documents that are cut, by id; none where documents are not cut."""
-        return read_wholes(self.engine, ids) if self.chunked else {}
-
-    def numbers_of(self, id_: str) -> list[int]:
-        """Return the number of a document or chunk, or those of a cut document's chunks in order.
-
-        A piece may outlive the chunks of its document.
-        """
-        whole = self.wholes([id_]).get(id_)
-        ids = [id_] if whole is None else list(whole.chunks)
-        there = {one: number for number, one in self.engine.ids(self.engine.with_ids(ids)).items()}
-        if not there:
-            raise BadInput(f"{self.engine.address.shown} has no document {id_!r}")
-        return [there[one] for one in ids if one in there]
-
-    def with_ids(self, ids: Sequence[str]) -> Ints:
-        """Return the numbers of the documents or chunks with these ids, ascending."""
-        chunks = [id_ for whole in self.wholes(ids).values() for id_ in whole.chunks]
-        return self.engine.with_ids([*ids, *chunks])
-
-    def every(self) -> Ints:
-        """Return the numbers of all documents, ascending."""
-        return self.numbers
-
-    def passing(self, test: Test) -> Ints:
-        """Return the numbers of the documents that pass a test, ascending."""
-        return self.engine.passing(test)
-
     def has(self, field: str) -> bool:
         """Tell whether any document has a field of metadata; an engine may look at all of them."""
-        if field not in self._fields and len(self.passing(Test(field, "exists", "in", (None,)))):
+        if field not in self._fields:
+            if not len(self.engine.passing(Test(field, "exists", "in", (None,)))):
+                return False
             self._fields.add(field)
-        return field in self._fields
+        return True
 
-    @cached_property
     def whitening(self) -> Whitening:
-        """The map of the default method."""
-        return Whitening.read(self.engine.read([WHITENING])[WHITENING], self.dim)
+        """Return the map of the default method, read when it is first needed."""
+        if self._map is None:
+            self._map = Whitening.read(self.engine.read([WHITENING])[WHITENING], self.dim)
+        return self._map
 
     def words(self, names: Sequence[str]) -> Words:
         """Return the words of the documents, with those of some query sets."""
@@ -147,13 +120,12 @@ class Copy:
         """Return the documents that a filter selects, for one search."""
         if filter_ is None:
             return Part(self, None, exact)
-        places = self._filters.get(filter_)
-        if places is None:
-            places = np.flatnonzero(np.isin(self.numbers, select(filter_, self)))
-            if len(self._filters) >= _FILTERS:
-                self._filters.clear()
-            self._filters[filter_] = places
-        return Part(self, places, exact)
+        if filter_ not in self._filters:
+            numbers = select(filter_, self.wholes if self.chunked else self.engine)
+            self._filters[filter_] = np.flatnonzero(np.isin(self.numbers, numbers))
+            while len(self._filters) > _FILTERS:
+                self._filters.popitem(last=False)
+        return Part(self, self._filters[filter_], exact)
 
 
 class Part:
@@ -164,14 +136,14 @@ class Part:
         self._copy, self._selected, self._exact = copy, selected, exact
         self.dim, self.tokenizer = copy.dim, copy.tokenizer
         self.numbers = copy.numbers if selected is None else copy.numbers[selected]
-        self._held, self._most_held = copy.nothing_held(), HELD
+        self._held = copy.nothing_held()
         self._slots: dict[int, int] = {}
         """Where the vectors of this search are, by number."""
         self._ids: dict[int, str] = {}
-        self._stamps: dict[int, str] = {}
-        """The stamps of the records whose vectors this search scored, by number."""
+        self._unread: dict[int, bytes] = {}
+        """The checksums of vectors that this search did not read: they were remembered."""
         self._word_scores: dict[str, QueryWordScores] = {}
-        self._hits: int | None = None
+        self.hits: int | None = None
         """How many hits are wanted of a search that ranks more documents, for feedback."""
 
     def ids_of(self, places: Ints) -> list[str]:
@@ -199,17 +171,21 @@ class Part:
 
     # -- propose, fetch -------------------------------------------------------------------
 
+    def scans(self, k: int) -> bool:
+        """Tell whether a search for the best k scores all documents."""
+        return self._exact or len(self.numbers) <= max(SCANNED, 2 * k)
+
     def propose(
         self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
     ) -> list[Ints]:
         """Return for each query the places of documents that can be among its best k."""
-        hits = min(k, self._hits or k)
+        hits = min(k, self.hits or k)
         rows = max(ROWS, ROWS_PER_HIT * hits, _ROWS_PER_RANKED * k)
         own = method.weighting == "none" or not (method.alpha or method.weighting == "max")
         if own:  # each document has one row
             rows = max(k, ROWS // ROWS_PER_HIT)
         if method.whiten:  # the rows of the engine are not whitened
-            query_vectors = self._copy.whitening.before(query_vectors)
+            query_vectors = self._copy.whitening().before(query_vectors)
             rows *= _WHITENED
         by_words = [np.empty(0, np.int64)] * len(query_vectors)
         if method.words and query_texts:
@@ -217,123 +193,153 @@ class Part:
             by_words = [self._scores_of(text, method).best(most) for text in query_texts]
         among = None if self._selected is None else self.numbers
         most = int(self._copy.about["rows"])
-        if self._copy.remembered.nbytes > REMEMBERED_BYTES:  # searches at work keep what they have
-            self._copy.remembered = self._copy.nothing_held()
-        self._held, self._slots, self._most_held = self._copy.remembered, {}, len(self.numbers)
+        self._held, self._slots = self._copy.remembered, {}
         found = []
         for query, wanted in zip(query_vectors, by_words, strict=True):
-            asked = rows
+            asked, also = rows, self.numbers[wanted]
             while True:
-                near = self._copy.engine.nearest(query, asked, own, among)
-                numbers = np.union1d(near, self.numbers[wanted])
-                if len(numbers) >= k or asked >= 2 * most:
+                near = self._copy.engine.nearest(query, asked, own, among, also, self._held.slots)
+                if len(near) >= k or asked >= 2 * most:
                     break
                 # Few documents have the nearest rows. An engine may look at half of those wanted.
                 asked *= 4
+            self._hold(near)
+            numbers = np.array(sorted(near), np.int64)
             places = np.searchsorted(self.numbers, numbers)
             places = places[self.numbers.take(places, mode="clip") == numbers]
             if len(places) < k:  # the others have no vectors: any of them
                 places = np.union1d(places, np.arange(min(len(self.numbers), 2 * k)))
             found.append(places)
+        if self._copy.remembered.nbytes > REMEMBERED_BYTES:  # searches at work keep what they have
+            self._copy.remembered = self._copy.nothing_held()
         return found
+
+    def _hold(self, near: Mapping[int, Found | None]) -> None:
+        """Hold the vectors of documents; None is one whose vectors are held already."""
+        new, held = dict[int, Found](), self._held
+        for number, one in near.items():
+            slot = held.slots.get(number)
+            if one is None:
+                assert slot is not None, "an engine leaves out what is known only"
+                if number not in self._slots:  # read for an earlier query of this search
+                    self._take_unread(number, slot)
+            elif slot is None or held.records[slot][1] != checksum(one):
+                new[number] = one
+            else:
+                self._slots[number], self._ids[number] = slot, one.id
+        self._add(new)
+
+    def _take_unread(self, number: int, slot: int) -> None:
+        """Take vectors that were read before; all queries of a search must see the same ones."""
+        self._slots[number] = slot
+        self._ids[number], known = self._held.records[slot]
+        if self._unread.setdefault(number, known) != known:
+            raise KeyError(f"document {number} was replaced")
+
+    def _add(self, found: Mapping[int, Found]) -> None:
+        if found:
+            self._slots |= self._held.add(found)
+            self._ids |= {number: one.id for number, one in found.items()}
 
     def fetch(self, places: Ints, query_texts: Sequence[str], method: Method) -> Fetched:
         """Return what scoring these documents needs."""
-        slots = self.hold(self.numbers[places])
+        slots = self._slots_of(self.numbers[places])
         ids = [int(self._copy.sets[name]["id"]) for name in self.names(method)]
         own = self._held.own(slots)
         queries, counts = self._held.queries(slots, ids, method.n)
-        fetched = Fetched(self.moved(own, method), self.moved(queries, method), counts)
+        if method.whiten:
+            own, queries = map(self._copy.whitening().apply, (own, queries))
+        fetched = Fetched(own, queries, counts)
         if not query_texts or not method.words:
             return fetched
         word_scores = np.array([self._scores_of(text, method).at(places) for text in query_texts])
         return replace(fetched, word_scores=word_scores)
 
-    def hold(self, numbers: Ints) -> Ints:
+    def check_remembered(self, numbers: Ints) -> None:
+        """Raise KeyError if the remembered vectors of documents are not those of their records."""
+        if doubtful := sorted(self._unread.keys() & {*numbers.ravel().tolist()}):
+            found = self._copy.engine.found(np.array(doubtful))
+            for number in doubtful:
+                if self._unread[number] != checksum(found[number]):
+                    raise KeyError(f"document {number} was replaced")
+
+    def documents(self, places: Ints, method: Method) -> Vectors:
+        """Return the documents' own vectors."""
+        slots = self._slots_of(self.numbers[places])  # may begin to hold anew
+        own = self._held.own(slots)
+        return self._copy.whitening().apply(own) if method.whiten else own
+
+    def _slots_of(self, numbers: Ints) -> Ints:
         """Return where the vectors of documents are held; they are fetched if they are not."""
-        wanted = numbers.tolist()
+        wanted, held = numbers.tolist(), self._held.slots
+        for number in wanted:
+            if number not in self._slots and number in held:  # of other queries of this search
+                self._take_unread(number, held[number])
         missing = [number for number in wanted if number not in self._slots]
-        if missing and len(self._slots) + len(missing) > self._most_held:
+        if missing and len(self._slots) + len(missing) > _HELD:
             self._held, self._slots, missing = self._copy.nothing_held(), {}, wanted
-        if new := [number for number in missing if number not in self._held.slots]:
-            self._held.add(self._copy.engine.found(np.array(new, np.int64)))
-        for number in missing:
-            self._slots[number] = slot = self._held.slots[number]
-            self._ids[number], stamp = self._held.records[slot]
-            if self._stamps.setdefault(number, stamp) != stamp:  # by another search, meanwhile
-                raise Replaced(f"document {number}")
+        if missing:
+            self._add(self._copy.engine.found(np.array(missing, np.int64)))
         return np.array([self._slots[number] for number in wanted], np.int64)
 
-    def check_stamps(self, stored: Mapping[int, Stored]) -> None:
-        """Raise ``Replaced`` if documents are not those any more whose vectors were scored."""
-        for number, one in stored.items():
-            if self._stamps.get(number, one.stamp) != one.stamp:
-                self._copy.remembered = self._copy.nothing_held()
-                raise Replaced(f"document {number}")
+    def hold(self, numbers: Ints) -> None:
+        """Fetch at once what ``fetch`` will want of some documents."""
+        self._slots_of(np.unique(numbers))
 
-    def moved(self, vectors: Vectors, method: Method) -> Vectors:
-        """Return vectors as they are compared (``Layout.moved``)."""
-        return self._copy.whitening.apply(vectors) if method.whiten else vectors
+    # -- everything -----------------------------------------------------------------------
 
-    def _documents(self, places: Ints, method: Method) -> Vectors:
-        """Return the documents' own vectors."""
-        slots = self.hold(self.numbers[places])  # may begin to hold anew
-        return self.moved(self._held.own(slots), method)
-
-    # -- rankings -------------------------------------------------------------------------
-
-    def best(
-        self, query_vectors: Vectors, texts: Sequence[str], k: int, method: Method
+    def scan(
+        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
     ) -> tuple[Floats, Ints]:
-        """Return the best k documents for each query: scores and places, (queries, k).
-
-        ``query_vectors`` are as they are compared (``moved``).
-        """
-        size = len(self.numbers)
-        k = min(k, size)
-        fusing = method.bm25 == "fused"
-        depth = min(max(k, DEPTH), size) if fusing else ranked_first(k, method, size)
-        if len(query_vectors) > _QUERIES_AT_ONCE and not self._scans(depth):
-            firsts = range(0, len(query_vectors), _QUERIES_AT_ONCE)
-            groups = (slice(at, at + _QUERIES_AT_ONCE) for at in firsts)
-            found = [self.best(query_vectors[some], texts[some], k, method) for some in groups]
-            scores, places = zip(*found, strict=True)
-            return np.concatenate(scores), np.concatenate(places)
-        if method.bm25 == "only":
-            return self.words(method).rank(texts, k)
-        self._hits = None if fusing else k
-        if fusing:
-            by_words = self.words(method).rank(texts, depth)
-            return fuse(self._ranked(query_vectors, (), depth, method), by_words, size, k)
-        ranked = self._ranked(query_vectors, texts, depth, method)
-        return with_feedback(ranked, partial(self._documents, method=method), method, k)
-
-    def _scans(self, k: int) -> bool:
-        """Tell whether a search for the best k scores all documents."""
-        return self._exact or len(self.numbers) <= max(SCANNED, 2 * k)
-
-    def _ranked(
-        self, query_vectors: Vectors, texts: Sequence[str], k: int, method: Method
-    ) -> tuple[Floats, Ints]:
-        """Return the best k by a method's dense score, and words where texts are given."""
-        if self._scans(k):
-            return self._scan(query_vectors, texts, k, method)
-        found = search(self, query_vectors, texts, k, method)
-        scores, places = (np.array([one[at] for one in found]) for at in (0, 1))
-        shape = (len(query_vectors), k)
-        return scores.astype(np.float32).reshape(shape), places.astype(np.int64).reshape(shape)
-
-    def _scan(
-        self, query_vectors: Vectors, texts: Sequence[str], k: int, method: Method
-    ) -> tuple[Floats, Ints]:
-        """Return the best k of all documents."""
+        """Return the best k of all documents: scores and places, (queries, k)."""
         best = np.empty((len(query_vectors), 0), np.float32)
         places = np.empty((len(query_vectors), 0), np.int64)
         for at in range(0, len(self.numbers), AT_ONCE):
             some = np.arange(at, min(at + AT_ONCE, len(self.numbers)))
-            scores = score(query_vectors, self.fetch(some, texts, method), method)
+            scores = score(query_vectors, self.fetch(some, query_texts, method), method)
             here = np.broadcast_to(some, scores.shape)
             best, places = best_of(
                 np.concatenate([best, scores], axis=1), np.concatenate([places, here], axis=1), k
             )
         return best, places
+
+
+def rank(
+    part: Part, moved: Vectors, texts: Sequence[str], k: int, method: Method
+) -> tuple[Floats, Ints]:
+    """Return the best k: scores and places (queries, k)."""
+    size = len(part.numbers)
+    k = min(k, size)
+    fusing = method.bm25 == "fused"
+    depth = min(max(k, DEPTH), size) if fusing else ranked_first(k, method, size)
+    if len(moved) > _QUERIES_AT_ONCE and not part.scans(depth):
+        groups = (slice(at, at + _QUERIES_AT_ONCE) for at in range(0, len(moved), _QUERIES_AT_ONCE))
+        found = [rank(part, moved[some], texts[some], k, method) for some in groups]
+        return np.concatenate([one for one, _ in found]), np.concatenate([one for _, one in found])
+    if method.bm25 == "only":
+        return part.words(method).rank(texts, k)
+    if method.bm25 == "no":
+        part.hits = k
+        ranked = _ranked(part, moved, texts, depth, method)
+        return with_feedback(ranked, partial(part.documents, method=method), method, k)
+    part.hits = None
+    by_words = part.words(method).rank(texts, depth)
+    dense = _ranked(part, moved, (), depth, method)
+    return fuse(dense, by_words, size, k)
+
+
+def _ranked(
+    part: Part, query_vectors: Vectors, texts: Sequence[str], k: int, method: Method
+) -> tuple[Floats, Ints]:
+    """Return the best k by a method's dense score, and words where texts are given."""
+    if part.scans(k):
+        return part.scan(query_vectors, texts, k, method)
+    found = search(part, query_vectors, texts, k, method)
+    scores, places = (np.array([one[at] for one in found]) for at in (0, 1))
+    shape = (len(query_vectors), k)
+    return scores.astype(np.float32).reshape(shape), places.astype(np.int64).reshape(shape)
+
+
+def move(copy: Copy, query_vectors: Vectors, method: Method) -> Vectors:
+    """Return query vectors as they are compared (``Layout.moved``)."""
+    return copy.whitening().apply(query_vectors) if method.whiten else query_vectors

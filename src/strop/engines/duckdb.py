@@ -16,13 +16,15 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import pyarrow as pa
 
 from strop.common.arrays import Ints
 from strop.engines.base import (
     Address,
     EngineError,
+    Found,
+    Known,
     Record,
+    as_found,
     explained,
     fact_rows,
     locked,
@@ -33,14 +35,13 @@ from strop.errors import BadInput
 from strop.types import Vectors
 
 _TABLES = """
-CREATE TABLE IF NOT EXISTS documents (number BIGINT PRIMARY KEY, id VARCHAR UNIQUE, stamp VARCHAR,
-    title VARCHAR, "text" VARCHAR, metadata JSON, queries JSON, packed BLOB);
-CREATE TABLE IF NOT EXISTS rows (number BIGINT, own BOOLEAN, {codes}, vector FLOAT[{dim}]);
-CREATE TABLE IF NOT EXISTS own (number BIGINT, vector FLOAT[{dim}]);
-CREATE TABLE IF NOT EXISTS facts (field BLOB, kind UTINYINT, value BLOB, number BIGINT);
-CREATE TABLE IF NOT EXISTS pieces (name VARCHAR PRIMARY KEY, content BLOB);
-CREATE OR REPLACE MACRO sharp(query, k := 10, alpha := 1.0, temperature := 0.1, nearest := 150)
-    AS TABLE
+CREATE TABLE documents (number BIGINT PRIMARY KEY, id VARCHAR UNIQUE, stamp VARCHAR, title VARCHAR,
+    "text" VARCHAR, metadata JSON, queries JSON, packed BLOB);
+CREATE TABLE rows (number BIGINT, own BOOLEAN, {codes}, vector FLOAT[{dim}]);
+CREATE TABLE own (number BIGINT, vector FLOAT[{dim}]);
+CREATE TABLE facts (field BLOB, kind UTINYINT, value BLOB, number BIGINT);
+CREATE TABLE pieces (name VARCHAR PRIMARY KEY, content BLOB);
+CREATE MACRO sharp(query, k := 10, alpha := 1.0, temperature := 0.1, nearest := 150) AS TABLE
     WITH proposed AS (
         SELECT DISTINCT number FROM (SELECT number FROM rows
             ORDER BY array_inner_product(vector, query::FLOAT[{dim}]) DESC LIMIT nearest)
@@ -92,10 +93,9 @@ class DuckDB(SqlEngine):
         self._new = self._beside(".new")
         self._lock = threading.RLock()
         self._reader: Any = None
-        self.writer: Any = None
+        self._writer: Any = None
         self._opened: object = None
-        self._total: int | None = None
-        """The number of rows, counted once for each file."""
+        self._counted: tuple[object, int] = None, 0
         self._changed = False
 
     def _beside(self, ending: str) -> Path:
@@ -106,14 +106,14 @@ class DuckDB(SqlEngine):
         with self._lock:
             if self._reader is not None:
                 self._reader.close()
-            self._reader = self._opened = self._total = None
+            self._reader = self._opened = None
 
     # -- connections ----------------------------------------------------------------------
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
         """Return the rows of a statement, from the file as it is now; none without a copy."""
         with self._lock, self._explained():
-            connection = self.writer or self._current()
+            connection = self._writer or self._current()
             if connection is None:
                 return []
             statement = sql.format_map(self.names)
@@ -151,14 +151,14 @@ class DuckDB(SqlEngine):
                 self._begin(dim)
                 yield
                 with self._explained():
-                    self.writer.execute("CHECKPOINT")
-                    self.writer.close()
+                    self._writer.execute("CHECKPOINT")
+                    self._writer.close()
                 if self._changed:
                     os.replace(self._new, self._path)
             finally:
                 with suppress(Exception):
-                    self.writer.close()
-                self.writer = None
+                    self._writer.close()
+                self._writer = None
                 if not self._changed:  # nothing to go on with
                     self._new.unlink(missing_ok=True)
 
@@ -167,38 +167,51 @@ class DuckDB(SqlEngine):
         self._changed = self._new.exists()
         self.refuse_foreign(dim)
         with self._explained():
-            if not self._changed and self._path.exists():
+            if not self._changed:
                 begun = self._beside(".new.begun")
-                shutil.copyfile(self._path, begun)
+                begun.unlink(missing_ok=True)
+                if self._path.exists() and self._present():
+                    shutil.copyfile(self._path, begun)
+                else:
+                    codes = ", ".join(f"c{at} UBIGINT" for at in range(-(-dim // 64)))
+                    new = _open(begun, "READ_WRITE")
+                    new.execute(_TABLES.format(dim=dim, codes=codes))
+                    new.close()
                 os.replace(begun, self._new)
-            self.writer = _open(self._new, "READ_WRITE")
-            codes = ", ".join(f"c{at} UBIGINT" for at in range(-(-dim // 64)))
-            self.writer.execute(_TABLES.format(dim=dim, codes=codes))
+            self._writer = _open(self._new, "READ_WRITE")
 
     def refuse_foreign(self, dim: int) -> None:
         """Refuse a file with the tables of something else: it would be replaced."""
         names = {name for (name,) in self.rows("SELECT table_name FROM information_schema.tables")}
-        if names and not names >= _TABLE_NAMES:
+        is_copy = {"documents", "pieces"} <= names and (names <= _TABLE_NAMES or self._present())
+        if names and not is_copy:
             shown = ", ".join(sorted(names)[:5])
             raise BadInput(f"{self._path} is no copy (its tables: {shown}): publish to a new file")
 
+    def _present(self) -> bool:
+        """Tell whether the file's tables are those of this version; others are made anew."""
+        sql = "SELECT 1 FROM duckdb_columns() WHERE table_name = 'rows' AND column_name = 'own'"
+        return bool(self.rows(sql))
+
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Do all or nothing."""
+    def transaction(self) -> Iterator[Any]:
+        """Yield the publisher's connection in a transaction."""
         with self._lock, self._explained():
-            self.writer.execute("BEGIN")
+            self._writer.execute("BEGIN")
             self._changed = True
             try:
-                yield
-                self.writer.execute("COMMIT")
+                yield self._writer
+                self._writer.execute("COMMIT")
             except BaseException:
                 with suppress(Exception):
-                    self.writer.execute("ROLLBACK")
+                    self._writer.execute("ROLLBACK")
                 raise
 
     # -- reading --------------------------------------------------------------------------
 
-    def nearest(self, query: Vectors, rows: int, own: bool, among: Ints | None) -> Ints:
+    def nearest(
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+    ) -> dict[int, Found]:
         """Return the documents of the nearest rows."""
         where, given = "", list[Any]()
         if among is not None:
@@ -208,17 +221,25 @@ class DuckDB(SqlEngine):
             differing = " + ".join(
                 f"bit_count(xor(c{at}, ?::UBIGINT))::USMALLINT" for at in range(len(code))
             )
-            total = self._total
-            if total is None:
-                total = self._total = int(self.rows("SELECT count(*) FROM rows")[0][0])
             # A join by rowid reads the vectors of these rows only.
             where = f"WHERE rowid IN (SELECT rowid FROM rows ORDER BY {differing} LIMIT ?)"
-            given = [*code, max(_LEAST, 4 * rows, total // _SHARE)]
+            given = [*code, max(_LEAST, 4 * rows, self._total() // _SHARE)]
         sql = (
-            f"SELECT number FROM {'own' if own else 'rows'} {where}"
-            f" ORDER BY array_inner_product(vector, ?::FLOAT[{len(query)}]) DESC LIMIT ?"
+            "SELECT number, id, packed FROM documents WHERE number IN"
+            f" (SELECT number FROM {'own' if own else 'rows'} {where}"
+            f" ORDER BY array_inner_product(vector, ?::FLOAT[{len(query)}]) DESC"
+            " LIMIT ?) OR number = ANY {numbers}"
         )
-        return self.numbers(sql, *given, query, rows)
+        return as_found(self.rows(sql, *given, query, rows, also.tolist()))
+
+    def _total(self) -> int:
+        """Return the number of rows, counted once for each file."""
+        with self._lock:
+            self._current()
+            if self._counted[0] != self._opened:
+                found = self.rows("SELECT count(*) FROM rows")
+                self._counted = self._opened, found[0][0] if found else 0
+            return self._counted[1]
 
     def size(self) -> int:
         """Return the bytes of the file."""
@@ -228,32 +249,19 @@ class DuckDB(SqlEngine):
 
     def put(self, records: Sequence[Record]) -> None:
         """Store records in one transaction."""
-        numbers, is_own, vectors = searched_rows(records).values()
-        with self.transaction():
-            self.delete([one.number for one in records])
-            self.insert("documents", [tuple(one.columns.values()) for one in records])
-            self._insert("rows", [numbers, is_own, *_codes(vectors).T, vectors])
-            self._insert("own", [numbers[is_own], vectors[is_own]])
-            self.insert("facts", fact_rows(records))
+        found = searched_rows(records)
+        numbers, is_own, vectors = found["number"], found["own"], found["vector"]
+        with self.transaction() as connection:
+            self.delete(connection, [one.number for one in records])
+            rows = [tuple(one.columns.values()) for one in records]
+            self.insert(connection, "documents", rows)
+            _insert(connection, "rows", [numbers, is_own, *_codes(vectors).T, vectors])
+            _insert(connection, "own", [numbers[is_own], vectors[is_own]])
+            self.insert(connection, "facts", fact_rows(records))
 
-    def insert(self, table: str, rows: Sequence[Row]) -> None:
+    def insert(self, connection: Any, table: str, rows: Sequence[Row]) -> None:
         """Insert rows into a table."""
-        self._insert(table, list(zip(*rows, strict=True)))
-
-    def _insert(self, table: str, columns: Sequence[Any]) -> None:
-        """Insert columns, by Arrow: row by row it takes a hundred times as long."""
-        if not columns or not len(columns[0]):
-            return
-        arrays = []
-        for values in columns:
-            rows = isinstance(values, np.ndarray) and values.ndim == 2
-            array = pa.array(values.ravel() if rows else values)
-            arrays.append(
-                pa.FixedSizeListArray.from_arrays(array, values.shape[1]) if rows else array
-            )
-        self.writer.register("arriving", pa.table(arrays, names=[*map(str, range(len(arrays)))]))
-        self.writer.execute(f"INSERT INTO {table} SELECT * FROM arriving")
-        self.writer.unregister("arriving")
+        _insert(connection, table, list(zip(*rows, strict=True)))
 
 
 def _codes(vectors: Vectors) -> Any:
@@ -270,3 +278,19 @@ def _open(path: Path, mode: str) -> Any:
     # The file may be somebody else's: a view in it must read no other file and no address.
     connection.execute("SET enable_external_access=false; SET lock_configuration=true;")
     return connection
+
+
+def _insert(connection: Any, table: str, columns: Sequence[Any]) -> None:
+    """Insert columns, by Arrow: row by row it takes a hundred times as long."""
+    import pyarrow as pa
+
+    if not columns or not len(columns[0]):
+        return
+    arrays = []
+    for values in columns:
+        rows = isinstance(values, np.ndarray) and values.ndim == 2
+        array = pa.array(values.ravel() if rows else values)
+        arrays.append(pa.FixedSizeListArray.from_arrays(array, values.shape[1]) if rows else array)
+    connection.register("arriving", pa.table(arrays, names=[*map(str, range(len(arrays)))]))
+    connection.execute(f"INSERT INTO {table} SELECT * FROM arriving")
+    connection.unregister("arriving")

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from strop.common.arrays import unit_rows
+from strop.engines.base import unpack
 from strop.engines.publish import BATCH, records_of
 from strop.errors import BadInput, MissingExtra
 from strop.io.files import atomic_write
@@ -60,7 +61,7 @@ def _rows(searcher: Searcher, names: Sequence[str], form: Form, alpha: float) ->
     known = catalog.sets.all()
     for at in range(0, len(snapshot.numbers), BATCH):
         for record in records_of(catalog, snapshot, snapshot.numbers[at : at + BATCH]):
-            parts = {id_: as_floats(rows) for id_, rows in record.parts.items()}
+            parts = {id_: as_floats(of) for id_, of in unpack(record.packed, catalog.dim).items()}
             about = {"id": record.document.id, "metadata": dict(record.document.metadata)}
             lists = [(name, parts.get(known[name].set_id)) for name in names]
             queries = [of for _, of in lists if of is not None]

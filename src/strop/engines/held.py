@@ -25,8 +25,8 @@ class Held:
         self._dim = dim
         self.slots: dict[int, int] = {}
         """The newest slot of each document, by number."""
-        self.records: list[tuple[str, str]] = []
-        """The id of the document in each slot, and the stamp of its record."""
+        self.records: list[tuple[str, bytes]] = []
+        """The id of the document in each slot, and the checksum of its record."""
         self._columns = {set_id: column for column, set_id in enumerate((0, *set_ids))}
         self._spans: Ints = np.zeros((0, len(self._columns), 2), np.int64)
         """The first row and the number of rows of each slot, by set; 0 is the document's own."""
@@ -39,8 +39,8 @@ class Held:
         """The bytes that its arrays take."""
         return int(self._rows.nbytes + self._spans.nbytes)
 
-    def add(self, found: Mapping[int, Found]) -> None:
-        """Add documents by number."""
+    def add(self, found: Mapping[int, Found]) -> dict[int, int]:
+        """Add documents by number and return their slots."""
         pieces = [
             (slot, self._columns[set_id], rows)
             for slot, one in enumerate(found.values())
@@ -57,8 +57,10 @@ class Held:
             self._rows = _grown(self._rows, self._used, joined)
             self._spans = _grown(self._spans, first, spans)
             self._used = at
-            self.records += [(one.id, one.stamp) for one in found.values()]
-            self.slots.update({number: first + slot for slot, number in enumerate(found)})
+            self.records += [(one.id, checksum(one)) for one in found.values()]
+            slots = {number: first + slot for slot, number in enumerate(found)}
+            self.slots.update(slots)
+        return slots
 
     def own(self, slots: Ints) -> Vectors:
         """Return the documents' own vectors."""
@@ -78,6 +80,11 @@ class Held:
             counts = np.minimum(counts, most)
         places = ranges(first.ravel(), counts.ravel())
         return self._rows.take(places, axis=0), counts.sum(axis=1)
+
+
+def checksum(one: Found) -> bytes:
+    """Return what tells the vectors of a record from others."""
+    return one.packed[-8:]  # the CRC-32 of all, and the last values before it
 
 
 def _grown(array: NDArray[Any], used: int, more: NDArray[Any]) -> Any:

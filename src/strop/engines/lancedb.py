@@ -26,6 +26,8 @@ from strop.engines.base import (
     OPERATORS,
     Address,
     Engine,
+    Found,
+    Known,
     Record,
     as_numbers,
     explained,
@@ -157,11 +159,13 @@ class LanceDB(Engine):
         """Return those of some pieces that are there."""
         return dict(self._rows_with(names, "pieces", "name", "content"))
 
-    def nearest(self, query: Vectors, rows: int, own: bool, among: Ints | None) -> Ints:
+    def nearest(
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+    ) -> dict[int, Found]:
         """Return the documents of the nearest rows."""
         table = self._table("rows")
         if table is None or not table.count_rows():
-            return np.empty(0, np.int64)
+            return {}
         conditions = ["own"] if own else []
         if among is not None:
             conditions.append(_within(among))
@@ -170,7 +174,8 @@ class LanceDB(Engine):
             search = search.limit(rows).ef(max(EF, rows)).nprobes(1)
             if conditions:
                 search = search.where(" AND ".join(conditions), prefilter=True)
-            return np.unique(search.to_arrow()["number"].to_numpy())
+            numbers = search.to_arrow()["number"].to_numpy()
+            return self.found(np.union1d(numbers.astype(np.int64), also))
 
     def values(self, numbers: Ints, *columns: str) -> list[tuple[Any, ...]]:
         """Return the number and some columns of documents."""

@@ -17,8 +17,9 @@ import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from strop.common.arrays import Ints
-from strop.engines.base import Address, Record, Stored, explained, fact_rows, searched_rows
+from strop.engines.base import Address, Found, Known, Record, Stored, as_found, explained, fact_rows
 from strop.engines.postgres_source import checked_source, rows_of_source
+from strop.engines.postgres_sql import PREPARE, TABLES
 from strop.engines.sql import Row, SqlEngine, storable
 from strop.errors import BadInput, IndexBusy
 from strop.types import Document, Vectors
@@ -27,61 +28,6 @@ ELSEWHERE = ""
 """In the column ``raw``: title, text and metadata are in the user's own table."""
 EF = 400
 """Rows that a graph search looks at; at 200 two hundredths of NFCorpus's best ten are missed."""
-_TABLES = (
-    "CREATE EXTENSION IF NOT EXISTS vector",
-    "CREATE SCHEMA IF NOT EXISTS {schema}",
-    "CREATE TABLE IF NOT EXISTS {documents} (number bigint PRIMARY KEY, id text NOT NULL UNIQUE,"
-    " stamp text NOT NULL, title text NOT NULL, text text NOT NULL, raw text,"
-    " metadata json NOT NULL, queries json NOT NULL, packed bytea NOT NULL)",
-    "ALTER TABLE {documents} ALTER packed SET STORAGE MAIN",
-    "CREATE TABLE IF NOT EXISTS {rows} (number bigint NOT NULL, own boolean NOT NULL,"
-    " vector halfvec(DIM) NOT NULL)",
-    "CREATE INDEX IF NOT EXISTS {numbers_index} ON {rows} (number)",
-    "CREATE TABLE IF NOT EXISTS {facts} (field bytea NOT NULL, kind smallint NOT NULL,"
-    " value bytea NOT NULL, number bigint NOT NULL,"
-    " PRIMARY KEY (field, kind, value, number))",
-    "CREATE INDEX IF NOT EXISTS {facts_index} ON {facts} (number)",
-    'CREATE TABLE IF NOT EXISTS {pieces} (name text COLLATE "C" PRIMARY KEY,'
-    " content bytea NOT NULL)",
-)
-_FUNCTION = """
-CREATE OR REPLACE FUNCTION {search}(query halfvec, k integer DEFAULT 10,
-    alpha double precision DEFAULT 1, temperature double precision DEFAULT 0.1,
-    nearest integer DEFAULT 150)
-RETURNS TABLE (id text, score double precision, title text, text text, metadata json)
-LANGUAGE sql STABLE AS $$
-    WITH proposed AS (
-        SELECT DISTINCT number FROM (
-            SELECT number FROM {rows} ORDER BY vector <#> $1 LIMIT $5) AS near
-    ), fetched AS (
-        SELECT number, own, vector, -(vector <#> $1) AS similarity,
-            max(-(vector <#> $1)) FILTER (WHERE NOT own) OVER (PARTITION BY number) AS peak
-        FROM {rows} JOIN proposed USING (number)
-    ), weighted AS (
-        SELECT number, own, vector,
-            CASE WHEN NOT own THEN exp((similarity - peak) / $4) ELSE 0 END AS weight
-        FROM fetched
-    ), built AS (
-        SELECT number, sum(vector::vector * array_fill((CASE WHEN own THEN 1
-            ELSE $3 * weight / total END)::real, ARRAY[vector_dims(vector)])::vector) AS sharpened
-        FROM (SELECT *, sum(weight) OVER (PARTITION BY number) AS total FROM weighted) AS one
-        GROUP BY number
-    )
-    SELECT d.id, -(sharpened <#> $1::vector) / vector_norm(sharpened), d.title, d.text, d.metadata
-    FROM built JOIN {documents} AS d USING (number)
-    WHERE vector_norm(sharpened) > 0
-    ORDER BY 2 DESC, number LIMIT $2
-$$
-"""
-"""Lines (1) to (4) of search/formula.py in one query, for programs that have no strop."""
-_PREPARE = (
-    "SET LOCAL maintenance_work_mem = '256MB'",
-    "CREATE INDEX IF NOT EXISTS {rows_index} ON {rows} USING hnsw (vector halfvec_ip_ops)",
-    "CREATE INDEX IF NOT EXISTS {own_index} ON {rows} USING hnsw (vector halfvec_ip_ops) WHERE own",
-    _FUNCTION,
-    "ANALYZE {documents}",
-    "ANALYZE {rows}",
-)
 
 
 class Postgres(SqlEngine):
@@ -93,6 +39,7 @@ class Postgres(SqlEngine):
         self.address = address
         self._pool: Any = None
         self._opening = threading.Lock()
+        self._publisher: Any = None
         # Names need no more than quotes: ``Address`` lets no others pass.
         self._schema = address.options.get("schema", "public")
         self._table = address.options.get("table", "strop")
@@ -164,49 +111,57 @@ class Postgres(SqlEngine):
         if dim > 4000:
             raise BadInput(f"pgvector searches up to 4,000 dimensions of halfvec, not {dim:,}")
         with self._explained():
-            self.writer = self._connect()
+            connection = self._connect()
         try:
             key = crc32(repr(sorted(self.address.options.items())).encode())
-            locked = self.writer.execute("SELECT pg_try_advisory_lock(%s::bigint)", (key,))
+            locked = connection.execute("SELECT pg_try_advisory_lock(%s::bigint)", (key,))
             if not locked.fetchone()[0]:
                 raise IndexBusy(f"another process is publishing to {self.address.shown}")
             with self._explained():
-                for statement in _TABLES:
-                    self.execute(statement.replace("DIM", str(int(dim))))
+                for statement in TABLES:
+                    self.execute(connection, statement.replace("DIM", str(int(dim))))
+            self._publisher = connection
             yield
         finally:
-            self.writer.close()
+            self._publisher = None
+            connection.close()
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Do all or nothing."""
-        with self._explained(), self.writer.transaction():
-            yield
+    def transaction(self) -> Iterator[Any]:
+        """Yield the publisher's connection in a transaction."""
+        with self._explained(), self._publisher.transaction():
+            yield self._publisher
 
     # -- reading --------------------------------------------------------------------------
 
-    def nearest(self, query: Vectors, rows: int, own: bool, among: Ints | None) -> Ints:
-        """Return the documents of the nearest rows."""
+    def nearest(
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+    ) -> dict[int, Found]:
+        """Return the documents of the nearest rows, in one round trip."""
         conditions = ["own"] if own else []
         if among is not None:
             conditions.append("number = ANY {numbers}")
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        sql = f"SELECT number FROM {{rows}} {where} ORDER BY vector <#> %s::text::halfvec LIMIT %s"
+        sql = (
+            "SELECT number, id, packed FROM (SELECT number FROM (SELECT number FROM {rows} "
+            f"{where} ORDER BY vector <#> %s::text::halfvec LIMIT %s) AS nearest"
+            " UNION SELECT unnest(%s::bigint[])) AS proposed JOIN {documents} USING (number)"
+        )
         given = [] if among is None else [among.tolist()]
-        return self.numbers(sql, *given, _text(query), rows)
+        return as_found(self.rows(sql, *given, _text(query), rows, also.tolist()))
 
     def documents(self, numbers: Ints) -> dict[int, Stored]:
         """Return documents with the texts of their queries."""
-        columns = "id", "title", "text", "raw", "metadata", "queries", "stamp"
+        columns = "id", "title", "text", "raw", "metadata", "queries"
         found, rows = {}, self.values(numbers, *columns)
         elsewhere = rows_of_source(self, [row[1] for row in rows if row[4] == ELSEWHERE])
-        for number, id_, title, text, raw, metadata, queries, stamp in rows:
+        for number, id_, title, text, raw, metadata, queries in rows:
             if raw == ELSEWHERE:
                 document = elsewhere.get(id_) or Document(id_, "")
             else:
                 title, text = json.loads(raw) if raw is not None else (title, text)
                 document = Document(id_, text, title, metadata)
-            found[number] = Stored(document, queries, stamp)
+            found[number] = Stored(document, queries)
         return found
 
     def size(self) -> int:
@@ -222,34 +177,37 @@ class Postgres(SqlEngine):
 
     def use_source(self, source: str) -> None:
         """Make the view that has the texts and metadata of records that are elsewhere."""
-        with self.transaction():
-            self.execute("DROP VIEW IF EXISTS {source}")
-            self.writer.execute(f"CREATE VIEW {self.names['source']} AS {checked_source(source)}")
+        with self.transaction() as connection:
+            self.execute(connection, "DROP VIEW IF EXISTS {source}")
+            connection.execute(f"CREATE VIEW {self.names['source']} AS {checked_source(source)}")
 
     def put(self, records: Sequence[Record]) -> None:
         """Store records in one transaction."""
         for one in records:
             if not storable(one.document.id):
                 raise BadInput(f"PostgreSQL cannot store the id {one.document.id!r}")
-        numbers, own, vectors = searched_rows(records).values()
-        rows = zip(numbers.tolist(), own.tolist(), map(_text, vectors), strict=True)
-        with self.transaction():
-            self.delete([one.number for one in records])
-            self.insert("documents", [*map(_row, records)])
-            self.insert("rows", list(rows))
-            self.insert("facts", fact_rows(records))
+        vectors = [
+            (one.number, bool(one.own and not at), _text(row))
+            for one in records
+            for at, row in enumerate(one.rows)
+        ]
+        with self.transaction() as connection:
+            self.delete(connection, [one.number for one in records])
+            self.insert(connection, "documents", [*map(_row, records)])
+            self.insert(connection, "rows", vectors)
+            self.insert(connection, "facts", fact_rows(records))
 
-    def insert(self, table: str, rows: Sequence[Row]) -> None:
+    def insert(self, connection: Any, table: str, rows: Sequence[Row]) -> None:
         """Insert rows into a table."""
-        with self.writer.cursor().copy(f"COPY {self.names[table]} FROM STDIN") as copy:
+        with connection.cursor().copy(f"COPY {self.names[table]} FROM STDIN") as copy:
             for row in rows:
                 copy.write_row(row)
 
     def prepare(self) -> None:
         """Make the graphs, once there are rows; PostgreSQL keeps them up to date then."""
-        with self.transaction():
-            for statement in _PREPARE:
-                self.execute(statement)
+        with self.transaction() as connection:
+            for statement in PREPARE:
+                self.execute(connection, statement)
 
 
 def _row(record: Record) -> Row:

@@ -75,7 +75,9 @@ def sync_source(index: Any, url: str, source: str, progress: Any = None) -> Any:
             raise BadInput(f"--source selects no row, so nothing was changed: {source!r:.80}")
 
     changes = index.add(documents(), progress)
-    return replace(changes, removed=index.keep_only(seen))
+    if gone := [id_ for id_ in index.ids() if id_ not in seen]:
+        index.remove(gone)
+    return replace(changes, removed=len(gone))
 
 
 def rows_of_source(postgres: SqlEngine, ids: list[str]) -> dict[str, Document]:

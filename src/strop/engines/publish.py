@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 
 from strop.common.arrays import Ints, ranges
 from strop.engines import open_engine
-from strop.engines.base import META, Engine, Record
+from strop.engines.base import META, Engine, Record, pack
 from strop.engines.wholes import document_id, piece_name, whole_pieces
 from strop.errors import BadIndex, BadInput, StropError
 from strop.io.tokenizer import VERSION
@@ -28,7 +28,6 @@ from strop.search.rows import as_floats
 from strop.search.searcher import Searcher
 from strop.search.whitening import Whitening
 from strop.storage.catalog import Catalog
-from strop.storage.query_sets import QuerySet
 from strop.storage.snapshot import Snapshot
 from strop.storage.word_copies import State, new_pieces, no_words, old_pieces, word_state
 from strop.types import Progress, Vectors
@@ -58,6 +57,10 @@ class Publication:
     compared: str
     """``log``: only what changed was compared; ``all``: every document."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
 
 def publish(
     searcher: Searcher,
@@ -85,15 +88,15 @@ class _Publisher:
     def __init__(self, searcher: Searcher, engine: Engine, source: str | None) -> None:
         self._searcher, self._catalog, self._engine = searcher, searcher.catalog, engine
         self._snapshot, self._documents = searcher.views.snapshot(), searcher.catalog.documents
-        self._known: dict[str, Any] = self._read(META) or {}
-        index_id = self._catalog.settings.get("index_id")
-        if self._known and self._known["index_id"] != index_id:
+        self._sets = self._catalog.sets.all()
+        self._known = about = self._read(META)
+        if about is not None and about["index_id"] != self._catalog.settings.get("index_id"):
             raise BadIndex(
                 f"{engine.address.shown} holds a copy of another index: give the copy another name"
                 " (in PostgreSQL ?table=NAME, else another collection or path), or delete that one"
                 " first"
             )
-        known = self._known.get("source")
+        known = None if about is None else about.get("source")
         self._source: str | None = source or known
         # What the copy names is not run: somebody else may have written it. Its view is there.
         self._new_source = source if source != known else None
@@ -117,10 +120,10 @@ class _Publisher:
         counts = {"new": 0, "changed": 0, "unchanged": 0}
         for at in range(0, len(candidates), BATCH):
             numbers = candidates[at : at + BATCH]
-            stamps = dict(self._engine.values(numbers, "stamp"))
+            stamps = self._engine.stamps(numbers)
             records = []
-            elsewhere = bool(self._source)
-            for record in records_of(self._catalog, self._snapshot, numbers, elsewhere):
+            for record in records_of(self._catalog, self._snapshot, numbers):
+                record = replace(record, elsewhere=bool(self._source))
                 old = stamps.get(record.number)
                 same = old == record.stamp
                 counts["new" if old is None else "unchanged" if same else "changed"] += 1
@@ -136,7 +139,7 @@ class _Publisher:
         if not dry_run:
             if len(gone):
                 self._remove(gone)
-            if written or len(gone) or not self._known:
+            if written or len(gone) or self._known is None:
                 self._engine.prepare()
             self._finish(progress)
         return Publication(
@@ -163,17 +166,23 @@ class _Publisher:
     def _differing(self) -> tuple[Ints, Ints, str]:
         """Return the documents that may differ from the copy, those to remove, and how it knows."""
         here, about = self._snapshot.numbers, self._known
-        mark, since = about.get("mark"), None
-        alike = (about.get("format"), about.get("source")) == (FORMAT, self._source)
-        # A folder that was restored from a backup, or copied, reaches a version another way.
-        if alike and mark is not None and mark == self._catalog.settings.mark(about["version"]):
-            since = self._catalog.vectors.changes(about["version"])
-        if since is None:
-            return here, np.setdiff1d(self._engine.every(), here, assume_unique=True), "all"
+        since = None if about is None else self._since(about["version"], about.get("mark"))
+        known = None if about is None else (about["format"], about.get("source"))
+        if since is None or known != (FORMAT, self._source):
+            there = self._engine.every()
+            return here, np.setdiff1d(there, here, assume_unique=True), "all"
         touched = np.unique(ranges(since[:, 0], since[:, 1] - since[:, 0] + 1))
         missing = np.setdiff1d(touched, here, assume_unique=True)
-        gone = np.array(sorted(self._engine.ids(missing)), np.int64)
+        gone = np.array(sorted(self._engine.stamps(missing)), np.int64)
         return np.intersect1d(touched, here, assume_unique=True), gone, "log"
+
+    def _since(self, version: int, mark: str | None) -> Any:
+        """Return what changed since a version, None if it is not one of this folder's history.
+
+        A folder that was restored from a backup, or copied, reaches the same number another way.
+        """
+        same = mark is not None and mark == self._catalog.settings.mark(version)
+        return self._catalog.vectors.changes(version) if same else None
 
     def _finish(self, progress: Progress | None) -> None:
         """Bring the words up to date, then say what the copy is."""
@@ -191,7 +200,9 @@ class _Publisher:
                 if progress is not None:
                     progress("publishing words", done, done)
         about = self._about()
-        if state != known or {**about, "published": ""} != {**self._known, "published": ""}:
+        unchanged = {key: about[key] for key in about if key != "published"}
+        before = {key: value for key, value in (self._known or {}).items() if key != "published"}
+        if state != known or unchanged != before:
             written = {WORDS: _json(state), META: _json(about)}
             if whitening := about["whitening"]:
                 rows = [self._snapshot.sets[name].vectors for name in whitening["sets"]]
@@ -207,7 +218,7 @@ class _Publisher:
         catalog, searcher = self._catalog, self._searcher
         files = catalog.vectors.files()
         mixed, cut = searcher.views.query_sets(), self._documents.are_chunked()
-        sets = _published_sets(catalog)
+        sets = {name: set_ for name, set_ in self._sets.items() if not set_.augmented}
         ids = {0, *(set_.set_id for set_ in sets.values())}
         defaults = {"": searcher.method(None)}
         if mixed:
@@ -248,11 +259,9 @@ def whitened(method: Method, mixed: list[str]) -> dict[str, Any] | None:
     return {"power": method.whiten, "sets": list(mixed if method.sets is None else method.sets)}
 
 
-def records_of(
-    catalog: Catalog, snapshot: Snapshot, numbers: Ints, elsewhere: bool = False
-) -> Iterator[Record]:
+def records_of(catalog: Catalog, snapshot: Snapshot, numbers: Ints) -> Iterator[Record]:
     """Yield documents as engines store them, of numbers that a snapshot has; verified."""
-    sets = _published_sets(catalog)
+    sets = {name: set_ for name, set_ in catalog.sets.all().items() if not set_.augmented}
     places = np.searchsorted(snapshot.numbers, numbers)
     spans = {0: snapshot.documents}
     spans |= {set_.set_id: snapshot.sets[name] for name, set_ in sets.items()}
@@ -278,13 +287,7 @@ def records_of(
         vectors = [as_floats(rows) for set_id, rows in parts.items() if set_id in searched]
         rows: Vectors = np.concatenate(vectors)
         filled = np.any(rows, axis=1)
-        yield Record(
-            number, documents[number], queries, parts, rows[filled], bool(filled[0]), elsewhere
-        )
-
-
-def _published_sets(catalog: Catalog) -> dict[str, QuerySet]:
-    return {name: set_ for name, set_ in catalog.sets.all().items() if not set_.augmented}
+        yield Record(number, documents[number], queries, pack(parts), rows[filled], bool(filled[0]))
 
 
 def _json(value: Any) -> bytes:

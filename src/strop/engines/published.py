@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,18 +17,18 @@ from strop.common.arrays import Floats, Ints
 from strop.embed import Embedder
 from strop.embed.base import checked_vectors
 from strop.engines.base import META, Engine, Stored, unpack
-from strop.engines.copies import Copy, Part, Replaced
-from strop.engines.publish import whitened
-from strop.engines.wholes import document_id
+from strop.engines.copies import Copy, Part, move, rank
+from strop.engines.publish import FORMAT, WORDS, whitened
+from strop.engines.wholes import Whole, completed, document_id, group
 from strop.errors import BadIndex, BadInput
 from strop.filters import fields_of, read_filter
 from strop.methods import METHODS, Method, check_count, chosen_method
 from strop.search.explain import Explanation, Terms, explain, terms_of
 from strop.search.grouping import best_documents
-from strop.search.hits import nearest_passage, of_chunk, passage_by_words
+from strop.search.hits import nearest_passage, passage_by_words
 from strop.search.queries import as_queries, check_fields, text_and_vector, texts_and_vectors
 from strop.storage.database import NONSENSE
-from strop.storage.intake import EmbedderSpec, given_embedder
+from strop.storage.intake import EmbedderSpec, checked_record, given_embedder
 from strop.storage.trust import consent, needs_consent
 from strop.types import HIT_FIELDS, Chunk, Document, Hit, Hits, Passage, Vectors
 
@@ -36,6 +36,8 @@ FRESH = 1.0
 """Seconds for which a copy is taken to be as it was when it was looked at last."""
 _TIMES = 5
 """How often a search begins anew because the copy was replaced meanwhile."""
+_CHOSEN = 100
+"""Methods by name whose settings a copy remembers."""
 T = TypeVar("T")
 
 
@@ -52,13 +54,15 @@ class Published:
         """Use ``strop.connect`` instead."""
         self._engine, self.path = engine, engine.address.shown
         self._given = embedder, options
-        self._lock = threading.RLock()
+        self._embedder: Embedder | None = None
+        self._lock = threading.Lock()
         self._copy: Copy | None = None
         self._looked = 0.0
         try:
-            self.dim = self._now().dim
+            copy = self._now()
+            self.dim = copy.dim
             if embedder is not None or options:
-                _ = self.embedder  # refused at once if it is another one
+                self._embedder = self._load(copy)
         except BaseException:
             engine.close()
             raise
@@ -87,47 +91,76 @@ class Published:
         """Return the copy as it is, looked at anew if the last look is long ago."""
         with self._lock:
             if self._copy is None or time.monotonic() - self._looked > FRESH:
-                self._copy = self._tried(self._look)
+                self._copy = self._look(self._copy)
                 self._looked = time.monotonic()
             return self._copy
 
-    def _look(self) -> Copy:
-        found = self._engine.read([META])
-        if META not in found:
-            address = self._engine.address
-            hint = address.hint if os.path.exists(address.path[1:]) else ""
-            raise BadIndex(f"{self.path} holds no copy: strop publish INDEX URL makes one{hint}")
-        if self._copy is not None and self._copy.raw == found[META]:
-            return self._copy
-        return Copy(self._engine, found[META], self._copy)
+    def _look(self, before: Copy | None) -> Copy:
+        for left in reversed(range(_TIMES)):
+            found = self._engine.read([META])
+            if META not in found:
+                address = self._engine.address
+                hint = address.hint if os.path.exists(address.path[1:]) else ""
+                raise BadIndex(
+                    f"{self.path} holds no copy: strop publish INDEX URL makes one{hint}"
+                )
+            if before is not None and before.raw == found[META]:
+                return before
+            about = self._checked(found[META])
+            try:
+                words = json.loads(self._engine.read([WORDS])[WORDS])
+                return Copy(self._engine, found[META], about, words, before)
+            except NONSENSE as error:  # or a publisher is at work
+                if not left:
+                    raise BadIndex(
+                        f"{self.path} is not what strop publishes ({error!r:.200}): publish again"
+                    ) from error
+                time.sleep(0.1)
+        raise AssertionError
+
+    def _checked(self, raw: bytes) -> dict[str, Any]:
+        """Return what a copy says of itself: data from outside, like a catalog."""
+        try:
+            about: dict[str, Any] = json.loads(raw)
+            if about["format"] != FORMAT:
+                raise BadIndex(
+                    f"{self.path} was published by another version of strop (format"
+                    f" {about['format']!r:.20}, not {FORMAT}): publish it again"
+                )
+            checked_record(self.path, about["embedder"])
+            return about
+        except (*NONSENSE, RecursionError) as error:
+            raise BadIndex(
+                f"{self.path} does not say what it is ({error!r:.200}): publish it again"
+            ) from error
 
     def _steady(self, read: Callable[[Copy], T]) -> T:
         """Return ``read(copy)``; again, if the copy was replaced meanwhile."""
-        return self._tried(lambda: read(self._now()))
-
-    def _tried(self, read: Callable[[], T]) -> T:
         for left in reversed(range(_TIMES)):
             try:
-                return read()
-            except (*NONSENSE, RecursionError) as error:  # or a publisher is at work
+                return read(self._now())
+            except NONSENSE as error:  # or words and documents went meanwhile
                 if not left:
                     raise BadIndex(
-                        f"{self.path} is damaged, or is not what strop publishes ({error!r:.200}):"
-                        " publish again"
+                        f"{self.path} is damaged ({error!r:.200}): publish it again"
                     ) from error
-                if not isinstance(error, Replaced):
-                    with self._lock:
-                        self._copy = None
-                    time.sleep(0.1)
+                with self._lock:
+                    self._copy = None
         raise AssertionError
 
     # -- embedder and methods -------------------------------------------------------------
 
-    @cached_property
+    @property
     def embedder(self) -> Embedder:
         """The embedder the index was made with; loaded when it is first needed."""
-        about = self._now().about
-        return given_embedder(self.path, about["index_id"], about["embedder"], *self._given)
+        if self._embedder is None:
+            self._embedder = self._load(self._now())
+        return self._embedder
+
+    def _load(self, copy: Copy) -> Embedder:
+        spec, options = self._given
+        about = copy.about
+        return given_embedder(self.path, about["index_id"], about["embedder"], spec, options)
 
     def trust(self) -> list[str]:
         """Accept the embedder that somebody else's copy names; return what that covers."""
@@ -149,6 +182,9 @@ class Published:
     def method(self, method: str | Method | None = None, **settings: Any) -> Method:
         """Return a method for this copy, as tuned for its index; ``settings`` override it."""
         copy = self._now()
+        spec = method or "" if isinstance(method, str | None) and not settings else None
+        if spec is not None and spec in copy.chosen:
+            return copy.chosen[spec]
         known = METHODS | {name: one for name, one in copy.methods.items() if name}
         chosen = chosen_method(method or copy.default.name, settings, known)
         for name in chosen.sets or ():
@@ -164,6 +200,10 @@ class Published:
                 f"whiten={chosen.whiten:g} is not in this published copy, which has the whitening"
                 " of the index's default method only: search the index folder"
             )
+        if spec is not None:
+            if len(copy.chosen) >= _CHOSEN:
+                copy.chosen = {}
+            copy.chosen[spec] = chosen
         return chosen
 
     # -- searching ------------------------------------------------------------------------
@@ -199,19 +239,16 @@ class Published:
 
         def read(copy: Copy) -> Hits:
             part, by_document = copy.part(filter_, exact), copy.chunked and not chunks
-            moved = part.moved(rows, chosen)
+            moved = move(copy, rows, chosen)
 
             def best(n: int) -> tuple[Floats, Ints]:
-                return part.best(moved, texts, n, chosen)
+                return rank(part, moved, texts, n, chosen)
 
-            def document_of(places: Ints) -> Ints:
-                known = dict[str, int]()
-                ids = map(document_id, part.ids_of(places))
-                groups = [known.setdefault(id_, len(known)) for id_ in ids]
-                return np.array(groups, np.int64).reshape(places.shape)
+            def group_of(places: Ints) -> Ints:
+                return group(part.ids_of(places), places.shape)
 
             size = len(part.numbers)
-            ranked = best_documents(best, document_of, k, size) if by_document else best(k)
+            ranked = best_documents(best, group_of, k, size) if by_document else best(k)
             return self._hits(copy, part, chosen, moved, texts, ranked, fields, by_document)
 
         return self._steady(read)
@@ -233,35 +270,26 @@ class Published:
         if not {*fields} - {"id", "score"}:
             ids = part.ids_of(places)
             return Hits(_objects(map(document_id, ids) if by_document else ids, scores), scores)
-        each = np.unique(numbers)
         if "passage" in fields:
-            part.hold(each)
-        stored = self._engine.documents(each)
-        part.check_stamps(stored)
-        wholes = copy.wholes({document_id(one.document.id) for one in stored.values()})
-
-        def passage(query: int, number: int) -> Passage | None:
-            one, pairs = stored[number].document, _texts(part, method, stored[number])
-            rows = part.fetch(np.searchsorted(part.numbers, [number]), (), method).queries
-            if not pairs or len(pairs) != len(rows):  # it has none, or is damaged
-                return passage_by_words(one, texts[query] if texts else "", part.tokenizer)
-            return nearest_passage(one, pairs, rows @ moved[query])
-
-        def hit(query: int, score: float, number: int) -> Hit:
-            one = stored[number].document
-            place = passage(query, number) if "passage" in fields else None
-            found = Hit(one.id, score, one.title, one.text, one.metadata, place)
-            if (whole := wholes.get(document_id(one.id))) is None:
-                return found
-            return of_chunk(
-                found, whole.chunks.get(one.id), whole.document if by_document else None
-            )
-
-        rows = [
-            [hit(query, *one) for one in zip(*row, strict=True)]
-            for query, row in enumerate(zip(scores.tolist(), numbers.tolist(), strict=True))
-        ]
-        return Hits(_objects((one.id for row in rows for one in row), scores), scores, rows)
+            part.hold(numbers)
+        stored = self._engine.documents(np.unique(numbers))
+        part.check_remembered(numbers)
+        wholes: dict[str, Whole] = {}
+        if copy.chunked:
+            wholes = copy.wholes.read({document_id(one.document.id) for one in stored.values()})
+        rows: list[list[Hit]] = []
+        for query in range(len(scores)):
+            rows.append([])
+            pairs = zip(scores[query].tolist(), numbers[query].tolist(), strict=True)
+            for score, number in pairs:
+                one = stored[number].document
+                passage = None
+                if "passage" in fields:
+                    text = texts[query] if texts else ""
+                    passage = _passage(part, method, moved[query], text, number, stored[number])
+                hit = Hit(one.id, score, one.title, one.text, one.metadata, passage)
+                rows[-1].append(completed(hit, wholes.get(document_id(one.id)), by_document))
+        return Hits(_objects((hit.id for row in rows for hit in row), scores), scores, rows)
 
     def explain(
         self,
@@ -280,9 +308,8 @@ class Published:
         text = text if chosen.words else ""
 
         def read(copy: Copy) -> Explanation:
-            part = copy.part()
-            (moved,) = part.moved(q[None], chosen)
-            terms = self._terms(part, copy.numbers_of(id_), text, chosen)
+            numbers, (moved,) = self._numbers(copy, id_), move(copy, q[None], chosen)
+            terms = self._terms(copy.part(), numbers, text, chosen)
             parts = [explain(one, moved, of, chosen) for one, of in terms.items()]
             return max(parts, key=lambda one: one.score)
 
@@ -292,7 +319,7 @@ class Published:
         """Return what the scores of documents for a query are made of: vectors, texts, words."""
 
         def read(copy: Copy) -> list[Terms]:
-            numbers = [copy.numbers_of(id_)[0] for id_ in ids]
+            numbers = [self._numbers(copy, id_)[0] for id_ in ids]
             return list(self._terms(copy.part(), numbers, query, method).values())
 
         return self._steady(read)
@@ -309,12 +336,26 @@ class Published:
 
     # -- documents ------------------------------------------------------------------------
 
+    def _whole(self, copy: Copy, id_: str) -> Whole | None:
+        """Return a document that is cut; None for a chunk, and where documents are not cut."""
+        return copy.wholes.read([id_]).get(id_) if copy.chunked else None
+
+    def _numbers(self, copy: Copy, id_: str) -> list[int]:
+        """Return the number of a document, or those of its chunks; or that of a chunk."""
+        whole = self._whole(copy, id_)
+        numbers: list[int] = (
+            copy.wholes.numbers(whole) if whole else self._engine.with_ids([id_]).tolist()
+        )
+        if not numbers:
+            raise BadInput(f"{self.path} has no document {id_!r}")
+        return numbers
+
     def get(self, id_: str) -> Document:
         """Return a document, or a chunk of one."""
 
         def read(copy: Copy) -> Document:
-            first = copy.numbers_of(id_)[0]
-            if whole := copy.wholes([id_]).get(id_):
+            first = self._numbers(copy, id_)[0]  # a piece may outlive the chunks of its document
+            if whole := self._whole(copy, id_):
                 return whole.document
             return self._engine.documents(np.array([first]))[first].document
 
@@ -322,12 +363,12 @@ class Published:
 
     def chunks(self, id_: str) -> list[Chunk]:
         """Return the chunks of a document, in order; none where documents are not cut."""
-        whole = self._now().wholes([id_]).get(id_)
+        whole = self._whole(self._now(), id_)
         return [] if whole is None else list(whole.chunks.values())
 
     def queries_of(self, id_: str) -> dict[str, list[str]]:
         """Return a document's stored queries by set."""
-        numbers = self._now().numbers_of(id_)
+        numbers = self._numbers(self._now(), id_)
         stored, lists = self._engine.documents(np.array(numbers)), dict[str, list[str]]()
         for number in numbers:
             for name, texts in stored[number].queries.items():
@@ -337,10 +378,9 @@ class Published:
     def unknown(self, ids: Iterable[str]) -> set[str]:
         """Return those of ``ids`` that are not in the copy."""
         wanted, copy = list(ids), self._now()
-        known = {*self._engine.ids(copy.with_ids(wanted)).values()}
         if copy.chunked:
-            known |= {*map(document_id, known)}
-        return {*wanted} - known
+            return {*wanted} - copy.wholes.known(wanted)
+        return {*wanted} - {*self._engine.ids(self._engine.with_ids(wanted)).values()}
 
     # -- maintenance ----------------------------------------------------------------------
 
@@ -389,3 +429,14 @@ def _objects(ids: Iterable[str], scores: Floats) -> Any:
 def _texts(part: Part, method: Method, stored: Stored) -> list[tuple[str, str]]:
     names = part.names(method)
     return [(name, text) for name in names for text in stored.queries.get(name, [])[: method.n]]
+
+
+def _passage(
+    part: Part, method: Method, query_vector: Vectors, text: str, number: int, stored: Stored
+) -> Passage | None:
+    places = np.searchsorted(part.numbers, [number])
+    pairs = _texts(part, method, stored)
+    rows = part.fetch(places, (), method).queries
+    if not pairs or len(pairs) != len(rows):  # it has none, or was replaced just now
+        return passage_by_words(stored.document, text, part.tokenizer)
+    return nearest_passage(stored.document, pairs, rows @ query_vector)

@@ -28,6 +28,8 @@ from strop.engines.base import (
     Address,
     Engine,
     EngineError,
+    Found,
+    Known,
     Record,
     Stored,
     as_numbers,
@@ -49,6 +51,8 @@ their documents takes most of the time, and more of them find hardly more."""
 _AT_ONCE = 200
 _ROW_BITS = 20
 """A row's id is its document's number, then so many bits for its place among the rows."""
+_SCORED = ["id", "packed"]
+"""The fields that scores are made of."""
 _SPACE = uuid.UUID("5f0f6a0c-2f0b-4d57-9a8b-2c1a52b1c9aa")
 
 
@@ -81,23 +85,24 @@ class Qdrant(Engine):
 
     @property
     def _client(self) -> Any:
-        """The connection; within ``_calling``."""
-        if self._opened is None and self._local:  # for trials: one process, which shares a client
-            if not os.path.isdir(self._folder):  # the client would make it
-                raise _NothingThere
-            if self._folder not in _shared:
-                _shared[self._folder] = [0, qdrant_client.QdrantClient(path=self._folder)]
-            _shared[self._folder][0] += 1
-            self._opened = _shared[self._folder][1]
-        elif self._opened is None:
-            parts = self.address.parts
-            self._opened = qdrant_client.QdrantClient(
-                host=parts.hostname, port=parts.port or 6333, timeout=60,
-                https=self.address.scheme == "qdrant+https",
-                api_key=parts.password or os.environ.get("QDRANT_API_KEY"),
-                check_compatibility=False,
-            )  # fmt: skip
-        return self._opened
+        with self._lock:
+            if self._opened is None:
+                parts = self.address.parts
+                if self._local:  # for trials: one process at a time, which shares one client
+                    if not os.path.isdir(self._folder):  # the client would make it
+                        raise _NothingThere
+                    if self._folder not in _shared:
+                        _shared[self._folder] = [0, qdrant_client.QdrantClient(path=self._folder)]
+                    _shared[self._folder][0] += 1
+                    self._opened = _shared[self._folder][1]
+                else:
+                    self._opened = qdrant_client.QdrantClient(
+                        host=parts.hostname, port=parts.port or 6333, timeout=60,
+                        https=self.address.scheme == "qdrant+https",
+                        api_key=parts.password or os.environ.get("QDRANT_API_KEY"),
+                        check_compatibility=False,
+                    )  # fmt: skip
+            return self._opened
 
     def close(self) -> None:
         """Close the connection."""
@@ -113,8 +118,8 @@ class Qdrant(Engine):
             self._opened = None
 
     @contextmanager
-    def _calling(self) -> Iterator[None]:
-        with self._lock, explained(self.address, ApiException, OSError, RuntimeError):
+    def _explained(self) -> Iterator[None]:
+        with explained(self.address, ApiException, OSError, RuntimeError):
             try:
                 yield
             except UnexpectedResponse as error:
@@ -132,7 +137,7 @@ class Qdrant(Engine):
         """Return points by id, of those that are there."""
         found: list[Any] = []
         try:
-            with self._calling():
+            with self._lock, self._explained():
                 for at in range(0, len(ids), 1000):
                     found += self._client.retrieve(
                         collection, list(ids[at : at + 1000]), with_payload=fields
@@ -141,19 +146,15 @@ class Qdrant(Engine):
             return []
         return found
 
-    def _scroll(
-        self, condition: Any = None, fields: Any = False, collection: str = ""
-    ) -> Iterator[Any]:
-        """Yield the points that meet a condition, of the documents or of another collection."""
-        only = None if condition is None else models.Filter(must=[condition])
+    def _scroll(self, filter_: Any, fields: Any = False) -> Iterator[Any]:
+        """Yield the points that meet a condition."""
         offset: Any = None
         while True:
             try:
-                with self._calling():
+                with self._lock, self._explained():
                     points, offset = self._client.scroll(
-                        collection or self._name, only, limit=5000, offset=offset,
-                        with_payload=fields,
-                    )  # fmt: skip
+                        self._name, filter_, limit=5000, offset=offset, with_payload=fields
+                    )
             except _NothingThere:
                 return
             yield from points
@@ -166,52 +167,66 @@ class Qdrant(Engine):
         found = self._points(self._pieces, list(wanted), ["content"])
         return {wanted[str(one.id)]: b64decode(one.payload["content"]) for one in found}
 
-    def nearest(self, query: Vectors, rows: int, own: bool, among: Ints | None) -> Ints:
+    def nearest(
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+    ) -> dict[int, Found | None]:
         """Return the documents of the nearest rows."""
-        collection, vectors, limit, shift = self._name, "own", rows, 0
-        if not own:
-            collection, vectors, shift = self._rows, "row", _ROW_BITS
+        only = None if among is None else _among(among, own)
+        near, wanted = dict[int, Found | None](), {*also.tolist()}
+        if own:
+            near |= _found(self._query(self._name, "own", query, rows, only, _SCORED))
+        else:
             limit = max(_LEAST, int(_SHARE * rows))
-        only = None
-        if among is not None:
-            some = among.tolist()
-            condition = models.HasIdCondition(has_id=some) if own else _any_of("number", some)
-            only = models.Filter(must=[condition])
+            points = self._query(self._rows, "row", query, limit, only, False)
+            wanted |= {one.id >> _ROW_BITS for one in points}
+        near |= {number: None for number in wanted - near.keys() if number in known}
+        if missing := sorted(wanted - near.keys()):
+            near |= self.found(np.array(missing))
+        return near
+
+    def _query(
+        self, collection: str, vectors: str, near: Vectors, limit: int, only: Any, fields: Any
+    ) -> list[Any]:
+        """Return the points nearest to a vector."""
         params = models.SearchParams(hnsw_ef=max(EF[vectors], limit))  # the local mode compares all
         try:
-            with self._calling():
+            with self._lock, self._explained():
                 answer = self._client.query_points(
-                    collection, query=query.tolist(), using=vectors, limit=limit, query_filter=only,
-                    search_params=None if self._local else params, with_payload=False,
+                    collection, query=near.tolist(), using=vectors, limit=limit, query_filter=only,
+                    search_params=None if self._local else params, with_payload=fields,
                 )  # fmt: skip
         except _NothingThere:
             raise EngineError(f"{self.address.shown} has no {collection}: publish again") from None
-        return as_numbers(one.id >> shift for one in answer.points)
+        return list(answer.points)
+
+    def found(self, numbers: Ints) -> dict[int, Found]:
+        """Return the ids and vectors of documents."""
+        return _found(self._points(self._name, numbers.tolist(), _SCORED))
 
     def documents(self, numbers: Ints) -> dict[int, Stored]:
         """Return documents with the texts of their queries."""
         found = {}
-        rows = self.values(numbers, "id", "text", "title", "json", "stamp")
-        for number, id_, text, title, rest, stamp in rows:
+        for number, id_, text, title, rest in self.values(numbers, "id", "text", "title", "json"):
             metadata, queries = json.loads(rest)
-            found[number] = Stored(Document(id_, text, title, metadata), queries, stamp)
+            found[number] = Stored(Document(id_, text, title, metadata), queries)
         return found
 
     def values(self, numbers: Ints, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Yield the number and some fields of documents."""
         for one in self._points(self._name, numbers.tolist(), list(columns)):
-            fields = {**one.payload, "packed": b64decode(one.payload.get("packed", ""))}
+            fields = {"stamp": "", **one.payload}
             yield one.id, *(fields[column] for column in columns)
 
     def every(self) -> Ints:
         """Return the numbers of all documents."""
-        return as_numbers(one.id for one in self._scroll())
+        return as_numbers(one.id for one in self._scroll(None))
 
     def with_ids(self, ids: Sequence[str]) -> Ints:
         """Return the numbers of the documents with these ids."""
         if not ids:
             return np.empty(0, np.int64)
-        return as_numbers(one.id for one in self._scroll(_any_of("id", list(ids))))
+        same = models.FieldCondition(key="id", match=models.MatchAny(any=list(ids)))
+        return as_numbers(one.id for one in self._scroll(models.Filter(must=[same])))
 
     def passing(self, test: Test) -> Ints:
         """Return the numbers of the documents that pass a test; ranges are compared here."""
@@ -221,7 +236,8 @@ class Qdrant(Engine):
             facts, key = [prefix + value.hex() for value in values], "facts"
         else:
             facts, key = [prefix], "kinds"
-        points = self._scroll(_any_of(key, facts), ["facts"])
+        has = models.FieldCondition(key=key, match=models.MatchAny(any=facts))
+        points = self._scroll(models.Filter(must=[has]), ["facts"])
         if test.op == "in":
             return as_numbers(one.id for one in points)
         least = prefix + values[0].hex()
@@ -244,7 +260,7 @@ class Qdrant(Engine):
 
     def refuse_foreign(self, dim: int) -> None:
         """Refuse a collection without pieces: a copy has them first."""
-        with suppress(_NothingThere), self._calling():
+        with suppress(_NothingThere), self._lock, self._explained():
             if self._client.collection_exists(self._pieces):
                 return
             if self._client.collection_exists(self._name):
@@ -264,7 +280,7 @@ class Qdrant(Engine):
 
     def _make(self, dim: int) -> None:
         """Make the collections; payload indexes before the graph, so that filters can use it."""
-        with self._calling():
+        with self._lock, self._explained():
             self.refuse_foreign(dim)
             if not self._client.collection_exists(self._pieces):
                 self._client.create_collection(self._pieces, vectors_config={})
@@ -299,7 +315,8 @@ class Qdrant(Engine):
                 own: Any = {"own": one.rows[0].tolist()} if one.own else {}
                 points.append(models.PointStruct(id=one.number, payload=_payload(one), vector=own))
             left = self._row_ids_of([one.id for one in points]) - {one.id for one in rows}
-            self._upsert(self._rows, rows)
+            for first in range(0, len(rows), 1000):  # a server limits the size of requests
+                self._upsert(self._rows, rows[first : first + 1000])
             self._delete(self._rows, sorted(left))
             self._upsert(self._name, points)
 
@@ -329,24 +346,31 @@ class Qdrant(Engine):
         for name, content in pieces.items():
             payload = {"name": name, "content": b64encode(content).decode()}
             points.append(models.PointStruct(id=_key(name), vector={}, payload=payload))
-        self._upsert(self._pieces, points)
+        for at in range(0, len(points), 1000):
+            self._upsert(self._pieces, points[at : at + 1000])
 
     def forget(self, prefixes: Sequence[str], names: Sequence[str]) -> None:
         """Remove pieces."""
-        gone = [_key(name) for name in (*names, *prefixes)]
-        if starts := tuple(f"{prefix}." for prefix in prefixes):
-            points = self._scroll(None, ["name"], self._pieces)
-            gone += [str(one.id) for one in points if one.payload["name"].startswith(starts)]
+        gone: list[Any] = [_key(name) for name in (*names, *prefixes)]
+        starts, offset = tuple(f"{prefix}." for prefix in prefixes), None
+        with self._lock, self._explained():
+            while starts:
+                points, offset = self._client.scroll(
+                    self._pieces, limit=5000, offset=offset, with_payload=["name"]
+                )
+                gone += [str(one.id) for one in points if one.payload["name"].startswith(starts)]
+                if offset is None:
+                    break
         self._delete(self._pieces, gone)
 
     def _upsert(self, collection: str, points: Sequence[Any]) -> None:
-        for at in range(0, len(points), 1000):  # a server limits the size of requests
-            with self._calling():
-                self._client.upsert(collection, points[at : at + 1000], wait=True)
+        if points:
+            with self._lock, self._explained():
+                self._client.upsert(collection, points, wait=True)
 
     def _delete(self, collection: str, ids: list[Any]) -> None:
         if ids:
-            with self._calling():
+            with self._lock, self._explained():
                 self._client.delete(collection, models.PointIdsList(points=ids), wait=True)
 
 
@@ -375,10 +399,17 @@ def _row_ids(number: int, rows: int) -> range:
     return range(first, first + min(rows, 1 << _ROW_BITS))
 
 
-def _any_of(field: str, values: list[Any]) -> Any:
-    """Return the condition that a field has one of some values."""
-    return models.FieldCondition(key=field, match=models.MatchAny(any=values))
+def _among(numbers: Ints, own: bool) -> Any:
+    """Return what limits a search to some documents, or to their rows."""
+    if own:
+        return models.Filter(must=[models.HasIdCondition(has_id=numbers.tolist())])
+    same = models.FieldCondition(key="number", match=models.MatchAny(any=numbers.tolist()))
+    return models.Filter(must=[same])
 
 
 def _key(name: str) -> str:
     return str(uuid.uuid5(_SPACE, name))
+
+
+def _found(points: Sequence[Any]) -> dict[int, Found]:
+    return {one.id: Found(one.payload["id"], b64decode(one.payload["packed"])) for one in points}

@@ -26,17 +26,12 @@ class SqlEngine(Engine, Protocol):
     """What stands in statements in braces."""
     by_number: Sequence[str]
     """The tables with rows of documents."""
-    writer: Any
-    """The publisher's connection, within ``publishing``."""
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
         """Return the rows of a statement; none if there is no copy."""
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """Do all that the publisher does meanwhile at the end, or nothing of it."""
-
-    def insert(self, table: str, rows: Sequence[Row]) -> None:
-        """Insert rows into a table."""
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Yield the publisher's connection; all that is done with it is done at the end."""
 
     # -- reading --------------------------------------------------------------------------
 
@@ -53,12 +48,12 @@ class SqlEngine(Engine, Protocol):
 
     def every(self) -> Ints:
         """Return the numbers of all documents."""
-        return self.numbers("SELECT number FROM {documents}")
+        return self._numbers("SELECT number FROM {documents}")
 
     def with_ids(self, ids: Sequence[str]) -> Ints:
         """Return the numbers of the documents with these ids."""
         sql = "SELECT number FROM {documents} WHERE id = ANY {texts}"
-        return self.numbers(sql, [*filter(storable, ids)])
+        return self._numbers(sql, [*filter(storable, ids)])
 
     def passing(self, test: Test) -> Ints:
         """Return the numbers of the documents that pass a test."""
@@ -66,33 +61,37 @@ class SqlEngine(Engine, Protocol):
             "SELECT DISTINCT number FROM {facts} WHERE field = {value} AND kind = {value}"
             f" AND value {OPERATORS[test.op]} ANY {{blobs}}"
         )
-        return self.numbers(sql, *tested(test))
+        return self._numbers(sql, *tested(test))
 
-    def numbers(self, sql: str, *values: Any) -> Ints:
-        """Return the numbers that a statement selects, ascending, each once."""
+    def _numbers(self, sql: str, *values: Any) -> Ints:
         return as_numbers(number for (number,) in self.rows(sql, *values))
 
     # -- writing --------------------------------------------------------------------------
 
-    def execute(self, sql: str, *values: Any) -> None:
+    def execute(self, connection: Any, sql: str, *values: Any) -> None:
         """Execute a statement of a publisher."""
-        self.writer.execute(sql.format_map(self.names), values or None)
+        connection.execute(sql.format_map(self.names), values or None)
 
-    def delete(self, numbers: Sequence[int]) -> None:
+    def insert(self, connection: Any, table: str, rows: Sequence[Row]) -> None:
+        """Insert rows into a table."""
+
+    def delete(self, connection: Any, numbers: Sequence[int]) -> None:
         """Delete the rows of documents."""
         for table in self.by_number:
-            self.execute(f"DELETE FROM {{{table}}} WHERE number = ANY {{numbers}}", numbers)
+            sql = f"DELETE FROM {{{table}}} WHERE number = ANY {{numbers}}"
+            self.execute(connection, sql, numbers)
 
     def remove(self, numbers: Ints) -> None:
         """Remove documents."""
-        with self.transaction():
-            self.delete(numbers.tolist())
+        with self.transaction() as connection:
+            self.delete(connection, numbers.tolist())
 
     def write(self, pieces: Mapping[str, bytes]) -> None:
         """Store pieces in one transaction."""
-        with self.transaction():
-            self.execute("DELETE FROM {pieces} WHERE name = ANY {texts}", list(pieces))
-            self.insert("pieces", list(pieces.items()))
+        with self.transaction() as connection:
+            sql = "DELETE FROM {pieces} WHERE name = ANY {texts}"
+            self.execute(connection, sql, list(pieces))
+            self.insert(connection, "pieces", list(pieces.items()))
 
     def forget(self, prefixes: Sequence[str], names: Sequence[str]) -> None:
         """Remove pieces."""
@@ -101,8 +100,8 @@ class SqlEngine(Engine, Protocol):
             " FROM (SELECT unnest({value}::text[]) AS prefix) AS one"
             " WHERE name = prefix OR starts_with(name, prefix || '.'))"
         )
-        with self.transaction():
-            self.execute(sql, list(names), list(prefixes))
+        with self.transaction() as connection:
+            self.execute(connection, sql, list(names), list(prefixes))
 
 
 def storable(text: str) -> bool:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
+import numpy as np
+
+from strop.common.arrays import Ints
 from strop.engines.base import Engine
+from strop.filters import Test
 from strop.storage.catalog import Catalog
-from strop.types import Chunk, Document
+from strop.types import Chunk, Document, Hit, Passage
 
 
 @dataclass(frozen=True)
@@ -43,17 +47,71 @@ def whole_pieces(catalog: Catalog, ids: Iterable[str]) -> Iterator[tuple[str, by
         yield piece_name(id_), json.dumps(content).encode()
 
 
-def read_wholes(engine: Engine, ids: Iterable[str]) -> dict[str, Whole]:
-    """Return documents by id, of those that have a piece."""
-    names = {piece_name(id_): id_ for id_ in ids}
-    found = {}
-    for name, content in engine.read(list(names)).items():
-        value = json.loads(content)
-        parts, id_, text = value.pop("chunks"), value["id"], value["text"]
-        chunks = [
-            Chunk(one["id"], id_, text[one["start"] : one["end"]], one["start"], one["end"],
-                  tuple(one["headings"]))
-            for one in parts
-        ]  # fmt: skip
-        found[names[name]] = Whole(Document(**value), {one.id: one for one in chunks})
-    return found
+class Wholes:
+    """The whole documents of a copy with chunks; ``select`` can ask it (``storage.facets``)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.every: Callable[[], Ints] = engine.every
+        self.passing: Callable[[Test], Ints] = engine.passing
+
+    def read(self, ids: Iterable[str]) -> dict[str, Whole]:
+        """Return documents by id, of those that have a piece."""
+        names = {piece_name(id_): id_ for id_ in ids}
+        found = {}
+        for name, content in self._engine.read(list(names)).items():
+            value = json.loads(content)
+            chunks, text = value.pop("chunks"), value["text"]
+            found[names[name]] = Whole(
+                Document(**value),
+                {
+                    one["id"]: Chunk(
+                        one["id"], value["id"], text[one["start"] : one["end"]], one["start"],
+                        one["end"], tuple(one["headings"]),
+                    )
+                    for one in chunks
+                },
+            )  # fmt: skip
+        return found
+
+    def numbers(self, whole: Whole) -> list[int]:
+        """Return the numbers of a document's chunks in order, of those that are there."""
+        numbers = self._engine.with_ids(list(whole.chunks))
+        by_id = {id_: number for number, id_ in self._engine.ids(numbers).items()}
+        return [by_id[id_] for id_ in whole.chunks if id_ in by_id]
+
+    def with_ids(self, ids: Sequence[str]) -> Ints:
+        """Return the numbers of the chunks with these ids, or of documents with these ids."""
+        chunks = [id_ for whole in self.read(ids).values() for id_ in whole.chunks]
+        return self._engine.with_ids([*ids, *chunks])
+
+    def known(self, ids: Sequence[str]) -> set[str]:
+        """Return those of some ids that a document or a chunk has."""
+        there = set(self._engine.ids(self.with_ids(ids)).values())
+        return {id_ for id_ in ids if id_ in there} | {document_id(one) for one in there}
+
+
+def group(ids: Sequence[str], shape: tuple[int, ...]) -> Ints:
+    """Return a number for the document of each chunk."""
+    known: dict[str, int] = {}
+    groups = [known.setdefault(document_id(one), len(known)) for one in ids]
+    return np.array(groups, np.int64).reshape(shape)
+
+
+def completed(hit: Hit, whole: Whole | None, by_document: bool) -> Hit:
+    """Return the hit of a chunk with its chunk, or that of its document.
+
+    While a publisher is at work a chunk may be found that its document has no more.
+    """
+    if whole is None:
+        return hit
+    chunk, passage = whole.chunks.get(hit.id), hit.passage
+    if chunk is None:
+        passage = None
+    elif passage is not None and passage.start is not None and passage.end is not None:
+        place = chunk.start + passage.start, chunk.start + passage.end
+        passage = Passage(passage.text, *place, passage.source)
+    if by_document:
+        one = whole.document
+        hit = replace(hit, id=one.id, title=one.title, text=one.text)
+    return replace(hit, passage=passage, chunk=chunk)

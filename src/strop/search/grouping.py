@@ -27,10 +27,11 @@ def group(catalog: Catalog, known: Known, places: Ints) -> Ints:
 
     They are read from the catalog only once.
     """
-    new = np.unique(places[known.groups[places] < 0])
+    known_groups = known.groups
+    new = np.unique(places[known_groups[places] < 0])
     if len(new):
-        known.groups[new] = catalog.documents.chunks.wholes(known.snapshot.numbers[new])
-    groups: Ints = known.groups[places]
+        known_groups[new] = catalog.documents.chunks.wholes(known.snapshot.numbers[new])
+    groups: Ints = known_groups[places]
     return groups
 
 

@@ -81,7 +81,7 @@ def read_hits(
         document = document_ids[number]
         whole = (wholes.get(row.whole) or Document(document, "")) if by_document else None
         chunk = Chunk(one.id, document, one.text, row.start, row.end, row.headings)
-        return of_chunk(found, chunk, whole)
+        return _of_chunk(found, chunk, whole)
 
     rows = [
         [hit(query, *one) for one in zip(*row, strict=True)]
@@ -92,15 +92,10 @@ def read_hits(
     return Hits(flat.reshape(scores.shape), scores, rows)
 
 
-def of_chunk(hit: Hit, chunk: Chunk | None, whole: Document | None) -> Hit:
-    """Return the hit of a chunk with its chunk, as one of the ``whole`` document if it is given.
-
-    ``chunk`` is None where its document has it no more, in a copy that is being published.
-    """
+def _of_chunk(hit: Hit, chunk: Chunk, whole: Document | None) -> Hit:
+    """Return the hit of a chunk with its chunk, as one of the ``whole`` document if it is given."""
     passage = hit.passage
-    if chunk is None:
-        passage = None
-    elif passage is not None and passage.start is not None and passage.end is not None:
+    if passage is not None and passage.start is not None and passage.end is not None:
         place = chunk.start + passage.start, chunk.start + passage.end
         passage = Passage(passage.text, *place, passage.source)
     if whole is not None:

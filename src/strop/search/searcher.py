@@ -160,7 +160,7 @@ class Searcher:
         with self.catalog.reading():
             if settings or isinstance(method, Method):
                 return read()
-            return self.catalog.settings.once_per_version(f"method {method}", read)
+            return self.catalog.settings.once_per_version(f"method {method!r}", read)
 
     def methods(self) -> dict[str, Method]:
         """Return all methods by name, with the defaults of this index."""

@@ -89,7 +89,7 @@ class Facets:
             return select(filter_, self)
 
     def every(self) -> Ints:
-        """Return the numbers of all documents (``filters.Values``)."""
+        """Return the numbers of all documents (``Values``)."""
         return _ascending(self._database.column("SELECT number FROM documents"))
 
     def with_ids(self, ids: Sequence[str]) -> Ints:

@@ -59,7 +59,8 @@ class RowWriter:
         """Write a row; return its number and whether it was ``new``, ``changed``, ``unchanged``."""
         digest, known = digest_of(document), self.find(document.id)
         if known is not None:
-            self._known.append(known[0])
+            if self._keep_queries:
+                self._known.append(known[0])
             if known[1:] == (digest, metadata):
                 return known[0], "unchanged"
         (number,) = self.database.execute(

@@ -12,6 +12,8 @@ from strop.storage.database import Database, damaged, read_marks
 
 T = TypeVar("T")
 
+_REMEMBERED = 200
+"""Values of a version that are remembered."""
 _SIDECAR_NAME = re.compile(r'"[a-z]{1,20}-[0-9a-f]{32}"')
 """How a sidecar's name is stored: never a path, so nothing outside the folder is touched."""
 
@@ -57,7 +59,8 @@ class Settings:
             return read()
         with self._database.reading():
             version, known = self.number("version"), self._remembered
-            if known[0] != version:  # replaced as one value: threads may be at different versions
+            # Replaced as one value: threads may be at different versions. Keys may come from users.
+            if known[0] != version or len(known[1]) > _REMEMBERED:
                 known = self._remembered = version, {}
             if key not in known[1]:
                 known[1][key] = read()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from strop.common.arrays import Ints
 from strop.errors import BadIndex, IndexDamaged
 from strop.search.layout import Layout
 from strop.search.prefilter.prefilter import Prefilter
@@ -38,9 +39,9 @@ class CodeCache:
         with suppress(IndexDamaged):
             if (spare := self._match(view, older).spare) >= 0:
                 return self._put(older, view, spare)
-        name, numbers = f"candidates-{uuid.uuid4().hex}", view.snapshot.numbers
+        name = f"candidates-{uuid.uuid4().hex}"
         try:
-            table = CodeTable.of(view.layout, numbers, view.names, view.snapshot.version)
+            table = CodeTable.of(view.layout, _sources(view), view.names)
             table.write(self._path(name))
             self._put(name, view, Prefilter(table, view.layout, np.arange(len(table))).spare)
             self._delete(older)
@@ -101,10 +102,7 @@ class CodeCache:
             raise IndexDamaged(f"they are of other query sets ({', '.join(table.sets)})")
         if table.codes.shape[1] != view.layout.dim:
             raise IndexDamaged(f"they are of vectors of {table.codes.shape[1]:,} dimensions")
-        snapshot = view.snapshot
-        spans = [snapshot.documents, *(snapshot.sets[name] for name in view.names)]
-        newest = np.max([one.vector_version for one in spans], axis=0, initial=0)
-        return Prefilter.of(table, view.layout, snapshot.numbers, newest)
+        return Prefilter.of(table, view.layout, _sources(view))
 
     def _open(self, name: str | None) -> CodeTable:
         while name is not None:
@@ -112,10 +110,19 @@ class CodeCache:
                 return CodeTable.open(self._path(name))
             except IndexDamaged:
                 # A writer may have replaced them since this search began to read. Newer ones serve
-                # as well: of what changed since, at most a candidate is missed.
+                # as well: which rows can be used is known from their sources.
                 with closing(Database(self._catalog.path)) as now:
                     newer = Settings(now).sidecar("candidates")
                 if newer in (None, name):
                     raise
                 name = newer
         raise IndexDamaged("there are none yet")
+
+
+def _sources(view: View) -> Ints:
+    """Return what names the vectors of each document, as ``CodeTable.sources``."""
+    snapshot = view.snapshot
+    sets = [snapshot.sets[name] for name in view.names]
+    versions = [one.vector_version for one in (snapshot.documents, *sets)]
+    columns = [snapshot.numbers, np.max(versions, axis=0), *(one.count for one in sets)]
+    return np.stack(columns, axis=1)

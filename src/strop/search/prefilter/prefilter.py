@@ -60,19 +60,11 @@ class Prefilter:
         self._rest = layout.only(self.without_row)
 
     @classmethod
-    def of(cls, table: CodeTable, layout: Layout, numbers: Ints, newest: Ints) -> Prefilter:
-        """Match the documents of a layout with rows.
-
-        The documents have ``numbers``, ascending; ``newest`` is the version in which a vector of
-        theirs was written last. Where that is above the table's, the row is of older vectors; where
-        a list of queries is gone, its count tells.
-        """
-        at = np.searchsorted(numbers, table.numbers)
-        at[at == len(numbers)] = -1
-        same = np.zeros(len(table), np.bool_)
-        if layout.size:
-            same = (numbers[at] == table.numbers) & (newest[at] <= table.version)
-            same &= np.diff(layout.offsets)[at] == table.counts
+    def of(cls, table: CodeTable, layout: Layout, sources: Ints) -> Prefilter:
+        """Match the documents of a layout with rows by ``sources`` as those of the table."""
+        at = np.searchsorted(sources[:, 0], np.ascontiguousarray(table.sources[:, 0]))
+        same = at < len(sources)
+        same[same] = (sources[at[same]] == table.sources[same]).all(axis=1)
         return cls(table, layout, np.where(same, at, -1))
 
     def only(self, places: Ints, layout: Layout) -> Prefilter:

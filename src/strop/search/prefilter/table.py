@@ -31,14 +31,14 @@ _CENTRE_FROM = 30_000
 
 @dataclass(frozen=True)
 class CodeTable:
-    """The codes of documents, one row each, ordered by the ``numbers`` of the documents.
+    """The codes of documents, one row each, ordered by the numbers of the documents.
 
     ``codes`` are the byte codes of the centroids c = d + mean of q_i; ``row_factors`` (n, 3) have
     their factor, and the means of d.q_i and q_i.q_j. ``signs`` (words, n) are the sign codes, by
     column, of c as a unit vector less the mean of all of these.
-    ``differences[begin[row]:begin[row + 1]]`` are those of each q_i - mean, of which the document
-    has ``counts``. Sign codes have factors. ``sets`` are the query sets that the q_i come from, and
-    ``version`` is the one of the index when its vectors were read.
+    ``differences[begin[row]:begin[row + 1]]`` are those of each q_i - mean. Sign codes have
+    factors. ``sources`` (n, 2 + sets) name the vectors that a row was made from: the document's
+    number, the newest ``vector_version``, and how many queries of each of the ``sets`` it has.
     """
 
     codes: Bytes
@@ -47,28 +47,26 @@ class CodeTable:
     sign_factors: Floats
     differences: Signs
     difference_factors: Floats
-    numbers: Ints
-    counts: Ints
+    sources: Ints
     sets: list[str]
-    version: int
 
     def __len__(self) -> int:
         """The number of rows."""
-        return len(self.numbers)
+        return len(self.sources)
 
     @cached_property
     def begin(self) -> Ints:
         """Where each row's differences begin."""
-        return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
+        counts = self.sources[:, 2:].sum(axis=1)
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
     @classmethod
-    def of(cls, layout: Layout, numbers: Ints, sets: list[str], version: int) -> CodeTable:
-        """Compute the codes of a layout's documents, which have these numbers."""
+    def of(cls, layout: Layout, sources: Ints, sets: list[str]) -> CodeTable:
+        """Compute the codes of a layout's documents."""
         begin = layout.offsets
-        kinds = _kinds(layout.size, layout.dim, begin[-1])
+        kinds = _kinds(layout.size, layout.dim, begin[-1], len(sets))
         arrays: Any = {name: np.empty(shape, dtype) for name, (dtype, shape) in kinds.items()}
-        arrays |= {"numbers": numbers, "counts": np.diff(begin)}
-        table, centre = cls(**arrays, sets=sets, version=version), _centre(layout)
+        table, centre = cls(**{**arrays, "sources": sources}, sets=sets), _centre(layout)
 
         def fill(block: tuple[int, int]) -> None:
             part, rows = slice(*block), slice(begin[block[0]], begin[block[1]])
@@ -93,7 +91,7 @@ class CodeTable:
             arrays, about = contents
             if about["format"] != FORMAT:
                 raise ValueError(f"it has format {about['format']}, not {FORMAT}")
-            table = cls(**arrays, sets=about["sets"], version=int(about["version"]))
+            table = cls(**arrays, sets=about["sets"])
             if not table._is_possible():
                 raise ValueError("its arrays do not belong together")
             return table
@@ -105,20 +103,19 @@ class CodeTable:
         (size, dim), (rows, _) = self.codes.shape, self.differences.shape
         known = all(
             getattr(self, name).dtype == dtype and getattr(self, name).shape == shape
-            for name, (dtype, shape) in _kinds(size, dim, rows).items()
+            for name, (dtype, shape) in _kinds(size, dim, rows, len(self.sets)).items()
         )
-        if not known or (self.counts < 0).any() or (self.counts > rows).any():
+        if not known or (self.sources[:, 2:] < 0).any() or (self.sources[:, 2:] > rows).any():
             return False  # of larger counts, sums could overflow
         return bool(self.begin[-1] == rows)
 
     def write(self, path: Path) -> None:
         """Write a new file; return when it is on the disk."""
-        arrays = {name: getattr(self, name) for name in _kinds(0, 0, 0)}
-        about = {"format": FORMAT, "sets": self.sets, "version": self.version}
-        write_arrays(path, arrays, about, sync=True)
+        arrays = {name: getattr(self, name) for name in _kinds(0, 0, 0, 0)}
+        write_arrays(path, arrays, {"format": FORMAT, "sets": self.sets}, sync=True)
 
 
-def _kinds(size: int, dim: int, rows: int) -> dict[str, tuple[type, tuple[int, ...]]]:
+def _kinds(size: int, dim: int, rows: int, sets: int) -> dict[str, tuple[type, tuple[int, ...]]]:
     """Return type and shape of each array, for ``rows`` differences."""
     words = sign_words(dim)
     return {
@@ -128,14 +125,15 @@ def _kinds(size: int, dim: int, rows: int) -> dict[str, tuple[type, tuple[int, .
         "sign_factors": (np.float32, (2, size)),
         "differences": (np.uint64, (rows, words)),
         "difference_factors": (np.float32, (rows, 2)),
-        "numbers": (np.int64, (size,)),
-        "counts": (np.int64, (size,)),
+        "sources": (np.int64, (size, 2 + sets)),
     }
 
 
 def _centre(layout: Layout) -> Vectors:
     """Return the mean of the documents' centroids as unit vectors, from some of them."""
-    some = np.arange(0, layout.size, max(1, layout.size // _CENTRE_FROM))
-    centroids = parts_of_documents(layout.fetch(some))[0]
-    centre: Vectors = unit_rows(centroids).sum(axis=0) / np.float32(max(1, len(some)))
+    total, documents = np.zeros(layout.dim, np.float32), 0
+    for first, last in layout.blocks[:: max(1, layout.size // _CENTRE_FROM)]:
+        total += unit_rows(parts_of_documents(layout.fetch(np.arange(first, last)))[0]).sum(axis=0)
+        documents += last - first
+    centre: Vectors = total / np.float32(max(1, documents))
     return centre

@@ -1,0 +1,51 @@
+"""A task is one stage's work on one shard; ``perform`` does it, in whatever process it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from strop import __version__
+from strop.distributed import generation, neighbours, vectors
+from strop.distributed.shards import Done
+from strop.errors import StropError
+
+STAGES: Mapping[str, Callable[..., Done]] = {
+    "documents": vectors.read_documents,
+    "vectors": vectors.embed_documents,
+    "cells": neighbours.find_cells,
+    "buckets": neighbours.fill_buckets,
+    "probes": neighbours.count_probes,
+    "references": neighbours.choose,
+    "requests": generation.write_request_file,
+    "replies": generation.ask,
+    "queries": generation.make_queries,
+}
+"""The stages in order, each with the function that does one task of it."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One shard of one stage. ``key`` is a hash of all that its result depends on."""
+
+    stage: str
+    name: str
+    key: str
+    given: Mapping[str, Any]
+    version: str = __version__
+
+
+def perform(folder: Path, task: Task) -> Done:
+    """Do a task: read shard files of ``folder``, write one or more, return which."""
+    if task.version != __version__:
+        raise StropError(
+            f"this worker has strop {__version__}, the driver {task.version}: install one version"
+            " on all machines"
+        )
+    began, cpu = time.monotonic(), time.process_time()
+    done = STAGES[task.stage](folder, task.name, **task.given)
+    spent = time.monotonic() - began
+    return replace(done, seconds=spent, cpu=time.process_time() - cpu)
