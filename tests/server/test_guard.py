@@ -103,6 +103,16 @@ def test_a_key_of_any_characters_can_be_compared() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("order", [("read", "write"), ("write", "read")])
+def test_a_key_to_read_and_write_closes_reading_to_others(
+    index: Path, order: tuple[str, str]
+) -> None:
+    with serving(index, keys=",".join(f"{level}:{WRITE_KEY}" for level in order)) as server:
+        assert _status(server, "GET", "/info") == 401
+        assert _status(server, "GET", "/info", **{"x-api-key": WRITE_KEY}) == 200
+        assert _status(server, "DELETE", "/documents/x", **{"x-api-key": WRITE_KEY}) == 404
+
+
 # -- hosts and origins ----------------------------------------------------------------------------
 
 
