@@ -655,6 +655,15 @@ def test_a_grid_asks_nothing_before_its_methods_are_checked(
     assert not lm.prompts
 
 
+def test_a_grid_pays_for_no_query_that_is_left_out(index: Index, dataset: Path) -> None:
+    lm = writer()
+    grid = evaluate_grid(
+        index, dataset, ["trad"], {"hyde": HyDE(lm, samples=2)}, exclude=["q1"], limit=3
+    )
+    assert list(grid.first.per_query["trad"]["nDCG@10"]) == ["q0", "q2", "q3"]
+    assert len(lm.prompts) == 3 * 2
+
+
 def test_a_grid_hides_documents_from_their_own_queries(index: Index, tmp_path: Path) -> None:
     asked = beir(tmp_path / "same", {"d0": TEXTS["d0"]}, {"d0": {"d1": 1}})
     lm = writer()
