@@ -276,6 +276,25 @@ def test_build_again_does_nothing(index: Path, corpus: Path) -> None:
     assert {file.name: file.read_bytes() for file in (index / "vectors").iterdir()} == before
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="modes and links")
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_failed_build_leaves_an_empty_folder_as_it_was(linked: bool, tmp_path: Path) -> None:
+    folder, given = tmp_path / "folder", tmp_path / "given"
+    folder.mkdir(mode=0o700)
+    (tmp_path / "docs.jsonl").write_text("no JSON")
+    if linked:
+        given.symlink_to(folder)
+    was = folder.stat()
+    ran = strop("build", tmp_path / "docs.jsonl", "-o", given if linked else folder)
+    assert ran.code == 1
+    now = folder.stat()
+    assert (now.st_ino, now.st_mode, [*folder.iterdir()]) == (was.st_ino, was.st_mode, [])
+    assert given.is_symlink() == linked
+    new = tmp_path / "new"
+    assert strop("build", tmp_path / "docs.jsonl", "-o", new).code == 1
+    assert not new.exists()
+
+
 def test_build_takes_in_just_what_changed(index: Path, corpus: Path, tmp_path: Path) -> None:
     lines = corpus.read_text("utf-8").splitlines()
     record = json.loads(lines[30])
@@ -690,7 +709,7 @@ def test_search_where(tmp_path: Path) -> None:
     assert "write FIELD=VALUE" in bad.stderr
     doubled = strop("search", index, "cats", "--where", "year==2021")
     assert doubled.code == 1
-    assert 'quote it: year="=2021"' in doubled.stderr
+    assert "quote it: 'year=\"=2021\"'" in doubled.stderr
 
 
 def test_a_file_of_a_published_copy_needs_its_scheme(tmp_path: Path) -> None:

@@ -123,9 +123,13 @@ def build(
         except StropError:
             if was_empty and not len(index):  # nothing was added: leave no empty index behind
                 index.close()
-                shutil.rmtree(path, ignore_errors=True)
-                if not new_folder:
-                    path.mkdir(exist_ok=True)
+                for entry in path.iterdir():  # a folder that was there may be a link, or shared
+                    if entry.is_dir():
+                        shutil.rmtree(entry)
+                    else:
+                        entry.unlink()
+                if new_folder:
+                    path.rmdir()
             raise
     if exists:
         say(f"{path} existed: added what is new, updated what changed, removed nothing")
