@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import socket
 import time
@@ -84,6 +86,7 @@ def test_a_port_that_is_taken_is_refused_with_the_remedy(index: Path) -> None:
         ran = strop("serve", index, "--port", str(taken.getsockname()[1]))
     assert ran.code == 1
     assert "--port" in ran.stderr
+    assert f"{os.strerror(errno.EADDRINUSE)}. Choose" in ran.stderr
     assert "(page)" not in ran.stderr + ran.stdout
 
 

@@ -29,7 +29,9 @@ from strop.server.settings import LIMITS, Keys, Settings
 
 log = logging.getLogger("strop.server")
 PAGE = Path(__file__).parent / "page"
-OPERATIONS = [*api.OPERATIONS, *compatible.OPERATIONS, *explore.OPERATIONS]
+DESCRIBED = [*api.OPERATIONS, *compatible.OPERATIONS]
+OPERATIONS = [*DESCRIBED, *explore.OPERATIONS]
+"""Those of the page, ``explore``, change with it: they are not described."""
 
 
 def make_app(service: Service, settings: Settings, keys: Keys) -> Starlette:
@@ -63,7 +65,7 @@ def make_app(service: Service, settings: Settings, keys: Keys) -> Starlette:
         allow_headers=["authorization", "content-type", "x-api-key"],
     )  # fmt: skip
     guard = Middleware(Guard, settings=settings, keys=keys)
-    description = json_response(document(OPERATIONS)).body
+    description = json_response(document(DESCRIBED)).body
 
     async def openapi(_: Request) -> Response:
         return Response(description, media_type="application/json")
