@@ -323,6 +323,11 @@ def test_build_again_keeps_the_settings_and_the_embedder_of_the_index(
     again = strop("build", corpus, "-o", index, "--json").json
     assert again["queries"] == {"sentences": 60}
     assert strop("info", index, "--json").json["embedder"]["dim"] == 64
+    form = strop("build", corpus, "-o", index, "--query-vectors", "int8")
+    assert (form.code, f"strop compact {index} --query-vectors int8" in form.stderr) == (2, True)
+    language = strop("build", corpus, "-o", index, "--language", "german")
+    assert (language.code, "keeps the language of its words" in language.stderr) == (2, True)
+    assert "vectors" not in language.stderr
 
 
 def test_build_with_nothing_to_sharpen_with_yet(corpus: Path, tmp_path: Path) -> None:
@@ -644,7 +649,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[Document]:
     return found
 
 
-def test_demo_for_people_and_for_machines(answers: list[Document], tmp_path: Path) -> None:
+def test_demo_for_people_and_for_machines(
+    answers: list[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A table, three changes and what to type; run again, it finds its index there."""
     folder = tmp_path / "py docs.index"
     ran = strop("demo", "-o", folder)
@@ -655,11 +662,15 @@ def test_demo_for_people_and_for_machines(answers: list[Document], tmp_path: Pat
         assert re.search(rf"^ {name}  +\d\d\.\d\d", ran.stdout, re.MULTILINE)
     assert ran.stdout.count("moved by\n") == 3
     search, serve = ran.stdout.rstrip().splitlines()[-2:]
-    assert serve.endswith(f"serve '{folder}'    # needs an extra: pip install '.[serve]'")
+    assert serve.endswith(f"serve '{folder}'")
     done = subprocess.run(shlex.split(search), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("1. ")
     assert done.stdout.count("stored query") == 10
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    bare = strop("demo", "-o", folder).stdout.rstrip().splitlines()
+    assert bare[-3] == serve
+    assert bare[-1] == "strop serve needs an optional part: pip install 'strop[serve]'"
     again = strop("demo", "-o", folder, "--json")
     assert again.stderr == ""
     assert again.json["dataset"] == "python docs"

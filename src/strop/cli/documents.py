@@ -20,7 +20,6 @@ from strop.cli.verbs import (
     named_values,
     option,
     output_option,
-    refuse_given,
     source_option,
     verb,
 )
@@ -95,11 +94,13 @@ def build(
     exists, new_folder = (path / "catalog.sqlite").exists(), not path.exists()
     was_empty = new_folder or (path.is_dir() and not any(path.iterdir()))
     if exists:
-        refuse_given(
-            ("query_vectors", "language"),
-            f"is for a new index: {path} keeps the language of its words, and keeps the form of its"
-            " vectors until strop compact --query-vectors changes it",
-        )
+        if query_vectors is not None:
+            raise UsageError(
+                f"{path} exists and keeps the form of its vectors; to change it: "
+                f"strop compact {shlex.quote(str(path))} --query-vectors {query_vectors}"
+            )
+        if language is not None:
+            raise UsageError(f"{path} exists and keeps the language of its words")
         index = Index.open(path, embedder, wait=opt.waiting_time(), **settings)
         if chunk is not None and chunk != (has := index.info()["chunking"] or "none"):
             index.close()
