@@ -560,6 +560,14 @@ def test_eval_has_the_promised_shape(index: Path, dataset: Path) -> None:
     }  # fmt: skip
 
 
+def test_eval_options_stand_in_for_settings(index: Path, dataset: Path) -> None:
+    options = ["--alpha", "2", "--temperature", "0.1", "--sets", "simple+sentences", "--n", "5"]
+    by_option = strop("eval", index, dataset, "--methods", "sharp", *options, "--json").json
+    by_spec = strop("eval", index, dataset, "--methods", SETTINGS, "--json").json
+    assert by_option["results"]["sharp"] == by_spec["results"][SETTINGS]
+    assert by_option["settings"]["sharp"] == by_spec["settings"][SETTINGS]
+
+
 def test_two_names_of_one_measure_have_the_same_value(index: Path, dataset: Path) -> None:
     measures = ["--methods", "trad", "--measures", "AP@50,MAP@50", "--json"]
     values = strop("eval", index, dataset, *measures).json["results"]["trad"]
@@ -604,6 +612,9 @@ def test_eval_leaves_out_queries_and_documents_of_the_same_id(
     others = {id_: {documents[-1 - at].id: 1} for at, id_ in enumerate(own)}
     folder = beir(tmp_path / "same", own, others)
     args = ["--methods", "trad", "--measures", "R@59", "--run-out", str(tmp_path), "--json"]
+    assert strop("eval", index, folder, *args).code == 0
+    whole = read_run(tmp_path / "same.trad.trec")
+    assert all(next(iter(ranked)) == query for query, ranked in whole.items())
     left_out = ["--ignore-same-id", "--exclude-queries", documents[0].id]
     report = strop("eval", index, folder, *args, *left_out).json
     assert report["queries"] == 7

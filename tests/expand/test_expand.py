@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -331,6 +332,20 @@ def test_refining_while_another_process_writes(index: Index) -> None:
         index.refine(QUERIES, HyDE(lm, samples=1))
         other.communicate("")
     assert len(lm.prompts) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
+def test_a_folder_that_is_read_only(index: Index, tmp_path: Path) -> None:
+    index.close()
+    copy = Path(shutil.copytree(index.path, tmp_path / "copy"))
+    for entry in (copy, *copy.rglob("*")):
+        entry.chmod(0o555 if entry.is_dir() else 0o444)
+    try:
+        with pytest.warns(UserWarning, match="used but not kept"), reopen(copy) as frozen:
+            assert not frozen.refine(QUERIES, HyDE(writer(), samples=1)).failed
+    finally:
+        for entry in (copy, *copy.rglob("*")):
+            entry.chmod(0o755)
 
 
 def test_a_read_only_catalog(index: Index) -> None:
