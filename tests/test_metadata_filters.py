@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
@@ -144,3 +145,12 @@ def test_conditions_of_the_command_line(text: str, where: dict[str, Any]) -> Non
 def test_a_bad_condition_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="filter"):
         read_condition(text)
+
+
+@pytest.mark.parametrize("text", ["tag==b", "it's>=<b", 'tag==a "b"'])
+def test_the_remedy_for_a_doubled_operator_is_for_a_shell(text: str) -> None:
+    with pytest.raises(BadInput, match="quote it: ") as caught:
+        read_condition(text)
+    (word,) = shlex.split(str(caught.value).partition("quote it: ")[2])
+    ((value,),) = (test.values() for test in read_condition(word).values())
+    assert text.endswith(value)

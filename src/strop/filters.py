@@ -20,6 +20,7 @@ import json
 import math
 import operator
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
@@ -299,7 +300,8 @@ def read_condition(text: str) -> dict[str, Any]:
     if written[:1] in tuple("=!<>"):  # topic==coffee would look for the text "=coffee"
         raise BadInput(
             f"filter {text!r:.120}: after {op} comes a value, not another operator. If the value"
-            f" begins with {written[0]}, quote it: {field}{op}{json.dumps(written)}"
+            f" begins with {written[0]}, quote it:"
+            f" {shlex.quote(f'{field}{op}{json.dumps(written)}')}"
         )
     try:
         value = json.loads(written)

@@ -211,6 +211,14 @@ def test_bad_documents_are_refused_and_change_nothing(store: StropDocumentStore)
     assert store.filter_documents()[-1].content == "second"
 
 
+def test_none_deletes_nothing_and_an_iterator_is_read_once(store: StropDocumentStore) -> None:
+    with pytest.raises(TypeError):
+        store.delete_documents(None)  # type: ignore[arg-type]
+    assert store.count_documents() == 3
+    store.delete_documents(id_ for id_ in ["wing", "unknown"])  # type: ignore[arg-type]
+    assert {one.id for one in store.filter_documents()} == {"hull", "rail"}
+
+
 def test_what_a_search_adds_is_not_stored(store: StropDocumentStore) -> None:
     found = StropTextRetriever(store).run("a ship")["documents"]
     other = StropDocumentStore()

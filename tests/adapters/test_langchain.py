@@ -87,6 +87,16 @@ def test_filters_are_those_of_strop(store: StropVectorStore) -> None:
     assert ids({"$or": [{"tags": "air"}, {"tags": {"$exists": False}}]}) == {"wing", "rail"}
     retriever = store.as_retriever(search_kwargs={"k": 9, "filter": {"year": {"$lt": 1980}}})
     assert [one.id for one in retriever.invoke("travel")] == ["wing"]
+    (vector,) = store.index.embed_queries("travel")
+    old = {"year": {"$lt": 1980}}
+    for found in (
+        store.similarity_search("travel", 9, old),
+        store.similarity_search_with_score("travel", 9, old)[0],
+        store.similarity_search_by_vector(vector.tolist(), 9, old),
+        store.max_marginal_relevance_search("travel", 9, 20, 0.5, old),
+        store.max_marginal_relevance_search_by_vector(vector.tolist(), 9, 20, 0.5, old),
+    ):
+        assert [one.id for one in found if isinstance(one, Document)] == ["wing"]
     with pytest.raises(ValueError, match="'year': '\\$above' is not one of"):
         ids({"year": {"$above": 3}})
     with pytest.raises(ValueError, match="a filter is a mapping"):

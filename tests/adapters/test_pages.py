@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
+import typing
 from pathlib import Path
 
 import pytest
@@ -28,3 +31,15 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     known: dict[str, object] = {"__name__": "example"}
     for block in blocks:
         exec(compile(block, str(page), "exec"), known)
+
+
+@pytest.mark.parametrize("name", ["langchain", "haystack", "llamaindex", "pyterrier"])
+def test_annotations_of_constructors_can_be_read(name: str) -> None:
+    """Frameworks read them to check what a component is given."""
+    pytest.importorskip(MODULES[name])
+    module = importlib.import_module(f"strop.adapters.{name}")
+    classes = [one for one in vars(module).values() if inspect.isclass(one)]
+    own = [one for one in classes if one.__module__ == module.__name__]
+    assert own
+    for one in own:
+        typing.get_type_hints(one.__init__)

@@ -276,6 +276,25 @@ def test_build_again_does_nothing(index: Path, corpus: Path) -> None:
     assert {file.name: file.read_bytes() for file in (index / "vectors").iterdir()} == before
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="modes and links")
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_failed_build_leaves_an_empty_folder_as_it_was(linked: bool, tmp_path: Path) -> None:
+    folder, given = tmp_path / "folder", tmp_path / "given"
+    folder.mkdir(mode=0o700)
+    (tmp_path / "docs.jsonl").write_text("no JSON")
+    if linked:
+        given.symlink_to(folder)
+    was = folder.stat()
+    ran = strop("build", tmp_path / "docs.jsonl", "-o", given if linked else folder)
+    assert ran.code == 1
+    now = folder.stat()
+    assert (now.st_ino, now.st_mode, [*folder.iterdir()]) == (was.st_ino, was.st_mode, [])
+    assert given.is_symlink() == linked
+    new = tmp_path / "new"
+    assert strop("build", tmp_path / "docs.jsonl", "-o", new).code == 1
+    assert not new.exists()
+
+
 def test_build_takes_in_just_what_changed(index: Path, corpus: Path, tmp_path: Path) -> None:
     lines = corpus.read_text("utf-8").splitlines()
     record = json.loads(lines[30])
@@ -304,6 +323,11 @@ def test_build_again_keeps_the_settings_and_the_embedder_of_the_index(
     again = strop("build", corpus, "-o", index, "--json").json
     assert again["queries"] == {"sentences": 60}
     assert strop("info", index, "--json").json["embedder"]["dim"] == 64
+    form = strop("build", corpus, "-o", index, "--query-vectors", "int8")
+    assert (form.code, f"strop compact {index} --query-vectors int8" in form.stderr) == (2, True)
+    language = strop("build", corpus, "-o", index, "--language", "german")
+    assert (language.code, "keeps the language of its words" in language.stderr) == (2, True)
+    assert "vectors" not in language.stderr
 
 
 def test_build_with_nothing_to_sharpen_with_yet(corpus: Path, tmp_path: Path) -> None:
@@ -536,6 +560,14 @@ def test_eval_has_the_promised_shape(index: Path, dataset: Path) -> None:
     }  # fmt: skip
 
 
+def test_eval_options_stand_in_for_settings(index: Path, dataset: Path) -> None:
+    options = ["--alpha", "2", "--temperature", "0.1", "--sets", "simple+sentences", "--n", "5"]
+    by_option = strop("eval", index, dataset, "--methods", "sharp", *options, "--json").json
+    by_spec = strop("eval", index, dataset, "--methods", SETTINGS, "--json").json
+    assert by_option["results"]["sharp"] == by_spec["results"][SETTINGS]
+    assert by_option["settings"]["sharp"] == by_spec["settings"][SETTINGS]
+
+
 def test_two_names_of_one_measure_have_the_same_value(index: Path, dataset: Path) -> None:
     measures = ["--methods", "trad", "--measures", "AP@50,MAP@50", "--json"]
     values = strop("eval", index, dataset, *measures).json["results"]["trad"]
@@ -580,6 +612,9 @@ def test_eval_leaves_out_queries_and_documents_of_the_same_id(
     others = {id_: {documents[-1 - at].id: 1} for at, id_ in enumerate(own)}
     folder = beir(tmp_path / "same", own, others)
     args = ["--methods", "trad", "--measures", "R@59", "--run-out", str(tmp_path), "--json"]
+    assert strop("eval", index, folder, *args).code == 0
+    whole = read_run(tmp_path / "same.trad.trec")
+    assert all(next(iter(ranked)) == query for query, ranked in whole.items())
     left_out = ["--ignore-same-id", "--exclude-queries", documents[0].id]
     report = strop("eval", index, folder, *args, *left_out).json
     assert report["queries"] == 7
@@ -625,7 +660,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[Document]:
     return found
 
 
-def test_demo_for_people_and_for_machines(answers: list[Document], tmp_path: Path) -> None:
+def test_demo_for_people_and_for_machines(
+    answers: list[Document], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A table, three changes and what to type; run again, it finds its index there."""
     folder = tmp_path / "py docs.index"
     ran = strop("demo", "-o", folder)
@@ -636,11 +673,15 @@ def test_demo_for_people_and_for_machines(answers: list[Document], tmp_path: Pat
         assert re.search(rf"^ {name}  +\d\d\.\d\d", ran.stdout, re.MULTILINE)
     assert ran.stdout.count("moved by\n") == 3
     search, serve = ran.stdout.rstrip().splitlines()[-2:]
-    assert serve.endswith(f"serve '{folder}'    # needs an extra: pip install '.[serve]'")
+    assert serve.endswith(f"serve '{folder}'")
     done = subprocess.run(shlex.split(search), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("1. ")
     assert done.stdout.count("stored query") == 10
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    bare = strop("demo", "-o", folder).stdout.rstrip().splitlines()
+    assert bare[-3] == serve
+    assert bare[-1] == "strop serve needs an optional part: pip install 'strop[serve]'"
     again = strop("demo", "-o", folder, "--json")
     assert again.stderr == ""
     assert again.json["dataset"] == "python docs"
@@ -690,7 +731,7 @@ def test_search_where(tmp_path: Path) -> None:
     assert "write FIELD=VALUE" in bad.stderr
     doubled = strop("search", index, "cats", "--where", "year==2021")
     assert doubled.code == 1
-    assert 'quote it: year="=2021"' in doubled.stderr
+    assert "quote it: 'year=\"=2021\"'" in doubled.stderr
 
 
 def test_a_file_of_a_published_copy_needs_its_scheme(tmp_path: Path) -> None:

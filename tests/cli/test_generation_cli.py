@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sqlite3
 from collections import Counter
 from pathlib import Path
@@ -216,8 +217,9 @@ def test_where_a_reply_comes_from_is_kept(topics: Path, server: ScriptedServer) 
 def test_the_key_is_kept_nowhere(topics: Path, server: ScriptedServer, tmp_path: Path) -> None:
     """Not even where a service repeats it in an error."""
     let_fail(server, {"d1": 400, "d2": 500})
+    out = ("--queries-out", tmp_path / "made.jsonl")
     said = [
-        run(topics, server, *SIMPLE), run(topics, server, *SIMPLE, "--json"),
+        run(topics, server, *SIMPLE, *out), run(topics, server, *SIMPLE, "--json"),
         run(topics, server, *SIMPLE, "--dry-run"),
         run(topics, server, *SIMPLE, "--requests-out", tmp_path / "requests.jsonl"),
     ]  # fmt: skip
@@ -387,7 +389,7 @@ def test_a_budget_ends_a_run_and_a_higher_one_goes_on(topics: Path, server: Scri
     assert again.json["replies"] >= 1
     server.seen.clear()
     people = run(topics, server, *SIMPLE, *PRICE, "--budget", "0.15", "--concurrency", "2")
-    assert "To spend as much again, run the command again" in people.stderr
+    assert "To spend as much again: strop queries" in people.stderr
     run(topics, server, *SIMPLE, *PRICE, "--budget", "100")
     assert asked(server) == 12 - told["replies"]
 
@@ -441,7 +443,9 @@ def test_a_budget_counts_what_is_written_to_a_cache(topics: Path, server: Script
 # -- failures ----------------------------------------------------------------------------------
 
 
-def test_failures_are_counted_and_asked_again(topics: Path, server: ScriptedServer) -> None:
+def test_failures_are_counted_and_asked_again_by_the_printed_command(
+    topics: Path, server: ScriptedServer
+) -> None:
     let_fail(server, {"d1": 400, "d3": 500, "d5": 400})
     ran = run(topics, server, *SIMPLE)
     assert "3 requests failed: " in ran.stderr
@@ -449,20 +453,30 @@ def test_failures_are_counted_and_asked_again(topics: Path, server: ScriptedServ
     assert set(lists(topics, "simple")) == set(IDS) - {"d1", "d3", "d5"}
     assert asked(server) == 13  # one was repeated
     server.act = server.respond
-    assert ran.stderr.endswith("to send only these again, give --retry-failed\n")
+    retry = shlex.split(ran.stderr.splitlines()[-1].partition("to send only these again: ")[2])
+    assert (retry[0], retry.count("--retry-failed")) == ("strop", 1)
     # The same command again: what failed for good is left alone.
     server.seen.clear()
     run(topics, server, *SIMPLE)
     assert [document_of(seen) for seen in server.seen] == ["d3"]
-    # With that option: just what failed.
+    # The printed command: just what failed.
     server.seen.clear()
-    run(topics, server, *SIMPLE, "--retry-failed")
+    assert strop(*retry[1:]).code == 0
     assert sorted(document_of(seen) for seen in server.seen) == ["d1", "d5"]
     assert set(lists(topics, "simple")) == set(IDS)
     assert count(topics, "failures") == 0
     server.seen.clear()
-    run(topics, server, *SIMPLE, "--retry-failed")
+    assert strop(*retry[1:]).code == 0
     assert not server.seen
+
+
+def test_the_printed_command_leaves_out_what_was_for_one_run(
+    topics: Path, server: ScriptedServer
+) -> None:
+    let_fail(server, {"d1": 400})
+    first = run(topics, server, *SIMPLE).stderr.splitlines()[-1]
+    second = run(topics, server, *SIMPLE, "--retry-failed", "--again").stderr.splitlines()[-1]
+    assert first == second
 
 
 def test_retrying_asks_just_what_failed(topics: Path, server: ScriptedServer) -> None:
@@ -693,9 +707,10 @@ def test_a_set_goes_to_a_file_and_into_another_index(
     topics: Path, server: ScriptedServer, tmp_path: Path
 ) -> None:
     server.text = lambda prompt: f"<QUERY>„{topics_in(prompt)[0]}“: naïve 問い\u2028?</QUERY>"
-    out = tmp_path / "made.jsonl"
-    run(topics, server, *SIMPLE)
-    assert strop("queries", topics, *SIMPLE, "--queries-out", out, "--json").json["lists"] == 12
+    out, later = tmp_path / "made.jsonl", tmp_path / "later.jsonl"
+    run(topics, server, *SIMPLE, "--queries-out", out)
+    assert strop("queries", topics, *SIMPLE, "--queries-out", later, "--json").json["lists"] == 12
+    assert out.read_bytes() == later.read_bytes()
     docs = tmp_path / "docs.jsonl"
     docs.write_text(jsonl(*(record(i) for i in range(12))))
     other = tmp_path / "other.index"
@@ -732,7 +747,8 @@ LM = "--lm openai:m --style simple"
         (f"{LM} --batch sometime", 2, "'sometime'"),
         (f"{LM} --dry-run --again", 2, "--again is for"),
         (f"{LM} --requests-out x --budget 1", 2, "--budget"),
-        (f"{LM} --queries-out x", 2, "give it without --lm"),
+        (f"{LM} --dry-run --queries-out x", 2, "--queries-out needs a command that makes"),
+        (f"{LM} --batch submit --queries-out x", 2, "--queries-out needs a command that makes"),
         ("--style simple --file x --dry-run", 2, "--dry-run is for --lm"),
         ("--style simple --file x --packed", 2, "--packed is for --lm"),
         ("--style sentences --budget 1", 2, "--budget is for --lm"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import unicodedata
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from helpers.commands import beir, jsonl, strop
@@ -111,12 +113,33 @@ def test_windows_line_ends_are_line_ends(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 def test_bars_are_for_terminals_and_leave_the_json_alone(corpus: Path, tmp_path: Path) -> None:
+    said, seen = _on_a_terminal("-m", "strop", "build", corpus, "-o", tmp_path / "x", "--json")
+    assert json.loads(said)["new"] == 60
+    assert b"embedding documents" in seen
+    assert b"embedding sentences" in seen
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+@pytest.mark.parametrize(("step", "unit"), [(1000, rb"\d/s\b"), (0.01, rb"\d\.\d/min\b")])
+def test_bars_show_a_rate(step: float, unit: bytes) -> None:
+    program = f"""
+import time
+from strop.cli.messages import progress_bars
+with progress_bars() as show:
+    for at in range(6):
+        show("work", at * {step}, 6 * {step})
+        time.sleep(0.1)
+"""
+    assert re.search(unit, _on_a_terminal("-c", program)[1])
+
+
+def _on_a_terminal(*args: str | Path) -> tuple[bytes, bytes]:
+    """Run Python with a terminal as its standard error; return both outputs."""
     import pty
 
     ours, theirs = pty.openpty()
     done = subprocess.run(
-        [sys.executable, "-m", "strop", "build", corpus, "-o", tmp_path / "x", "--json"],
-        stdout=subprocess.PIPE, stderr=theirs, check=True,
+        [sys.executable, *args], stdout=subprocess.PIPE, stderr=theirs, check=True,
         env={**os.environ, "TERM": "xterm"},
     )  # fmt: skip
     os.close(theirs)
@@ -124,9 +147,7 @@ def test_bars_are_for_terminals_and_leave_the_json_alone(corpus: Path, tmp_path:
     while part := _read(ours):
         seen += part
     os.close(ours)
-    assert json.loads(done.stdout)["new"] == 60
-    assert b"embedding documents" in seen
-    assert b"embedding sentences" in seen
+    return done.stdout, seen
 
 
 def _read(handle: int) -> bytes:
@@ -191,6 +212,18 @@ def test_help_is_complete_at_80_columns() -> None:
     for verb in main.commands.values():
         assert verb.help is not None
         assert "".join(verb.help.partition("\n\n")[0].split()) in shown, verb.name
+
+
+def test_help_tells_every_default_in_one_style() -> None:
+    inner = main.commands["cluster"].commands.values()  # type: ignore[attr-defined]
+    for verb in (*main.commands.values(), *inner):
+        # With the command's own settings: click remembers the help option it first made.
+        shown = verb.get_help(click.Context(verb, **main.context_settings))
+        assert "default: (" not in shown, verb.name
+        for option in verb.params:
+            assert not (getattr(option, "help", None) or "").endswith("]"), option.name
+        if verb.name == "search":
+            assert "[default: all]" in shown
 
 
 def test_a_count_has_its_noun_in_the_right_number() -> None:

@@ -54,6 +54,15 @@ def test_keys_of_odd_characters(form: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert redact(f"({escapes(ODD)[form]})") == f"({HIDDEN})"
 
 
+@pytest.mark.parametrize("form", sorted({*escapes(KEY)} - {"plain"}))
+def test_the_rest_of_a_text_stays_as_it_came(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    before, after = (json.dumps({"a": 'tab\t "quoted" \\ \x1b %41 &#65; ü'}) for _ in range(2))
+    hidden = redact(f"{before} {escapes(KEY)[form]} {after} {escapes(KEY)[form]}")
+    assert hidden == f"{before} {HIDDEN} {after} {HIDDEN}"
+    assert "\x1b" not in one_line(f"\\u001b[2J {escapes(KEY)[form]}")
+
+
 @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
 @pytest.mark.parametrize("before", [b"", b"x", b"xy", b"Bearer "])
 @pytest.mark.parametrize("after", [b"", b"\n", b"ab", b"\xff\xff\xff"])

@@ -695,6 +695,12 @@ def test_what_load_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert not isinstance(load(words, name="words", cache=True), CachedEmbedder)
 
 
+def test_a_file_is_no_cache_folder(tmp_path: Path) -> None:
+    for file in (tmp_path / "vectors.sqlite", str(tmp_path), None, 1):
+        with pytest.raises(BadInput, match="cache must be True or False"):
+            load(words, name="words", cache=file)  # type: ignore[arg-type]
+
+
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("STROP_CACHE", raising=False)
     if sys.platform == "win32":

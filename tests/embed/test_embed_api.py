@@ -106,6 +106,19 @@ def test_gives_up_in_the_end_and_says_what_came(server: Server) -> None:
     assert len(server.requests) == 3
 
 
+def test_a_server_that_hangs_is_tried_again(server: Server) -> None:
+    done = threading.Event()
+
+    def hang(handler: Handler, body: dict[str, Any]) -> None:
+        done.wait(60)
+
+    server.script = [hang]
+    got = api(server, timeout=1.0).embed(["a"], "query")
+    assert not done.is_set()
+    done.set()
+    np.testing.assert_allclose(got, expected(["a"]), atol=1e-6)
+
+
 def test_a_very_long_pause_is_an_error(server: Server) -> None:
     server.script = [answer(429, {}, Retry_After="86400")]
     with pytest.raises(ServiceError, match=r"86,400 seconds; resume"):

@@ -307,6 +307,19 @@ def test_no_connection_and_no_copy() -> None:
         assert remedy in str(caught.value)
 
 
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("error", [ConnectionResetError(), ValueError()])
+def test_an_error_without_a_text(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("sentence_transformers.SentenceTransformer", fail)
+    found = isinstance(error, ValueError)
+    message = "be loaded as a model: ValueError" if found else "not found on this machine"
+    with pytest.raises(StropError, match=message):
+        load("st:some/model")
+
+
 def test_no_connection_but_a_copy(hub: Path, model_folder: Callable[[str], Path]) -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     repository = hub / "models--someone--small"

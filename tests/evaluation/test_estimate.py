@@ -61,6 +61,10 @@ def test_the_conclusion_says_how_sure_it_is(index: Index) -> None:
     report = estimate(index, ["trad", "sharp"])
     mean, low, high = report.gain("sharp")
     assert 0 < low <= mean <= high
+    assert report.gain("sharp", report.measures[0]) == (mean, low, high)
+    other = report.measures[1]
+    difference = report.results["sharp"][other] - report.results["trad"][other]
+    assert report.gain("sharp", other)[0] == pytest.approx(100 * difference)
     said = report.conclusion("sharp")
     assert said.startswith("sharp ranks better than trad here: nDCG@10 +")
     assert "16 queries" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -333,6 +334,20 @@ def test_refining_while_another_process_writes(index: Index) -> None:
     assert len(lm.prompts) == 3
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
+def test_a_folder_that_is_read_only(index: Index, tmp_path: Path) -> None:
+    index.close()
+    copy = Path(shutil.copytree(index.path, tmp_path / "copy"))
+    for entry in (copy, *copy.rglob("*")):
+        entry.chmod(0o555 if entry.is_dir() else 0o444)
+    try:
+        with pytest.warns(UserWarning, match="used but not kept"), reopen(copy) as frozen:
+            assert not frozen.refine(QUERIES, HyDE(writer(), samples=1)).failed
+    finally:
+        for entry in (copy, *copy.rglob("*")):
+            entry.chmod(0o755)
+
+
 def test_a_read_only_catalog(index: Index) -> None:
     """As in a read-only folder, which root would not notice: replies are used all the same."""
     workspace = Workspace.open(index.path, Bag(), {"name": "bag"})
@@ -653,6 +668,15 @@ def test_a_grid_asks_nothing_before_its_methods_are_checked(
     with pytest.raises(BadInput, match=message):
         evaluate_grid(index, dataset, expand={"hyde": HyDE(lm), "lamer": last}, **more)
     assert not lm.prompts
+
+
+def test_a_grid_pays_for_no_query_that_is_left_out(index: Index, dataset: Path) -> None:
+    lm = writer()
+    grid = evaluate_grid(
+        index, dataset, ["trad"], {"hyde": HyDE(lm, samples=2)}, exclude=["q1"], limit=3
+    )
+    assert list(grid.first.per_query["trad"]["nDCG@10"]) == ["q0", "q2", "q3"]
+    assert len(lm.prompts) == 3 * 2
 
 
 def test_a_grid_hides_documents_from_their_own_queries(index: Index, tmp_path: Path) -> None:

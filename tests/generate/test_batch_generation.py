@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -51,19 +52,22 @@ def test_the_life_of_a_batch(topics: Path, server: ScriptedServer, lm: str) -> N
 
 @both
 def test_what_fails_in_a_batch_is_submitted_again(
-    topics: Path, server: ScriptedServer, lm: str
+    topics: Path, server: ScriptedServer, tmp_path: Path, lm: str
 ) -> None:
     fates = iter(["errored", "invalid", "expired", "canceled", "missing"])
     server.fate, server.polls = lambda name: next(fates, "succeeded"), 0
     run(topics, server, *SIMPLE, *SUBMIT, lm=lm)
-    ran = run(topics, server, *SIMPLE, *COLLECT, lm=lm)
+    ran = run(topics, server, *SIMPLE, *COLLECT, "--again", lm=lm)
     assert "5 requests failed" in ran.stderr
     assert len(lists(topics, "simple")) == 7
     assert count(topics, "failures WHERE final") == 1
-    assert "give --batch submit --retry-failed in place of --batch collect" in ran.stderr
-    run(topics, server, *SIMPLE, *SUBMIT, "--retry-failed", lm=lm)
+    retry = shlex.split(ran.stderr.splitlines()[-1].partition(": ")[2])[1:]
+    assert not {"collect", "--again"} & set(retry)
+    assert strop(*retry).code == 0
     assert sent(server) == 17
-    run(topics, server, *SIMPLE, *COLLECT, lm=lm)
+    out = tmp_path / "made.jsonl"
+    run(topics, server, *SIMPLE, *COLLECT, "--queries-out", out, lm=lm)
+    assert len(out.read_text("utf-8").splitlines()) == 12
     assert len(lists(topics, "simple")) == 12
     assert count(topics, "failures") == 0
 
@@ -193,7 +197,8 @@ def test_requests_go_out_in_a_file_and_replies_come_in(
     ran = run(topics, server, *SIMPLE, "--replies-in", back, lm=lm)
     assert "1 request failed" in ran.stderr
     assert "1 reply left out: for no request" in ran.stderr
-    assert ran.stderr.endswith("again, give --retry-failed in place of --replies-in\n")
+    assert ran.stderr.endswith("--retry-failed\n")
+    assert "--replies-in" not in ran.stderr.splitlines()[-1]
     assert len(lists(topics, "simple")) == 11
     again = run(topics, server, *SIMPLE, "--replies-in", back, "--json", lm=lm).json
     assert (again["replies"], again["documents"]) == (0, 11)

@@ -117,6 +117,7 @@ def test_qrels_forms(tmp_path: Path) -> None:
         ("q 0 d high\n", ["line 1", "'high'"]),
         ("q 0 d 1\nq 0 d\n", ["line 2", "3 columns", "'q 0 d'"]),
         ("q d\n", ["line 1", "2 columns", "'q d'"]),
+        ("q1\n", ["line 1", "1 columns"]),
         ("q\t\t1\n", ["line 1", "id '' is empty"]),
         ("q 0 d 1\nq 0 d 2\n", ["line 2", "'q'", "'d'", "grade 2", "1 before"]),
         (b"q 0 d\xff 1\n", ["line 1, byte 6", "0xff"]),

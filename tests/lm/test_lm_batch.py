@@ -143,6 +143,13 @@ def test_requests_are_split_by_the_limits(server: ScriptedServer, family: str) -
     assert list(batches.submit([])) == []
 
 
+def test_the_services_own_limits() -> None:
+    from strop.lm.batches import AnthropicBatches, OpenAIBatches
+
+    assert (OpenAIBatches.most_requests, OpenAIBatches.most_bytes) == (50_000, 200_000_000)
+    assert (AnthropicBatches.most_requests, AnthropicBatches.most_bytes) == (100_000, 256_000_000)
+
+
 @both
 def test_two_requests_of_one_key(server: ScriptedServer, family: str) -> None:
     with pytest.raises(BadInput, match="two requests have the key 'k'"):

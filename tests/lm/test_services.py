@@ -103,6 +103,22 @@ def test_anthropic_gets_no_blank_blocks(
     assert "system" not in body
 
 
+def test_the_account_of_a_key(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"OPENAI_ORG_ID": "openai-organization", "OPENAI_PROJECT_ID": "openai-project"}
+    for variable in names:
+        monkeypatch.delenv(variable, raising=False)
+    replies(model(server, "openai").complete([request()]))
+    assert not {*names.values()} & server.seen[0].headers.keys()
+    for variable in names:
+        monkeypatch.setenv(variable, f"the {variable}")
+    lm = model(server, "openai")
+    replies(lm.complete([request()]))
+    assert {name: server.seen[1].headers[name] for name in names.values()} == {
+        name: f"the {variable}" for variable, name in names.items()
+    }
+    assert "the OPENAI" not in repr(lm)
+
+
 def test_bedrock(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", KEY)
     with pytest.raises(BadInput, match="AWS_REGION"):

@@ -76,6 +76,7 @@ def test_the_page_says_what_evaluate_says(index: Path, dataset: Path, tmp_path: 
     text = Path(told["page"]).read_text("utf-8")
     assert told["bytes"] == len(text.encode())
     page = Page(text)
+    assert f"strop report {index} {dataset} -o {tmp_path / 'page'} --json" in page.said
     with Index.open(index) as opened:
         report = evaluate(opened, dataset, ["trad", "sharp", "simsharp"])
     for name, values in report.results.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,9 @@ from pydantic import TypeAdapter
 from strop import Index
 from strop.evaluation.scoring import evaluate
 from strop.io.datasets import read_dataset
-from strop.methods import method_spec
-from strop.search.explain import Explanation
+from strop.methods import Method, method_spec
 from strop.server import models
-from strop.server.app import OPERATIONS
+from strop.server.app import DESCRIBED, OPERATIONS
 from strop.server.settings import LIMITS
 from strop.types import HIT_FIELDS
 
@@ -77,7 +78,7 @@ def test_hits_are_explained(running: RunningServer, opened: Index) -> None:
     )["hits"]
     for hit in hits:
         why = hit["explanation"]
-        TypeAdapter(Explanation).validate_python(why)
+        models.Explanation.model_validate(why)
         moved = sum(one["moved"] for one in why["queries"])
         assert why["plain"] + moved + why["words"] == pytest.approx(hit["score"], abs=1e-4)
         assert len(why["queries"]) == len(opened.explain(QUERY, hit["id"]).queries)
@@ -165,6 +166,50 @@ def test_sets_health_and_openapi_replies_fit_their_models(running: RunningServer
                 TypeAdapter(operation.reply).validate_python(reply.json())
         names = [one["name"] for one in client.get("/sets").json()["sets"]]
     assert names == ["sentences", "simple"]
+
+
+def test_the_description_is_for_those_who_call(running: RunningServer) -> None:
+    with running.client() as client:
+        described = client.get("/openapi.json").json()
+    assert not [path for path in described["paths"] if path.startswith("/explore")]
+    assert len(described["paths"]) == len({one.path for one in DESCRIBED})
+    for path, methods in described["paths"].items():
+        for method, one in methods.items():
+            assert "content" in one["responses"]["200"], (method, path)
+    schemas = described["components"]["schemas"]
+    passage = schemas["Passage"]["properties"]
+    assert "place in the document" in passage["start"]["description"]
+    assert "query set" in passage["source"]["description"]
+    for name, schema in schemas.items():
+        told = json.dumps([schema.get("description"), *schema.get("properties", {}).values()])
+        assert not re.search(r"``|Index\.", told), name
+
+
+def test_the_page_is_told_what_stands_alone_and_apart(
+    running: RunningServer, opened: Index
+) -> None:
+    with running.client() as client:
+        corpus = client.get("/explore/collection").json()
+    assert len(corpus["isolated"]) == 5
+    known = opened.catalog.references.known()
+    numbers = known[known[:, 2] > 0, 0]
+    nearest = opened.catalog.references.lists(numbers, 1)[1][:, 0]
+    ids = opened.catalog.documents.ids_of(numbers.tolist())
+    alone = [ids[int(number)] for number in numbers[nearest.argsort()]][:5]
+    assert corpus["isolated"] == alone
+    id_ = next(hub["id"] for hub in corpus["hubs"] if opened.references_of(hub["id"]))
+    references = running.post("/explore/document", {"id": id_})["references"]
+    chosen = opened.references_of(id_)
+    assert chosen is not None
+    assert [one["cluster_size"] for one in references] == [
+        one.cluster_size for one in chosen.references
+    ]
+    method = Method("all", sets=tuple(opened.query_sets()))
+    own, *others = opened.terms([id_, *(one["id"] for one in references)], "", method)
+    for one, other in zip(references, others, strict=True):
+        margins = own.queries @ (own.vector - other.vector)
+        assert one["margin"] == pytest.approx(float(margins.max()), abs=1e-6)
+        assert one["query"] in {text for _, text in own.texts}
 
 
 def test_an_evaluation_is_the_library_s(

@@ -26,7 +26,7 @@ def test_documents_that_are_cut(tmp_path: Path) -> None:
         index.sharpen()
         assert len(index.chunks("long")) > 1
         expected = index.search("where is the badger", 2)[0]
-    app = make_app(Service(str(path)), Settings(str(path)), {})
+    app = make_app(Service(str(path)), Settings(str(path)), ())
     with TestClient(app, "http://localhost") as client:
 
         def post(where: str, body: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import socket
 import time
@@ -84,6 +86,7 @@ def test_a_port_that_is_taken_is_refused_with_the_remedy(index: Path) -> None:
         ran = strop("serve", index, "--port", str(taken.getsockname()[1]))
     assert ran.code == 1
     assert "--port" in ran.stderr
+    assert f"{os.strerror(errno.EADDRINUSE)}. Choose" in ran.stderr
     assert "(page)" not in ran.stderr + ran.stdout
 
 
@@ -101,6 +104,16 @@ def test_a_key_of_any_characters_can_be_compared() -> None:
     assert [level_of(key, keys) for key in ("ü", "\ud800", "", READ_KEY, WRITE_KEY)] == [
         "open", "open", "open", "read", "write",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [("read", "write"), ("write", "read")])
+def test_a_key_to_read_and_write_closes_reading_to_others(
+    index: Path, order: tuple[str, str]
+) -> None:
+    with serving(index, keys=",".join(f"{level}:{WRITE_KEY}" for level in order)) as server:
+        assert _status(server, "GET", "/info") == 401
+        assert _status(server, "GET", "/info", **{"x-api-key": WRITE_KEY}) == 200
+        assert _status(server, "DELETE", "/documents/x", **{"x-api-key": WRITE_KEY}) == 404
 
 
 # -- hosts and origins ----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from strop import Index
 from strop.lm.prices import known_prices
-from strop.server.app import OPERATIONS
+from strop.server.app import DESCRIBED
 
 from .conftest import SCRIPT
 
@@ -316,7 +316,7 @@ def test_a_published_copy_has_the_page_too(
 def test_the_api_page_lists_every_operation_and_tries_one(open_page: Open) -> None:
     page = open_page("/docs")
     page.wait_for_selector(".operation")
-    assert page.locator(".operation").count() == len(OPERATIONS)
+    assert page.locator(".operation").count() == len(DESCRIBED)
     first = page.locator(".operation").first
     first.locator("summary").click()
     assert "Hits for each query." in first.inner_text()

@@ -7,12 +7,12 @@ import threading
 from typing import Any
 
 from strop.adapters import shared
-from strop.adapters.shared import Opened, Where, in_thread, raising, writing
+from strop.adapters.shared import Collection, Opened, Where, in_thread, raising, writing
 from strop.embed import Embedder
 from strop.errors import BadInput, MissingExtra
 from strop.filters import Test, read_filter
-from strop.types import Collection, Hit
 from strop.types import Document as StropDocument
+from strop.types import Hit
 
 try:
     from haystack import Document, component, default_from_dict, default_to_dict
@@ -154,7 +154,7 @@ class StropDocumentStore:
     def delete_all_documents(self) -> None:
         """Delete all documents."""
         with raising(DocumentStoreError):
-            shared.remove(self.index)
+            shared.remove_all(self.index)
 
     def delete_by_filter(self, filters: Filters) -> int:
         """Delete the documents that match; return how many."""

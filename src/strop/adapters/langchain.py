@@ -10,12 +10,12 @@ from uuid import uuid4
 import numpy as np
 
 from strop.adapters import shared
-from strop.adapters.shared import Opened, metadata_of, open_collection, raising
+from strop.adapters.shared import Collection, Opened, metadata_of, open_collection, raising
 from strop.embed import Embedder
 from strop.errors import BadInput, MissingExtra
 from strop.methods import Method
-from strop.types import Collection, Hit
 from strop.types import Document as StropDocument
+from strop.types import Hit
 
 try:
     from langchain_core.callbacks import CallbackManagerForRetrieverRun
@@ -133,7 +133,10 @@ class StropVectorStore(VectorStore):
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
         """Delete documents by id, all without ids; one that is not there is no error."""
         with raising(ValueError, BadInput):
-            shared.remove(self.index, ids)
+            if ids is None:
+                shared.remove_all(self.index)
+            else:
+                shared.remove(self.index, ids)
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
@@ -170,10 +173,10 @@ class StropVectorStore(VectorStore):
         return [document for document, _ in found]
 
     def similarity_search_by_vector(
-        self, embedding: list[float], k: int = _K, **kwargs: Any
+        self, embedding: list[float], k: int = _K, filter: Filter = None, **kwargs: Any
     ) -> list[Document]:
         """Return the best documents for a query's vector; it has no words."""
-        return self.similarity_search(embedding, k, **kwargs)
+        return self.similarity_search(embedding, k, filter, **kwargs)
 
     def similarity_search_with_score(
         self, query: str | list[float], k: int = _K, filter: Filter = None, **kwargs: Any
@@ -199,13 +202,14 @@ class StropVectorStore(VectorStore):
         k: int = _K,
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
+        filter: Filter = None,
         **kwargs: Any,
     ) -> list[Document]:
         """Choose k of the best ``fetch_k`` documents that are close to the query and differ.
 
         The texts of the hits are embedded again: a collection hands out no vectors.
         """
-        found = self.similarity_search(query, fetch_k, **kwargs)
+        found = self.similarity_search(query, fetch_k, filter, **kwargs)
         if not found:
             return []
         embed = self.index.embed_queries
@@ -215,10 +219,17 @@ class StropVectorStore(VectorStore):
         return [found[at] for at in chosen]
 
     def max_marginal_relevance_search_by_vector(
-        self, embedding: list[float], *args: Any, **kwargs: Any
+        self,
+        embedding: list[float],
+        k: int = _K,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: Filter = None,
+        **kwargs: Any,
     ) -> list[Document]:
         """Do the same for a query's vector."""
-        return self.max_marginal_relevance_search(embedding, *args, **kwargs)
+        settings = {**kwargs, "filter": filter}
+        return self.max_marginal_relevance_search(embedding, k, fetch_k, lambda_mult, **settings)
 
 
 def _document(found: StropDocument | Hit, metadata: dict[str, Any]) -> Document:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from strop.adapters import shared
-from strop.adapters.shared import Opened, Where, in_thread, raising
+from strop.adapters.shared import Collection, Opened, Where, in_thread, raising
 from strop.embed import Embedder
 from strop.errors import BadInput, MissingExtra
 from strop.methods import Method
-from strop.types import Collection, Hit
 from strop.types import Document as StropDocument
+from strop.types import Hit
 
 try:
     from llama_index.core.base.base_retriever import BaseRetriever
@@ -153,7 +153,7 @@ class StropVectorStore(BasePydanticVectorStore):
     def clear(self) -> None:
         """Delete all nodes."""
         with raising(ValueError, BadInput):
-            shared.remove(self.client)
+            shared.remove_all(self.client)
 
     def _remove(self, hits: list[Hit]) -> None:
         with raising(ValueError, BadInput):

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from strop.adapters.shared import open_collection, raising, writing
+from strop.adapters.shared import Collection, open_collection, raising, writing
 from strop.errors import BadInput, MissingExtra
 from strop.evaluation.scoring import decreasing
 from strop.methods import Method
 from strop.storage.intake import CATALOG, EmbedderSpec
-from strop.types import HIT_FIELDS, Collection, Document, Hit
+from strop.types import HIT_FIELDS, Document, Hit
 
 try:
     import pandas as pd

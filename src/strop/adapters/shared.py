@@ -18,15 +18,18 @@ import numpy as np
 
 from strop.common.text import is_url
 from strop.embed.function import CallableEmbedder
+from strop.engines.published import Published
 from strop.errors import BadInput, StropError
 from strop.index import Index
 from strop.opening import connect
 from strop.storage.intake import CATALOG, EmbedderSpec
-from strop.types import Collection, Document, Hit, Kind
+from strop.types import Document, Hit, Kind
 
 Where: TypeAlias = dict[str, Any]
 """A filter as ``Index.search`` takes it."""
-Opened: TypeAlias = "Collection | str | os.PathLike[str] | None"
+Collection: TypeAlias = Index | Published
+"""That of ``strop.types`` for run time: frameworks read the annotations of constructors."""
+Opened: TypeAlias = Collection | str | os.PathLike[str] | None
 """A collection, the folder of an index, the URL of a copy, or None for a temporary index."""
 
 SCORE, PASSAGE = "strop_score", "strop_passage"
@@ -78,13 +81,18 @@ def writing(collection: Collection) -> Iterator[Index]:
         yield collection
 
 
-def remove(collection: Collection, ids: Iterable[str] | None = None) -> None:
-    """Remove documents, all without ids; an id that is not there is no error."""
+def remove(collection: Collection, ids: Iterable[str]) -> None:
+    """Remove documents; an id that is not there is no error."""
     with writing(collection) as index:
-        if ids is None:
-            index.keep_only([])
-        elif known := set(ids) - index.unknown(set(ids)):
+        wanted = set(ids)
+        if known := wanted - index.unknown(wanted):
             index.remove(list(known))
+
+
+def remove_all(collection: Collection) -> None:
+    """Remove all documents."""
+    with writing(collection) as index:
+        index.keep_only([])
 
 
 def find(

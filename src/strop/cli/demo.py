@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib.util
 import json
 import platform
 import shlex
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from strop.cli.messages import echo, progress_bars
 from strop.cli.verbs import Answer, option, output_option, verb
 from strop.common.text import human_bytes, shorten
-from strop.errors import BadInput
+from strop.errors import BadInput, MissingExtra
 from strop.types import Dataset, Document
 
 if TYPE_CHECKING:  # loaded when the demo runs, so that --help is quick
@@ -182,4 +183,13 @@ def _print_demo(
     folder = shlex.quote(str(path))
     out.print("\nSearch it yourself, or watch the rankings change in a browser:\n")
     echo(f"  {_command()} search {folder} {shlex.quote(question)} --explain")
-    echo(f"  {_command()} serve {folder}    # needs an extra: pip install '.[serve]'\n")
+    echo(f"  {_command()} serve {folder}\n")
+    if not all(map(_installed, ("starlette", "uvicorn", "httptools", "mcp", "prometheus_client"))):
+        echo(f"{MissingExtra('strop serve', 'serve')}\n")
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # sys.modules holds None for it
+        return False

@@ -20,7 +20,6 @@ from strop.cli.verbs import (
     named_values,
     option,
     output_option,
-    refuse_given,
     source_option,
     verb,
 )
@@ -95,11 +94,13 @@ def build(
     exists, new_folder = (path / "catalog.sqlite").exists(), not path.exists()
     was_empty = new_folder or (path.is_dir() and not any(path.iterdir()))
     if exists:
-        refuse_given(
-            ("query_vectors", "language"),
-            f"is for a new index: {path} keeps the language of its words, and keeps the form of its"
-            " vectors until strop compact --query-vectors changes it",
-        )
+        if query_vectors is not None:
+            raise UsageError(
+                f"{path} exists and keeps the form of its vectors; to change it: "
+                f"strop compact {shlex.quote(str(path))} --query-vectors {query_vectors}"
+            )
+        if language is not None:
+            raise UsageError(f"{path} exists and keeps the language of its words")
         index = Index.open(path, embedder, wait=opt.waiting_time(), **settings)
         if chunk is not None and chunk != (has := index.info()["chunking"] or "none"):
             index.close()
@@ -123,9 +124,13 @@ def build(
         except StropError:
             if was_empty and not len(index):  # nothing was added: leave no empty index behind
                 index.close()
-                shutil.rmtree(path, ignore_errors=True)
-                if not new_folder:
-                    path.mkdir(exist_ok=True)
+                for entry in path.iterdir():  # a folder that was there may be a link, or shared
+                    if entry.is_dir():
+                        shutil.rmtree(entry)
+                    else:
+                        entry.unlink()
+                if new_folder:
+                    path.rmdir()
             raise
     if exists:
         say(f"{path} existed: added what is new, updated what changed, removed nothing")

@@ -104,11 +104,12 @@ def queries(path: Path, **options: Any) -> Answer:
     ANTHROPIC_API_KEY, STROP_API_KEY) and stored nowhere.
     """
     _check_usage(options)
+    out = options["queries_out"]
     with opt.open_index(path) as index, progress_bars() as progress:
         if options["lm"] is None:
             name = options["into"] or options["style"]
-            if options["queries_out"] is not None:
-                return _written(index, name, options["queries_out"])
+            if out is not None:
+                return _written(index, name, out)
             return _imported(index, name, options["file"], options["n"], progress)
         generation = index.generation(
             opt.load_model(options),
@@ -119,7 +120,10 @@ def queries(path: Path, **options: Any) -> Answer:
             retry=options["retry_failed"],
             replace=options["replace"] or options["dry_run"] or options["show_dropped"],
         )
-        return _run(generation, options, progress)
+        answer = _run(generation, options, progress)
+        if out is not None:
+            _written(index, generation.name, out)
+    return answer
 
 
 @verb(
@@ -155,6 +159,7 @@ def _check_usage(options: dict[str, Any]) -> None:
         both = " and ".join("--" + name.replace("_", "-") for name in chosen)
         batch = options["batch"]
         priced = chosen == ["dry_run", "batch"] and batch == "submit"
+        makes = not chosen or chosen == ["replies_in"] or (batch == "collect" and len(chosen) == 1)
         wrong = {
             f"with --lm the style is one of {', '.join(STYLES)}": style not in STYLES,
             "--file and --lm are two sources: give one": file is not None,
@@ -165,7 +170,7 @@ def _check_usage(options: dict[str, Any]) -> None:
                 options["again"] and (chosen not in ([], ["batch"]) or batch == "status"),
             "--budget cannot be kept for a file that is answered elsewhere":
                 options["budget"] is not None and options["requests_out"] is not None,
-            "--queries-out writes what is in the index: give it without --lm": out is not None,
+            "--queries-out needs a command that makes queries": out is not None and not makes,
         }  # fmt: skip
     else:
         refuse_given(options.keys() - _WITHOUT_LM, "is for --lm")
@@ -245,8 +250,7 @@ def _run(generation: Generation, options: dict[str, Any], progress: Progress | N
             f"{batch.id} is still running ({batch.succeeded:,} of {batch.total:,}); collect later"
             for batch in running
         ]
-        retry = "--batch submit --retry-failed in place of --batch collect"
-        return _summary(generation, summary, retry, waiting)
+        return _summary(generation, summary, waiting)
     if options["requests_out"] is not None:
         file = options["requests_out"]
         written = generation.write_requests(file, progress)
@@ -254,9 +258,8 @@ def _run(generation: Generation, options: dict[str, Any], progress: Progress | N
         message = f"{requests} written to {file}; read the replies with --replies-in"
         return Answer({"requests": written, "file": str(file)}, message)
     if options["replies_in"] is not None:
-        summary = generation.read_replies(options["replies_in"], progress)
-        return _summary(generation, summary, "--retry-failed in place of --replies-in")
-    return _summary(generation, generation.run(budget=options["budget"], **how), "--retry-failed")
+        return _summary(generation, generation.read_replies(options["replies_in"], progress))
+    return _summary(generation, generation.run(budget=options["budget"], **how))
 
 
 def _estimate(generation: Generation, batch: bool, budget: float | None) -> Answer:
@@ -303,10 +306,8 @@ def _status(batches: Sequence[Status]) -> Answer:
     return Answer(value, "\n".join(lines) or "no batch is running")
 
 
-def _summary(
-    generation: Generation, summary: Summary, retry: str, warnings: Sequence[str] = ()
-) -> Answer:
-    """Return what a run did; ``retry`` are the options that send again what failed."""
+def _summary(generation: Generation, summary: Summary, warnings: Sequence[str] = ()) -> Answer:
+    """Return what a run did, and the command that sends what is left."""
     from strop.cli.generation_tables import print_summary
 
     spending, error = summary.spending, None
@@ -315,13 +316,32 @@ def _summary(
     elif spending.failures and not summary.answered:
         error = BadInput("every request failed; nothing was written")
     value = {"set": generation.name, "lm": generation.lm.name, **summary.to_json()}
-    return Answer(value, partial(print_summary, generation, summary, retry), error, warnings)
+    args = click.get_current_context().meta.get("strop.args", [])
+    again = shlex.join(["strop", *_command_again(args)])
+    return Answer(value, partial(print_summary, generation, summary, again), error, warnings)
 
 
 def _too_small(stopped: str, next_cost: float) -> BadInput:
     """Return the error for a budget that does not allow a single call."""
     needed = 1.1 * next_cost  # in two digits it is still enough
     return BadInput(f"nothing was sent: {stopped}. Give --budget {needed:.2g} or more")
+
+
+def _command_again(args: list[str]) -> list[str]:
+    """Return the arguments that send what is left: a batch again, but not a file of replies."""
+    kept: list[str] = []
+    rest = iter(args)
+    for arg in rest:
+        name, _, value = arg.partition("=")
+        if name == "--replies-in":
+            if not value:
+                next(rest, None)
+        elif name == "--batch":
+            value = value or next(rest, "")
+            kept += ["--batch", "submit"]
+        elif arg not in ("--retry-failed", "--again"):
+            kept.append(arg)
+    return kept
 
 
 # -- without a model ------------------------------------------------------------------------

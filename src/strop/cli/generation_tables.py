@@ -48,8 +48,8 @@ def print_estimate(generation: Generation, estimate: Estimate, batch: bool) -> N
     print_pairs(rows.items())
 
 
-def print_summary(generation: Generation, summary: Summary, retry: str) -> None:
-    """Print what a run did, and how to go on if something is left."""
+def print_summary(generation: Generation, summary: Summary, again: str) -> None:
+    """Print what a run did, and the command that goes on if something is left."""
     spending = summary.spending
     now = f"{counted(spending.replies, 'new reply', 'new replies')}"
     if spending.replies:
@@ -80,11 +80,11 @@ def print_summary(generation: Generation, summary: Summary, retry: str) -> None:
         requests = counted(summary.refused, "request")
         say(f"{requests} refused before; to send them again: --retry-failed")
     if spending.stopped and spending.replies:
-        say(f"stopped: {spending.stopped}. To spend as much again, run the command again")
+        say(f"stopped: {spending.stopped}. To spend as much again: {again}")
     if spending.errors:
         say(f"{counted(spending.failures, 'request')} failed: {_counted(spending.errors)}")
     if spending.failures:
-        say(f"to send only these again, give {retry}")
+        say(f"to send only these again: {again} --retry-failed")
 
 
 def _replaced(summary: Summary) -> str:

@@ -52,8 +52,11 @@ class _Group(Verbs):
     headings = _VERBS
 
     def make_context(self, info_name: Any, args: list[str], *rest: Any, **more: Any) -> Any:
+        arguments = list(args)  # parsing empties the list
         with _safe_usage_errors():
-            return super().make_context(info_name, args, *rest, **more)
+            ctx = super().make_context(info_name, args, *rest, **more)
+        ctx.meta["strop.args"] = arguments
+        return ctx
 
     def invoke(self, ctx: click.Context) -> Any:
         warnings.showwarning = lambda message, *_, **__: warn(str(message))

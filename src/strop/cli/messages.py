@@ -63,11 +63,21 @@ def progress_bars() -> Iterator[Progress | None]:
         return
     from rich import progress
     from rich.console import Console
+    from rich.text import Text
+
+    class Rate(progress.ProgressColumn):
+        """How many a second, or a minute where that is below one."""
+
+        def render(self, task: progress.Task) -> Text:
+            speed = task.finished_speed or task.speed or 0.0
+            shown = f"{speed:,.0f}/s" if speed >= 1 else f"{speed * 60:,.1f}/min"
+            return Text(shown if speed else "")
 
     bars = progress.Progress(
         progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
+        Rate(),
         progress.TimeRemainingColumn(),
         progress.TextColumn("{task.fields[note]}", markup=False),
         console=Console(stderr=True),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -270,13 +269,14 @@ def report(path: Path, dataset: str, output: Path, **options: Any) -> Answer:
     """Write an HTML report on INDEX and DATASET: tables, figures, explained gains and losses."""
     from strop.research.html_report import write_report
 
+    args = click.get_current_context().meta.get("strop.args", [])
     passed_on = ("methods", "method", "sets", "measures", "ignore_same_id", "most")
     with opt.open_index(path) as index, progress_bars() as progress:
         page = write_report(
             index,
             opt.read_labelled(dataset, options),
             output,
-            command=shlex.join(["strop", *sys.argv[1:]]),
+            command=shlex.join(["strop", *args]),
             progress=progress,
             **{name: options[name] for name in passed_on},
         )

@@ -89,9 +89,20 @@ def together(*options: Decorator) -> Decorator:
 # -- kinds of options -------------------------------------------------------------------------
 
 
+class _Option(click.Option):
+    """Shows every default as click shows those that it knows itself: without parentheses."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the option's part of the help."""
+        record = super().get_help_record(ctx)
+        if record is None or not isinstance(self.show_default, str):
+            return record
+        return record[0], record[1].replace(f"({self.show_default})", self.show_default)
+
+
 def option(name: str, help: str, *names: str, shown: str | None = None, **more: Any) -> Decorator:
     """Return an option; ``shown`` is the default where the value None stands for it."""
-    return click.option(name, *names, help=help, show_default=shown, **more)
+    return click.option(name, *names, cls=_Option, help=help, show_default=shown, **more)
 
 
 def flag(name: str, help: str, *names: str) -> Decorator:

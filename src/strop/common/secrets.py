@@ -58,9 +58,7 @@ def redact(text: str, shortest: int = _LONG_ENOUGH) -> str:
             if form in text:
                 text = re.sub(re.escape(form) + r"(?:[\w+/-]?={1,2})?", HIDDEN, text)
         if any(mark in text for mark in _MARKS):
-            sought, plain = _unescaped(secret), _unescaped(text)
-            if sought in plain:  # then the text loses its other escapes, too
-                text = plain.replace(sought, HIDDEN)
+            text = _without_escaped(text, secret)
     return text
 
 
@@ -78,8 +76,28 @@ def _encoded(secret: str) -> tuple[str, ...]:
     return tuple(form for form in forms if len(form) >= _SHORTEST)
 
 
+def _without_escaped(text: str, secret: str) -> str:
+    """Hide a secret of which characters are escaped. The time is linear in the text."""
+    sought, plain = _unescaped(secret), _unescaped(text)
+    if sought not in plain:
+        return text
+    # Where each character of the plain text begins in the original one.
+    begins, view = list(range(len(text) + 1)), text
+    for _ in range(_TIMES):
+        kept: list[int] = []
+        last = 0
+        for match in _ESCAPE.finditer(view):
+            kept += begins[last : match.start() + 1]
+            last = match.end()
+        begins, view = kept + begins[last:], _ESCAPE.sub(_character, view)
+    parts, last = [], 0
+    for found in re.finditer(re.escape(sought), plain):
+        parts.append(text[last : begins[found.start()]])
+        last = begins[found.end()]
+    return HIDDEN.join([*parts, text[last:]])
+
+
 def _unescaped(text: str) -> str:
-    """Undo escapes, also nested ones. The time is linear in the text."""
     for _ in range(_TIMES):
         text = _ESCAPE.sub(_character, text)
     return text
@@ -103,5 +121,5 @@ def one_line(value: object) -> str:
         text = str(value)
     except RecursionError:
         text = f"a {type(value).__name__}, nested deeply"
-    line = " ".join(redact(storable(text[:_READ_FOR_A_LINE]), _SHORTEST).split())
+    line = redact(" ".join(storable(text[:_READ_FOR_A_LINE]).split()), _SHORTEST)
     return line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "…"

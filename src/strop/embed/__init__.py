@@ -42,6 +42,10 @@ def load(
     ``options`` belong to the family; ``load(e.name, **e.options)`` makes ``e`` again. With
     ``cache`` vectors are stored in the user's cache folder, unless computing them is as fast.
     """
+    if not isinstance(cache, bool):
+        raise BadInput(
+            f"cache must be True or False, not {cache!r}; STROP_CACHE is the folder of the cache"
+        )
     embedder = _make(spec, options)
     path = cache_file(FILE) if cache and getattr(embedder, "worth_caching", True) else None
     return CachedEmbedder(embedder, path) if path else embedder

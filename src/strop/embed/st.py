@@ -154,11 +154,12 @@ def _load(source: str, name: str, dtype: str, **options: Any) -> Any:
         with _quiet():
             return SentenceTransformer(source, model_kwargs={"dtype": dtype}, **options)
     except (OSError, ValueError) as error:
-        reason = f"{source} cannot be loaded as a model: {str(error).strip().splitlines()[0]}"
+        text = str(error).strip() or type(error).__name__
+        reason = f"{source} cannot be loaded as a model: {text.splitlines()[0]}"
         if isinstance(error, OSError) and not path.exists():
             reason = (
                 f"the model {source} was not found on this machine and could not be "
-                f"downloaded ({trouble or error}). Download it where there is a connection and "
+                f"downloaded ({trouble or text}). Download it where there is a connection and "
                 f"write '{PREFIX}/path/to/folder' (for a preset, path='/path/to/folder'), or "
                 "point HF_HOME at a cache that has it"
             )

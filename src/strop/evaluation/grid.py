@@ -9,7 +9,7 @@ from typing import Any
 
 from strop.engines.published import Published
 from strop.errors import BadInput
-from strop.evaluation.scoring import Report, Run, evaluate, significance
+from strop.evaluation.scoring import Report, Run, evaluate, select_queries, significance
 from strop.expand.methods import QueryMethod
 from strop.expand.refining import Refined
 from strop.index import Index
@@ -75,6 +75,8 @@ def evaluate_grid(
     methods: Sequence[str | Method],
     expand: Mapping[str, QueryMethod | None],
     *,
+    exclude: Sequence[str] = (),
+    limit: int | None = None,
     ignore_same_id: bool = False,
     budget: float | None = None,
     price: Price | None = None,
@@ -89,6 +91,7 @@ def evaluate_grid(
         raise BadInput("no query method to evaluate was given")
     if not isinstance(dataset, Dataset):
         dataset = read_dataset(dataset)
+    dataset = select_queries(dataset, exclude, limit)
     if any(expand.values()) and isinstance(index, Published):
         raise BadInput("a language model refines queries of an index folder, not of a copy")
     if any(expand.values()):  # report mistakes before anything is paid for

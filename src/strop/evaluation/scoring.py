@@ -84,9 +84,10 @@ class Report:
         gate = {"cosine": self.leak_gate, "left_out": self.left_out}
         return {**told, "leak_gate": gate | values}
 
-    def gain(self, method: str) -> tuple[float, float, float]:
+    def gain(self, method: str, measure: str | None = None) -> tuple[float, float, float]:
         """Return a method's gain over the baseline and its 95% interval, in percent points."""
-        of, base = (self.per_query[name][self.measures[0]] for name in (method, self.baseline))
+        measure = measure or self.measures[0]
+        of, base = (self.per_query[name][measure] for name in (method, self.baseline))
         gains = np.array([of[query] - base[query] for query in base])
         return 100 * float(gains.mean()), *bootstrap_interval(gains)
 

@@ -11,11 +11,12 @@ from typing import Any, cast
 
 from strop.common.specs import check_object, make, suggestion
 from strop.errors import BadInput
-from strop.lm.base import LM, Failure, Reply, Request, Usage
+from strop.lm.base import LM, Failure, Replies, Reply, Request, Usage
 from strop.lm.prices import Price, count_tokens, price
 
 __all__ = [
-    "LM", "Failure", "Price", "Reply", "Request", "Usage", "count_tokens", "load", "price",
+    "LM", "Failure", "Price", "Replies", "Reply", "Request", "Usage", "count_tokens", "load",
+    "price",
 ]  # fmt: skip
 
 _FORMS = "openai:<model>, anthropic:<model>, llama:<file.gguf>, smollm2"

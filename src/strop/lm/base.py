@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from strop.common.retries import CallFailed
 from strop.common.secrets import one_line, redact, storable
-
-if TYPE_CHECKING:  # it imports this module
-    from strop.lm.runner import Run
 
 Body = dict[str, Any]
 """JSON fields by name, of a request or a reply."""
@@ -102,6 +99,34 @@ class Failure:
     seconds: float
 
 
+class Replies(Protocol):
+    """An iterator over replies and failures, in any order, each as soon as it arrives.
+
+    Requests are pulled in the thread that iterates, and only when a place is free: never more
+    are open than the concurrency (above 32, a half more). So ending the iterable of requests
+    ends the run, after the results of all that were pulled. An error of the whole run (a
+    refused key) is raised after every reply in flight has been returned.
+    """
+
+    def __iter__(self) -> Replies: ...
+
+    def __next__(self) -> Reply | Failure: ...
+
+    def ready(self) -> list[Reply | Failure]:
+        """Return the results that have arrived, without waiting and without sending more."""
+
+    def send_more(self) -> None:
+        """Fill the places that have become free, as taking the next reply would."""
+
+    def close(self) -> list[Reply | Failure]:
+        """End the run early: send and repeat nothing more, wait for calls in flight.
+
+        Returns the results not returned yet, so that no paid reply is lost;
+        requests that were waiting come as failures that are not final. A second call returns
+        an empty list.
+        """
+
+
 class LM(Protocol):
     """A language model. ``load(lm.name, **lm.options)`` makes the same one again."""
 
@@ -117,7 +142,7 @@ class LM(Protocol):
     def host(self) -> str:
         """The host that receives the text, such as ``api.openai.com`` or ``this process``."""
 
-    def complete(self, requests: Iterable[Request]) -> Run:
+    def complete(self, requests: Iterable[Request]) -> Replies:
         """Answer requests, several at a time."""
 
 

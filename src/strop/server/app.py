@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,14 +25,16 @@ from strop.server.guard import Guard
 from strop.server.openapi import document
 from strop.server.routes import json_response, routes
 from strop.server.service import Service
-from strop.server.settings import LIMITS, Access, Settings
+from strop.server.settings import LIMITS, Keys, Settings
 
 log = logging.getLogger("strop.server")
 PAGE = Path(__file__).parent / "page"
-OPERATIONS = [*api.OPERATIONS, *compatible.OPERATIONS, *explore.OPERATIONS]
+DESCRIBED = [*api.OPERATIONS, *compatible.OPERATIONS]
+OPERATIONS = [*DESCRIBED, *explore.OPERATIONS]
+"""Those of the page, ``explore``, change with it: they are not described."""
 
 
-def make_app(service: Service, settings: Settings, keys: Mapping[str, Access]) -> Starlette:
+def make_app(service: Service, settings: Settings, keys: Keys) -> Starlette:
     """Return the ASGI application of a collection."""
     agents = agent_server(service)
     # Without sessions any of several processes can answer. The guard checks Host and Origin.
@@ -63,7 +65,7 @@ def make_app(service: Service, settings: Settings, keys: Mapping[str, Access]) -
         allow_headers=["authorization", "content-type", "x-api-key"],
     )  # fmt: skip
     guard = Middleware(Guard, settings=settings, keys=keys)
-    description = json_response(document(OPERATIONS)).body
+    description = json_response(document(DESCRIBED)).body
 
     async def openapi(_: Request) -> Response:
         return Response(description, media_type="application/json")

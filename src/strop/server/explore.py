@@ -29,7 +29,7 @@ _GRAMS = 400_000
 _SNIPPET = 280
 _LOOKED_AT = 5000
 _ALIKE = 0.98
-_SHOWN = 12
+_SHOWN, _ISOLATED = 12, 5
 _WITH_REFERENCES, _WITH_QUERIES = 5, 10
 """So many of the first documents of a map are drawn with their references, and their queries."""
 
@@ -131,11 +131,14 @@ def _references(service: Service, id_: str) -> list[dict[str, Any]]:
     found = []
     for reference, other in zip(selected, others, strict=True):
         apart = own.queries @ (own.vector - other.vector)
+        best = int(np.argmax(apart)) if len(apart) else None
         found.append(
             {
                 "id": reference.id, "similarity": reference.similarity,
+                "cluster_size": reference.cluster_size,
                 "title": service.collection.get(reference.id).title or reference.id,
-                "query": own.texts[int(np.argmax(apart))][1] if len(apart) else None,
+                "query": None if best is None else own.texts[best][1],
+                "margin": None if best is None else float(apart[best]),
             }
         )  # fmt: skip
     return found
@@ -192,7 +195,7 @@ def _collection(service: Service) -> dict[str, Any]:
     if index is None:  # a copy is made for searching
         return {
             "documents": len(service.collection), **get_sets(service), "looked_at": 0,
-            "fields": [], "hubs": [], "alike": [],
+            "fields": [], "hubs": [], "alike": [], "isolated": [],
         }  # fmt: skip
     sets = [
         {
@@ -210,8 +213,9 @@ def _collection(service: Service) -> dict[str, Any]:
     rows, columns = np.nonzero((similarities >= _ALIKE) & (numbers[:, np.newaxis] < others))
     pairs = zip(numbers[rows], others[rows, columns], similarities[rows, columns], strict=True)
     alike = sorted(pairs, key=lambda pair: -pair[2])[:_SHOWN]
+    isolated = numbers[similarities[:, 0].argsort()][:_ISOLATED].tolist() if len(numbers) else []
     wanted = {number for number, _ in hubs} | {int(n) for pair in alike for n in pair[:2]}
-    ids = index.catalog.documents.ids_of(sorted(wanted))
+    ids = index.catalog.documents.ids_of(sorted(wanted | set(isolated)))
     return {
         "documents": len(index), "sets": sets, "looked_at": len(numbers),
         "fields": index.catalog.facets.field_names()[:50],
@@ -220,6 +224,7 @@ def _collection(service: Service) -> dict[str, Any]:
             {"id": ids[a], "other": ids[b], "similarity": round(float(similarity), 4)}
             for a, b, similarity in alike if a in ids and b in ids
         ],
+        "isolated": [ids[n] for n in isolated if n in ids],
     }  # fmt: skip
 
 

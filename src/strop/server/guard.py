@@ -12,7 +12,6 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -22,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strop.server import metrics
 from strop.server.errors import error_value
-from strop.server.settings import Access, Settings, level_of
+from strop.server.settings import Access, Keys, Settings, level_of
 
 log = logging.getLogger("strop.server")
 
@@ -49,11 +48,11 @@ _HEADERS = {
 class Guard:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, keys: Mapping[str, Access]) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, keys: Keys) -> None:
         self._app, self._keys = app, keys
         self._hosts = {name.lower() for name in ("localhost", settings.host, *settings.hosts)}
         self._origins = {origin.rstrip("/").lower() for origin in settings.origins}
-        self._open_to_read = not settings.public and "read" not in keys.values()
+        self._open_to_read = not settings.public and not any(level == "read" for level, _ in keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request, pass it on, log it."""

@@ -10,9 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from strop.search.explain import Explanation
 from strop.server.settings import LIMITS
-from strop.types import Chunk, Passage
 
 HitField = Literal["id", "score", "title", "text", "metadata", "passage", "chunk"]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=500)]
@@ -76,6 +74,46 @@ class SearchRequest(Request):
         return [self.query] if self.query is not None else self.queries or []
 
 
+class Passage(BaseModel):
+    """The stored text of a document that is nearest to the query."""
+
+    text: str
+    start: int | None = Field(description="Its place in the document's text, null if elsewhere.")
+    end: int | None
+    source: str = Field(description="The query set it is from, or title or text.")
+
+
+class Moved(BaseModel):
+    """A stored query, and how much of a document's score is due to it."""
+
+    set: str
+    text: str
+    similarity: float
+    weight: float
+    moved: float
+
+
+class Explanation(BaseModel):
+    """Why a document scores as it does: plain + sum of moved + words = score."""
+
+    id: str
+    plain: float
+    score: float
+    queries: list[Moved]
+    words: float
+
+
+class Chunk(BaseModel):
+    """The part of a document that was found, of a document that is cut."""
+
+    id: str
+    document: str = Field(description="The id of its document.")
+    text: str
+    start: int = Field(description="Its place in the document's text.")
+    end: int
+    headings: list[str] = Field([], description="Those it stands under, outermost first.")
+
+
 class Hit(BaseModel):
     """A document that was found, with the fields that were asked for."""
 
@@ -85,7 +123,7 @@ class Hit(BaseModel):
     text: str | None = None
     metadata: dict[str, Any] | None = None
     passage: Passage | None = None
-    chunk: Chunk | None = Field(None, description="What was found, of a document cut.")
+    chunk: Chunk | None = None
     explanation: Explanation | None = None
 
 
@@ -126,6 +164,15 @@ class DeleteRequest(Request):
     """Documents to remove: all, or none if an id is unknown."""
 
     ids: list[Id] = Field(min_length=1, max_length=LIMITS.documents)
+
+
+class Changes(BaseModel):
+    """How many documents were new, changed and unchanged; "empty" of them have no text."""
+
+    new: int
+    changed: int
+    unchanged: int
+    empty: int
 
 
 class Deleted(BaseModel):

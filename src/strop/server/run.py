@@ -68,8 +68,12 @@ def _check_address(host: str, port: int) -> None:
         for family, *_, address in found:
             socket.create_server(address, family=family).close()
     except OSError as error:
+        # What create_server adds to the text of an error repeats the address.
+        reason: object = error.strerror or error
+        if error.errno is not None and not isinstance(error, socket.gaierror):
+            reason = os.strerror(error.errno)
         raise BadInput(
-            f"cannot serve at {host}, port {port}: {error.strerror or error}. Choose another with"
+            f"cannot serve at {host}, port {port}: {reason}. Choose another with"
             " --port (0 takes a free one) or --host"
         ) from None
 

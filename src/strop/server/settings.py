@@ -6,14 +6,15 @@ import hmac
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from strop.errors import BadInput
 
 Access = Literal["open", "read", "write"]
 """Who may call an operation: anybody, holders of a read key, holders of a write key."""
+Keys: TypeAlias = tuple[tuple[Access, str], ...]
+"""The keys of a server, each with its level. A key may have both: then it may write."""
 
 KEYS = "STROP_API_KEYS"
 _SHORTEST_KEY = 16
@@ -42,9 +43,9 @@ class Limits:
 LIMITS = Limits()
 
 
-def parse_keys(text: str) -> dict[str, Access]:
-    """Read ``read:KEY,write:KEY``, any number of each; return the level of each key."""
-    keys: dict[str, Access] = {}
+def parse_keys(text: str) -> Keys:
+    """Read ``read:KEY,write:KEY``, any number of each."""
+    keys: list[tuple[Access, str]] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         level, _, key = part.partition(":")
         # The value may be a key: it is never shown.
@@ -58,16 +59,16 @@ def parse_keys(text: str) -> dict[str, Access]:
                 f"{KEYS}: a {level} key has {len(key)} characters; use {_SHORTEST_KEY} or"
                 " more, such as the output of: openssl rand -hex 32"
             )
-        keys[key] = "write" if level == "write" else keys.get(key, "read")
-    return keys
+        keys.append(("write" if level == "write" else "read", key))
+    return tuple(keys)
 
 
-def level_of(given: str, keys: Mapping[str, Access]) -> Access:
+def level_of(given: str, keys: Keys) -> Access:
     """Return what a key allows; all keys are compared, each in constant time."""
     allowed: Access = "open"
-    for key, level in keys.items():
+    for level, key in keys:
         if hmac.compare_digest(key.encode(), given.encode("utf-8", "replace")):
-            allowed = level
+            allowed = level if allowed != "write" else allowed
     return allowed
 
 
@@ -97,7 +98,7 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def read_keys(settings: Settings) -> dict[str, Access]:
+def read_keys(settings: Settings) -> Keys:
     """Return the keys in the environment; a server that others can reach must have some."""
     keys = parse_keys(os.environ.get(KEYS, ""))
     if settings.public and not keys:

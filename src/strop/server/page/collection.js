@@ -1,4 +1,4 @@
-// What the collection holds: sets and their coverage, hubs, near-duplicates, fields.
+// What the collection holds: sets and their coverage, hubs, near-duplicates, documents left out.
 
 import { call } from "./api.js";
 import { bytes, count, h, meter, percent, table } from "./dom.js";
@@ -40,6 +40,9 @@ function content(about, found) {
     list(found.hubs.map((hub) => h("li", {}, open(hub.id), h("span.number", {}, `near ${hub.neighbor_of}`))), about.writable ? "No neighbours are stored: strop references INDEX computes them." : COPY),
     h("h2", {}, "Near-duplicates"),
     list(found.alike.map((pair) => h("li", {}, open(pair.id), " and ", open(pair.other), h("span.number", {}, pair.similarity.toFixed(3)))), about.writable ? "No two documents have a cosine of 0.98 or more." : COPY),
+    h("h2", {}, "On their own"),
+    h("p.muted", {}, "Documents whose nearest neighbour is farthest away."),
+    list(found.isolated.map((id) => h("li", {}, open(id))), about.writable ? "–" : COPY),
     h("h2", {}, "Metadata fields"),
     found.fields.length ? h("p.tags", {}, found.fields.map((name) => h("code", {}, name))) : h("p.muted", {}, "None."),
   ];
