@@ -161,7 +161,7 @@ def _check_usage(options: dict[str, Any]) -> None:
         priced = chosen == ["dry_run", "batch"] and batch == "submit"
         makes = not chosen or chosen == ["replies_in"] or (batch == "collect" and len(chosen) == 1)
         wrong = {
-            f"with --lm the style is one of {', '.join(STYLES)}": style not in STYLES,
+            f"with --lm give --style, one of {', '.join(STYLES)}": style not in STYLES,
             "--file and --lm are two sources: give one": file is not None,
             "--n is for --file and sentences; with --lm it is --max-queries":
                 options["n"] is not None,
@@ -178,7 +178,8 @@ def _check_usage(options: dict[str, Any]) -> None:
         wrong = {
             "--queries-out writes what is in the index: not with --file":
                 file is not None and out is not None,
-            "--set or --style: which set?": style is None and options["into"] is None,
+            "which set? Give --set or --style: sentences, simple with --lm, a name with --file":
+                style is None and options["into"] is None,
             "--set names the set; --style does so where there is none: give one":
                 style is not None and options["into"] is not None,
             "--style sentences needs no --file": makes_sentences and file is not None,

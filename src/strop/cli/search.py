@@ -38,7 +38,7 @@ def _fields(_: Context, __: Parameter, values: tuple[str, ...]) -> list[str]:
     flag("--chunks", "Rank chunks, not documents."),
     repeatable(
         "--where",
-        "Only documents whose metadata match: year>=2020, lang=en, or JSON such as "
+        "Only documents whose metadata match: 'year>=2020' (in quotes), lang=en, or JSON such as "
         '{"tags": {"$in": ["a", "b"]}}. All must match',
         "conditions",
         metavar="CONDITION",

@@ -107,7 +107,7 @@ class Generation:
         if known is not None and known.settings["source"] == "file" and not replace:
             raise BadInput(
                 f"the set {self.name!r} came from a file, and these queries would replace it: give "
-                "them a set of their own (--set NAME, into=), or --replace it"
+                "them a set of their own (--set NAME; in Python into=NAME), or --replace it"
             )
         self.plan = Plan(
             self._catalog, load(lm, **options), settings, limit=limit, price=price, retry=retry
