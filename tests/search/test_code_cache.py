@@ -233,7 +233,7 @@ def test_without_usable_codes_searches_are_exact_and_say_how_to_mend_them(
         if harm == "older format":
             about["format"] = 4
         else:
-            arrays = {**arrays, "differences": arrays["differences"][:-3]}
+            arrays = {**arrays, "records": arrays["records"][:-3]}
         file.unlink()
         write_arrays(file, arrays, about)
     with reopen(index.path) as index:

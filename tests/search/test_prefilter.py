@@ -129,9 +129,7 @@ def test_estimates_are_near_the_scores() -> None:
         for q in unit_rows(documents[:12] + 0.05 * rng.standard_normal((12, 256))):
             estimates = np.empty(300, np.float32)
             estimated_scores(
-                q, *query_planes(q), rows, table.codes, table.row_factors,
-                table.differences, table.difference_factors, table.begin, alpha, temperature,
-                estimates,
+                q, *query_planes(q), rows, *table.of_rows, alpha, temperature, estimates
             )  # fmt: skip
             right = layout.rescore(q, rows, method)
             assert np.abs(estimates - right).max() < 0.2

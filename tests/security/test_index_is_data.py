@@ -185,8 +185,8 @@ def test_spans_of_a_cache_are_whole_numbers_of_full_size(path: Path, shape: str)
 @pytest.mark.parametrize(
     "name",
     (
-        "codes row_factors signs sign_factors differences difference_factors"
-        " sources one_row_too_few one_list_too_long lists_whose_sum_overflows"
+        "records signs sign_factors sources one_word_too_few one_row_too_few one_list_too_long"
+        " lists_whose_sum_overflows another_dim no_number_of_dims"
     ).split(),
 )
 def test_arrays_of_search_codes_belong_together(tmp_path: Path, name: str) -> None:
@@ -201,11 +201,15 @@ def test_arrays_of_search_codes_belong_together(tmp_path: Path, name: str) -> No
     elif name == "one_list_too_long":  # the next one is as much too short
         counts[3:5] += [counts[4] + 2, -counts[4] - 2]
         table = replace(table, sources=np.column_stack([sources[:, :2], counts]))
+    elif name == "one_word_too_few":
+        table = replace(table, records=table.records[:-1])
+    elif name.endswith(("dim", "dims")):
+        table = replace(table, dim=24 if name == "another_dim" else 16.0)
     elif name == "lists_whose_sum_overflows":
         counts[3:7] += [2**62, 2**62, 2**62, 2**62]
         table = replace(table, sources=np.column_stack([sources[:, :2], counts]))
     else:
-        table = replace(table, **{name: getattr(table, name).astype(np.float16)})
+        table = replace(table, **{name: np.zeros(getattr(table, name).shape, np.float16)})
     table.write(tmp_path / "bad")
     with pytest.raises(IndexDamaged, match="do not belong together"):
         CodeTable.open(tmp_path / "bad")

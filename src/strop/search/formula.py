@@ -63,8 +63,7 @@ KERNELS = {
     "feedback.with_feedback": "(8), best k",
     "kernels.add_term": "the word score of (7), one term",
     "prefilter.codes.sign_products": "estimate of (5) with d + mean of q_i for d",
-    "prefilter.codes.products_of_signs": "estimate of (1) from sign codes",
-    "prefilter.codes.estimated_scores": "estimate of (2) and (4g)",
+    "prefilter.codes.estimated_scores": "estimate of (1), (2) and (4g)",
 }
 """Every faster form by its place in ``strop.search``, with the lines that it computes."""
 

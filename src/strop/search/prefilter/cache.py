@@ -100,8 +100,8 @@ class CodeCache:
         table = before.table if before is not None and known == name else self._open(name)
         if table.sets != view.names:
             raise IndexDamaged(f"they are of other query sets ({', '.join(table.sets)})")
-        if table.codes.shape[1] != view.layout.dim:
-            raise IndexDamaged(f"they are of vectors of {table.codes.shape[1]:,} dimensions")
+        if table.dim != view.layout.dim:
+            raise IndexDamaged(f"they are of vectors of {table.dim:,} dimensions")
         return Prefilter.of(table, view.layout, _sources(view))
 
     def _open(self, name: str | None) -> CodeTable:

@@ -2,7 +2,8 @@
 
 A *sign code* has one bit for each value of a vector. The user's query is rounded to four levels
 (two bits, each a *plane* of bits), so a product of the two is a count of common bits. A *byte code*
-has one byte for each value. ``formula.py`` lists which line each kernel estimates.
+has one byte for each value. A document's *record* has its codes one after the other: what is read
+together stands together. ``formula.py`` lists which line each kernel estimates.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from strop.types import Vectors
 Bytes = NDArray[np.int8]
 Signs = NDArray[np.uint64]
 """A bit for each value, 64 per word."""
+Records = NDArray[np.uint64]
+"""Of each document: its centroid's byte code, that one's factor and the two means of
+``parts_of_documents``, then of each difference a sign code and its two factors."""
 
 _STEP = 0.996
 """Distance of the four levels, as a share of the values' standard deviation: it loses least where
@@ -83,31 +87,12 @@ def query_planes(query_vector: Vectors) -> tuple[Signs, Floats]:
     return planes, factors
 
 
-@compiled(inline=True)
-def products_of_signs(
-    signs: Signs, row_factors: Floats, planes: Signs, factors: Floats, first: int, last: int,
-    products: Floats,
-) -> None:  # fmt: skip
-    """Write the approximate products of rows ``first:last`` with the query."""
-    # Unsigned indexes: numba checks signed ones for values below zero. Levels are added as floats:
-    # sums of integers would be vectorised, and there is no vector form of bit counts.
-    begin, one = np.uint64(first), np.uint64(1)
-    for row in range(begin, np.uint64(last)):
-        levels = np.float32(0.0)
-        for w in range(planes.shape[1]):
-            word = signs[row, w]
-            count = bits_set(word & planes[0, w]) + (bits_set(word & planes[1, w]) << one)
-            levels += np.float32(np.int32(count))
-        total = factors[0] * levels + factors[1] * row_factors[row, 1] + factors[2]
-        products[row - begin] = row_factors[row, 0] * total
-
-
 @compiled(reorder=True)
 def sign_products(
     signs: Signs, row_factors: Floats, planes: Signs, factors: Floats, first: int, last: int,
     products: Floats,
 ) -> None:  # fmt: skip
-    """Write the approximate products of rows ``first:last``, as ``products_of_signs`` does.
+    """Write the approximate products of rows ``first:last`` with the query.
 
     ``signs`` (words, n) and ``row_factors`` (2, n) are by column, so that the processor counts the
     bits of several rows at once.
@@ -162,56 +147,89 @@ def parts_of_documents(fetched: Fetched) -> tuple[Vectors, Vectors, Floats]:
     return documents + means, differences, np.stack([along, beside], axis=1)
 
 
+def record_words(dim: int) -> tuple[int, int]:
+    """Return how many words of a record a document has, and each of its differences."""
+    return -(-dim // 8) + 2, sign_words(dim) + 1
+
+
+def records_of(fetched: Fetched) -> tuple[Records, Vectors]:
+    """Return the records of documents, one after the other, and their centroids (n, dim)."""
+    centroids, differences, means = parts_of_documents(fetched)
+    (size, dim), (head, each) = centroids.shape, record_words(centroids.shape[1])
+    codes, factors = byte_codes(centroids)
+    heads = np.zeros((size, head), np.uint64)
+    heads.view(np.int8)[:, :dim] = codes
+    heads.view(np.float32)[:, -4:-1] = np.column_stack([factors, means])
+    signs, sign_factors = sign_codes(differences)
+    words = head + each * fetched.counts
+    begin = np.cumsum(words) - words
+    records, is_head = np.empty(words.sum(), np.uint64), np.zeros(words.sum(), np.bool_)
+    is_head[begin[:, None] + np.arange(head)] = True
+    records[is_head] = heads.ravel()
+    records[~is_head] = np.column_stack([signs, sign_factors.view(np.uint64)]).ravel()
+    return records, centroids
+
+
 @compiled(reorder=True)
 def estimated_scores(
-    query_vector: Vectors, planes: Signs, factors: Floats, rows: Ints, codes: Bytes,
-    row_factors: Floats, differences: Signs, difference_factors: Floats, begin: Ints,
-    alpha: float, temperature: float, scores: Floats,
+    query_vector: Vectors, planes: Signs, factors: Floats, rows: Ints, records: Records,
+    as_bytes: Bytes, as_floats: Floats, begin: Ints, alpha: float, temperature: float,
+    scores: Floats,
 ) -> None:  # fmt: skip
     """Write the approximate cosine of the query and d* for the documents of ``rows``.
 
     With c = d + mean of q_i and alpha 1, q.d* = q.c + sum of w_i q.(q_i - mean). With another alpha
     d and the mean differ in weight; q.d and q.mean are then taken as equal. Softmax is
     shift-invariant, so products with the differences are enough for w. Byte codes give q.c, sign
-    codes the rest; |d*| follows to a percent from the means of d.q_i and q_i.q_j.
+    codes the rest; |d*| follows to a percent from the means of d.q_i and q_i.q_j. ``as_bytes`` and
+    ``as_floats`` are the records again; ``begin`` has the word where each begins.
     """
     keep = np.float32(1.0 / max(1.0, abs(alpha)))
     add = np.float32(alpha / max(1.0, abs(alpha)))
     hard = temperature < HARD_MAX
     cooling = np.float32(0.0) if hard else np.float32(1.0 / temperature)
-    widest = 1
+    dim, words, head = len(query_vector), planes.shape[1], (len(query_vector) + 7) // 8
+    longest = 1
     for row in rows:
-        widest = max(widest, begin[row + 1] - begin[row])
-    sims = np.empty(widest, np.float32)
+        longest = max(longest, begin[row + 1] - begin[row])
+    sims = np.empty(longest, np.float32)
     for x in range(len(rows)):
-        row = rows[x]
-        later = rows[min(x + 6, len(rows) - 1)]
-        read_soon(codes, later, later + 1)
-        read_soon(differences, begin[later], begin[later + 1])
-        read_soon(difference_factors, begin[later], begin[later + 1])
-        near = np.float32(0.0)
-        for c in range(len(query_vector)):
-            near += np.float32(codes[row, c]) * query_vector[c]
-        near *= row_factors[row, 0]
-        first, last = begin[row], begin[row + 1]
-        if first == last:
+        later = rows[min(x + 3, len(rows) - 1)]
+        read_soon(records, begin[later], begin[later + 1])
+        first, last = begin[rows[x]], begin[rows[x] + 1]
+        code, near = as_bytes[8 * first : 8 * first + dim], np.float32(0.0)
+        for c in range(dim):
+            near += np.float32(code[c]) * query_vector[c]
+        at = 2 * (first + head)
+        near *= as_floats[at]
+        along, beside = as_floats[at + 1], as_floats[at + 2]
+        n, peak = 0, np.float32(-np.inf)
+        for difference in range(first + head + 2, last, words + 1):
+            # Unsigned indexes: numba checks signed ones for values below zero. Levels are added as
+            # floats: sums of integers would be vectorised, and bit counts have no vector form.
+            levels = np.float32(0.0)
+            for w in range(words):
+                word = records[np.uint64(difference + w)]
+                doubled = bits_set(word & planes[1, w]) << np.uint64(1)
+                levels += np.float32(np.int32(bits_set(word & planes[0, w]) + doubled))
+            at = 2 * (difference + words)
+            total = factors[0] * levels + factors[1] * as_floats[at + 1] + factors[2]
+            sims[n] = as_floats[at] * total
+            peak = max(peak, sims[n])
+            n += 1
+        if not n:
             scores[x] = near
             continue
-        products_of_signs(differences, difference_factors, planes, factors, first, last, sims)
-        peak = np.float32(-np.inf)
-        for i in range(last - first):
-            peak = max(peak, sims[i])
         total = pull = squares = np.float32(0.0)
-        for i in range(last - first):
-            w = exp_of((sims[i] - peak) * cooling)
+        for i in range(n):
+            weight = exp_of((sims[i] - peak) * cooling)
             if hard:
-                w = np.float32(1.0) if sims[i] == peak else np.float32(0.0)
-            total += w
-            pull += w * sims[i]
-            squares += w * w
+                weight = np.float32(1.0) if sims[i] == peak else np.float32(0.0)
+            total += weight
+            pull += weight * sims[i]
+            squares += weight * weight
         squares /= total * total
         over = np.float32(0.5) * (keep + add) * near + add * pull / total
-        along, beside = row_factors[row, 1], row_factors[row, 2]
         under = keep * keep + np.float32(2.0) * keep * add * along
         under += add * add * (squares + (np.float32(1.0) - squares) * beside)
         scores[x] = over / np.sqrt(max(under, np.float32(NEARLY_ZERO)))

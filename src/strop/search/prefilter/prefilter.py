@@ -106,18 +106,17 @@ class Prefilter:
         self, query_vector: Vectors, method: Method, k: int, alone: bool = False
     ) -> tuple[Floats, Ints]:
         """Return exact scores and places of the likely best for one query vector (dim,)."""
-        table, planes = self.table, query_planes(query_vector)
+        table, (planes, factors) = self.table, query_planes(query_vector)
         by_signs = np.empty(len(table), np.float32)
 
         def scan(first: int, last: int) -> None:
-            sign_products(table.signs, table.sign_factors, *planes, first, last, by_signs)
+            sign_products(table.signs, table.sign_factors, planes, factors, first, last, by_signs)
 
         def estimate(rows: Ints) -> Floats:
             scores = np.empty(len(rows), np.float32)
             estimated_scores(
-                query_vector, *planes, rows, table.codes, table.row_factors, table.differences,
-                table.difference_factors, table.begin, method.alpha, method.softmax_temperature,
-                scores,
+                query_vector, planes, factors, rows, *table.of_rows, method.alpha,
+                method.softmax_temperature, scores,
             )  # fmt: skip
             return scores
 

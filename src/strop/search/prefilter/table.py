@@ -15,16 +15,18 @@ from strop.errors import IndexDamaged
 from strop.search.layout import Layout
 from strop.search.prefilter.codes import (
     Bytes,
+    Records,
     Signs,
-    byte_codes,
     parts_of_documents,
+    record_words,
+    records_of,
     sign_codes,
     sign_words,
 )
 from strop.storage.sidecar import read_arrays, write_arrays
 from strop.types import Vectors
 
-FORMAT = 6
+FORMAT = 7
 _CENTRE_FROM = 30_000
 """Documents whose mean stands for the mean of all."""
 
@@ -33,49 +35,44 @@ _CENTRE_FROM = 30_000
 class CodeTable:
     """The codes of documents, one row each, ordered by the numbers of the documents.
 
-    ``codes`` are the byte codes of the centroids c = d + mean of q_i; ``row_factors`` (n, 3) have
-    their factor, and the means of d.q_i and q_i.q_j. ``signs`` (words, n) are the sign codes, by
-    column, of c as a unit vector less the mean of all of these.
-    ``differences[begin[row]:begin[row + 1]]`` are those of each q_i - mean. Sign codes have
-    factors. ``sources`` (n, 2 + sets) name the vectors that a row was made from: the document's
-    number, the newest ``vector_version``, and how many queries of each of the ``sets`` it has.
+    ``records`` have most of them. ``signs`` (words, n) are the sign codes, by column, of the
+    centroids c = d + mean of q_i as unit vectors, less the mean of all of these; ``sign_factors``
+    (2, n) are theirs. ``sources`` (n, 2 + sets) name the vectors that a row was made from: the
+    document's number, the newest ``vector_version``, and how many queries of each of the ``sets``
+    it has.
     """
 
-    codes: Bytes
-    row_factors: Floats
+    records: Records
     signs: Signs
     sign_factors: Floats
-    differences: Signs
-    difference_factors: Floats
     sources: Ints
     sets: list[str]
+    dim: int
 
     def __len__(self) -> int:
         """The number of rows."""
         return len(self.sources)
 
     @cached_property
-    def begin(self) -> Ints:
-        """Where each row's differences begin."""
-        counts = self.sources[:, 2:].sum(axis=1)
-        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    def of_rows(self) -> tuple[Records, Bytes, Floats, Ints]:
+        """The records as words, bytes and floats, and the word where each row's begins."""
+        as_bytes, as_floats = self.records.view(np.int8), self.records.view(np.float32)
+        return self.records, as_bytes, as_floats, _begin(self.sources, self.dim)
 
     @classmethod
     def of(cls, layout: Layout, sources: Ints, sets: list[str]) -> CodeTable:
         """Compute the codes of a layout's documents."""
-        begin = layout.offsets
+        begin = _begin(sources, layout.dim)
         kinds = _kinds(layout.size, layout.dim, begin[-1], len(sets))
         arrays: Any = {name: np.empty(shape, dtype) for name, (dtype, shape) in kinds.items()}
-        table, centre = cls(**{**arrays, "sources": sources}, sets=sets), _centre(layout)
+        table = cls(**{**arrays, "sources": sources}, sets=sets, dim=layout.dim)
+        centre = _centre(layout)
 
         def fill(block: tuple[int, int]) -> None:
-            part, rows = slice(*block), slice(begin[block[0]], begin[block[1]])
-            centroids, differences, means = parts_of_documents(layout.fetch(np.arange(*block)))
-            table.codes[part], table.row_factors[part, 0] = byte_codes(centroids)
-            table.row_factors[part, 1:] = means
+            part, words = slice(*block), slice(begin[block[0]], begin[block[1]])
+            table.records[words], centroids = records_of(layout.fetch(np.arange(*block)))
             signs, factors = sign_codes(unit_rows(centroids) - centre)
             table.signs[:, part], table.sign_factors[:, part] = signs.T, factors.T
-            table.differences[rows], table.difference_factors[rows] = sign_codes(differences)
 
         with one_blas_thread():
             list(pool().map(fill, layout.blocks))
@@ -91,7 +88,7 @@ class CodeTable:
             arrays, about = contents
             if about["format"] != FORMAT:
                 raise ValueError(f"it has format {about['format']}, not {FORMAT}")
-            table = cls(**arrays, sets=about["sets"])
+            table = cls(**arrays, sets=about["sets"], dim=about["dim"])
             if not table._is_possible():
                 raise ValueError("its arrays do not belong together")
             return table
@@ -100,33 +97,37 @@ class CodeTable:
 
     def _is_possible(self) -> bool:
         """Tell whether its arrays belong together: kernels would read outside of others."""
-        (size, dim), (rows, _) = self.codes.shape, self.differences.shape
-        known = all(
+        size, words, counts = len(self), len(self.records), self.sources[:, 2:]
+        known = type(self.dim) is int and all(
             getattr(self, name).dtype == dtype and getattr(self, name).shape == shape
-            for name, (dtype, shape) in _kinds(size, dim, rows, len(self.sets)).items()
+            for name, (dtype, shape) in _kinds(size, self.dim, words, len(self.sets)).items()
         )
-        if not known or (self.sources[:, 2:] < 0).any() or (self.sources[:, 2:] > rows).any():
-            return False  # of larger counts, sums could overflow
-        return bool(self.begin[-1] == rows)
+        if not known or (counts < 0).any() or (counts > words).any():
+            return False  # sums of larger counts could overflow
+        head, each = record_words(self.dim)
+        return head * size + each * int(counts.sum()) == words
 
     def write(self, path: Path) -> None:
         """Write a new file; return when it is on the disk."""
         arrays = {name: getattr(self, name) for name in _kinds(0, 0, 0, 0)}
-        write_arrays(path, arrays, {"format": FORMAT, "sets": self.sets}, sync=True)
+        about = {"format": FORMAT, "sets": self.sets, "dim": self.dim}
+        write_arrays(path, arrays, about, sync=True)
 
 
-def _kinds(size: int, dim: int, rows: int, sets: int) -> dict[str, tuple[type, tuple[int, ...]]]:
-    """Return type and shape of each array, for ``rows`` differences."""
-    words = sign_words(dim)
+def _kinds(size: int, dim: int, words: int, sets: int) -> dict[str, tuple[type, tuple[int, ...]]]:
+    """Return type and shape of each array, for records of ``words`` in all."""
     return {
-        "codes": (np.int8, (size, dim)),
-        "row_factors": (np.float32, (size, 3)),
-        "signs": (np.uint64, (words, size)),
+        "records": (np.uint64, (words,)),
+        "signs": (np.uint64, (sign_words(dim), size)),
         "sign_factors": (np.float32, (2, size)),
-        "differences": (np.uint64, (rows, words)),
-        "difference_factors": (np.float32, (rows, 2)),
         "sources": (np.int64, (size, 2 + sets)),
     }
+
+
+def _begin(sources: Ints, dim: int) -> Ints:
+    """Return the word where each row's record begins, and where the last one ends."""
+    head, each = record_words(dim)
+    return np.concatenate([[0], np.cumsum(head + each * sources[:, 2:].sum(axis=1))])
 
 
 def _centre(layout: Layout) -> Vectors:
