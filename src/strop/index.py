@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,9 +72,8 @@ class Index:
         """
         if re.match(r"[a-z][a-z0-9+]+:/", str(path)):  # a Path has lost the second slash
             raise BadInput("an index is a folder: build it there, then publish it to the URL")
-        return cls(
-            Workspace.create(Path(path), embedder, options, query_vectors, language, chunking)
-        )
+        given = Path(path), embedder, options, query_vectors, language, chunking
+        return cls(Workspace.create(*given))
 
     @classmethod
     def open(
@@ -305,18 +304,18 @@ class Index:
         check_fields(fields)
         k, queries = check_count("k", k), as_queries(queries)
         filter_ = None if where is None else read_filter(where)
-        with self.catalog.reading():
-            self._workspace.warn_if_unfinished()
-            chosen = self.method(method, **settings)
-            self.searcher.warn_of_unknown(filter_)
-        if expand is not None:
-            refined = self.refine(queries, expand, where=where)
-            if refined.failed:
-                warnings.warn(refined.failure_message(), stacklevel=2)
-            vectors = refined.vectors
-        texts, rows = texts_and_vectors(queries, vectors, chosen, self.dim, self.embed_queries)
-        depth = max(k, RERANKED) if rerank else k
-        hits = self.searcher.search(rows, texts, depth, chosen, exact, fields, filter_, not chunks)
+        n = max(k, RERANKED) if rerank else k
+        # One transaction, unless it would wait for an embedder or a language model.
+        waits = expand is not None or (vectors is None and isinstance(queries, list))
+        with nullcontext() if waits else self.catalog.reading():
+            with self.catalog.reading():
+                self._workspace.warn_if_unfinished()
+                chosen = self.method(method, **settings)
+                self.searcher.warn_of_unknown(filter_)
+            if expand is not None:
+                vectors = self.refine(queries, expand, where=where).warned().vectors
+            texts, rows = texts_and_vectors(queries, vectors, chosen, self.dim, self.embed_queries)
+            hits = self.searcher.search(rows, texts, n, chosen, exact, fields, filter_, not chunks)
         return reranked(hits, texts, rerank, k) if rerank else hits
 
     async def asearch(self, *args: Any, **options: Any) -> Hits:

@@ -128,8 +128,9 @@ def test_estimates_are_near_the_scores() -> None:
         method = Method("m", alpha=alpha, temperature=temperature)
         for q in unit_rows(documents[:12] + 0.05 * rng.standard_normal((12, 256))):
             estimates = np.empty(300, np.float32)
+            planes, factors = query_planes(q)
             estimated_scores(
-                q, *query_planes(q), rows, *table.of_rows, alpha, temperature, estimates
+                q, planes, factors, rows, *table.of_rows, alpha, temperature, estimates
             )  # fmt: skip
             right = layout.rescore(q, rows, method)
             assert np.abs(estimates - right).max() < 0.2

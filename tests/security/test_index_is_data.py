@@ -204,12 +204,14 @@ def test_arrays_of_search_codes_belong_together(tmp_path: Path, name: str) -> No
     elif name == "one_word_too_few":
         table = replace(table, records=table.records[:-1])
     elif name.endswith(("dim", "dims")):
-        table = replace(table, dim=24 if name == "another_dim" else 16.0)
+        other: Any = 24 if name == "another_dim" else 16.0
+        table = replace(table, dim=other)
     elif name == "lists_whose_sum_overflows":
         counts[3:7] += [2**62, 2**62, 2**62, 2**62]
         table = replace(table, sources=np.column_stack([sources[:, :2], counts]))
     else:
-        table = replace(table, **{name: np.zeros(getattr(table, name).shape, np.float16)})
+        of_other_type: Any = {name: np.zeros(getattr(table, name).shape, np.float16)}
+        table = replace(table, **of_other_type)
     table.write(tmp_path / "bad")
     with pytest.raises(IndexDamaged, match="do not belong together"):
         CodeTable.open(tmp_path / "bad")

@@ -39,6 +39,8 @@ def thread_count() -> int:
 def in_parts(size: int, work: Callable[[int, int], None]) -> None:
     """Split ``range(size)`` into one part per thread and call ``work(first, last)`` for each."""
     parts = max(1, min(thread_count(), size))
+    if parts == 1:
+        return work(0, size)
     edges = [size * part // parts for part in range(parts + 1)]
     with _waiting() as tasks:  # this thread does the first part: starting another takes time
         for first, last in pairwise(edges[1:]):

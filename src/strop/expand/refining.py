@@ -74,6 +74,12 @@ class Refined:
             f"searched as they are (first: {next(iter(self.failed.values()))})"
         )
 
+    def warned(self) -> Refined:
+        """Return it; warn the caller's caller if queries could not be refined."""
+        if self.failed:
+            warnings.warn(self.failure_message(), stacklevel=3)
+        return self
+
     def to_json(self) -> dict[str, Any]:
         """Return all but the vectors as JSON values."""
         seconds = self.seconds if len(self.seconds) else np.zeros(1)

@@ -189,6 +189,8 @@ def _weights(sims: Floats, peak: Floats, method: Method) -> tuple[Floats, np.flo
 def best_of(scores: Floats, places: Ints, k: int) -> tuple[Floats, Ints]:
     """Return the best k along the last axis; of equal scores the earlier document comes first."""
     order = np.lexsort((places, -scores), axis=-1)[..., :k]
+    if scores.ndim == 1:  # many times in a search, so it must cost little
+        return scores[order], places[order]
     return np.take_along_axis(scores, order, -1), np.take_along_axis(places, order, -1)
 
 

@@ -117,8 +117,8 @@ class VectorLedger:
         ``known_sums`` keeps them for this mapping of the file: 1 + the checksum of each row, 0
         where it has not been read.
         """
-        unread = rows[known_sums[rows] == 0] // SUMS_TOGETHER
-        for block in set(unread.tolist()):
+        unread = rows[known_sums[rows] == 0]
+        for block in {*(unread // SUMS_TOGETHER).tolist()} if len(unread) else ():
             row = self._database.row(
                 "SELECT sums FROM checksums WHERE set_id = ? AND block = ?", (set_id, block)
             )

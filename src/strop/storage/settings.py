@@ -55,16 +55,20 @@ class Settings:
 
         For what only searchable changes can alter: reading it again costs one look at the version.
         """
+        known = self._remembered
+        if key in known[1] and self._database.numbers.get("version") == known[0]:
+            value: T = known[1][key]
+            return value  # many times in a search, so it must cost little
         if self._database.is_writing:  # it may have changed and the version has not yet
             return read()
         with self._database.reading():
-            version, known = self.number("version"), self._remembered
+            version = self.number("version")
             # Replaced as one value: threads may be at different versions. Keys may come from users.
             if known[0] != version or len(known[1]) > _REMEMBERED:
                 known = self._remembered = version, {}
             if key not in known[1]:
                 known[1][key] = read()
-            value: T = known[1][key]
+            value = known[1][key]
             return value
 
     def put(self, *, searchable: bool = False, **values: Any) -> None:

@@ -107,7 +107,7 @@ class Prefilter:
     ) -> tuple[Floats, Ints]:
         """Return exact scores and places of the likely best for one query vector (dim,)."""
         table, (planes, factors) = self.table, query_planes(query_vector)
-        by_signs = np.empty(len(table), np.float32)
+        by_signs = table.room.by_signs
 
         def scan(first: int, last: int) -> None:
             sign_products(table.signs, table.sign_factors, planes, factors, first, last, by_signs)

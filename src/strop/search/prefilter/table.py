@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +32,13 @@ _CENTRE_FROM = 30_000
 """Documents whose mean stands for the mean of all."""
 
 
+class _Room(threading.local):
+    """Room for each thread's estimates: new memory takes the system longer than filling it."""
+
+    def __init__(self, rows: int) -> None:
+        self.by_signs = np.empty(rows, np.float32)
+
+
 @dataclass(frozen=True)
 class CodeTable:
     """The codes of documents, one row each, ordered by the numbers of the documents.
@@ -58,6 +66,11 @@ class CodeTable:
         """The records as words, bytes and floats, and the word where each row's begins."""
         as_bytes, as_floats = self.records.view(np.int8), self.records.view(np.float32)
         return self.records, as_bytes, as_floats, _begin(self.sources, self.dim)
+
+    @cached_property
+    def room(self) -> _Room:
+        """Where a thread writes one estimate per row."""
+        return _Room(len(self))
 
     @classmethod
     def of(cls, layout: Layout, sources: Ints, sets: list[str]) -> CodeTable:
