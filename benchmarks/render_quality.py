@@ -25,7 +25,7 @@ _WITH_QUERIES = ("bm25", "hybrid")
 """Shown with the words of generated queries where ``sharp`` has them, to be on equal terms."""
 _HELD_OUT = "strop, held out"
 _NOTE = """\
-nDCG@10, nothing chosen for a collection; bold: the best of the first four columns; an asterisk:
+nDCG@10 with the defaults; bold: the best of the first four columns; an asterisk:
 better than the best of plain, BM25, rank fusion and plain with words (paired t-test, Holm,
 p < 0.05). The defaults were chosen with a look at test queries of all English collections. "Held
 out" has settings that were chosen on the other collections alone (`benchmarks/quality.py

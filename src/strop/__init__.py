@@ -1,5 +1,7 @@
 """strop sharpens dense retrieval without training.
 
+Where to change what: the table "I want to ..." of docs/architecture.md.
+
 >>> from strop import Index
 >>> index = Index.create("my.index")                      # doctest: +SKIP
 >>> index.sharpen("sentences")                            # doctest: +SKIP

@@ -6,7 +6,6 @@ Each method calls the package that does the work. There is no SQL and no arithme
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,7 +25,7 @@ from strop.storage.intake import EmbedderSpec, placed
 from strop.storage.references import Selected
 from strop.storage.sizes import SetSize, set_sizes, sizes
 from strop.storage.vectors import DEFAULT_STORED
-from strop.storage.workspace import Workspace
+from strop.storage.workspace import Workspace, index_folder
 from strop.types import HIT_FIELDS, Changes, Chunk, Document, Hits, Progress, Vectors
 
 if TYPE_CHECKING:  # a search needs no language model
@@ -70,9 +69,7 @@ class Index:
         ``chunking``: ``"200:40"`` cuts documents into chunks of at most 200 tokens, 40 of them of
         the one before; None keeps them whole; ``auto`` decides by the first ones, and says so.
         """
-        if re.match(r"[a-z][a-z0-9+]+:/", str(path)):  # a Path has lost the second slash
-            raise BadInput("an index is a folder: build it there, then publish it to the URL")
-        given = Path(path), embedder, options, query_vectors, language, chunking
+        given = index_folder(path), embedder, options, query_vectors, language, chunking
         return cls(Workspace.create(*given))
 
     @classmethod
@@ -83,7 +80,7 @@ class Index:
 
         ``wait``: so many seconds to wait for another writer. Other ``options``: the embedder's.
         """
-        return cls(Workspace.open(Path(path), embedder, options))
+        return cls(Workspace.open(index_folder(path), embedder, options))
 
     def close(self) -> None:
         """Close the catalog's connections and release the vectors."""
@@ -305,7 +302,7 @@ class Index:
         k, queries = check_count("k", k), as_queries(queries)
         filter_ = None if where is None else read_filter(where)
         n = max(k, RERANKED) if rerank else k
-        # One transaction, unless it would wait for an embedder or a language model.
+        # All in one transaction, unless an embedder or a language model may work within it.
         waits = expand is not None or (vectors is None and isinstance(queries, list))
         with nullcontext() if waits else self.catalog.reading():
             with self.catalog.reading():

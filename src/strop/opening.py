@@ -25,6 +25,6 @@ def connect(
         raise BadInput(f"the URL of a copy begins with {scheme}://, with two slashes")
     path = Path(target)
     if (kind := path.suffix[1:]) in ENGINES and path.exists() and not (path / CATALOG).exists():
-        raise BadInput(f"{path} is no index. If it is a published copy, write {kind}://{path}")
+        raise BadInput(f"{path} is not an index. If it is a published copy, write {kind}://{path}")
     opened = open_copy if is_url(target) else Index.open
     return opened(target, embedder, **options)

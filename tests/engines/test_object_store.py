@@ -140,6 +140,10 @@ def test_an_index_is_not_made_at_a_url(tmp_path: Path, monkeypatch: pytest.Monke
     for place in ("duckdb://copy.duckdb", Path("duckdb://copy.duckdb")):
         with pytest.raises(BadInput, match="an index is a folder"):
             Index.create(place)
+    for place in ("qdrant://me:secret@127.0.0.1:1/db", Path("qdrant://me:secret@127.0.0.1:1/db")):
+        with pytest.raises(BadInput, match=r"strop\.connect\(URL\)") as caught:
+            Index.open(place)
+        assert "secret" not in str(caught.value)
     ran = strop("build", "postgresql://me:secret@127.0.0.1:1/db", "-o", "x.index")
     assert ran.code == 1
     assert "--source" in ran.stderr

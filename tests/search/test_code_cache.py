@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from strop.storage.database import Database
 from strop.storage.intake import CATALOG
 from strop.storage.settings import Settings
 from strop.storage.sidecar import read_arrays, write_arrays
+from strop.storage.snapshot import Spans
 
 pytestmark = pytest.mark.usefixtures("without_words")
 
@@ -215,7 +217,9 @@ def test_another_reader_uses_it_and_another_set_makes_it_anew(index: Index) -> N
         assert two.table.sets == ["sentences", "simple"]
 
 
-@pytest.mark.parametrize("harm", ["gone", "cut", "older format", "rows swapped"])
+@pytest.mark.parametrize(
+    "harm", ["gone", "cut", "older format", "too short", "other dim", "all replaced"]
+)
 def test_without_usable_codes_searches_are_exact_and_say_how_to_mend_them(
     index: Index, harm: str
 ) -> None:
@@ -230,12 +234,23 @@ def test_without_usable_codes_searches_are_exact_and_say_how_to_mend_them(
         contents = read_arrays(file)
         assert contents is not None
         arrays, about = contents[0], dict(contents[1])
+        arrays = {name: np.array(array) for name, array in arrays.items()}
         if harm == "older format":
             about["format"] = 4
-        else:
-            arrays = {**arrays, "records": arrays["records"][:-3]}
+        elif harm == "too short":
+            arrays["records"] = arrays["records"][:-3]
+        elif harm == "all replaced":  # and there was no room for new codes
+            arrays["sources"][:, 1] += 1
         file.unlink()
-        write_arrays(file, arrays, about)
+        if harm == "other dim":
+            spans = [
+                Spans(np.zeros((1000, 8), np.float32), np.zeros(300, np.int64), counts)
+                for counts in arrays["sources"].T[2:]
+            ]
+            other = Layout(replace(spans[0], count=np.ones(300, np.int64)), spans, None)
+            CodeTable.of(other, arrays["sources"], about["sets"]).write(file)
+        else:
+            write_arrays(file, arrays, about)
     with reopen(index.path) as index:
         with pytest.warns(UserWarning, match="strop finish"):
             hits = index.search(ASKED, 5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 from helpers.cases import make_case
 
 from strop.common.arrays import unit_rows
+from strop.common.threads import thread_count
+from strop.errors import IndexDamaged
 from strop.methods import Method, parse_method
 from strop.search import scoring
 from strop.search.folder import Folder
@@ -111,22 +115,23 @@ def test_products_with_signs_of_many_rows() -> None:
     np.testing.assert_allclose(parts, alone, rtol=1e-6)
 
 
-def test_estimates_are_near_the_scores() -> None:
+@pytest.mark.parametrize("dim", [195, 256])
+def test_estimates_are_near_the_scores(dim: int, tmp_path: Path) -> None:
+    """Of lists of two sets, from a file, and where the last word of a code is not full."""
     rng = np.random.default_rng(1)
-    documents = unit_rows(rng.standard_normal((300, 256)))
-    queries = unit_rows(np.repeat(documents, 6, axis=0) + 0.07 * rng.standard_normal((1800, 256)))
-    counts = np.full(300, 6)
-    counts[:20] = 0
-    layout = Layout(
-        Spans(documents, np.arange(300), np.ones(300, np.int64)),
-        [Spans(queries, np.arange(300) * 6, counts)],
-        None,
-    )
-    table = codes_of(layout)
+    documents = unit_rows(rng.standard_normal((300, dim)))
+    queries = unit_rows(np.repeat(documents, 6, axis=0) + 0.07 * rng.standard_normal((1800, dim)))
+    counts = np.stack([rng.integers(0, 4, 300), rng.integers(0, 4, 300)])
+    counts[:, :20] = 0
+    spans = [Spans(queries, np.arange(300) * 6 + 3 * at, counts[at]) for at in range(2)]
+    layout = Layout(Spans(documents, np.arange(300), np.ones(300, np.int64)), spans, None)
+    sources = np.column_stack([np.arange(300), np.ones(300, np.int64), counts.T])
+    CodeTable.of(layout, sources, ["simple", "contrastive"]).write(tmp_path / "codes")
+    table = CodeTable.open(tmp_path / "codes")
     rows = np.arange(300)
     for alpha, temperature in ((1, 0.1), (0.5, 0.1), (3, 1), (1, 0), (-0.5, 0.2), (1, 0.002)):
         method = Method("m", alpha=alpha, temperature=temperature)
-        for q in unit_rows(documents[:12] + 0.05 * rng.standard_normal((12, 256))):
+        for q in unit_rows(documents[:12] + 0.05 * rng.standard_normal((12, dim))):
             estimates = np.empty(300, np.float32)
             planes, factors = query_planes(q)
             estimated_scores(
@@ -136,6 +141,52 @@ def test_estimates_are_near_the_scores() -> None:
             assert np.abs(estimates - right).max() < 0.2
             assert np.abs(estimates - right).mean() < 0.04
             np.testing.assert_allclose(estimates[:20], right[:20], atol=0.01)  # no queries
+
+
+def test_threads_and_filters_share_a_table() -> None:
+    layout = in_topics(6000)
+    searched = matched(codes_of(layout), layout)
+    part = np.arange(0, 6000, 2)
+    filtered = searched.only(part, layout.only(part))
+    query_vectors = np.array([layout.queries(at)[0] for at in range(0, 6000, 300)])
+    jobs = [(one, q[None]) for q in query_vectors for one in (searched, filtered)] * 10
+    alone = [one.search(q, SHARP, 10)[1] for one, q in jobs[:40]] * 10
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda job: job[0].search(job[1], SHARP, 10)[1], jobs))
+    np.testing.assert_array_equal(found, alone)
+    assert len(searched.table.rooms) <= thread_count()
+
+
+def test_an_interrupted_search_leaves_no_room_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of the interrupted one may still write to its room."""
+    layout = in_topics(6000)
+    searched = matched(codes_of(layout), layout)
+    query_vectors = np.array([layout.queries(at)[0] for at in (0, 3000)])
+    searched.search(query_vectors[:1], SHARP, 10)
+    (room,) = searched.table.rooms
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prefilter, "sign_products", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            searched.search(query_vectors[:1], SHARP, 10)
+    searched.search(query_vectors[1:], SHARP, 10)
+    assert not any(other is room for other in searched.table.rooms)
+
+
+@pytest.mark.parametrize("harm", ["signs", "records"])
+def test_codes_that_are_no_numbers(harm: str) -> None:
+    """What somebody else's index may contain: an error of strop's own, or nothing is lost."""
+    layout = in_topics(6000)
+    table = codes_of(layout)
+    if harm == "signs":
+        table.sign_factors[:] = np.nan
+    else:
+        table.records.view(np.float32)[:] = np.nan
+    with pytest.raises(IndexDamaged, match="--repair"):
+        matched(table, layout).search(layout.queries(0)[:1], SHARP, 10)
 
 
 @pytest.mark.parametrize("spec", ["sharp", "sharp:temperature=0.02", "sharp:alpha=3", "sharp:T=1"])

@@ -186,7 +186,7 @@ def test_spans_of_a_cache_are_whole_numbers_of_full_size(path: Path, shape: str)
     "name",
     (
         "records signs sign_factors sources one_word_too_few one_row_too_few one_list_too_long"
-        " lists_whose_sum_overflows another_dim no_number_of_dims"
+        " lists_whose_sum_overflows another_dim negative_dim no_number_of_dims other_names"
     ).split(),
 )
 def test_arrays_of_search_codes_belong_together(tmp_path: Path, name: str) -> None:
@@ -204,8 +204,11 @@ def test_arrays_of_search_codes_belong_together(tmp_path: Path, name: str) -> No
     elif name == "one_word_too_few":
         table = replace(table, records=table.records[:-1])
     elif name.endswith(("dim", "dims")):
-        other: Any = 24 if name == "another_dim" else 16.0
-        table = replace(table, dim=other)
+        dims: Any = {"another_dim": 24, "negative_dim": -16, "no_number_of_dims": 16.0}
+        table = replace(table, dim=dims[name])
+    elif name == "other_names":
+        names: Any = [1]
+        table = replace(table, sets=names)
     elif name == "lists_whose_sum_overflows":
         counts[3:7] += [2**62, 2**62, 2**62, 2**62]
         table = replace(table, sources=np.column_stack([sources[:, :2], counts]))

@@ -438,3 +438,9 @@ def test_a_search_of_an_unchanged_index_reads_only_the_version_and_its_hits(inde
     tables = {words[words.index("FROM") + 1] for words in map(str.split, statements) if words[1:]}
     assert tables == {"meta", "documents", "queries", "word_segments"}
     assert statements.count("BEGIN") == 2  # none is open while an embedder works
+    vectors = index.embed_queries("otter fish")
+    statements.clear()
+    connection.set_trace_callback(statements.append)
+    index.search(vectors, 3)
+    connection.set_trace_callback(None)
+    assert statements.count("BEGIN") == 1

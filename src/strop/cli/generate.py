@@ -118,7 +118,7 @@ def queries(path: Path, **options: Any) -> Answer:
             limit=options["limit"],
             price=opt.given_price(options),
             retry=options["retry_failed"],
-            replace=options["replace"] or options["dry_run"] or options["show_dropped"],
+            replace=options["replace"] or options["show_dropped"],
         )
         answer = _run(generation, options, progress)
         if out is not None:

@@ -1,4 +1,4 @@
-"""How a verb is made, and the kinds of options."""
+"""How a verb is made, and the kinds of options. The list of all verbs is in main.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""When a call to a service goes out, and when it is repeated: one rule for every service."""
+"""Rate limits and retries: when a call to a service goes out, and when it is repeated.
+
+One rule for every service. After which answers a call may be repeated: ``http.py``.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 The folder is the truth. ``publish`` brings a copy up to date, and ``Published`` searches it
 without the folder: the engine proposes and fetches, ``search.scoring`` scores. A new engine is one
-more file that implements ``Engine`` (base.py), and its scheme in ``ENGINES``. It knows nothing of
-methods, words or embedders.
+more file that implements ``Engine`` (base.py), and its scheme in ``ENGINES`` below. An engine knows
+nothing of methods, words or embedders; only the SQL functions for users without strop
+(``postgres_sql.py``, ``duckdb.py``) repeat the formula.
 """
 
 from __future__ import annotations

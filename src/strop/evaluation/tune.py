@@ -112,7 +112,7 @@ def tune(
         elif written and "sentences" in every:
             choice = _by_sentences(index, written[0], queries)
         elif written:
-            choice = Choice(default, False, f"one generated set cannot judge itself: {_REMEDY}")
+            choice = Choice(default, False, f"one generated set cannot judge itself. {_REMEDY}")
         else:
             choice = Choice(default, False, f"sentences alone cannot judge the settings. {_REMEDY}")
     index.keep_tuned(choice.to_json() if choice.taken else None)
@@ -154,7 +154,8 @@ def _by_labels(report: Report, default: Method) -> Choice:
     tried = [replace(method, name=default.name) for method in report.settings.values()]
     values = np.array([list(of["nDCG@10"].values()) for of in report.per_query.values()])
     if values.shape[1] < _FEWEST:
-        raise BadInput(f"{report.dataset} has {values.shape[1]} queries: too few to choose by")
+        found = f"{report.dataset} has {values.shape[1]} queries"
+        raise BadInput(f"{found}, too few to choose by: give at least {_FEWEST}")
     usual = values[tried.index(default)]
     return decide(values, usual, tried, f"labelled queries of {report.dataset}")
 
@@ -231,7 +232,11 @@ def _gained(method: Method, gains: Doubles, why: str) -> Choice:
 
 
 def _too_few(default: Method, queries: int) -> Choice:
-    return Choice(default, False, f"{queries} stored queries are too few to choose by: {_REMEDY}")
+    why = (
+        f"{queries} stored queries are too few to choose by: import at least {_FEWEST}, or give"
+        " labelled ones with --labels"
+    )
+    return Choice(default, False, why)
 
 
 def _values(

@@ -1,7 +1,8 @@
-"""Queries written by a language model: prompts, parsing, filters, plan, calls, batches, triplets.
+"""Queries written by a language model: prompts, parsing, filters, plan, calls, triplets.
 
 A change of a prompt, of what is kept of a reply, or of what a run costs is made here. Why a reply
-was dropped: parsing.py; why a query was: filters.py. Nothing here ranks documents.
+was dropped: parsing.py; why a query was: filters.py; ``strop queries … --show-dropped`` lists both.
+Why there was no reply: ``Failure`` of ``lm/base.py``. Nothing here ranks documents.
 """
 
 from strop.generate.generation import Generation, Summary

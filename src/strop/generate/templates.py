@@ -1,4 +1,7 @@
-"""What all prompts share: their parts, templates of labelled lines, and text made safe to show."""
+"""What all prompts share: their parts, templates of labelled lines, and text made safe to show.
+
+The wording of prompts is in prompts.py, that of query expansion in ``expand/prompts.py``.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The chunks of a text cover all of it, so the text can be put together from them again. A chunk ends
 at the best place that is near its full size, and no chunk continues after a heading unless all the
-text under that heading fits too. So a change of a text moves the ends of few chunks.
+text under that heading fits too. So a change of a text moves the ends of few chunks. Whether an
+index cuts its documents, and how long chunks are: ``storage/chunks.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Language models: prompts to texts. ``load`` makes one from a short name or a function.
 
-A new provider is one more file here. Importing this package loads no client library; each family is
-imported when it is used.
+A new provider is one more file here, on ``ServiceLM`` (service.py) if it is called over HTTP, else
+on ``BaseLM`` (runner.py), and its name here. Importing this package loads no client library; each
+family is imported when it is used. No prompt is written here, and no query is read from a reply.
 """
 
 from __future__ import annotations

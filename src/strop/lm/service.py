@@ -1,4 +1,4 @@
-"""Shared by services over HTTP: options, keys, and runs of many calls at a time."""
+"""``ServiceLM``: what the models that are called over HTTP share, such as options and keys."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Everything that turns a query into a ranking: formula, scan, candidates, words, explanation.
 
-A change of the score is made here, in ``formula.py`` first; ``searcher.py``, ``folder.py`` and
-``prefilter/`` decide which documents are scored. A new database to search in is made in
-``engines/``. Nothing here embeds or generates, or writes anything but the codes of the prefilter.
+A change of the score is made here: in ``formula.py`` first, then in the forms that it lists.
+``searcher.py``, ``folder.py`` and ``prefilter/`` decide which documents are scored. A new database
+to search in is made in ``engines/``. Nothing here loads a model but the cross-encoder of
+``reranking.py``, or writes anything but the codes of the prefilter.
 """

@@ -65,7 +65,11 @@ KERNELS = {
     "prefilter.codes.sign_products": "estimate of (5) with d + mean of q_i for d",
     "prefilter.codes.estimated_scores": "estimate of (1), (2) and (4g)",
 }
-"""Every faster form by its place in ``strop.search``, with the lines that it computes."""
+"""Every faster form by its place in ``strop.search``, with the lines that it computes.
+
+Outside of it (1) to (4) stand in ``engines/postgres_sql.py``, ``engines/duckdb.py`` (SQL for users
+without strop) and ``server/page/formula.js``.
+"""
 
 
 def softmax(similarities: NDArray[np.floating], temperature: float) -> Doubles:

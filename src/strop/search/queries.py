@@ -1,4 +1,4 @@
-"""The queries of a search: texts, vectors, or both, checked and embedded."""
+"""The queries of a search, texts, vectors or both: checked, and embedded by a given function."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The index folder: its SQLite catalog, its vector files, snapshots, checks, compaction.
 
-A change of what is stored, or of its SQL, is made here. Nothing here knows how a score is made.
+A change of what is stored, or of its SQL, is made here; so are the decisions on what is embedded
+next (``pipeline.py``) and on whether documents are cut (``chunks.py``). SQL is allowed here, in
+``engines/`` and in ``common/cache.py`` only. Nothing here knows how a score is made.
 
 ``Workspace`` (workspace.py) is the folder: ``path``, ``dim``, ``embedder``, ``pipeline``, the one
 writer (``writing()``), checks and compaction. Its ``catalog`` is a ``Catalog`` (catalog.py): plain

@@ -56,9 +56,11 @@ class Settings:
         For what only searchable changes can alter: reading it again costs one look at the version.
         """
         known = self._remembered
+        # Many times in a search, so it must cost little. ``numbers`` are of a read transaction that
+        # is under way: they are empty outside of one, and within ``writing``.
         if key in known[1] and self._database.numbers.get("version") == known[0]:
             value: T = known[1][key]
-            return value  # many times in a search, so it must cost little
+            return value
         if self._database.is_writing:  # it may have changed and the version has not yet
             return read()
         with self._database.reading():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,6 +43,16 @@ from strop.storage.trust import consent, needs_consent
 from strop.storage.vectors import VECTOR_FILE, cannot_write, check_stored
 from strop.storage.word_index import word_settings
 from strop.types import Changes, Document, Progress
+
+
+def index_folder(path: str | os.PathLike[str]) -> Path:
+    """Return the path of an index; refuse the URL of a published copy."""
+    if re.match(r"[a-z][a-z0-9+]+:/", str(path)):  # a Path has lost the second slash
+        raise BadInput(  # without the URL, which may contain a password
+            "an index is a folder, not a URL: build it in a folder, then publish it to the URL;"
+            " strop.connect(URL) opens such a copy"
+        )
+    return Path(path)
 
 
 class Workspace:

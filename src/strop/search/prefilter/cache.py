@@ -102,7 +102,10 @@ class CodeCache:
             raise IndexDamaged(f"they are of other query sets ({', '.join(table.sets)})")
         if table.dim != view.layout.dim:
             raise IndexDamaged(f"they are of vectors of {table.dim:,} dimensions")
-        return Prefilter.of(table, view.layout, _sources(view))
+        prefilter = Prefilter.of(table, view.layout, _sources(view))
+        if not prefilter.usable:
+            raise IndexDamaged("they are of other vectors")
+        return prefilter
 
     def _open(self, name: str | None) -> CodeTable:
         while name is not None:

@@ -24,8 +24,9 @@ Bytes = NDArray[np.int8]
 Signs = NDArray[np.uint64]
 """A bit for each value, 64 per word."""
 Records = NDArray[np.uint64]
-"""Of each document: its centroid's byte code, that one's factor and the two means of
-``parts_of_documents``, then of each difference a sign code and its two factors."""
+"""Of each document: the byte code of its centroid, filled up with zeros to whole words; two words
+with the factor of this code, the two means of ``parts_of_documents`` and an unused float; then of
+each difference a sign code and one word with its two factors."""
 
 _STEP = 0.996
 """Distance of the four levels, as a share of the values' standard deviation: it loses least where
@@ -192,9 +193,9 @@ def estimated_scores(
     longest = 1
     for row in rows:
         longest = max(longest, begin[row + 1] - begin[row])
-    sims = np.empty(longest, np.float32)
+    sims = np.empty(longest, np.float32)  # longer than needed: a difference has several words
     for x in range(len(rows)):
-        later = rows[min(x + 3, len(rows) - 1)]
+        later = rows[min(x + 3, len(rows) - 1)]  # near enough to be in the cache still
         read_soon(records, begin[later], begin[later + 1])
         first, last = begin[rows[x]], begin[rows[x] + 1]
         code, near = as_bytes[8 * first : 8 * first + dim], np.float32(0.0)

@@ -15,6 +15,7 @@ import numpy as np
 
 from strop.common.arrays import Floats, Ints
 from strop.common.threads import in_parts
+from strop.errors import IndexDamaged
 from strop.methods import Method
 from strop.search.layout import Layout
 from strop.search.prefilter.codes import (
@@ -36,6 +37,7 @@ THREADS_FROM = 100_000
 """Rows from which the threads share one query's scan of the signs."""
 _LOOK_AT_ALL = float(np.finfo(np.float32).min)
 """Below every estimate."""
+_NO_NUMBERS = "the search codes are damaged. To compute them again: strop check INDEX --repair"
 _DEVIATIONS = 5.0, 4.0
 """How many standard deviations of the difference between two estimates (signs to bytes, bytes to
 exact) a row may be below the k-th best and still be looked at."""
@@ -107,7 +109,10 @@ class Prefilter:
     ) -> tuple[Floats, Ints]:
         """Return exact scores and places of the likely best for one query vector (dim,)."""
         table, (planes, factors) = self.table, query_planes(query_vector)
-        by_signs = table.room.by_signs
+        try:
+            by_signs = table.rooms.pop()
+        except IndexError:
+            by_signs = np.empty(len(table), np.float32)
 
         def scan(first: int, last: int) -> None:
             sign_products(table.signs, table.sign_factors, planes, factors, first, last, by_signs)
@@ -130,9 +135,15 @@ class Prefilter:
         by_signs[self._useless] = -np.inf
         cut = self._cut(by_signs, max(16 * FEWEST, 24 * k))
         rows, estimates = _look(by_signs, estimate, cut, k, _DEVIATIONS[0])
+        table.rooms.append(by_signs)  # not after an interrupt: threads may still be writing to it
+        needed = min(k, self.usable)
+        if len(rows) < needed:
+            raise IndexDamaged(_NO_NUMBERS)
         first = min(len(rows), FEWEST + 2 * k)
         cut = float(np.partition(estimates, len(rows) - first)[len(rows) - first])
         best, scores = _look(estimates, lambda some: exact(rows[some]), cut, k, _DEVIATIONS[1])
+        if len(best) < needed:
+            raise IndexDamaged(_NO_NUMBERS)
         return scores, self.place_of[rows[best]]
 
     def _cut(self, values: Floats, n: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from strop.common.arrays import Floats, Ints, unit_rows
-from strop.common.threads import one_blas_thread, pool
+from strop.common.threads import one_blas_thread, pool, thread_count
 from strop.errors import IndexDamaged
 from strop.search.layout import Layout
 from strop.search.prefilter.codes import (
@@ -30,13 +30,6 @@ from strop.types import Vectors
 FORMAT = 7
 _CENTRE_FROM = 30_000
 """Documents whose mean stands for the mean of all."""
-
-
-class _Room(threading.local):
-    """Room for each thread's estimates: new memory takes the system longer than filling it."""
-
-    def __init__(self, rows: int) -> None:
-        self.by_signs = np.empty(rows, np.float32)
 
 
 @dataclass(frozen=True)
@@ -68,9 +61,9 @@ class CodeTable:
         return self.records, as_bytes, as_floats, _begin(self.sources, self.dim)
 
     @cached_property
-    def room(self) -> _Room:
-        """Where a thread writes one estimate per row."""
-        return _Room(len(self))
+    def rooms(self) -> deque[Floats]:
+        """Arrays for one estimate per row, used again: new memory costs more than filling it."""
+        return deque(maxlen=thread_count())
 
     @classmethod
     def of(cls, layout: Layout, sources: Ints, sets: list[str]) -> CodeTable:
@@ -101,6 +94,7 @@ class CodeTable:
             arrays, about = contents
             if about["format"] != FORMAT:
                 raise ValueError(f"it has format {about['format']}, not {FORMAT}")
+            arrays["sources"] = np.array(arrays["sources"])  # checked now, used later: not a map
             table = cls(**arrays, sets=about["sets"], dim=about["dim"])
             if not table._is_possible():
                 raise ValueError("its arrays do not belong together")
@@ -111,7 +105,9 @@ class CodeTable:
     def _is_possible(self) -> bool:
         """Tell whether its arrays belong together: kernels would read outside of others."""
         size, words, counts = len(self), len(self.records), self.sources[:, 2:]
-        known = type(self.dim) is int and all(
+        known = type(self.dim) is int and self.dim > 0
+        known = known and all(isinstance(name, str) for name in self.sets)
+        known = known and all(
             getattr(self, name).dtype == dtype and getattr(self, name).shape == shape
             for name, (dtype, shape) in _kinds(size, self.dim, words, len(self.sets)).items()
         )
