@@ -117,8 +117,21 @@ class VectorLedger:
         ``known_sums`` keeps them for this mapping of the file: 1 + the checksum of each row, 0
         where it has not been read.
         """
-        unread = rows[known_sums[rows] == 0]
-        for block in {*(unread // SUMS_TOGETHER).tolist()} if len(unread) else ():
+        sums = known_sums[rows]
+        if not sums.all():
+            self._read_sums(set_id, {*(rows[sums == 0] // SUMS_TOGETHER).tolist()}, known_sums)
+            sums = known_sums[rows]
+        data, size = bytes_of(vectors[rows]), row_bytes(vectors)
+        if [1 + crc32(data[at : at + size]) for at in range(0, len(data), size)] != sums.tolist():
+            folder, file = self._database.path.parent, self.files()[set_id]
+            raise IndexDamaged(
+                f"{folder}/vectors/{file.name} is damaged where the best documents of this search "
+                f"stand. To repair it: strop check {folder} --repair"
+            )
+
+    def _read_sums(self, set_id: int, blocks: Iterable[int], known_sums: Ints) -> None:
+        """Read the checksums of some blocks of rows."""
+        for block in blocks:
             row = self._database.row(
                 "SELECT sums FROM checksums WHERE set_id = ? AND block = ?", (set_id, block)
             )
@@ -126,14 +139,6 @@ class VectorLedger:
             sums = np.frombuffer(stored[: len(stored) // 4 * 4], "<u4")[:SUMS_TOGETHER]
             place = slice(block * SUMS_TOGETHER, block * SUMS_TOGETHER + len(sums))
             known_sums[place] = 1 + sums[: len(known_sums[place])].astype(np.int64)
-        data, size = bytes_of(vectors[rows]), row_bytes(vectors)
-        found = [1 + crc32(data[at : at + size]) for at in range(0, len(data), size)]
-        if found != known_sums[rows].tolist():
-            folder, file = self._database.path.parent, self.files()[set_id]
-            raise IndexDamaged(
-                f"{folder}/vectors/{file.name} is damaged where the best documents of this search "
-                f"stand. To repair it: strop check {folder} --repair"
-            )
 
     # -- spans ----------------------------------------------------------------------------
 

@@ -149,7 +149,7 @@ class Prefilter:
     def _cut(self, values: Floats, n: int) -> float:
         """Return the value that about the n largest reach, from a sample of the useful rows."""
         step = max(1, min(len(self._useful) // _SAMPLE, n // 16))
-        sample = values[self._useful[::step]]
+        sample = values[self._useful[::step]] if len(self._useless) else values[::step]
         at = max(0, len(sample) - max(1, n // step))
         return float(np.partition(sample, at)[at])
 
