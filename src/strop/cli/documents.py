@@ -304,7 +304,7 @@ def show(path: Path | str, id_: str) -> Answer:
     opt.NEIGHBOUR_METHOD,
 )
 def references(path: Path, neighbors: int, sizes: str, seed: int, method: str | None) -> Answer:
-    """Choose for each document the similar ones it must be told apart from.
+    """Choose for each document the similar ones to distinguish it from.
 
     Run it again after documents were added, changed or removed: only what that affects is chosen
     again.

@@ -63,7 +63,7 @@ def eval_(
     """Compare methods on the labelled queries of DATASET, or without labels.
 
     DATASET is a BEIR folder with queries.jsonl and qrels. trad is plain search, sharp mixes all
-    query sets at temperature 0.1; docs/architecture.md explains the others. doc2query and docexp
+    query sets at temperature 0.1; docs/concepts.md explains the others. doc2query and docexp
     first embed the augmented documents and keep these vectors in the index. With --expand the
     table has a row for each query method and scoring method. INDEX_OR_URL may be the URL of a
     published copy, which is searched as by its users; a folder is searched exactly.

@@ -94,7 +94,7 @@ class Report:
     def conclusion(self, method: str) -> str:
         """Say in one sentence whether a method beats the baseline, and how sure that is."""
         mean, low, high = self.gain(method)
-        verdict = f"{method} and {self.baseline} cannot be told apart here"
+        verdict = f"{method} and {self.baseline} do not differ clearly here"
         if low > 0 or high < 0:
             verdict = f"{method} ranks {'better' if low > 0 else 'worse'} than {self.baseline} here"
         return (
