@@ -245,3 +245,5 @@ def test_a_hit_shows_its_passage_and_its_title_once(tmp_path: Path) -> None:
     some = strop("search", index, "wings", "--json", "--fields", "id,score", "--fields", "title")
     assert some.json["hits"][0].keys() == {"rank", "id", "score", "title"}
     assert "'foo' is not one of" in strop("search", index, "wings", "--fields", "id,foo").stderr
+    alone = strop("search", index, "wings", "--fields", "id")
+    assert (alone.code, "give --json too" in alone.stderr) == (2, True)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from click import BadParameter, Context, Parameter, UsageError, argument
+from click import BadParameter, Context, Parameter, UsageError, argument, get_current_context
 
 from strop.cli import options as opt
 from strop.cli.messages import progress_bars
@@ -66,6 +66,8 @@ def search(
     """Rank the documents of an index, or of a published copy (its URL), for the query TEXT."""
     if not text.strip():
         raise BadInput("the query is empty: write what to look for")
+    if fields and not get_current_context().params["as_json"]:
+        raise UsageError("--fields chooses what --json prints: give --json too")
     from strop.index import Index
 
     where = {"$and": [read_condition(text) for text in conditions]} if conditions else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -119,7 +120,8 @@ def print_document(
     out.print(plain(document.id, "bold"), plain(document.title), sep="  ")
     out.print(plain(document.text))
     for key, value in document.metadata.items():
-        out.print(plain(f"{key}:", "dim"), plain(str(value)))
+        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        out.print(plain(f"{key}:", "dim"), plain(shown))
     if chunks:
         out.print()
         out.print(plain("chunks", "bold"), f"({len(chunks)})")
