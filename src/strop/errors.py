@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+
 
 class StropError(Exception):
     """The message names the thing, the value and the remedy, on one line."""
@@ -15,7 +18,8 @@ class MissingExtra(StropError):
     """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional part: pip install 'strop[{extra}]'")
+        python = shlex.quote(sys.executable or "python")  # another pip would install elsewhere
+        super().__init__(f"{what} needs an optional part: {python} -m pip install 'strop[{extra}]'")
 
 
 class BadIndex(StropError):

@@ -37,7 +37,8 @@ def test_what_is_written_can_be_read(tmp_path: Path, ending: str, form: Form) ->
         rows = parquet.read_table(path).to_pylist()
         rows = [{**row, "metadata": json.loads(row["metadata"])} for row in rows]
     else:
-        lines = (tmp_path / "vectors.jsonl").read_text("utf-8").splitlines()
+        about = "vectors.jsonl" if ending == ".jsonl" else "vectors.npy.ids.jsonl"
+        lines = (tmp_path / about).read_text("utf-8").splitlines()
         rows = list(map(json.loads, lines))
         if ending == ".npy":
             rows = [{**row, "vector": one} for row, one in zip(rows, np.load(path), strict=True)]
@@ -92,8 +93,12 @@ def test_the_verbs(tmp_path: Path) -> None:
     refused = strop("add", url, folder)
     assert refused.code == 2
     assert "published copy" in refused.stderr
-    done = strop("export", folder, "-o", tmp_path / "v.npy", "--json")
-    assert done.json["vectors"] == 3
+    corpus = tmp_path / "v.jsonl"
+    corpus.write_text("mine")
+    done = strop("export", folder, "-o", tmp_path / "v.npy")
+    assert "3 vectors in" in done.stdout
+    assert "v.npy.ids.jsonl" in done.stdout
+    assert corpus.read_text() == "mine"
 
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_query_lists(tmp_path: Path, stdin: Callable[[bytes], io.BytesIO]) -> No
 @pytest.mark.parametrize(
     ("line", "part"),
     [
-        ('{"id": "d"}', "no field 'queries'; there are 'id'"),
+        ('{"id": "d"}', "no field 'queries'; add it. Fields there are: 'id'"),
         ('{"queries": []}', "no field '_id' or 'id'"),
         ('{"id": "d", "queries": "one"}', "queries is 'one', not a list"),
         ('{"id": "d", "queries": ["a", " "]}', "query 2 of 'd' is blank"),

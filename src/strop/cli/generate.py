@@ -161,7 +161,8 @@ def _check_usage(options: dict[str, Any]) -> None:
         priced = chosen == ["dry_run", "batch"] and batch == "submit"
         makes = not chosen or chosen == ["replies_in"] or (batch == "collect" and len(chosen) == 1)
         wrong = {
-            f"with --lm give --style, one of {', '.join(STYLES)}": style not in STYLES,
+            f"with --lm give --style, one of {', '.join(STYLES)}"
+            + (f", not {style!r}" if style else ""): style not in STYLES,
             "--file and --lm are two sources: give one": file is not None,
             "--n is for --file and sentences; with --lm it is --max-queries":
                 options["n"] is not None,

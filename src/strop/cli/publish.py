@@ -56,11 +56,11 @@ def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool)
 
 @verb(
     opt.INDEX,
-    output_option("The file: .parquet, .npy or .jsonl."),
+    output_option("The file: .parquet, .jsonl or .npy (ids in NAME.npy.ids.jsonl)."),
     option(
         "--form",
         "indexsharp: one sharpened vector per document. rows: its own and one per query."
-        " augmented: of the text with the queries of one set appended.",
+        " augmented: of the text with the queries of one set appended (kept in the index).",
         type=Choice(["indexsharp", "rows", "augmented"]),
         default="indexsharp",
     ),
@@ -74,12 +74,15 @@ def export(path: Path, output: Path, form: Any, sets: list[str], alpha: float) -
     queries. docs/engines.md says what each form keeps of the gain.
     """
     from strop.engines.export import export as write
+    from strop.engines.export import ids_beside
 
     with opt.open_index(path) as index, progress_bars() as progress:
         if form == "augmented" and len(sets) == 1:
             index.augment(sets[0], progress)
         count = write(index.searcher, output, form, sets=sets, alpha=alpha)
     message = f"{counted(count, 'vector')} in {output}"
+    if output.suffix == ".npy":
+        message += f", ids and metadata in {ids_beside(output)}"
     return Answer({"output": str(output), "form": form, "vectors": count}, message)
 
 

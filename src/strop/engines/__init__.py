@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from strop.engines.base import Address, Engine
@@ -35,6 +36,8 @@ def open_engine(url: str) -> Engine:
     address = Address.read(url)
     if address.scheme not in ENGINES:
         near = get_close_matches(address.scheme, ENGINES, 1)
+        if (kind := Path(url).suffix[1:]) in ENGINES and "://" not in url:
+            raise BadInput(f"{url} is not a URL: write {kind}://{url}")
         hint = f". Did you mean {near[0]}{address.shown[len(address.scheme) :]}?" if near else ""
         raise BadInput(
             f"no engine for {address.shown}: a URL begins with postgresql://, qdrant://,"

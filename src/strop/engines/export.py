@@ -40,7 +40,7 @@ def export(
     length. ``rows``: the document's own vector and one for each query. ``augmented``: the vector of
     the text with the queries of one set appended (``Index.augment`` makes these). ``sets``: all
     that ``sharp`` mixes. The ending of the file says how it is written; beside ``x.npy`` stands
-    ``x.jsonl`` with ids and metadata.
+    ``x.npy.ids.jsonl`` with ids and metadata.
     """
     path = Path(output)
     if form not in get_args(Form):
@@ -111,9 +111,14 @@ def _write_jsonl(path: Path, rows: Iterator[Row], dim: int) -> int:
     return count
 
 
+def ids_beside(path: Path) -> Path:
+    """Return the file with the ids of a ``.npy`` file: of a name that nothing else has."""
+    return path.with_name(f"{path.name}.ids.jsonl")
+
+
 def _write_npy(path: Path, rows: Iterator[Row], dim: int) -> int:
     vectors: list[Vectors] = []
-    with atomic_write(path) as file, atomic_write(path.with_suffix(".jsonl")) as about:
+    with atomic_write(path) as file, atomic_write(ids_beside(path)) as about:
         for row in rows:
             vectors.append(row.pop("vector"))
             about.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -28,6 +28,8 @@ ELSEWHERE = ""
 """In the column ``raw``: title, text and metadata are in the user's own table."""
 EF = 400
 """Rows that a graph search looks at; at 200 two hundredths of NFCorpus's best ten are missed."""
+_NOTICED_AFTER = 5
+"""Seconds in which the server surely notices that a client is gone."""
 
 
 class Postgres(SqlEngine):
@@ -114,9 +116,14 @@ class Postgres(SqlEngine):
             connection = self._connect()
         try:
             key = crc32(repr(sorted(self.address.options.items())).encode())
-            locked = connection.execute("SELECT pg_try_advisory_lock(%s::bigint)", (key,))
-            if not locked.fetchone()[0]:
-                raise IndexBusy(f"another process is publishing to {self.address.shown}")
+            # The server may notice only after some time that a publisher was killed.
+            connection.execute(f"SET lock_timeout = '{_NOTICED_AFTER}s'")
+            try:
+                connection.execute("SELECT pg_advisory_lock(%s::bigint)", (key,))
+            except psycopg.errors.LockNotAvailable:
+                shown = self.address.shown
+                raise IndexBusy(f"another process is publishing to {shown}") from None
+            connection.execute("RESET lock_timeout")
             with self._explained():
                 for statement in TABLES:
                     self.execute(connection, statement.replace("DIM", str(int(dim))))

@@ -26,7 +26,6 @@ from strop.io.files import (
     checked_id,
     checked_string,
     field_name,
-    field_names,
     is_gzip,
     json_records,
     jsonable,
@@ -315,7 +314,7 @@ def _document(
         metadata = jsonable(rest, where)
     except RecursionError:
         raise BadInput(f"{where}: values nested too deeply to be stored; flatten them") from None
-    remedy = f"--text-field can name {field_names(record)}"
+    remedy = "make it one, or name another field with --text-field"
     return Document(
         checked_id(record[id_key], where),
         checked_string(record[text_key], text_key, where, remedy),

@@ -197,14 +197,14 @@ def field_name(record: Record, where: str, names: tuple[str, ...], option: str =
         if name in record:
             return name
     wanted = " or ".join(map(short, names))
-    remedy = f"{option} can name" if option else "there are"
-    raise BadInput(f"{where}: no field {wanted}; {remedy} {field_names(record)}")
+    remedy = f"add it, or name another with {option}" if option else "add it"
+    raise BadInput(f"{where}: no field {wanted}; {remedy}. Fields there are: {field_names(record)}")
 
 
 def field_names(record: Record) -> str:
     """Return a record's field names for a message."""
     names = [short(name) for name in record]
-    return ", ".join(names[:20] + ["…"] * (len(names) > 20)) or "no other: it is empty"
+    return ", ".join(names[:20] + ["…"] * (len(names) > 20)) or "none"
 
 
 def checked_id(value: object, where: str) -> str:
