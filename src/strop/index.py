@@ -372,7 +372,7 @@ class Index:
             return self._workspace.check(progress)
         with self._workspace.writing():
             problems = self._workspace.repair(progress)
-            self.searcher.update_codes(verify=True)
+            self.searcher.update_codes(verify=True, anew=True)
         return problems
 
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> int:

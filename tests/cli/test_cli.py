@@ -25,6 +25,7 @@ from helpers.files import read_run
 from strop import Index, __version__
 from strop.cli.demo import read_questions
 from strop.cli.main import main
+from strop.errors import MissingExtra
 from strop.io.datasets import read_qrels, read_queries
 from strop.io.stdlib_docs import EVERYDAY, read_stdlib
 from strop.storage.pipeline import Pipeline
@@ -681,7 +682,8 @@ def test_demo_for_people_and_for_machines(
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     bare = strop("demo", "-o", folder).stdout.rstrip().splitlines()
     assert bare[-3] == serve
-    assert bare[-1] == "strop serve needs an optional part: pip install 'strop[serve]'"
+    assert bare[-1] == str(MissingExtra("strop serve", "serve"))
+    assert bare[-1].endswith(f"{sys.executable} -m pip install 'strop[serve]'")
     again = strop("demo", "-o", folder, "--json")
     assert again.stderr == ""
     assert again.json["dataset"] == "python docs"

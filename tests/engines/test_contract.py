@@ -9,6 +9,7 @@ import os
 import random
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +333,24 @@ def test_one_publisher_at_a_time(index: Index, url: str) -> None:
         index.publish(url)
     engine.close()
     assert index.publish(url).changed == 0
+
+
+def test_a_lock_that_is_released_soon_is_waited_for(
+    index: Index, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server notices only after some time that a publisher was killed."""
+    from strop.engines import postgres as module
+
+    monkeypatch.setattr(module, "NOTICED_AFTER", 60)  # the machine may be slow
+    url = f"{postgres}&table=waited"
+    index.publish(url)
+    engine = open_engine(url)
+    with ThreadPoolExecutor(1) as threads:
+        with engine.publishing(DIM):
+            waiting = threads.submit(index.publish, url)
+            assert not wait([waiting], 0.5).done
+        assert waiting.result().changed == 0
+    engine.close()
 
 
 def test_readers_while_publishing(index: Index, url: str) -> None:

@@ -80,10 +80,11 @@ def export(path: Path, output: Path, form: Any, sets: list[str], alpha: float) -
         if form == "augmented" and len(sets) == 1:
             index.augment(sets[0], progress)
         count = write(index.searcher, output, form, sets=sets, alpha=alpha)
-    message = f"{counted(count, 'vector')} in {output}"
+    message, ids = f"{counted(count, 'vector')} in {output}", {}
     if output.suffix == ".npy":
-        message += f", ids and metadata in {ids_beside(output)}"
-    return Answer({"output": str(output), "form": form, "vectors": count}, message)
+        ids = {"ids": str(ids_beside(output))}
+        message += f", ids and metadata in {ids['ids']}"
+    return Answer({"output": str(output), **ids, "form": form, "vectors": count}, message)
 
 
 def _server(verb: str) -> ModuleType:

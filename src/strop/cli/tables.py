@@ -245,13 +245,12 @@ def print_choice(choice: Choice) -> None:
     if choice.taken:
         out.print(plain(f"sharp is now {best}", "bold"))
     else:
-        tried = f"; the best tried was {best}" if choice.queries else ""
+        tried = f"; the best on all queries together was {best}" if choice.queries else ""
         out.print(plain(f"sharp keeps its defaults{tried}", "bold"))
     if choice.gain is not None:
         out.print(
-            f"{choice.gain:+.2f} nDCG@10 against the defaults on queries that had no part in the"
-            f" choice, 95% interval {choice.low:+.2f} to {choice.high:+.2f}"
-            f" ({counted(choice.queries, 'query')})"
+            f"{choice.gain:+.2f} nDCG@10 against the defaults, 95% interval {choice.low:+.2f} to"
+            f" {choice.high:+.2f} ({counted(choice.queries, 'query')})"
         )
     out.print(plain(choice.why))
 

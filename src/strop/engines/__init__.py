@@ -36,7 +36,7 @@ def open_engine(url: str) -> Engine:
     address = Address.read(url)
     if address.scheme not in ENGINES:
         near = get_close_matches(address.scheme, ENGINES, 1)
-        if (kind := Path(url).suffix[1:]) in ENGINES and "://" not in url:
+        if (kind := Path(url).suffix[1:]) in ("duckdb", "lancedb") and ":" not in url:
             raise BadInput(f"{url} is not a URL: write {kind}://{url}")
         hint = f". Did you mean {near[0]}{address.shown[len(address.scheme) :]}?" if near else ""
         raise BadInput(

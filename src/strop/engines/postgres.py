@@ -28,8 +28,8 @@ ELSEWHERE = ""
 """In the column ``raw``: title, text and metadata are in the user's own table."""
 EF = 400
 """Rows that a graph search looks at; at 200 two hundredths of NFCorpus's best ten are missed."""
-_NOTICED_AFTER = 5
-"""Seconds in which the server surely notices that a client is gone."""
+NOTICED_AFTER = 5
+"""Seconds in which the server usually notices that a publisher was killed."""
 
 
 class Postgres(SqlEngine):
@@ -116,14 +116,14 @@ class Postgres(SqlEngine):
             connection = self._connect()
         try:
             key = crc32(repr(sorted(self.address.options.items())).encode())
-            # The server may notice only after some time that a publisher was killed.
-            connection.execute(f"SET lock_timeout = '{_NOTICED_AFTER}s'")
-            try:
-                connection.execute("SELECT pg_advisory_lock(%s::bigint)", (key,))
-            except psycopg.errors.LockNotAvailable:
-                shown = self.address.shown
-                raise IndexBusy(f"another process is publishing to {shown}") from None
-            connection.execute("RESET lock_timeout")
+            with self._explained():
+                try:
+                    with connection.transaction():  # the lock is the session's and outlives it
+                        connection.execute(f"SET LOCAL lock_timeout = '{NOTICED_AFTER}s'")
+                        connection.execute("SELECT pg_advisory_lock(%s::bigint)", (key,))
+                except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
+                    shown = self.address.shown
+                    raise IndexBusy(f"another process is publishing to {shown}") from None
             with self._explained():
                 for statement in TABLES:
                     self.execute(connection, statement.replace("DIM", str(int(dim))))

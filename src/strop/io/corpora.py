@@ -26,6 +26,7 @@ from strop.io.files import (
     checked_id,
     checked_string,
     field_name,
+    field_names,
     is_gzip,
     json_records,
     jsonable,
@@ -314,7 +315,9 @@ def _document(
         metadata = jsonable(rest, where)
     except RecursionError:
         raise BadInput(f"{where}: values nested too deeply to be stored; flatten them") from None
-    remedy = "make it one, or name another field with --text-field"
+    remedy = (
+        f"make it one, or name another field with --text-field (there are: {field_names(rest)})"
+    )
     return Document(
         checked_id(record[id_key], where),
         checked_string(record[text_key], text_key, where, remedy),

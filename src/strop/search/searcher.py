@@ -89,14 +89,15 @@ class Searcher:
         }
         return Searcher(self.catalog, (snapshot, removed)), left_out
 
-    def update_codes(self, *, verify: bool = False) -> None:
+    def update_codes(self, *, verify: bool = False, anew: bool = False) -> None:
         """Compute the prefilter's codes where the index is large; for the one writer.
 
-        With ``verify`` they are looked at even if few documents changed.
+        With ``verify`` they are looked at even if few documents changed, with ``anew`` all are
+        computed: a damaged file may look right.
         """
         names, size = self.views.query_sets(), self.catalog.documents.count()
         small = not names or size < PREFILTER_FROM // 2  # not at each step to and fro
-        if small and self.catalog.settings.sidecar("candidates") is not None:
+        if (small or anew) and self.catalog.settings.sidecar("candidates") is not None:
             self.codes.drop()
         if not names or size < PREFILTER_FROM or (not verify and self._codes_serve(names)):
             return

@@ -54,7 +54,8 @@ class CodeCache:
             )
 
     def drop(self) -> None:
-        """Delete the codes of an index that is small now."""
+        """Delete the codes, of an index that is small now or to compute them anew."""
+        self.close()
         older = self._catalog.settings.sidecar("candidates")
         with self._catalog.writing(searchable=False):
             self._catalog.settings.put_sidecar("candidates", None)
