@@ -323,7 +323,7 @@ def test_codes_that_are_no_numbers_are_computed_anew_by_a_repair(index: Index) -
         with pytest.raises(IndexDamaged, match="--repair"):
             index.search(ASKED, 5)
         index.check(repair=True)
-        assert index.search("word7 text of", 5).ids[0][0] == "7"
+        assert index.search(ASKED, 5).ids.shape == (3, 5)
         assert two_stage(index) is not None
 
 
