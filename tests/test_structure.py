@@ -26,20 +26,19 @@ ORDER = """
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text("utf-8"))
+def _nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text("utf-8"))))
 
 
 def _imports(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield (module, name, local name) of each import from strop that is not for typing only."""
-    tree = _tree(path)
     typing_only = {
         id(child)
-        for node in ast.walk(tree)
+        for node in _nodes(path)
         if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
         for child in ast.walk(node)
     }
-    for node in ast.walk(tree):
+    for node in _nodes(path):
         if id(node) in typing_only:
             continue
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "strop":
@@ -103,7 +102,7 @@ def _private_uses(path: Path) -> Iterator[str]:
             names[local] = f"{module}.{name}"
             if _is_private(name):
                 yield f"{module}.{name}"
-    for node in ast.walk(_tree(path)):
+    for node in _nodes(path):
         if isinstance(node, ast.Attribute) and _is_private(node.attr):
             owner = ast.unparse(node.value)
             ours = owner in ("self", "cls") or (owner, node.attr) in PUBLIC
@@ -131,7 +130,7 @@ def _private_names(package: str) -> set[str]:
     names = set()
     for path in _sources():
         if path.relative_to(SOURCE).parts[0] == package:
-            for node in ast.walk(_tree(path)):
+            for node in _nodes(path):
                 if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                     names.add(node.name)
                 elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -192,7 +191,7 @@ def _nodes_outside(allowed: set[str]) -> Iterator[tuple[str, ast.AST]]:
     for path in _sources():
         relative = path.relative_to(SOURCE)
         if not {relative.parts[0], relative.as_posix()} & allowed:
-            for node in ast.walk(_tree(path)):
+            for node in _nodes(path):
                 yield f"{relative}:{getattr(node, 'lineno', 0)}", node
 
 

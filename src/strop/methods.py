@@ -52,7 +52,7 @@ class Method:
     @property
     def softmax_temperature(self) -> float:
         """The temperature of the weights; equal weights are those of an infinite one."""
-        return math.inf if self.weighting == "equal" else self.temperature
+        return math.inf if self.weighting == "equal" else float(self.temperature)
 
     def has(self, setting: str) -> bool:
         """Tell whether a setting has an effect on this method."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,11 +19,12 @@ from strop import Index
 from strop.cli.main import main
 from strop.errors import IndexDamaged
 from strop.methods import Method
+from strop.search import kernels, searcher, views
 from strop.search import layout as layouts
-from strop.search import searcher, views
 from strop.search.layout import Layout
 from strop.search.prefilter import prefilter, table
 from strop.search.prefilter.cache import CodeCache
+from strop.search.prefilter.codes import estimated_scores
 from strop.search.prefilter.prefilter import Prefilter
 from strop.search.prefilter.table import CodeTable
 from strop.search.sampling import measure_recall
@@ -102,6 +103,17 @@ def test_it_finds_what_the_scan_finds(index: Index) -> None:
         for id_, score in zip(ids.tolist(), scores.tolist(), strict=True):
             assert id_ not in known or abs(known[id_] - score) < 1e-5
     assert measure_recall(index.searcher, 40)["overlap"] > 0.9
+
+
+def test_whole_numbers_compile_nothing_again(index: Index) -> None:
+    compiled = kernels.sharpened_at, kernels.sharpened_block, estimated_scores
+    kinds = []
+    for method in (Method("m", alpha=2.0, temperature=1.0), Method("m", alpha=2, temperature=1)):
+        index.search(ASKED, 5, method)
+        index.search(ASKED, 5, method, exact=True)
+        kinds.append([set(cast(Any, kernel).signatures) for kernel in compiled])
+    assert all(kinds[0])
+    assert kinds[0] == kinds[1]
 
 
 def test_it_looks_at_candidates_only(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

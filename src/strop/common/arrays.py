@@ -34,6 +34,13 @@ def as_floats(stored: NDArray[Any]) -> Vectors:
     return unit_rows(stored.astype(np.float32))
 
 
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a view of an array that cannot be written: compiled code takes it for another type."""
+    seen: NDArray[Any] = array.view()
+    seen.flags.writeable = False
+    return seen
+
+
 def ranges(start: Ints, count: Ints) -> Ints:
     """Return ``start[0], start[0]+1, … (count[0] of them), start[1], …``."""
     ends = np.cumsum(count)

@@ -22,6 +22,9 @@ def compiled(*, reorder: bool = False, inline: bool = False) -> Callable[[F], F]
 
     ``reorder`` lets the compiler add in any order, and so use vector instructions; NaN and
     infinity keep their meaning. ``inline`` copies the function into its callers.
+
+    It is compiled again, for seconds, for each kind of arguments: callers give it a float where
+    another call has a float, and arrays that are all contiguous and all writeable, or all not.
     """
     options: dict[str, Any] = {"nogil": True, "inline": "always" if inline else "never"}
     if reorder:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from strop.common.arrays import Floats, Ints, unit_rows
+from strop.common.arrays import Floats, Ints, read_only, unit_rows
 from strop.common.compiled import compiled, copy_to
 from strop.common.threads import in_parts
 from strop.references.clustering import Labels, kmeans, silhouette, squared_distances
@@ -71,7 +71,7 @@ def choose_references(
         np.zeros((n, settings.largest), np.int64),
         np.zeros(n, np.float32),
     )
-    draws = settings.draws()
+    vectors, draws = read_only(vectors), settings.draws()  # vectors in files cannot be written
     trials = np.array([seeding_trials(k) for k in range(settings.smallest, settings.largest + 1)])
     for at in range(0, n, _AT_ONCE):
         part = slice(at, at + _AT_ONCE)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.common.arrays import Floats, Ints, ranges
+from strop.common.arrays import Floats, Ints, ranges, read_only
 from strop.common.threads import in_parts, on_each_thread, one_blas_thread, pool
 from strop.methods import Method
 from strop.search.formula import LOWEST, reference
@@ -110,7 +110,8 @@ class Layout:
     def _stand(self, block: int) -> tuple[Ints, Ints, Ints]:
         """Return where the documents and the lists of a block stand among its rows, and counts."""
         starts = self._placed[block][1]
-        return starts[0], starts[1:], self._counts[1:, slice(*self.blocks[block])]
+        counts = self._counts[1:, slice(*self.blocks[block])]
+        return starts[0], starts[1:], np.ascontiguousarray(counts)
 
     @cached_property
     def small(self) -> bool:
@@ -296,7 +297,7 @@ class Layout:
         else:
             doubtful = kernels.sharpened_block(
                 products, own, local, counts, *self._cut_out(self.fixed(), first, last),
-                method.alpha, method.softmax_temperature, first, best, places,
+                float(method.alpha), method.softmax_temperature, first, best, places,
             )  # fmt: skip
             if doubtful:
                 for j, q in np.argwhere(np.isnan(products[own, : len(best)])).tolist():
@@ -326,8 +327,8 @@ class Layout:
         from strop.search import kernels
 
         scores = np.empty(len(places), np.float32)
-        temperature = method.softmax_temperature
-        kernels.sharpened_at(query_vector, places, *self._direct, method.alpha, temperature, scores)
+        settings = float(method.alpha), method.softmax_temperature
+        kernels.sharpened_at(query_vector, places, *self._direct, *settings, scores)
         for doubtful in np.flatnonzero(np.isnan(scores)).tolist():
             scores[doubtful] = self._reference(query_vector, places[doubtful], method)
         return scores
@@ -343,7 +344,7 @@ class Layout:
             return None
         # The arrays of a tuple must be of one type, and whether they can be written is part of it.
         rows, starts, counts = (
-            tuple(_read_only(getattr(file, name)) for file in self._files)
+            tuple(read_only(getattr(file, name)) for file in self._files)
             for name in ("vectors", "start", "count")
         )
         return rows[0], starts[0], rows[1:], starts[1:], counts[1:], kinds[1] == np.int8
@@ -369,12 +370,6 @@ class Layout:
             for file in self._files[1:]
         ]
         return np.concatenate([*lists, np.empty((0, self.dim), np.float32)])
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    seen: NDArray[Any] = array.view()
-    seen.flags.writeable = False
-    return seen
 
 
 def _as_slice(start: Ints, count: Ints) -> slice | None:

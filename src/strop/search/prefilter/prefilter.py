@@ -120,7 +120,7 @@ class Prefilter:
         def estimate(rows: Ints) -> Floats:
             scores = np.empty(len(rows), np.float32)
             estimated_scores(
-                query_vector, planes, factors, rows, *table.of_rows, method.alpha,
+                query_vector, planes, factors, rows, *table.of_rows, float(method.alpha),
                 method.softmax_temperature, scores,
             )  # fmt: skip
             return scores
