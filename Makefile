@@ -24,8 +24,9 @@ test: $(VENV)/.dev
 types:
 	$(BIN)/mypy
 
+# Three at a time on two cores: some tests wait, for a server, a lock, a kill.
 tests:
-	$(BIN)/pytest -m "not slow" -n 2 --dist worksteal --durations=10
+	$(BIN)/pytest -m "not slow" -n 3 --dist worksteal --durations=10
 
 # Real models over whole collections; minutes to hours without the cached vectors. Crashes at every
 # step, and more random cases of the formula.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import shutil
@@ -18,13 +19,14 @@ from strop.embed import PRESETS, TASKS, load
 from strop.errors import BadInput, MissingExtra, StropError
 from strop.types import Kind, Vectors
 
-pytest.importorskip("sentence_transformers", reason="needs strop[st]")
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-# The models here are so small that a second thread costs more than it brings.
-torch.set_num_threads(1)
-
 KINDS: tuple[Kind, ...] = ("query", "document")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    """The models here are so small that a second thread costs more than it brings."""
+    pytest.importorskip("sentence_transformers", reason="needs strop[st]")
+    pytest.importorskip("torch").set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +43,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 
 @lru_cache
 def plain_model(folder: Path) -> tuple[Any, Any]:
+    transformers = importlib.import_module("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager")
     return tokenizer, model.eval()
@@ -51,6 +54,7 @@ def by_hand(
     pool_prompt: bool = True, both_ways: bool = False, end: str = "",
 ) -> Vectors:  # fmt: skip
     """One text at a time, nothing padded, on the transformers model alone."""
+    torch = importlib.import_module("torch")
     tokenizer, model = plain_model(folder)
     rows = []
     for text in texts:

@@ -9,10 +9,6 @@ import pytest
 
 from strop.embed import TASKS
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-
 TEXTS = [
     "wing",
     "The lift of a slender wing in supersonic flow depends on its sweep.",
@@ -78,6 +74,7 @@ def make_model(folder: Path, architecture: str, *, template: str | None = None) 
     """Save a random model of an architecture and a tokenizer trained on a few sentences."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+    torch, transformers = map(pytest.importorskip, ("torch", "transformers"))
     class_name, sizes, specials, usual_template = ARCHITECTURES[architecture]
     template = template or usual_template
     tokens = list(dict.fromkeys(specials.values()))
