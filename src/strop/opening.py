@@ -21,10 +21,8 @@ def connect(
 ) -> Index | Published:
     """Open an index folder, or a published copy by its URL (docs/engines.md)."""
     scheme, colon, _ = str(target).partition(":")
-    if colon and scheme in ENGINES and not is_url(target):
-        raise BadInput(f"the URL of a copy begins with {scheme}://, with two slashes")
     path = Path(target)
     if (kind := path.suffix[1:]) in ENGINES and path.exists() and not (path / CATALOG).exists():
         raise BadInput(f"{path} is not an index. If it is a published copy, write {kind}://{path}")
-    opened = open_copy if is_url(target) else Index.open
+    opened = open_copy if is_url(target) or (colon and scheme in ENGINES) else Index.open
     return opened(target, embedder, **options)

@@ -109,9 +109,10 @@ def test_a_url_without_a_bucket_is_refused() -> None:
     ],
 )  # fmt: skip
 def test_a_url_that_leads_nowhere_is_refused(url: str, reason: str) -> None:
-    with pytest.raises(BadInput, match=reason) as caught:
-        connect(url)
-    assert "secret" not in str(caught.value)
+    for opened in (connect, open_engine):
+        with pytest.raises(BadInput, match=reason) as caught:
+            opened(url)
+        assert "secret" not in str(caught.value)
 
 
 def test_a_mistyped_url_gets_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

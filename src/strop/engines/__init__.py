@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from strop.common.text import is_url
 from strop.engines.base import Address, Engine
 from strop.errors import BadInput, MissingExtra
 
@@ -43,6 +44,8 @@ def open_engine(url: str) -> Engine:
             f"no engine for {address.shown}: a URL begins with postgresql://, qdrant://,"
             f" lancedb://, lancedb+s3:// or duckdb://{hint}"
         )
+    if not is_url(url):
+        raise BadInput(f"the URL of a copy begins with {address.scheme}://, with two slashes")
     if address.options and not address.scheme.startswith("postgres"):
         raise BadInput(f"{address.shown}: only PostgreSQL has ?table= and ?schema=")
     if not (address.parts.netloc or address.parts.path):
