@@ -6,6 +6,11 @@ import shlex
 import sys
 
 
+def pip_install(*packages: str) -> str:
+    """Return the command that installs packages for this Python; ``pip`` may be of another."""
+    return shlex.join([sys.executable or "python", "-m", "pip", "install", *packages])
+
+
 class StropError(Exception):
     """The message names the thing, the value and the remedy, on one line."""
 
@@ -18,8 +23,7 @@ class MissingExtra(StropError):
     """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        python = shlex.quote(sys.executable or "python")  # another pip would install elsewhere
-        super().__init__(f"{what} needs an optional part: {python} -m pip install 'strop[{extra}]'")
+        super().__init__(f"{what} needs an optional part: {pip_install(f'strop[{extra}]')}")
 
 
 class BadIndex(StropError):

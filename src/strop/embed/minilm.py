@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from strop.common.threads import thread_count
 from strop.embed.base import BaseEmbedder
-from strop.errors import MissingExtra, StropError
+from strop.errors import MissingExtra, StropError, pip_install
 from strop.types import Kind
 
 _MODEL = (
@@ -113,8 +113,8 @@ def _content(package: str, file: str, sha256: str) -> bytes:
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != sha256:
         raise StropError(
-            f"{path} is not the file that strop was tested with: pip install --force-reinstall"
-            " 'strop[minilm]'"
+            f"{path} is not the file that strop was tested with: "
+            + pip_install("--force-reinstall", "strop[minilm]")
         )
     return content
 

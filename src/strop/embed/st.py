@@ -14,7 +14,7 @@ from typing import Any, get_args
 from strop.common.specs import check_choice, check_kinds, check_whole, differing
 from strop.embed.base import BaseEmbedder
 from strop.embed.presets import PRESETS, TASKS, Pooling, Preset
-from strop.errors import BadInput, MissingExtra, StropError
+from strop.errors import BadInput, MissingExtra, StropError, pip_install
 from strop.types import Kind
 
 PREFIX = "st:"
@@ -261,7 +261,7 @@ def _make_bidirectional(transformer: Any, name: str) -> None:
     if any(torch.allclose(states[0], states[1]) for states in first):
         raise StropError(
             f"{name} needs attention that looks both ways, which the installed transformers "
-            "cannot switch on: pip install 'transformers>=5'"
+            f"cannot switch on: {pip_install('transformers>=5')}"
         )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.embed.base import BaseEmbedder
-from strop.errors import BadInput, StropError
+from strop.errors import BadInput, StropError, pip_install
 from strop.types import Kind
 
 _WEIGHTS = "weights/l2_supercat_256.safetensors"
@@ -193,14 +193,14 @@ def _model() -> tuple[NDArray[np.float32], Any, NDArray[np.bool_], str]:
     """Token vectors (32000, 256), tokenizer, which tokens start a word, hash of the files."""
     spec = importlib.util.find_spec("wordllama")
     if spec is None or not spec.submodule_search_locations:
-        raise StropError("wordllama is not installed: pip install 'wordllama>=0.4,<0.5'")
+        raise StropError(f"wordllama is not installed: {pip_install('wordllama>=0.4,<0.5')}")
     folder = Path(spec.submodule_search_locations[0])
     weights, config = folder / _WEIGHTS, folder / _TOKENIZER
     for path in (weights, config):
         if not path.is_file():
             raise StropError(
                 f"the installed wordllama has no {path.relative_to(folder)}: "
-                "pip install --force-reinstall 'wordllama==0.4.0.post1'"
+                + pip_install("--force-reinstall", "wordllama==0.4.0.post1")
             )
     from safetensors.numpy import load
     from tokenizers import Tokenizer

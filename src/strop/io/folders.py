@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from strop.common.text import counted
-from strop.errors import BadInput, MissingExtra
+from strop.errors import BadInput, MissingExtra, pip_install
 from strop.io.conversion import CONVERTED, can_convert, convert
 from strop.io.files import (
     MAX_BYTES,
@@ -81,8 +81,9 @@ def files_in(folder: str, include: Sequence[str] = (), exclude: Sequence[str] = 
         raise MissingExtra(f"Reading {' and '.join(sorted(left_out))} files", "files")
     if left_out:
         _log.warning(
-            "%s: %s not read: %s; to read them: pip install 'strop[files]'", folder,
+            "%s: %s not read: %s; to read them: %s", folder,
             counted(sum(left_out.values()), "file"), ", ".join(sorted(left_out)),
+            pip_install("strop[files]"),
         )  # fmt: skip
     if not files:
         matching = " that --include and --exclude leave" if include or exclude else ""

