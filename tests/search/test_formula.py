@@ -23,7 +23,7 @@ from strop.search import formula, scoring
 from strop.search import layout as search
 from strop.search.formula import reference
 from strop.search.layout import Layout
-from strop.search.scoring import Fetched
+from strop.search.scoring import Fetched, best_of
 from strop.storage.snapshot import Spans
 from strop.storage.vectors import stored_rows
 
@@ -277,6 +277,31 @@ def test_of_equal_scores_the_earlier_document_comes_first() -> None:
     layout = Layout(Spans(documents, np.arange(50), np.ones(50, np.int64)), [], None)
     _, places = layout.scan(documents[:3], METHODS["trad"], 10)
     assert places.tolist() == [list(range(10))] * 3
+
+
+@pytest.mark.parametrize("in_numpy", [False, True])
+def test_documents_of_the_same_vectors_stay_in_order(in_numpy: bool) -> None:
+    """Each is in another block, where its products are added in another order."""
+    once = make_case(3, (9, 40, 24, 2, 5), exact=False)
+    case = Case(
+        once.query_vectors,
+        np.concatenate([once.documents] * 3),
+        [queries * 3 for queries in once.lists],
+    )
+    with scanned(7, in_numpy):
+        layout = case.layout()
+        for queries in (case.query_vectors[:1], case.query_vectors):
+            scores, places = layout.scan(queries, METHODS["sharp"], 60)
+            assert (places % 40 == np.repeat(places[:, ::3] % 40, 3, axis=1)).all()
+            assert (places // 40 == np.tile([0, 1, 2], 20)).all()
+            assert (np.diff(scores) <= 0).all()
+
+
+def test_scores_that_differ_by_rounding_are_equal() -> None:
+    scores = np.array([[0.5, 0.5 + 6e-8, 0.7, -np.inf, -np.inf], [1, 2, 3, 4, 5]], np.float32)
+    best, places = best_of(scores, np.array([[1, 4, 9, 3, 2], [1, 2, 3, 4, 5]]), 4)
+    assert places.tolist() == [[9, 1, 4, 2], [5, 4, 3, 2]]
+    assert best[0].tolist() == [scores[0, 2], scores[0, 1], scores[0, 0], -np.inf]
 
 
 def test_unit_rows() -> None:

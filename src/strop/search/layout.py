@@ -23,7 +23,7 @@ from strop.common.threads import in_parts, on_each_thread, one_blas_thread, pool
 from strop.methods import Method
 from strop.search.formula import LOWEST, reference
 from strop.search.rows import QUERIES_AT_ONCE, Tile, as_floats
-from strop.search.scoring import Fetched, best_of, largest, score
+from strop.search.scoring import Fetched, best_of, best_of_all, score
 from strop.search.whitening import Whitening
 from strop.storage.snapshot import Spans
 from strop.types import Vectors
@@ -225,8 +225,8 @@ class Layout:
             return np.empty(shape, np.float32), np.empty(shape, np.int64)
         if self.small:
             scores = score(query_vectors, self.fetched, method)
-            places = np.array([largest(row, k) for row in scores])
-            return np.take_along_axis(scores, places, 1), places
+            best = [best_of_all(row, k) for row in scores]
+            return np.array([row for row, _ in best]), np.array([row for _, row in best])
         if method.sharpens and method.alpha:
             # Gram matrices take longer than one scan without them and make later scans twice as
             # fast: the second query pays for them.
@@ -254,8 +254,6 @@ class Layout:
 
         with one_blas_thread():
             on_each_thread(work, len(self.blocks))
-        if len(found) == 1:
-            return found[0]
         scores, places = (np.concatenate(part, axis=1) for part in zip(*found, strict=True))
         return best_of(scores, places, k)
 
@@ -269,8 +267,8 @@ class Layout:
                 scores[part] = self.rescore(query_vector, part, method)
 
         in_parts(self.size, work)
-        places = largest(scores, k)[None]
-        return scores[places], places
+        best, places = best_of_all(scores, k)
+        return best[None], places[None]
 
     def _score(
         self, block: int, parts: list[NDArray[Any]], tile: Tile, method: Method, room: Floats,

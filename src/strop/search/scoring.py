@@ -23,6 +23,9 @@ from strop.types import Vectors
 
 _QUERIES_AT_ONCE = 64
 _THREADS_FROM = 8
+_EQUAL = np.float32(5e-7)
+"""Scores that differ by no more are equal. Two documents of the same text differ by as much, and
+which is first would depend on the order in which a processor adds."""
 
 
 @dataclass(frozen=True)
@@ -188,10 +191,31 @@ def _weights(sims: Floats, peak: Floats, method: Method) -> tuple[Floats, np.flo
 
 def best_of(scores: Floats, places: Ints, k: int) -> tuple[Floats, Ints]:
     """Return the best k along the last axis; of equal scores the earlier document comes first."""
-    order = np.lexsort((places, -scores), axis=-1)[..., :k]
+    order = np.lexsort((places, -scores), axis=-1)
     if scores.ndim == 1:  # many times in a search, so it must cost little
-        return scores[order], places[order]
-    return np.take_along_axis(scores, order, -1), np.take_along_axis(places, order, -1)
+        scores, places = scores[order], places[order]
+    else:
+        scores = np.take_along_axis(scores, order, -1)
+        places = np.take_along_axis(places, order, -1)
+    return scores[..., :k], _in_order(scores, places)[..., :k]
+
+
+def _in_order(scores: Floats, places: Ints) -> Ints:
+    """Return places, best first, with those of equal scores in ascending order."""
+    with np.errstate(invalid="ignore"):  # of two infinite scores
+        equal = scores[..., :-1] - scores[..., 1:] <= _EQUAL
+    if not equal.any():
+        return places
+    group = np.zeros(places.shape, np.int64)
+    np.cumsum(~equal, axis=-1, out=group[..., 1:])
+    ordered: Ints = np.take_along_axis(places, np.lexsort((places, group), axis=-1), -1)
+    return ordered
+
+
+def best_of_all(scores: Floats, k: int) -> tuple[Floats, Ints]:
+    """Return the best k of all documents by their scores (n,): scores and places."""
+    places = largest(scores, k)
+    return best_of(scores[places], places, k)
 
 
 def largest(scores: Floats, k: int) -> Ints:

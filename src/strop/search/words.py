@@ -30,7 +30,7 @@ from strop.io.tokenizer import Tokenizer
 from strop.methods import Method
 from strop.search.formula import LOWEST
 from strop.search.layout import Layout
-from strop.search.scoring import best_of, largest, score
+from strop.search.scoring import best_of, best_of_all, largest, score
 from strop.storage.word_reader import SourceWords, count_in_memory, load_source, postings_of
 from strop.storage.words import BLOCK, MOST, TEXT, Counts, Flags
 from strop.types import Vectors
@@ -278,8 +278,7 @@ def best_with_words(
     if layout.small:  # all are scored
         for at, dense in enumerate(score(query_vectors, layout.fetched, method) if k else ()):
             total = dense + np.float32(method.words) * words.scores(queries[at])
-            places[at] = largest(total, k)
-            best[at] = total[places[at]]
+            best[at], places[at] = best_of_all(total, k)
         return best, places
     depth = first_depth(k)
     if approximate is not None:
