@@ -36,6 +36,9 @@ MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
+# Until all tests are collected: imports make much and leave nothing to free.
+gc.disable()
+
 # Tests of published copies that run on every engine by default; the others run on PostgreSQL.
 ON_EVERY_ENGINE = {
     "test_a_copy_ranks_as_its_folder",
@@ -48,6 +51,7 @@ def pytest_collection_finish() -> None:
     """Let the garbage collector skip what all the imported frameworks brought: it stays."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:

@@ -166,6 +166,7 @@ def test_another_query_set_ends_it(blurred: Index) -> None:
     assert not blurred.info()["tuned"]["in_use"]
 
 
+@pytest.mark.usefixtures("few_settings")
 def test_labels_choose_by_folds(blurred: Index) -> None:
     queries = {f"q{at}": f"0.5 {at} 7" for at in range(30)}
     dataset = Dataset("labelled", queries, {f"q{at}": {f"d{at}": 1} for at in range(30)})
