@@ -70,7 +70,7 @@ $(VENV)/.dev: $(VENV)/.core pyproject.toml constraints.txt
 # The page is tested in Chromium; its tests skip where it cannot be installed.
 	-command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y chromium; }
 # Compiles what the tests import. Three processes that run tests would each compile it.
-	-$(BIN)/pytest --collect-only -q >/dev/null
+	-$(BIN)/pytest --collect-only -q >/dev/null && $(BIN)/python -c "import mteb, sentence_transformers"
 	touch $@
 
 clean:

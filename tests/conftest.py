@@ -9,11 +9,14 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from filelock import FileLock
 from helpers.commands import beir, jsonl, keyed_server, strop
 from helpers.scripted_server import ScriptedServer
 from hypothesis import HealthCheck, settings
+from numba.core.dispatcher import Dispatcher
 
 from strop.types import Document
 
@@ -75,6 +78,22 @@ def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     """A configuration folder of the tests' own: consents of the person who runs them stay as is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiling_in_turn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One process at a time compiles a kernel; the others then read it from numba's cache."""
+    compile_ = Dispatcher.compile
+    # Processes that run tests have folders of their own beside one another.
+    turn = FileLock(tmp_path_factory.getbasetemp().parent / "compiling.lock")
+
+    def in_turn(self: Any, signature: Any) -> Any:
+        with turn:
+            return compile_(self, signature)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Dispatcher, "compile", in_turn)
         yield
 
 
