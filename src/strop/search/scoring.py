@@ -215,7 +215,8 @@ def _in_order(scores: Floats, places: Ints) -> Ints:
 def best_of_all(scores: Floats, k: int) -> tuple[Floats, Ints]:
     """Return the best k of all documents by their scores (n,): scores and places."""
     places = largest(scores, k)
-    return best_of(scores[places], places, k)
+    best = scores[places]
+    return best, _in_order(best, places)
 
 
 def largest(scores: Floats, k: int) -> Ints:
