@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Where no bytecode is written, every process that a test starts compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test types tests test-slow fuzz audit docs format clean
+.PHONY: demo test heavy-tests tests test-slow fuzz audit docs format clean
 
 demo: $(VENV)/.core
 	$(BIN)/strop demo
@@ -19,14 +19,17 @@ demo: $(VENV)/.core
 test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(MAKE) -j2 types tests
+	$(MAKE) -j2 heavy-tests tests
 
-types:
-	$(BIN)/mypy
+# What imports torch or a framework takes long to import: one process runs it, beside mypy at first.
+HEAVY := tests/adapters tests/embed tests/research/test_analyse.py tests/search/test_reranking.py
+heavy-tests:
+	$(BIN)/pytest -q -m "not slow" --durations=5 $(HEAVY)
 
 # Three at a time on two cores: some tests wait, for a server, a lock, a kill.
 tests:
-	$(BIN)/pytest -m "not slow" -n 3 --dist worksteal --durations=10
+	$(BIN)/mypy
+	$(BIN)/pytest -m "not slow" -n 3 --dist worksteal --durations=10 $(HEAVY:%=--ignore=%)
 
 # Real models over whole collections; minutes to hours without the cached vectors. Crashes at every
 # step, and more random cases of the formula.

@@ -16,10 +16,6 @@ from strop.engines import copies, published
 from strop.engines.published import Published
 from strop.errors import BadIndex, BadInput
 
-pytest.importorskip("qdrant_client", reason="pip install 'strop[qdrant]'")
-
-from strop.engines.qdrant import Qdrant
-
 SIZE = 120
 """More than are all scored: twice the 50 that feedback ranks again."""
 
@@ -27,6 +23,7 @@ SIZE = 120
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an index and its copy."""
+    pytest.importorskip("qdrant_client", reason="pip install 'strop[qdrant]'")
     folder = tmp_path_factory.mktemp("made")
     with create(folder / "index") as index:
         index.sharpen()
@@ -60,6 +57,7 @@ def open_copy(url: str) -> Published:
 
 def publish_until(index: Index, url: str, step: str) -> None:
     """Publish, and be stopped where the engine would do ``step``."""
+    from strop.engines.qdrant import Qdrant
 
     def stopped(self: Qdrant, given: Any) -> None:
         raise KeyboardInterrupt
@@ -101,6 +99,8 @@ def test_what_was_scored_is_fetched_once(
     index: Index, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until the copy changes; more than there is room for is fetched again."""
+    from strop.engines.qdrant import Qdrant
+
     fetched: list[int] = []
     found = Qdrant.found
 
@@ -135,6 +135,8 @@ def test_many_queries_are_answered_as_each_alone(
     index: Index, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are searched in groups, and what one group fetched serves the next."""
+    from strop.engines.qdrant import Qdrant
+
     queries = [f"alder{at} stands in the sun" for at in range(70)]
     fetched = Counter[int]()
     found = Qdrant.found
@@ -158,6 +160,8 @@ def test_all_queries_of_a_search_see_the_same_vectors(
     index: Index, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A document is replaced, and read by another search, between two groups of queries."""
+    from strop.engines.qdrant import Qdrant
+
     nearest, calls = Qdrant.nearest, list[int]()
     with open_copy(url) as copy:
         queries = ["alder3 grows"] * 70

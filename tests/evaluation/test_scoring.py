@@ -10,7 +10,6 @@ import pytest
 from helpers.files import read_run
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import ttest_rel
 
 from strop import METHODS, Dataset, Index, Method, evaluate
 from strop.errors import BadInput
@@ -81,6 +80,8 @@ def test_any_measure_by_name(index: Index, dataset: Dataset) -> None:
 
 
 def test_significance_is_the_paired_t_test_corrected(index: Index, dataset: Dataset) -> None:
+    from scipy.stats import ttest_rel
+
     methods = ["trad", "simsharp", "simsharp:alpha=3"]
     report = evaluate(index, dataset, methods, measures=["nDCG@10"])
 

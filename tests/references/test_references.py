@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
-from sklearn.metrics import silhouette_samples
 from threadpoolctl import threadpool_limits
 
 from strop import Index
@@ -138,6 +136,8 @@ def _distances(points: Vectors) -> Vectors:
 @settings(max_examples=50)
 @given(st.integers(0, 10**6), st.integers(3, 100), st.integers(2, 40), st.integers(2, 10))
 def test_silhouette_is_scikit_learns(seed: int, m: int, dim: int, k: int) -> None:
+    from sklearn.metrics import silhouette_samples
+
     rng = np.random.default_rng(seed)
     points = clustered(seed, m, dim)
     k = min(k, m - 1)
@@ -166,6 +166,8 @@ def test_squared_distances_are_exactly_zero_for_twins() -> None:
 
 def test_kmeans_is_scikit_learns() -> None:
     """The same seeding from the same random numbers leads to the same clusters."""
+    from sklearn.cluster import KMeans
+
     draws = ReferenceSettings(seed=0).draws()
     inertias, ours = [], []
     for seed in range(12):
@@ -185,6 +187,9 @@ def test_kmeans_is_scikit_learns() -> None:
 
 def _literal_choice(vectors: Vectors, document: int, near: Sequence[int]) -> tuple[int, set[int]]:
     """The paper's selection with scikit-learn: the k with the best silhouette, and its points."""
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import silhouette_samples
+
     points = vectors[list(near)]
     best = (-2.0, 0, np.empty(0))
     for k in range(3, 11):

@@ -57,12 +57,21 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layouts, "NUMPY_UP_TO", 0)
 
 
-@pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    small(monkeypatch)
-    with create(tmp_path / "index") as index:
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index to copy."""
+    path = tmp_path_factory.mktemp("built") / "index"
+    with pytest.MonkeyPatch.context() as patch, create(path) as index:
+        small(patch)
         index.sharpen()
         index.add(documents(0, 300))
+    return path
+
+
+@pytest.fixture
+def index(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    small(monkeypatch)
+    with reopen(shutil.copytree(built, tmp_path / "index")) as index:
         yield index
 
 

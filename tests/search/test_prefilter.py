@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from helpers.cases import make_case
 
-from strop.common.arrays import unit_rows
+from strop.common.arrays import read_only, unit_rows
 from strop.common.threads import thread_count
 from strop.errors import IndexDamaged
 from strop.methods import Method, parse_method
@@ -82,6 +83,11 @@ def test_documents_are_split_into_centroid_and_differences() -> None:
     np.testing.assert_allclose(found[2], products, atol=1e-5)
 
 
+def columns_of(signs: Any, factors: Any) -> tuple[Any, Any]:
+    """Return codes by column, as a table has them."""
+    return read_only(signs.T.copy()), read_only(factors.T.copy())
+
+
 @pytest.mark.parametrize("dim", [3, 64, 65, 256, 384, 1000])
 def test_products_with_signs(dim: int) -> None:
     """They are what the rounded vectors say, and near to what the vectors say."""
@@ -91,7 +97,7 @@ def test_products_with_signs(dim: int) -> None:
     scaled = np.sign(rows) * ((rows**2).sum(axis=1) / np.abs(rows).sum(axis=1))[:, None]
     for q in unit_rows(rows[:8] + rng.standard_normal((8, dim))):
         found = np.zeros(51, np.float32)
-        sign_products(signs.T.copy(), factors.T.copy(), *query_planes(q), 5, 45, found)
+        sign_products(*columns_of(signs, factors), *query_planes(q), 5, 45, found)
         step = 0.996 * np.sqrt((q**2).mean())
         levels = np.clip(np.floor(q / step + 2), 0, 3) - 1.5
         rounded = levels * (q @ q) / (q @ levels)
@@ -108,9 +114,9 @@ def test_products_with_signs_of_many_rows() -> None:
     planes = query_planes(unit_rows(rng.standard_normal((1, 96)).astype(np.float32))[0])
     parts, alone = np.zeros(5000, np.float32), np.zeros(5000, np.float32)
     for first, last in ((0, 1), (1, 1500), (1500, 5000)):
-        sign_products(signs.T.copy(), factors.T.copy(), *planes, first, last, parts)
+        sign_products(*columns_of(signs, factors), *planes, first, last, parts)
     for row in range(5000):
-        columns = signs.T[:, row : row + 1].copy(), factors.T[:, row : row + 1].copy()
+        columns = columns_of(signs[row : row + 1], factors[row : row + 1])
         sign_products(*columns, *planes, 0, 1, alone[row : row + 1])
     np.testing.assert_allclose(parts, alone, rtol=1e-6)
 
@@ -129,7 +135,8 @@ def test_estimates_are_near_the_scores(dim: int, tmp_path: Path) -> None:
     CodeTable.of(layout, sources, ["simple", "contrastive"]).write(tmp_path / "codes")
     table = CodeTable.open(tmp_path / "codes")
     rows = np.arange(300)
-    for alpha, temperature in ((1, 0.1), (0.5, 0.1), (3, 1), (1, 0), (-0.5, 0.2), (1, 0.002)):
+    settings = (1.0, 0.1), (0.5, 0.1), (3.0, 1.0), (1.0, 0.0), (-0.5, 0.2), (1.0, 0.002)
+    for alpha, temperature in settings:
         method = Method("m", alpha=alpha, temperature=temperature)
         for q in unit_rows(documents[:12] + 0.05 * rng.standard_normal((12, dim))):
             estimates = np.empty(300, np.float32)
@@ -182,9 +189,10 @@ def test_codes_that_are_no_numbers(harm: str) -> None:
     layout = in_topics(6000)
     table = codes_of(layout)
     if harm == "signs":
-        table.sign_factors[:] = np.nan
+        table = replace(table, sign_factors=np.full_like(table.sign_factors, np.nan))
     else:
-        table.records.view(np.float32)[:] = np.nan
+        nothing = np.full(2 * len(table.records), np.nan, np.float32)
+        table = replace(table, records=nothing.view(table.records.dtype))
     with pytest.raises(IndexDamaged, match="--repair"):
         matched(table, layout).search(layout.queries(0)[:1], SHARP, 10)
 

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::strop.errors.UnfinishedIndex")
 
 SMALL, LARGE = 5, 60
 KILLS = int(os.environ.get("STROP_KILLS", "25"))
-GENERATIONS = 15 if KILLS < 50 else 40
+GENERATIONS = 10 if KILLS < 50 else 40
 """So many times readers see all documents replaced, at least."""
 
 
@@ -529,7 +529,7 @@ def test_readers_in_threads_see_only_whole_changes(
 ) -> None:
     index, notes = watched
     end = threading.Event()
-    readers = [index if shared else reopen(index.path) for _ in range(3)]
+    readers = [index if shared else reopen(index.path) for _ in range(2)]
     watchers = [crashes.Watcher(reader, notes) for reader in readers]
 
     def look(watcher: crashes.Watcher) -> None:
@@ -543,7 +543,7 @@ def test_readers_in_threads_see_only_whole_changes(
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        with ThreadPoolExecutor(3) as threads:
+        with ThreadPoolExecutor(2) as threads:
             looking = [threads.submit(look, watcher) for watcher in watchers]
             try:
                 crashes.write_generations(index, notes, GENERATIONS, enough)

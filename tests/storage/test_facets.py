@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from helpers.fakes import create, memory, reopen
 from helpers.filters import FILTERS, METADATA, ORDERED
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop import Document
@@ -94,11 +94,12 @@ def test(op: str, wanted: Any, metadata: Mapping[str, Any], field: str) -> bool:
 test.__test__ = False  # type: ignore[attr-defined]
 
 
+@settings(max_examples=35)  # with many filters each: an index takes longer to make than to filter
 @given(
     first=st.lists(METADATA, min_size=1, max_size=8),
     second=st.dictionaries(st.integers(0, 8), METADATA, max_size=3),
     removed=st.sets(st.integers(0, 8), max_size=3),
-    wheres=st.lists(FILTERS, min_size=1, max_size=4),
+    wheres=st.lists(FILTERS, min_size=1, max_size=12),
 )
 def test_a_filter_selects_what_a_literal_one_selects(
     first: list[dict[str, Any]],

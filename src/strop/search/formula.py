@@ -124,8 +124,8 @@ def agreement(scores: NDArray[np.floating], documents: NDArray[np.floating]) -> 
     if not 0 < spread < np.inf:  # nothing tells them apart; or NaN, of damaged vectors
         return np.zeros(len(values))
     apart = vectors - vectors.mean(axis=0)
-    lengths = np.linalg.norm(apart, axis=1, keepdims=True)
-    apart = np.where(vectors.any(axis=1, keepdims=True), apart, 0) / np.maximum(lengths, VANISHED)
+    lengths = np.sqrt(np.einsum("nd,nd->n", apart, apart))
+    unit = vectors.any(axis=1) / np.maximum(lengths, VANISHED)  # makes unit vectors of them
     weights = softmax(values[:AGREEING], FEEDBACK_TEMPERATURE * spread)
-    added: Doubles = spread * (apart @ (weights @ apart[:AGREEING]))
+    added: Doubles = spread * unit * (apart @ ((weights * unit[:AGREEING]) @ apart[:AGREEING]))
     return added
