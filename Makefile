@@ -21,6 +21,10 @@ test: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(MAKE) -j2 heavy-tests tests
 
+# Several processes share the cores: threads of their linear algebra would only wait, and busily.
+heavy-tests tests: export OPENBLAS_NUM_THREADS = 1
+heavy-tests tests: export OMP_NUM_THREADS = 1
+
 # What imports torch or a framework takes long to import: one process runs it, beside mypy at first.
 HEAVY := tests/adapters tests/embed tests/research/test_analyse.py tests/search/test_reranking.py
 heavy-tests:
