@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Where no bytecode is written, every process that a test starts compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test heavy-tests tests test-slow fuzz audit docs format clean
+.PHONY: demo test heavy-tests types-and-tests test-slow fuzz audit docs format clean
 
 demo: $(VENV)/.core
 	$(BIN)/strop demo
@@ -19,27 +19,29 @@ demo: $(VENV)/.core
 test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(MAKE) -j2 heavy-tests tests
+	$(MAKE) -j2 heavy-tests types-and-tests
 
-# Several processes share the cores: threads of their linear algebra would only wait, and busily.
-heavy-tests tests: export OPENBLAS_NUM_THREADS = 1
-heavy-tests tests: export OMP_NUM_THREADS = 1
+# Several processes share the cores: more BLAS threads would only spin while they wait.
+heavy-tests types-and-tests: export OPENBLAS_NUM_THREADS = 1
+heavy-tests types-and-tests: export OMP_NUM_THREADS = 1
 
 # What imports torch or a framework takes long to import: one process runs it, beside mypy at first.
 HEAVY := tests/adapters tests/embed tests/research/test_analyse.py tests/search/test_reranking.py
 heavy-tests:
-	$(BIN)/pytest -q -m "not slow" --durations=5 $(HEAVY)
+	$(BIN)/pytest -q -m "not slow" --durations=5 -o cache_dir=.pytest_cache/heavy $(HEAVY)
 
 # Three at a time on two cores: some tests wait, for a server, a lock, a kill.
-tests:
-	$(BIN)/mypy
-	$(BIN)/pytest -m "not slow" -n 3 --dist worksteal --durations=10 $(HEAVY:%=--ignore=%)
+types-and-tests:
+	$(BIN)/mypy; typed=$$?; \
+	$(BIN)/pytest -m "not slow" -n 3 --dist worksteal --durations=10 $(HEAVY:%=--ignore=%) \
+	&& exit $$typed
 
 # Real models over whole collections; minutes to hours without the cached vectors. Crashes at every
-# step, and more random cases of the formula.
+# step, more kills, and more random cases of formula and filters.
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow
-	STROP_EXAMPLES=10 $(BIN)/pytest -m hypothesis tests/search/test_formula.py
+	STROP_EXAMPLES=10 $(BIN)/pytest -m hypothesis tests/search/test_formula.py tests/storage/test_facets.py
+	STROP_KILLS=50 $(BIN)/pytest -m "not slow" tests/storage/test_durability.py
 
 # Guided by coverage where atheris is installed, by seeded mutation elsewhere.
 fuzz: $(VENV)/.dev

@@ -82,11 +82,12 @@ def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiling_in_turn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def compiling_in_turn(request: pytest.FixtureRequest) -> Iterator[None]:
     """One process at a time compiles a kernel; the others then read it from numba's cache."""
     compile_ = Dispatcher.compile
-    # Processes that run tests have folders of their own beside one another.
-    turn = FileLock(tmp_path_factory.getbasetemp().parent / "compiling.lock")
+    folder = request.config.rootpath / ".pytest_cache"  # of all runs: they share numba's cache
+    folder.mkdir(exist_ok=True)
+    turn = FileLock(folder / "compiling.lock")
 
     def in_turn(self: Any, signature: Any) -> Any:
         with turn:

@@ -8,9 +8,10 @@ from concurrent.futures import Future
 from itertools import count
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from strop.common import threads
-from strop.common.threads import in_parts, on_each_thread, pool
+from strop.common.threads import in_parts, on_each_thread, one_blas_thread, pool
 from strop.errors import BadInput
 
 
@@ -96,3 +97,18 @@ def test_an_invalid_number_of_threads(monkeypatch: pytest.MonkeyPatch, setting: 
     monkeypatch.setenv("STROP_THREADS", setting)
     with pytest.raises(BadInput, match=f"STROP_THREADS={setting}"):
         threads.thread_count.__wrapped__()
+
+
+def test_blas_has_one_thread_until_the_last_caller_leaves() -> None:
+    def counts() -> set[int]:  # of numpy's; others may be loaded later
+        return {one["num_threads"] for one in threadpool_info() if "numpy" in one["filepath"]}
+
+    with threadpool_limits(2, user_api="blas"):
+        allowed = counts()
+        if not allowed:
+            pytest.skip("the number of threads of this numpy's BLAS cannot be set")
+        with one_blas_thread():
+            with one_blas_thread():
+                assert counts() == {1}
+            assert counts() == {1}
+        assert counts() == allowed

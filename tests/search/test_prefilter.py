@@ -189,10 +189,10 @@ def test_codes_that_are_no_numbers(harm: str) -> None:
     layout = in_topics(6000)
     table = codes_of(layout)
     if harm == "signs":
-        table = replace(table, sign_factors=np.full_like(table.sign_factors, np.nan))
+        table = replace(table, sign_factors=read_only(np.full_like(table.sign_factors, np.nan)))
     else:
         nothing = np.full(2 * len(table.records), np.nan, np.float32)
-        table = replace(table, records=nothing.view(table.records.dtype))
+        table = replace(table, records=read_only(nothing.view(table.records.dtype)))
     with pytest.raises(IndexDamaged, match="--repair"):
         matched(table, layout).search(layout.queries(0)[:1], SHARP, 10)
 

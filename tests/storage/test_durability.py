@@ -42,6 +42,7 @@ SMALL, LARGE = 5, 60
 KILLS = int(os.environ.get("STROP_KILLS", "25"))
 GENERATIONS = 10 if KILLS < 50 else 40
 """So many times readers see all documents replaced, at least."""
+READERS = 2 if KILLS < 50 else 4
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -529,7 +530,7 @@ def test_readers_in_threads_see_only_whole_changes(
 ) -> None:
     index, notes = watched
     end = threading.Event()
-    readers = [index if shared else reopen(index.path) for _ in range(2)]
+    readers = [index if shared else reopen(index.path) for _ in range(READERS)]
     watchers = [crashes.Watcher(reader, notes) for reader in readers]
 
     def look(watcher: crashes.Watcher) -> None:
@@ -543,7 +544,7 @@ def test_readers_in_threads_see_only_whole_changes(
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        with ThreadPoolExecutor(2) as threads:
+        with ThreadPoolExecutor(READERS) as threads:
             looking = [threads.submit(look, watcher) for watcher in watchers]
             try:
                 crashes.write_generations(index, notes, GENERATIONS, enough)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.cases import MORE
 from helpers.fakes import create, memory, reopen
 from helpers.filters import FILTERS, METADATA, ORDERED
 from hypothesis import given, settings
@@ -94,12 +95,12 @@ def test(op: str, wanted: Any, metadata: Mapping[str, Any], field: str) -> bool:
 test.__test__ = False  # type: ignore[attr-defined]
 
 
-@settings(max_examples=35)  # with many filters each: an index takes longer to make than to filter
+@settings(max_examples=50 * MORE)
 @given(
     first=st.lists(METADATA, min_size=1, max_size=8),
     second=st.dictionaries(st.integers(0, 8), METADATA, max_size=3),
     removed=st.sets(st.integers(0, 8), max_size=3),
-    wheres=st.lists(FILTERS, min_size=1, max_size=12),
+    wheres=st.lists(FILTERS, min_size=1, max_size=8),
 )
 def test_a_filter_selects_what_a_literal_one_selects(
     first: list[dict[str, Any]],

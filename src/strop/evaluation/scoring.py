@@ -106,7 +106,7 @@ class Report:
 def bootstrap_interval(gains: NDArray[np.float64]) -> tuple[float, float]:
     """Return the 95% bootstrap interval of the mean, in percent."""
     rng, size = np.random.default_rng(0), len(gains)
-    together = max(1, 10_000 // size)  # draws at a time, for the processor's cache
+    together = max(1, 10_000 // max(1, size))  # draws at a time, for the processor's cache
     parts = (min(together, _DRAWS - at) for at in range(0, _DRAWS, together))
     means = [gains[rng.integers(0, size, (part, size))].mean(axis=1) for part in parts]
     low, high = np.percentile(100 * np.concatenate(means), [2.5, 97.5])

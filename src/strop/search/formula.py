@@ -125,7 +125,8 @@ def agreement(scores: NDArray[np.floating], documents: NDArray[np.floating]) -> 
         return np.zeros(len(values))
     apart = vectors - vectors.mean(axis=0)
     lengths = np.sqrt(np.einsum("nd,nd->n", apart, apart))
-    unit = vectors.any(axis=1) / np.maximum(lengths, VANISHED)  # makes unit vectors of them
+    # To unit length; 0 for a document without a vector.
+    scale = vectors.any(axis=1) / np.maximum(lengths, VANISHED)
     weights = softmax(values[:AGREEING], FEEDBACK_TEMPERATURE * spread)
-    added: Doubles = spread * unit * (apart @ ((weights * unit[:AGREEING]) @ apart[:AGREEING]))
+    added: Doubles = spread * scale * (apart @ ((weights * scale[:AGREEING]) @ apart[:AGREEING]))
     return added

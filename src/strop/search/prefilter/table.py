@@ -83,7 +83,7 @@ class CodeTable:
         with one_blas_thread():
             list(pool().map(fill, layout.blocks))
         for array in (table.records, table.signs, table.sign_factors):
-            array.flags.writeable = False  # as those of a file, for which kernels are compiled
+            array.flags.writeable = False  # as in a file: numba compiles anew for writable ones
         return table
 
     @classmethod
