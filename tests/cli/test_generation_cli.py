@@ -355,6 +355,16 @@ def test_an_estimate_for_people(topics: Path, server: ScriptedServer) -> None:
     assert "list price of 20" in known.stdout
 
 
+def test_an_estimate_says_that_a_key_is_missing(
+    topics: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("STROP_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    ran = strop("queries", topics, "--lm", "openai:gpt-4.1-nano", *SIMPLE, "--dry-run")
+    assert ran.code == 0
+    assert "a run would be refused: api.openai.com needs a key; set" in " ".join(ran.stderr.split())
+
+
 def test_the_price_of_an_estimate(topics: Path, server: ScriptedServer) -> None:
     given = run(topics, server, *SIMPLE, "--dry-run", "--price", "3,5", "--json").json
     cost = (given["input_tokens"] * 3 + given["output_tokens"] * 5) / 1e6

@@ -266,6 +266,7 @@ def _run(generation: Generation, options: dict[str, Any], progress: Progress | N
 
 def _estimate(generation: Generation, batch: bool, budget: float | None) -> Answer:
     from strop.cli.generation_tables import print_estimate
+    from strop.lm.service import ServiceLM
 
     estimate = generation.estimate(batch)
     about = {"lm": generation.lm.name, "style": generation.style, "set": generation.name}
@@ -274,6 +275,11 @@ def _estimate(generation: Generation, batch: bool, budget: float | None) -> Answ
     warnings = []
     if budget is not None and estimate.cost is not None and estimate.cost > budget:
         warnings.append(f"more than the budget of {budget:g} USD: a run would stop before")
+    if isinstance(generation.lm, ServiceLM):
+        try:
+            generation.lm.key()
+        except BadInput as error:
+            warnings.append(f"a run would be refused: {error}")
     return Answer(value, partial(print_estimate, generation, estimate, batch), warnings=warnings)
 
 

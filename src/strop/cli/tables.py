@@ -144,6 +144,10 @@ def print_document(
 
 _SHOWN = 5e-5
 """What is less than that shows as zero."""
+_LEGEND = (
+    "moved: how much it adds to the score. weight: its share among the document's stored queries."
+    " similarity: its cosine with your query. At most five are shown per document."
+)
 
 
 def print_explained(rows: Sequence[dict[str, Any]]) -> None:
@@ -170,6 +174,8 @@ def print_explained(rows: Sequence[dict[str, Any]]) -> None:
                 plain(shorten(part["text"], 90)),
             )
         out.print(table)
+    if rows:
+        out.print(plain(_LEGEND, "dim"))
 
 
 def print_report(report: Report) -> None:
