@@ -25,12 +25,12 @@ _WITH_QUERIES = ("bm25", "hybrid")
 """Shown with the words of generated queries where ``sharp`` has them, to be on equal terms."""
 _HELD_OUT = "strop, held out"
 _NOTE = """\
-nDCG@10 with the defaults; bold: the best of the first four columns; an asterisk:
-better than the best of plain, BM25, rank fusion and plain with words (paired t-test, Holm,
-p < 0.05). The defaults were chosen with a look at test queries of all English collections. "Held
-out" has settings that were chosen on the other collections alone (`benchmarks/quality.py
---protocol`). Where a language model wrote queries (Cranfield, nq-utd), BM25
-and rank fusion count their words too."""
+All values are nDCG@10 with the default settings. Bold marks the best of the first four columns. An
+asterisk marks a significant gain over the best of plain, BM25, rank fusion and plain with words
+(paired t-test with Holm's correction, p < 0.05). Test queries of all English collections were used
+when the defaults were chosen. For "held out", the settings were chosen on the other collections
+only (`benchmarks/quality.py --protocol`). On Cranfield and nq-utd, which have generated queries,
+BM25 and rank fusion index these queries too."""
 
 
 def render(results: dict[str, Any]) -> str:
