@@ -40,8 +40,9 @@ if TYPE_CHECKING:  # a search needs no language model
 class Index:
     """Documents with vectors, sharpened by query sets, in one folder.
 
-    ``Index.create(path)`` makes one, ``Index.open(path)`` opens one. Many processes may read while
-    one writes, a second gets ``IndexBusy``. Searches see commits at once. ``catalog`` is read only.
+    ``Index.create(path)`` creates an index, ``Index.open(path)`` opens one. Many processes can read
+    while one writes; a second writer gets ``IndexBusy``. Searches see each commit immediately.
+    ``catalog`` is read-only.
     """
 
     def __init__(self, workspace: Workspace, searcher: Searcher | None = None) -> None:
@@ -62,12 +63,12 @@ class Index:
         chunking: str | None = "auto",
         **options: Any,
     ) -> Index:
-        """Make an empty index in a new folder; ``options`` are the embedder's.
+        """Create an empty index in a new folder; ``options`` are passed to the embedder.
 
         ``query_vectors``: how vectors of query sets are stored, ``int8`` or ``float32``.
-        ``language``, such as ``german``, decides how words are stemmed; it is detected otherwise.
-        ``chunking``: ``"200:40"`` cuts documents into chunks of at most 200 tokens, 40 of them of
-        the one before; None keeps them whole; ``auto`` decides by the first ones, and says so.
+        ``language``, such as ``german``, is used for stemming; by default it is detected.
+        ``chunking``: ``"200:40"`` splits into chunks of at most 200 tokens that share up to 40;
+        None never splits; ``auto`` decides by the first documents' length, and warns if it splits.
         """
         given = index_folder(path), embedder, options, query_vectors, language, chunking
         return cls(Workspace.create(*given))
@@ -78,7 +79,7 @@ class Index:
     ) -> Index:
         """Open an index. Its embedder is loaded when first needed, unless one is given.
 
-        ``wait``: so many seconds to wait for another writer. Other ``options``: the embedder's.
+        ``wait``: seconds to wait if another process writes; other ``options`` go to the embedder.
         """
         return cls(Workspace.open(index_folder(path), embedder, options))
 
@@ -95,7 +96,7 @@ class Index:
 
     @property
     def embedder(self) -> Embedder:
-        """The embedder the index was made with."""
+        """The embedder that the index was created with."""
         return self._workspace.embedder
 
     def add(
@@ -106,8 +107,8 @@ class Index:
     ) -> Changes:
         """Add documents; one with a known id replaces the old one if it differs.
 
-        All are stored or, on bad input, none. With a document may come its place in a file, for
-        messages. Queries given for an older text are not used, unless ``keep_queries``.
+        All are stored or, on bad input, none. In a pair (document, place), place names file and
+        line for error messages. Queries of a changed text are not used, unless ``keep_queries``.
         """
         with self._workspace.writing():
             changes = self._workspace.add(placed(documents), keep_queries)
@@ -115,7 +116,7 @@ class Index:
         return changes
 
     def sync(self, folder: str | Path, *, remove: bool = True, **options: Any) -> Changes:
-        """Add the files of a folder that are new or changed, remove the documents of those gone.
+        """Add new and changed files of a folder, remove documents whose files were deleted.
 
         Other documents stay. ``options``: ``include``, ``exclude`` (patterns such as ``*.md``),
         ``keep_queries`` and ``progress`` as in ``add``, ``max_document_bytes``.
@@ -144,7 +145,7 @@ class Index:
         return self.catalog.documents.read(id_)
 
     def chunks(self, id_: str) -> list[Chunk]:
-        """Return the chunks of a document, in order; none where documents are not cut."""
+        """Return the chunks of a document, in order; none if documents are not split."""
         return self.catalog.documents.chunks_of(id_)
 
     def ids(self) -> list[str]:
@@ -160,20 +161,20 @@ class Index:
         return self.catalog.documents.total()
 
     def finish(self, progress: Progress | None = None) -> None:
-        """Continue work that was interrupted, and try again what the embedder refused."""
+        """Continue interrupted work, and try again to embed texts that the embedder refused."""
         with self._workspace.writing():
             self.catalog.waiting.retry_refused()
             self._embed_new(progress, verify=True)
 
     def _embed_new(self, progress: Progress | None, verify: bool = False) -> None:
-        """Embed what has no vector yet, and update the prefilter."""
+        """Embed texts that have no vector yet, and update the prefilter."""
         self._workspace.pipeline.run(progress)
         self.searcher.update_codes(verify=verify)
 
     def sharpen(
         self, source: str = "sentences", *, n: int = MOST, progress: Progress | None = None
     ) -> None:
-        """Make the set ``sentences``: each document's title and sentences, also of later ones."""
+        """Create the set ``sentences``: titles and sentences of present and future documents."""
         if source != "sentences":
             raise BadInput(f"no query source {source!r}: use 'sentences', or import_queries()")
         with self._workspace.writing():
@@ -205,14 +206,14 @@ class Index:
         settings: GenerationSettings | None = None,
         **options: Any,
     ) -> Generation:
-        """Return a language model's work on queries; ``options``: ``Generation``'s, the model's."""
+        """Return a ``Generation`` of queries by ``lm``; ``options`` go to it and to the model."""
         from strop.generate.generation import Generation, IndexSteps
 
         steps = IndexSteps(self.select_references, self._embed_new, self.searcher.contrast_rate)
         return Generation(self._workspace, steps, lm, settings, **options)
 
     def query_sets(self) -> list[str]:
-        """Return the names of the query sets that ``sharp`` mixes: all but negative ones."""
+        """Return the names of the query sets that ``sharp`` mixes: all except negative ones."""
         return self.searcher.views.query_sets()
 
     @property
@@ -221,19 +222,19 @@ class Index:
         return set_sizes(self.catalog)
 
     def drop_set(self, name: str) -> None:
-        """Drop a query set; ``sharp`` settings that were tuned with it go too."""
+        """Drop a query set, and the settings of ``sharp`` that were tuned with it."""
         with self._workspace.writing():
             self._workspace.drop_set(name)
             self.searcher.update_codes()
 
     def rename_set(self, old: str, new: str) -> None:
-        """Give a query set another name."""
+        """Rename a query set."""
         with self._workspace.writing():
             self.catalog.sets.rename(old, new)
             self.searcher.update_codes()
 
     def queries_of(self, id_: str) -> dict[str, list[str]]:
-        """Return a document's stored queries by set, also those of an older text."""
+        """Return a document's stored queries by set, including those of an older text."""
         return self.catalog.sets.of_rows(self.catalog.documents.numbers_of(id_))
 
     def query_lists(self, name: str) -> Iterator[tuple[str, list[str]]]:
@@ -258,10 +259,10 @@ class Index:
         method: str = "auto",
         progress: Progress | None = None,
     ) -> int:
-        """Choose contrastive references where missing or out of date; return of how many documents.
+        """Select missing and outdated references; return for how many documents.
 
-        ``settings``: by default the last ones, at first the paper's. ``method`` finds neighbours:
-        ``exact``, ``cells`` (approximate) or ``auto``, by size.
+        ``settings`` default to those of the last call, at first to the paper's. ``method`` of the
+        neighbour search: ``exact``, ``cells`` (approximate) or ``auto``, by size.
         """
         from strop.references.updates import update_references  # compiled: slow to load
 
@@ -270,7 +271,7 @@ class Index:
             return update_references(self.catalog, snapshot, settings, method, progress)
 
     def references_of(self, id_: str) -> Selected | None:
-        """Return a document's references, None if none were chosen for it."""
+        """Return a document's references, None if none were selected for it."""
         return self.catalog.references.of(self.catalog.documents.number_of(id_))
 
     def search(
@@ -288,15 +289,15 @@ class Index:
         rerank: str | Reranker | None = None,
         **settings: Any,
     ) -> Hits:
-        """Return the best k documents for each query, texts or vectors (n, dim).
+        """Return the top k documents for each query; queries are texts or vectors (n, dim).
 
-        ``index.search("a question")[0]`` has the hits of the first query, with the ``fields``
-        named. ``where`` is a filter such as ``{"year": {"$gte": 2020}}``, ``method`` a name of
-        ``METHODS``, maybe with settings (``"sharp:alpha=2"``). Large indexes score candidates only,
-        unless ``exact``. ``expand`` (``HyDE("openai:…")``) has a model refine the queries.
-        ``vectors`` replace the embedding of texts. Cut documents are as good as their best chunk;
-        with ``chunks`` hits are chunks. ``rerank``, a CrossEncoder's name or a function, ranks the
-        best 50 again.
+        ``index.search("a question")[0]`` are the hits of the first query, with these ``fields``.
+        ``where`` is a filter: ``{"year": {"$gte": 2020}}``, ``method`` a name of ``METHODS``,
+        optionally with settings: ``"sharp:alpha=2"``. A large index scores only candidates, unless
+        ``exact``. ``expand`` (``HyDE("openai:…")``) lets a model refine the queries. ``vectors``
+        replace the embedding of texts. A document split into chunks is ranked by its best chunk;
+        with ``chunks=True`` the hits are chunks. ``rerank``, the name of a CrossEncoder or a
+        function, re-ranks the top 50.
         """
         check_fields(fields)
         k, queries = check_count("k", k), as_queries(queries)
@@ -316,7 +317,7 @@ class Index:
         return reranked(hits, texts, rerank, k) if rerank else hits
 
     async def asearch(self, *args: Any, **options: Any) -> Hits:
-        """Search (``search``) in a thread, for asyncio; a cancelled task does not wait for it."""
+        """Run ``search`` in a thread, for asyncio; a cancelled task does not wait for it."""
         import asyncio  # slow to load
 
         return await asyncio.to_thread(self.search, *args, **options)
@@ -330,7 +331,7 @@ class Index:
         vectors: Vectors | None = None,
         **settings: Any,
     ) -> Explanation:
-        """Say how much each stored query of a document changed its score (``search``)."""
+        """Return how much each stored query of a document changes its score in ``search``."""
         text, query_vector = text_and_vector(query, vectors, self.dim, self.embed_queries)
         return self.searcher.explain(query_vector, text, id_, self.method(method, **settings))
 
@@ -339,7 +340,7 @@ class Index:
         return self.searcher.method(method, **settings)
 
     def keep_tuned(self, choice: Mapping[str, Any] | None) -> None:
-        """Store other defaults for ``sharp`` (``Choice.to_json``); None restores the usual."""
+        """Store other defaults for ``sharp`` (``Choice.to_json``); None restores the standard."""
         tuned = None if choice is None else {**choice, "for_sets": self.query_sets()}
         with self._workspace.writing():
             self.catalog.settings.put(searchable=True, tuned=tuned)
@@ -358,16 +359,19 @@ class Index:
         return refine(queries, expand, self.searcher, self._workspace.pipeline.embed, **options)
 
     def without_leaks(self, query_vectors: Vectors, gate: float) -> tuple[Index, dict[str, int]]:
-        """Return a view without generated queries at a cosine ``gate`` to test ones; how many."""
+        """Return a view without generated queries whose cosine to a test query is >= ``gate``.
+
+        Also return how many queries of each set are left out.
+        """
         view = self.searcher.without_leaks(query_vectors, gate, self._workspace.pipeline.embed)
         return Index(self._workspace, view[0]), view[1]
 
     def info(self) -> dict[str, Any]:
-        """Return what the index holds, as JSON values."""
+        """Return what the index contains, as JSON values."""
         return {**self._workspace.info(), "tuned": self.searcher.tuned_record()}
 
     def check(self, repair: bool = False, progress: Progress | None = None) -> list[str]:
-        """Read everything and return the problems; ``repair`` computes lost vectors again."""
+        """Read everything and return the problems; ``repair`` recomputes lost vectors."""
         if not repair:
             return self._workspace.check(progress)
         with self._workspace.writing():
@@ -385,11 +389,11 @@ class Index:
         return int(before - sizes(self.catalog)["total"])
 
     def publish(self, url: str, **options: Any) -> Publication:
-        """Bring the copy in a database up to date; ``options`` are those of ``engines.publish``."""
+        """Create or update a copy in a database; ``options`` are those of ``engines.publish``."""
         from strop.engines.publish import publish
 
         return publish(self.searcher, url, **options)
 
     def trust(self) -> list[str]:
-        """Accept the embedder that somebody else's index names; return what that covers."""
+        """Allow the embedder that somebody else's index names; return what this permits."""
         return self._workspace.trust()
