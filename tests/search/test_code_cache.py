@@ -28,6 +28,7 @@ from strop.search.prefilter.codes import estimated_scores
 from strop.search.prefilter.prefilter import Prefilter
 from strop.search.prefilter.table import CodeTable
 from strop.search.sampling import measure_recall
+from strop.storage import sidecar
 from strop.storage.database import Database
 from strop.storage.intake import CATALOG
 from strop.storage.settings import Settings
@@ -439,7 +440,7 @@ def test_a_writer_stopped_while_it_makes_candidates(
         "made": (CodeTable, "write"),
         "saved": (table, "write_arrays"),
         "written": (Settings, "put"),
-        "committed": (CodeCache, "_delete"),
+        "committed": (sidecar, "delete_sidecar"),
     }
     before = codes_name(index)
     with monkeypatch.context() as patch:

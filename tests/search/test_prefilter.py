@@ -12,7 +12,6 @@ import pytest
 from helpers.cases import make_case
 
 from strop.common.arrays import read_only, unit_rows
-from strop.common.threads import thread_count
 from strop.errors import IndexDamaged
 from strop.methods import Method, parse_method
 from strop.search import scoring
@@ -161,26 +160,6 @@ def test_threads_and_filters_share_a_table() -> None:
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda job: job[0].search(job[1], SHARP, 10)[1], jobs))
     np.testing.assert_array_equal(found, alone)
-    assert len(searched.table.rooms) <= thread_count()
-
-
-def test_an_interrupted_search_leaves_no_room_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread of the interrupted one may still write to its room."""
-    layout = in_topics(6000)
-    searched = matched(codes_of(layout), layout)
-    query_vectors = np.array([layout.queries(at)[0] for at in (0, 3000)])
-    searched.search(query_vectors[:1], SHARP, 10)
-    (room,) = searched.table.rooms
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(prefilter, "sign_products", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            searched.search(query_vectors[:1], SHARP, 10)
-    searched.search(query_vectors[1:], SHARP, 10)
-    assert not any(other is room for other in searched.table.rooms)
 
 
 @pytest.mark.parametrize("harm", ["signs", "records"])

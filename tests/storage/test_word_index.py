@@ -189,6 +189,25 @@ def test_damaged_words_are_found_and_counted_again(index: Index, damage: str) ->
         assert_words_are_those_of_the_texts(other)
 
 
+def test_lengths_that_only_the_seal_finds_are_counted_again(index: Index) -> None:
+    """Two documents' lengths are exchanged: all sums stay the same, BM25 would be wrong."""
+    before = index.search("fox", 4, "bm25").scores
+    with sqlite3.connect(index.path / "catalog.sqlite") as connection:
+        (stored,) = connection.execute("SELECT lengths FROM word_lengths").fetchone()
+        entries = np.frombuffer(stored, "<u4").reshape(2, -1).copy()
+        first, other = np.flatnonzero(np.diff(entries[1]))[0] + [0, 1]
+        entries[1, [first, other]] = entries[1, [other, first]]
+        connection.execute("UPDATE word_lengths SET lengths = ?", (entries.tobytes(),))
+    with fakes.reopen(index.path) as other_index:
+        assert (other_index.search("fox", 4, "bm25").scores != before).any()
+        (problem,) = other_index.check()
+        assert "rows of word_lengths are not what strop wrote; --repair counts" in problem
+        other_index.check(repair=True)
+        assert other_index.check() == []
+        assert_words_are_those_of_the_texts(other_index)
+        np.testing.assert_array_equal(other_index.search("fox", 4, "bm25").scores, before)
+
+
 def test_words_that_cannot_be_read_are_reported_by_a_search(index: Index) -> None:
     with sqlite3.connect(index.path / "catalog.sqlite") as connection:
         connection.execute("UPDATE word_postings SET postings = 'text'")

@@ -26,6 +26,8 @@ _JSON_COLUMNS = (
     ("queries", "texts", "array"), ("meta", "value", None), ("chunks", "headings", "array"),
 )  # fmt: skip
 """Texts that must be JSON: table, column and type, None for any."""
+_WORD_TABLES = {"word_sources", "word_segments", "word_lengths"}
+"""Sealed tables that can be computed again from the texts."""
 
 
 class Check:
@@ -92,14 +94,21 @@ class Check:
                 )
 
     def _seals(self) -> None:
-        if tables := self._catalog.database.tables_changed_by_others():
+        tables = self._catalog.database.tables_changed_by_others()
+        if not tables:
+            return
+        self._repairs["seals"] = partial(self._catalog.settings.put, searchable=True, **{KEY: None})
+        if kept := [table for table in tables if table not in _WORD_TABLES]:
             self.problems.append(
-                f"catalog.sqlite: rows of {', '.join(tables)} are not what strop wrote: restore it "
+                f"catalog.sqlite: rows of {', '.join(kept)} are not what strop wrote: restore it "
                 "from a backup, or build the index again; --repair keeps them as they are"
             )
-            self._repairs["seals"] = partial(
-                self._catalog.settings.put, searchable=True, **{KEY: None}
+        if counted_anew := [table for table in tables if table in _WORD_TABLES]:
+            self.problems.append(
+                f"catalog.sqlite: rows of {', '.join(counted_anew)} are not what strop wrote; "
+                "--repair counts the words of all texts again"
             )
+            self._repairs["words"] = self._catalog.words.recount
 
     def _vectors(self) -> None:
         files = self._catalog.vectors.files()
@@ -184,11 +193,12 @@ class Check:
             self.problems.append(f"{documents:,} documents are counted as {stored:,}")
 
     def _words(self) -> None:
-        self._repairs["words"] = self._catalog.words.recount  # also where they cannot be read
+        before = dict(self._repairs)
+        self._repairs["words"] = self._catalog.words.recount  # also if they cannot be read
         problems = self._catalog.words.problems()
         self.problems += [f"catalog.sqlite: {problem}" for problem in problems]
         if not problems:
-            del self._repairs["words"]
+            self._repairs = before
 
     def _facets(self) -> None:
         if problem := self._catalog.facets.problem():

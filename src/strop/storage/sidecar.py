@@ -14,15 +14,17 @@ import math
 import mmap
 import os
 import re
+import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.errors import IndexDamaged
+from strop.errors import BadIndex, IndexDamaged
 from strop.storage.vectors import no_links
 
 CACHE = "cache"
@@ -31,6 +33,28 @@ SIDECAR_FILE = re.compile(r"[a-z]{1,20}-[0-9a-f]{32}(\.[a-z]{1,20})?")
 """The names of a sidecar's files. Never a path."""
 _MAGIC = b"strop cache 1\n"
 _ALIGNED = 64
+
+
+@contextmanager
+def replaced_sidecar(folder: Path, kind: str, older: str | None) -> Iterator[Path]:
+    """Give the path of a new sidecar, to be written there and named in the catalog.
+
+    Then the older one is deleted. If this fails (a full disk), the new one is deleted.
+    """
+    path = folder / CACHE / f"{kind}-{uuid.uuid4().hex}"
+    try:
+        yield path
+    except (OSError, BadIndex):
+        delete_sidecar(folder, path.name)
+        raise
+    delete_sidecar(folder, older)
+
+
+def delete_sidecar(folder: Path, name: str | None) -> None:
+    """Delete a sidecar that no longer counts, if it is there."""
+    if name is not None:
+        with suppress(OSError):
+            (folder / CACHE / name).unlink()
 
 
 def write_arrays(

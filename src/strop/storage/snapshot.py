@@ -6,7 +6,6 @@ file in the index folder, else from the catalog's table of spans. Vectors themse
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from strop.common.arrays import Ints
 from strop.errors import BadIndex, IndexDamaged
 from strop.storage.catalog import Catalog
 from strop.storage.ledger import DOCUMENTS, VectorFile
-from strop.storage.sidecar import CACHE, read_arrays, write_arrays
+from strop.storage.sidecar import CACHE, read_arrays, replaced_sidecar, write_arrays
 from strop.storage.vectors import Rows, map_rows
 
 SPANS = "spans"
@@ -234,17 +233,9 @@ def keep_cache(catalog: Catalog) -> None:
         older = catalog.settings.sidecar(SPANS)
     arrays = {"numbers": table.numbers}
     arrays |= {str(set_id): np.stack(columns) for set_id, columns in table.columns.items()}
-    folder, name = catalog.folder / CACHE, f"{SPANS}-{uuid.uuid4().hex}"
-    try:
-        write_arrays(folder / name, arrays, {"version": table.version})
-        catalog.vectors.cut_log(table.version, name)
-    except (OSError, BadIndex):
-        with suppress(OSError):
-            (folder / name).unlink()
-        return
-    if older:
-        with suppress(OSError):
-            (folder / older).unlink()
+    with suppress(OSError, BadIndex), replaced_sidecar(catalog.folder, SPANS, older) as path:
+        write_arrays(path, arrays, {"version": table.version})
+        catalog.vectors.cut_log(table.version, path.name)
 
 
 def cache_is_true(catalog: Catalog) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 import warnings
 from contextlib import closing, suppress
-from pathlib import Path
 
 import numpy as np
 
@@ -18,7 +16,7 @@ from strop.search.views import View
 from strop.storage.catalog import Catalog
 from strop.storage.database import Database
 from strop.storage.settings import Settings
-from strop.storage.sidecar import CACHE
+from strop.storage.sidecar import CACHE, delete_sidecar, replaced_sidecar
 
 
 class CodeCache:
@@ -39,14 +37,13 @@ class CodeCache:
         with suppress(IndexDamaged):
             if (spare := self._match(view, older).spare) >= 0:
                 return self._put(older, view, spare)
-        name = f"candidates-{uuid.uuid4().hex}"
         try:
-            table = CodeTable.of(view.layout, _sources(view), view.names)
-            table.write(self._path(name))
-            self._put(name, view, Prefilter(table, view.layout, np.arange(len(table))).spare)
-            self._delete(older)
+            with replaced_sidecar(self._catalog.folder, "candidates", older) as path:
+                table = CodeTable.of(view.layout, _sources(view), view.names)
+                table.write(path)
+                fresh = Prefilter(table, view.layout, np.arange(len(table)))
+                self._put(path.name, view, fresh.spare)
         except (OSError, BadIndex) as error:  # a full disk: the older ones still serve
-            self._delete(name)
             warnings.warn(
                 f"the search codes of {self._catalog.folder} could not be written ({error}): "
                 f"searches use what there is. To write them: strop finish {self._catalog.folder}",
@@ -60,7 +57,7 @@ class CodeCache:
         with self._catalog.writing(searchable=False):
             self._catalog.settings.put_sidecar("candidates", None)
             self._catalog.settings.put(codes=None)
-        self._delete(older)
+        delete_sidecar(self._catalog.folder, older)
 
     def _put(self, name: str | None, view: View, spare: int) -> None:
         """Let a file count, and note how many documents may change until it must be looked at."""
@@ -68,14 +65,6 @@ class CodeCache:
         with self._catalog.writing(searchable=False):
             self._catalog.settings.put_sidecar("candidates", name)
             self._catalog.settings.put(codes=known)
-
-    def _path(self, name: str) -> Path:
-        return self._catalog.folder / CACHE / name
-
-    def _delete(self, name: str | None) -> None:
-        if name is not None:
-            with suppress(OSError):
-                self._path(name).unlink()
 
     def prefilter(self, view: View) -> Prefilter | None:
         """Return the codes matched with a view; None, with a warning, if there are none."""
@@ -109,18 +98,18 @@ class CodeCache:
         return prefilter
 
     def _open(self, name: str | None) -> CodeTable:
-        while name is not None:
-            try:
-                return CodeTable.open(self._path(name))
-            except IndexDamaged:
-                # A writer may have replaced them since this search began to read. Newer ones serve
-                # as well: which rows can be used is known from their sources.
-                with closing(Database(self._catalog.path)) as now:
-                    newer = Settings(now).sidecar("candidates")
-                if newer in (None, name):
-                    raise
-                name = newer
-        raise IndexDamaged("there are none yet")
+        if name is None:
+            raise IndexDamaged("there are none yet")
+        try:
+            return CodeTable.open(self._catalog.folder / CACHE / name)
+        except IndexDamaged:
+            # A writer may have replaced them since this search began to read. Newer ones serve as
+            # well: which rows can be used is known from their sources.
+            with closing(Database(self._catalog.path)) as now:
+                newer = Settings(now).sidecar("candidates")
+            if newer in (None, name):
+                raise
+            return self._open(newer)
 
 
 def _sources(view: View) -> Ints:

@@ -37,7 +37,6 @@ THREADS_FROM = 100_000
 """Rows from which the threads share one query's scan of the signs."""
 _LOOK_AT_ALL = float(np.finfo(np.float32).min)
 """Below every estimate."""
-_NO_NUMBERS = "the search codes are damaged. To compute them again: strop check INDEX --repair"
 _DEVIATIONS = 5.0, 4.0
 """How many standard deviations of the difference between two estimates (signs to bytes, bytes to
 exact) a row may be below the k-th best and still be looked at."""
@@ -109,10 +108,7 @@ class Prefilter:
     ) -> tuple[Floats, Ints]:
         """Return exact scores and places of the likely best for one query vector (dim,)."""
         table, (planes, factors) = self.table, query_planes(query_vector)
-        try:
-            by_signs = table.rooms.pop()
-        except IndexError:
-            by_signs = np.empty(len(table), np.float32)
+        by_signs = np.empty(len(table), np.float32)
 
         def scan(first: int, last: int) -> None:
             sign_products(table.signs, table.sign_factors, planes, factors, first, last, by_signs)
@@ -133,25 +129,23 @@ class Prefilter:
         else:
             scan(0, len(table))
         by_signs[self._useless] = -np.inf
-        cut = self._cut(by_signs, max(16 * FEWEST, 24 * k))
+        cut, k = self._cut(by_signs, max(16 * FEWEST, 24 * k)), min(k, self.usable)
         rows, estimates = _look(by_signs, estimate, cut, k, _DEVIATIONS[0])
-        table.rooms.append(by_signs)  # not after an interrupt: threads may still be writing to it
-        needed = min(k, self.usable)
-        if len(rows) < needed:
-            raise IndexDamaged(_NO_NUMBERS)
-        first = min(len(rows), FEWEST + 2 * k)
-        cut = float(np.partition(estimates, len(rows) - first)[len(rows) - first])
+        cut = _nth_largest(estimates, FEWEST + 2 * k)
         best, scores = _look(estimates, lambda some: exact(rows[some]), cut, k, _DEVIATIONS[1])
-        if len(best) < needed:
-            raise IndexDamaged(_NO_NUMBERS)
         return scores, self.place_of[rows[best]]
 
     def _cut(self, values: Floats, n: int) -> float:
         """Return the value that about the n largest reach, from a sample of the useful rows."""
         step = max(1, min(len(self._useful) // _SAMPLE, n // 16))
         sample = values[self._useful[::step]] if len(self._useless) else values[::step]
-        at = max(0, len(sample) - max(1, n // step))
-        return float(np.partition(sample, at)[at])
+        return _nth_largest(sample, max(1, n // step))
+
+
+def _nth_largest(values: Floats, n: int) -> float:
+    """Return the n-th largest value, the smallest if there are fewer."""
+    at = max(0, len(values) - n)
+    return float(np.partition(values, at)[at])
 
 
 def _look(
@@ -164,10 +158,14 @@ def _look(
     rows = np.flatnonzero(coarse >= cut)
     fine = refine(rows)
     lower = _lowest_of_best(coarse[rows], fine, k, deviations)
-    if lower >= cut:
-        return rows, fine
-    more = np.flatnonzero((coarse >= lower) & (coarse < cut))
-    return np.concatenate([rows, more]), np.concatenate([fine, refine(more)])
+    if lower < cut:
+        more = np.flatnonzero((coarse >= lower) & (coarse < cut))
+        rows, fine = np.concatenate([rows, more]), np.concatenate([fine, refine(more)])
+    if len(rows) < k:  # estimates that are no numbers
+        raise IndexDamaged(
+            "the search codes are damaged. To compute them again: strop check INDEX --repair"
+        )
+    return rows, fine
 
 
 def _lowest_of_best(coarse: Floats, fine: Floats, k: int, deviations: float) -> float:
@@ -177,10 +175,8 @@ def _lowest_of_best(coarse: Floats, fine: Floats, k: int, deviations: float) -> 
     is too high, because that is how they came there. Of this only sums are compiled: numba takes
     ten seconds for ``partition``.
     """
-    n = len(fine)
-    if n < max(1, k):
+    if len(fine) < max(1, k):
         return _LOOK_AT_ALL
-    kth = float(np.partition(fine, n - k)[n - k])
-    middle = float(np.partition(coarse, n // 2)[n // 2])
+    middle = _nth_largest(coarse, (len(coarse) + 1) // 2)
     mean, deviation = differences_below(coarse, fine, middle)
-    return max(_LOOK_AT_ALL, kth - mean - deviations * deviation)
+    return max(_LOOK_AT_ALL, _nth_largest(fine, k) - mean - deviations * deviation)

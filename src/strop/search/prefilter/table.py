@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from strop.common.arrays import Floats, Ints, unit_rows
-from strop.common.threads import one_blas_thread, pool, thread_count
+from strop.common.threads import one_blas_thread, pool
 from strop.errors import IndexDamaged
 from strop.search.layout import Layout
 from strop.search.prefilter.codes import (
@@ -59,11 +58,6 @@ class CodeTable:
         """The records as words, bytes and floats, and the word where each row's begins."""
         as_bytes, as_floats = self.records.view(np.int8), self.records.view(np.float32)
         return self.records, as_bytes, as_floats, _begin(self.sources, self.dim)
-
-    @cached_property
-    def rooms(self) -> deque[Floats]:
-        """Arrays for one estimate per row, used again: new memory costs more than filling it."""
-        return deque(maxlen=thread_count())
 
     @classmethod
     def of(cls, layout: Layout, sources: Ints, sets: list[str]) -> CodeTable:
