@@ -292,7 +292,7 @@ class Index:
         """Return the top k documents for each query; queries are texts or vectors (n, dim).
 
         ``index.search("a question")[0]`` are the hits of the first query, with these ``fields``.
-        ``where`` is a filter: ``{"year": {"$gte": 2020}}``, ``method`` a name of ``METHODS``,
+        ``where`` is a filter (``{"year": {"$gte": 2020}}``), ``method`` a name of ``METHODS``,
         optionally with settings: ``"sharp:alpha=2"``. A large index scores only candidates, unless
         ``exact``. ``expand`` (``HyDE("openai:…")``) lets a model refine the queries. ``vectors``
         replace the embedding of texts. A document split into chunks is ranked by its best chunk;

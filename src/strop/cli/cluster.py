@@ -26,10 +26,12 @@ _SHARD = option("--shard-documents", "Documents per shard.", type=opt.COUNT, sho
 
 @click.group(cls=Verbs)
 def cluster() -> None:
-    """Run the offline stages on many machines, from shard files to shard files.
+    """Run the indexing stages on many machines.
+
+    Each stage reads and writes shard files.
 
     \b
-    plan CORPUS --machines 16            time, storage and money of each stage
+    plan CORPUS --machines 16            time, storage and cost of each stage
     run CORPUS -o FOLDER                 up to contrastive references
     run CORPUS -o FOLDER --stage queries
     import FOLDER my.index               the result as an index
@@ -40,24 +42,29 @@ def cluster() -> None:
     output_option("Folder of shards.", "folder"),
     option(
         "--stage",
-        "Do this stage and what it needs.",
+        "Run this stage and the stages that it needs.",
         type=Choice(["vectors", "references", "requests", "replies", "queries"]),
         default="references",
     ),
     option(
         "--style",
-        "Which queries; those of a model need --lm.",
+        "Kind of queries; all except sentences need --lm.",
         type=Choice(["sentences", *STYLES]),
         default="sentences",
     ),
     opt.EMBEDDER,
-    option("--workers", "Processes at a time.", type=opt.COUNT, shown="cores; of Ray: all"),
-    option("--ray", "Ray cluster; local starts one here.", metavar="ADDRESS"),
+    option(
+        "--workers",
+        "Number of parallel processes.",
+        type=opt.COUNT,
+        shown="number of cores; with --ray, all of the cluster",
+    ),
+    option("--ray", "Ray cluster; local starts one on this machine.", metavar="ADDRESS"),
     _SHARD,
     opt.NEIGHBOUR_METHOD,
     option(
         "--recall",
-        "Share of neighbours that cells must find, by a sample.",
+        "Required recall of the approximate neighbours (cells), estimated on a sample.",
         type=click.FloatRange(0, 1),
         shown="0.96",
     ),
@@ -66,18 +73,18 @@ def cluster() -> None:
     opt.CORPUS,
 )
 def run(corpus: str, folder: Path, **options: Any) -> Answer:
-    """Run the stages of CORPUS up to one of them; shards go to the folder.
+    """Run the stages up to --stage on CORPUS, and write shard files.
 
-    CORPUS is what strop build takes, or a folder of such files, which are read in parallel. Every
-    shard is written all or nothing: run the same command again after any stop, and only what is
-    missing is done; new files in CORPUS cost their own shards, and new references. All machines
-    must see the folder and CORPUS under the same path.
+    CORPUS is what `strop build` accepts, or a folder of such files, which are read in parallel.
+    Shards are written atomically: after an interruption, run the same command again, and only
+    missing shards are computed. New files in CORPUS add their own shards, and all references are
+    selected again. All machines must see the output folder and CORPUS under the same path.
 
     \b
     vectors     documents in shards, embedded
     references  cells, one shuffle by cell, neighbours, references
     requests    requests/STYLE/*.jsonl for a batch service; put its results,
-                of the same names, into replies/STYLE
+                under the same names, into replies/STYLE
     replies     or send them to the service (--lm, --base-url)
     queries     the queries in the replies, or sentences, embedded
     """
@@ -142,10 +149,10 @@ def _reading(options: dict[str, Any]) -> dict[str, Any]:
 
 @verb(click.argument("folder", type=Path), opt.WRITTEN_INDEX, opt.EMBEDDER, name="import")
 def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, Any]) -> Answer:
-    """Import the finished shards of FOLDER into INDEX, which is made if it does not exist.
+    """Import the finished shards of FOLDER into INDEX.
 
-    Documents, vectors, references, query sets and replies become those of the index. No text is
-    embedded again. Run it again after more stages or an interruption.
+    INDEX is created if it does not exist. Documents, vectors, references, query sets and replies
+    are imported; no text is embedded again. Run it again after more stages or an interruption.
     """
     from strop.distributed.load import import_shards
 
@@ -159,27 +166,27 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
 
 
 @verb(
-    option("--machines", "Machines of the cluster.", type=opt.COUNT, default=1),
-    option("--cores", "Cores per machine.", type=opt.COUNT, shown="as here"),
+    option("--machines", "Number of machines.", type=opt.COUNT, default=1),
+    option("--cores", "Cores per machine.", type=opt.COUNT, shown="as on this machine"),
     option("--documents", "Number of documents.", type=opt.COUNT, shown="as in CORPUS"),
     _SHARD,
     repeatable(
         "--rate",
-        "A rate of one core in place of the measured one, such as embed=400",
+        "Override a measured rate, per core and second, such as embed=400",
         "rates",
         metavar="NAME=VALUE",
     ),
-    option("--style", "Which queries.", type=Choice(STYLES), default="contrastive"),
-    option("--lm", "Model whose price counts, such as openai:gpt-5-mini."),
+    option("--style", "Kind of queries.", type=Choice(STYLES), default="contrastive"),
+    option("--lm", "Language model for the cost estimate, such as openai:gpt-5-mini."),
     opt.PRICE,
     opt.EMBEDDER,
     opt.CORPUS,
 )
 def plan(corpus: str, documents: int | None, **options: Any) -> Answer:
-    """Estimate a run over CORPUS: tasks, time, storage and money of each stage.
+    """Estimate time, storage and cost of each stage for CORPUS.
 
-    Rates are measured on the first 2,000 documents, on one core of this machine. Money is for one
-    packed request per document, sent to a batch service.
+    Rates are measured on the first 2,000 documents, on one core of this machine. The API cost
+    assumes one packed request per document, sent to a batch service.
     """
     from strop.cli.tables import print_plan
     from strop.distributed.plan import given_rates, measure, stages_of

@@ -1,4 +1,4 @@
-"""``strop demo``: strop beside plain search, BM25, rank fusion, on this Python's documentation."""
+"""``strop demo``: strop, plain search, BM25 and rank fusion on this Python's documentation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # loaded when the demo runs, so that --help is quick
 
 _MEASURES = ("nDCG@10", "Success@1", "R@50")
 _TOKENS = "3.7 million tokens read and 0.3 million written"
-"""What the model was given and what it wrote, by the estimate of ``strop queries --dry-run``."""
+"""Input and output of the model, by the estimate of ``strop queries --dry-run``."""
 _METHODS = {  # the names that the demo gives them
     "plain": "trad",
     "BM25": "bm25",
@@ -44,10 +44,10 @@ _METHODS = {  # the names that the demo gives them
 
 @verb(
     output_option("The index folder.", "path", Path("demo.index")),
-    option("--embedder", "Which embedder.", default="wordllama"),
+    option("--embedder", "Embedder to use.", default="wordllama"),
 )
 def demo(path: Path, embedder: str) -> Answer:
-    """Search the Python documentation, sharpened by queries that a language model wrote.
+    """Search the Python documentation, sharpened by generated queries.
 
     The corpus is the documentation of the everyday modules of this Python's standard library. The
     queries come with strop; no model is called. The questions were written by hand.
@@ -91,9 +91,9 @@ def demo(path: Path, embedder: str) -> Answer:
 
 
 def read_written(documents: Sequence[Document]) -> dict[str, dict[str, list[str]]]:
-    """Return the queries that a language model wrote for these very texts: {set: {id: queries}}.
+    """Return the generated queries of exactly these texts: {set: {id: queries}}.
 
-    Each version of Python words some entries anew; these have no queries.
+    Some entries have another text in other versions of Python; these have no queries.
     """
     data = resources.files("strop.cli").joinpath("demo_queries.jsonl.gz").read_bytes()
     texts = {document.id: text_hash(document.text) for document in documents}
@@ -109,7 +109,7 @@ def read_written(documents: Sequence[Document]) -> dict[str, dict[str, list[str]
 
 
 def text_hash(text: str) -> str:
-    """Return what tells a text from its wording in other versions of Python."""
+    """Return a hash that distinguishes a text from those of other versions of Python."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
@@ -130,7 +130,7 @@ def read_questions(documents: Sequence[Document] | None = None) -> Dataset:
 
 
 def _refuse_other_documents(index: Index) -> None:
-    """The demo removes what is not of this Python's library; that must not be somebody's."""
+    """Refuse an index with documents of the user: the demo removes all that are not its own."""
     kinds = ("module", "class", "function")
     for id_ in index.ids():
         if index.get(id_).metadata.get("kind") not in kinds:
@@ -151,7 +151,7 @@ def _command() -> str:
 def _print_demo(
     value: Mapping[str, Any], report: Report, changes: Sequence[Change], path: Path
 ) -> None:
-    """Print what was measured and the lines to type next."""
+    """Print what was measured and the commands to run next."""
     from strop.cli.tables import plain, print_report, standard_output
 
     out = standard_output()

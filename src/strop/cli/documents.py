@@ -1,4 +1,4 @@
-"""The verbs that add, update, remove and show documents, and choose their references."""
+"""The verbs that add, update, remove and show documents, and select their references."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # --help must be quick
     option("--base-url", "Server of api: embedders, such as http://127.0.0.1:8080/v1."),
     option(
         "--queries",
-        "Sharpen with the documents' own sentences, or not yet.",
+        "sentences: sharpen with the documents' own sentences; none: do not sharpen yet.",
         type=Choice(["sentences", "none"]),
         default="sentences",
     ),
@@ -48,13 +48,13 @@ if TYPE_CHECKING:  # --help must be quick
         type=opt.VECTOR_FORM,
         shown="int8",
     ),
-    option("--language", "Language of the words of a new index, such as german.", shown="detected"),
+    option("--language", "Language for stemming in a new index, such as german.", shown="detected"),
     option(
         "--chunk",
-        "Cut the documents of a new index into chunks of at most SIZE tokens, such as 200:40;"
-        " none keeps them whole.",
+        "Split the documents of a new index into chunks of at most SIZE tokens, such as 200:40;"
+        " none never splits.",
         metavar="SIZE:OVERLAP",
-        shown="cut if much longer than the embedder reads",
+        shown="split if much longer than the embedder's input",
     ),
     source_option("; CORPUS is then the URL of its PostgreSQL database."),
     opt.WAIT,
@@ -78,12 +78,12 @@ def build(
     lines on standard input. Files are .txt, .md, .rst and .ipynb, and with strop[files] .html, .pdf
     and .docx; ids are their paths in the folder.
 
-    Run it again to continue after an interruption and to add what is new or changed; it removes
-    nothing.
+    Run it again to continue after an interruption or to add new and changed documents. It never
+    removes documents.
 
     \b
-    Embedders: wordllama            static vectors, packaged, fast (the default)
-               minilm               all-MiniLM-L6-v2, packaged (extra minilm)
+    Embedders: wordllama            static vectors, bundled, fast (the default)
+               minilm               all-MiniLM-L6-v2, bundled (extra minilm)
                st:MODEL             any sentence-transformers model or folder
                api:MODEL            any OpenAI-compatible endpoint
                contriever, ...      presets: see docs/embedders.md
@@ -138,7 +138,7 @@ def build(
 
 
 def _changed(path: Path, changes: dict[str, Any]) -> Answer:
-    """Return what an index holds after documents were added or embedded.
+    """Return what an index contains after documents were added or embedded.
 
     The index is opened again for this: only once its writer has closed it, and SQLite has emptied
     its log, does the folder have the size that ``strop info`` reports.
@@ -186,7 +186,7 @@ def _add(
     keep_queries: bool = False,
     sync: bool = False,
 ) -> Changes:
-    """Add a corpus; of a folder of files, those that changed since the last time."""
+    """Add a corpus; from a folder of files, only those that changed since the last time."""
     from strop.io.corpora import is_folder_of_files
 
     if source := reading.pop("source", None):
@@ -225,17 +225,18 @@ def _documents(corpus: str, options: dict[str, Any]) -> Iterator[Any]:
         "--keep-queries",
         "Keep using imported and generated queries of documents whose text changed.",
     ),
-    flag("--sync", "CORPUS is a folder of files: also remove documents whose files are gone."),
+    flag("--sync", "Also remove documents whose files were deleted from the folder CORPUS."),
     opt.CORPUS,
 )
 def add(path: Path, corpus: str, keep_queries: bool, sync: bool, **reading: Any) -> Answer:
-    """Add the documents of CORPUS to INDEX; a known id with another text is updated.
+    """Add the documents of CORPUS to INDEX, and update changed ones.
 
-    In a folder of files, only those that changed since the last time are read. --sync also removes
-    documents whose files are gone. Documents from other sources stay.
+    A document whose id is already in INDEX is updated if it differs. If CORPUS is a folder of
+    files, only files that changed since the last time are read, and --sync also removes documents
+    whose files were deleted. Documents from other sources stay.
 
-    When a text changes, its imported and generated queries are no longer used until they are
-    imported or generated again: `strop info` says how many. --keep-queries keeps them in use.
+    If a text changes, its imported and generated queries are not used until they are imported or
+    generated again; `strop info` shows their number. --keep-queries keeps them in use.
     """
     with opt.open_index(path) as index, progress_bars() as progress:
         changes = _add(index, corpus, reading, progress, keep_queries, sync)
@@ -248,7 +249,7 @@ def add(path: Path, corpus: str, keep_queries: bool, sync: bool, **reading: Any)
     option("--file", "A file with one id per line; - for standard input."),
 )
 def remove(path: Path, ids: tuple[str, ...], file: str | None) -> Answer:
-    """Remove documents by id; if one id is unknown, nothing is removed."""
+    """Remove documents by id; nothing is removed if an id is unknown."""
     unwanted = [*ids, *(line.strip() for _, line in (filled_lines(file) if file else ()))]
     if not unwanted:
         raise UsageError("name at least one id, or give --file")
@@ -264,14 +265,14 @@ def remove(path: Path, ids: tuple[str, ...], file: str | None) -> Answer:
     opt.WRITTEN_INDEX,
     named_values(
         "--option",
-        "Option of the embedder that changes no stored vector, such as max_chars=8000",
+        "Option of the embedder that does not change stored vectors, such as max_chars=8000",
         "options",
     ),
 )
 def finish(path: Path, options: dict[str, Any]) -> Answer:
-    """Continue interrupted work on INDEX: embed texts without a vector.
+    """Continue interrupted work on INDEX.
 
-    Documents that the embedder refused are tried again.
+    Texts without a vector are embedded. Documents that the embedder refused are tried again.
     """
     with opt.open_index(path, **options) as index, progress_bars() as progress:
         index.finish(progress)
@@ -298,15 +299,16 @@ def show(path: Path | str, id_: str) -> Answer:
 
 @verb(
     opt.WRITTEN_INDEX,
-    option("--neighbors", "Nearest documents to cluster.", default=100),
-    option("--k", "Numbers of clusters to try.", "sizes", default="3:10"),
+    option("--neighbors", "Number of nearest neighbours to cluster.", default=100),
+    option("--k", "Range of cluster counts to try.", "sizes", default="3:10"),
     option("--seed", "Seed of KMeans.", default=0),
     opt.NEIGHBOUR_METHOD,
 )
 def references(path: Path, neighbors: int, sizes: str, seed: int, method: str | None) -> Answer:
-    """Choose for each document the similar ones to distinguish it from.
+    """Select the references of each document, for contrastive queries.
 
-    Run it again after documents were added, changed or removed: only what that affects is chosen
+    References are similar documents that the queries of a document must distinguish it from. Run it
+    again after documents were added, changed or removed: only affected references are selected
     again.
     """
     from strop.references.settings import ReferenceSettings

@@ -1,4 +1,4 @@
-"""The verbs that measure search quality and choose settings by it."""
+"""The verbs that measure search quality, and choose settings by it."""
 
 from __future__ import annotations
 
@@ -64,13 +64,14 @@ def eval_(
 
     DATASET is a BEIR folder with queries.jsonl and qrels. trad is plain search, sharp mixes all
     query sets at temperature 0.1; docs/concepts.md explains the others. doc2query and docexp
-    first embed the augmented documents and keep these vectors in the index. With --expand the
-    table has a row for each query method and scoring method. INDEX_OR_URL may be the URL of a
-    published copy, which is searched as by its users; a folder is searched exactly.
+    first embed the augmented documents and keep these vectors in the index. With --expand, the
+    table has a row for each query method with each scoring method. INDEX_OR_URL may be the URL of a
+    published copy, which is searched as in production (approximately); an index folder is searched
+    exactly.
 
-    Without DATASET the stored queries stand in for users': those of each generated set search an
-    index sharpened by the other sets, and each should find the document it was written for. That
-    tells which method is better, not how good it is (docs/tuning.md).
+    Without DATASET, stored queries serve as test queries: the queries of each generated set search
+    an index sharpened by the other sets, and each should find the document it was written for. This
+    shows which method is better, not how good it is (docs/tuning.md).
     """
     from strop.cli import tables
     from strop.evaluation.grid import evaluate_grid
@@ -111,7 +112,7 @@ def eval_(
 def _without_labels(
     path: Path | str, methods: list[str], per_query: bool, options: dict[str, Any]
 ) -> Answer:
-    """Compare methods by stored queries."""
+    """Compare methods on stored queries."""
     from strop.cli.tables import print_report
     from strop.evaluation.estimate import METHODS, estimate
 
@@ -142,19 +143,20 @@ def _without_labels(
 
 @verb(
     opt.WRITTEN_INDEX,
-    option("--labels", "Choose by the labelled queries of DATASET.", metavar="DATASET"),
+    option("--labels", "Choose on the labelled queries of DATASET.", metavar="DATASET"),
     opt.LABELLED,
-    option("--queries", "Stored queries to use per set.", type=opt.COUNT, default=1000),
+    option("--queries", "Number of stored queries to use per set.", type=opt.COUNT, default=1000),
     flag("--reset", "Restore the usual defaults."),
 )
 def tune(path: Path, labels: str | None, queries: int, reset: bool, **options: Any) -> Answer:
-    """Choose better defaults of sharp for INDEX, with labels or without, and store them.
+    """Choose and store better settings of sharp, with or without labels.
 
-    Two or more generated query sets are cross-validated: the queries of each set search an index
-    sharpened by the others. One generated set beside sentences decides only whitening and words.
-    The gain is measured on queries that had no part in the choice, with a 95% interval; settings
-    without a sure gain are not taken. --alpha and the like, of search and eval, override the
-    stored choice. See docs/tuning.md.
+    The settings become the defaults of INDEX. Without labels, two or more generated query sets are
+    cross-validated: the queries of each set search an index sharpened by the others. With sentences
+    and only one generated set, only whitening and the weight of keyword matching (words) are
+    chosen. The gain is measured on held-out queries, with a 95% confidence interval; settings
+    without a significant gain are not adopted. Options of search and eval, such as --alpha,
+    override the stored settings. See docs/tuning.md.
     """
     from strop.cli.tables import print_choice
     from strop.evaluation.tune import tune as choose

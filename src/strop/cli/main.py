@@ -39,7 +39,7 @@ _VERBS = {
     "Serve it": (publish.serve, publish.mcp),
     "Measure and tune": (evaluate.eval_, evaluate.tune),
     "Large corpora": (cluster.cluster,),
-    "Look after it": (upkeep.info, upkeep.sets, upkeep.check, upkeep.compact, upkeep.trust),
+    "Maintain it": (upkeep.info, upkeep.sets, upkeep.check, upkeep.compact, upkeep.trust),
     "Research": (research.reproduce, research.analyse, research.report, generate.triplets),
     "Try it": (demo.demo,),
 }  # fmt: skip
@@ -47,7 +47,7 @@ _VERBS = {
 
 
 class _Group(Verbs):
-    """Ends with 1 and one line on an error the user can mend; usage errors end with 2."""
+    """Exits with 1 and one line for an error that the user can fix; usage errors exit with 2."""
 
     headings = _VERBS
 
@@ -80,7 +80,7 @@ class _Group(Verbs):
 
 
 class _Warnings(logging.Handler):
-    """Prints the library's logged warnings as every other warning."""
+    """Prints the library's logged warnings like every other warning."""
 
     def emit(self, record: logging.LogRecord) -> None:
         warn(record.getMessage())

@@ -1,7 +1,7 @@
-"""Messages and progress bars for people, JSON for programs; rich is loaded for bars alone.
+"""Messages and progress bars for people, JSON for programs; rich is loaded only for bars.
 
 Everything that goes to a terminal passes ``escape_controls``: documents, queries, replies and
-arguments come from elsewhere and must not steer it.
+arguments come from elsewhere and must not control it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _finite(value: Any) -> Any:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress | None]:
-    """Show progress bars on a terminal; yield None where standard error is piped."""
+    """Show progress bars on a terminal; yield None if standard error is piped."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -66,7 +66,7 @@ def progress_bars() -> Iterator[Progress | None]:
     from rich.text import Text
 
     class Rate(progress.ProgressColumn):
-        """How many a second, or a minute where that is below one."""
+        """Items per second, or per minute if that is below one."""
 
         def render(self, task: progress.Task) -> Text:
             speed = task.finished_speed or task.speed or 0.0

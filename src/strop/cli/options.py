@@ -1,4 +1,4 @@
-"""The options that several verbs have, and what they stand for."""
+"""Options that several verbs share, and the objects that they describe."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ INDEX_OR_URL = argument(
 )
 WAIT = option(
     "--wait",
-    "How long to wait for another process that writes to the same index.",
+    "Seconds to wait if another process is writing to the same index.",
     type=click.FloatRange(0),
     default=0,
     metavar="SECONDS",
@@ -62,13 +62,13 @@ WRITTEN_INDEX = together(INDEX, WAIT)
 
 
 def waiting_time() -> float:
-    """Return the seconds of ``--wait``, 0 where the verb has no such option."""
+    """Return the seconds of ``--wait``, 0 if the verb has no such option."""
     context = click.get_current_context(silent=True)
     return 0 if context is None else float(context.meta.get("wait", 0))
 
 
 def open_index(path: Path, **options: Any) -> Index:
-    """Open an index; ``options`` are its embedder's."""
+    """Open an index; ``options`` are passed to its embedder."""
     from strop.index import Index
 
     return Index.open(path, wait=waiting_time(), **options)
@@ -91,7 +91,7 @@ EMBEDDER = together(
 )
 NEIGHBOUR_METHOD = option(
     "--method",
-    "How neighbours are found; cells is approximate, for very large corpora.",
+    "How neighbours are searched; cells is approximate, for very large corpora.",
     type=click.Choice(["auto", "exact", "cells"]),
     shown="auto: cells above 300,000 documents",
 )
@@ -102,7 +102,7 @@ CORPUS = together(
     argument("corpus"),
     option(
         "--format",
-        "Corpus format, if not clear from the extension; text: a document per line.",
+        "Corpus format, if not clear from the extension; text: one document per line.",
         type=click.Choice(["beir", "jsonl", "csv", "tsv", "parquet", "text"]),
     ),
     option("--id-field", "Name of the id field.", shown="_id, id"),
@@ -135,8 +135,8 @@ SCORING = together(
     option("--alpha", "Strength of sharpening.", type=float, shown="1"),
     option(
         "--temperature",
-        "Softmax temperature over a document's queries: 0 takes the most similar query, inf"
-        " their mean.",
+        "Softmax temperature over a document's queries: 0 uses only the most similar"
+        " query, inf their mean.",
         type=float,
         shown="sharp 0.1, simsharp and consharp 1",
     ),
@@ -144,16 +144,19 @@ SCORING = together(
     option("--n", "Use the first N queries per document and set.", type=int, shown="all"),
     option(
         "--words",
-        "Weight of the query's words in sharp, 0 for none.",
+        "Weight of keyword matching (BM25) in sharp; 0 turns it off.",
         type=float,
-        shown="wordllama 1.1; others 0.45, or 2 if they do not know the language",
+        shown="wordllama 1.1; others 0.45, or 2 if they do not support the language",
     ),
 )
 
 LABELLED = together(
-    option("--split", "Which qrels of DATASET.", default="test"),
+    option("--split", "Split of DATASET's qrels to use.", default="test"),
     split_option("--exclude-queries", "Ids of queries to leave out, such as 1,3."),
-    flag("--ignore-same-id", "Skip a document with the id of the query (ArguAna)."),
+    flag(
+        "--ignore-same-id",
+        "Exclude the document that has the same id as the query (as in ArguAna).",
+    ),
 )
 MEASURES = split_option("--measures", "Any measures of ir_measures.", default="nDCG@10,R@50,AP@50")
 
@@ -181,12 +184,12 @@ MODEL = together(
     option("--lm", "openai:MODEL, anthropic:MODEL, llama:FILE.gguf or smollm2."),
     option("--base-url", "Address of the server, for openai: and anthropic:."),
     LM_OPTIONS,
-    option("--concurrency", "Calls at a time.", type=COUNT, shown="16"),
+    option("--concurrency", "Number of parallel calls.", type=COUNT, shown="16"),
     PRICE,
     option("--budget", "Stop before spending more than this (USD).", type=click.FloatRange(0)),
     option(
         "--profile",
-        "small: a text to complete, for models that do not follow instructions.",
+        "small: prompts to complete, for models that do not follow instructions.",
         type=click.Choice(["instruct", "small"]),
         shown="instruct; small for smollm2",
     ),

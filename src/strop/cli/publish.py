@@ -21,11 +21,15 @@ from strop.errors import MissingExtra
     opt.WRITTEN_INDEX,
     argument("url"),
     flag("--dry-run", "Show what would be written, and write nothing."),
-    source_option(", from a table of this PostgreSQL: the texts stay there and are not copied."),
-    flag("--sync", "First bring INDEX up to date with --source."),
+    source_option(
+        ", from a table of this PostgreSQL database; the texts stay there and are not copied."
+    ),
+    flag("--sync", "First update INDEX from --source."),
 )
 def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool) -> Answer:
-    """Bring the copy of INDEX at URL up to date, so that searches need no folder.
+    """Create or update a copy of INDEX in a database (URL).
+
+    The copy is then searched without the index folder.
 
     \b
     postgresql://user@host/database?table=NAME   extra postgres; needs pgvector
@@ -33,8 +37,9 @@ def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool)
     lancedb://folder                             extra lancedb (/// from the root)
     duckdb://file.duckdb                         extra duckdb (/// from the root)
 
-    Only what changed since the last time is written; a stopped run continues. Other verbs take the
-    URL in place of INDEX: search, eval, info, check, show, serve, mcp, trust. See docs/engines.md.
+    Only changes since the last time are written; an interrupted run continues. These verbs accept
+    the URL instead of INDEX: search, eval, info, check, show, serve, mcp, trust. See
+    docs/engines.md.
     """
     if sync and source is None:
         raise UsageError("--sync needs --source SELECT, a query of PostgreSQL")
@@ -56,22 +61,23 @@ def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool)
 
 @verb(
     opt.INDEX,
-    output_option("The file: .parquet, .jsonl or .npy (ids in NAME.npy.ids.jsonl)."),
+    output_option("The file to write: .parquet, .jsonl or .npy (ids in NAME.npy.ids.jsonl)."),
     option(
         "--form",
-        "indexsharp: one sharpened vector per document. rows: its own and one per query."
-        " augmented: of the text with the queries of one set appended (kept in the index).",
+        "indexsharp: one sharpened vector per document. rows: the document's own vector and one"
+        " per stored query. augmented: the vector of the text with the queries of one set"
+        " appended (also stored in the index).",
         type=Choice(["indexsharp", "rows", "augmented"]),
         default="indexsharp",
     ),
     opt.SETS,
-    option("--alpha", "Strength of sharpening, of indexsharp.", type=float, default=1.0),
+    option("--alpha", "Strength of sharpening, for --form indexsharp.", type=float, default=1.0),
 )
 def export(path: Path, output: Path, form: Any, sets: list[str], alpha: float) -> Answer:
-    """Write the vectors of INDEX, with ids and metadata, to a file for any database.
+    """Write vectors, ids and metadata to a file for any database.
 
-    The form indexsharp replaces the vectors that a database has now, without any change of its
-    queries. docs/engines.md says what each form keeps of the gain.
+    The form indexsharp can replace the vectors in an existing database, whose search queries need
+    no change. docs/engines.md shows how much of the gain each form keeps.
     """
     from strop.engines.export import export as write
     from strop.engines.export import ids_beside
@@ -100,17 +106,17 @@ def _server(verb: str) -> ModuleType:
 
 @click.command()
 @argument("collection", metavar="INDEX_OR_URL")
-@option("--host", "Address to listen on; all but loopback need keys.", default="127.0.0.1")
-@option("--port", "Port; 0 takes a free one.", default=8765, type=click.IntRange(0, 65535))
-@option("--workers", "Processes that serve.", default=1, type=click.IntRange(1, 64))
+@option("--host", "Address to listen on; any except loopback requires keys.", default="127.0.0.1")
+@option("--port", "Port; 0 chooses a free one.", default=8765, type=click.IntRange(0, 65535))
+@option("--workers", "Number of server processes.", default=1, type=click.IntRange(1, 64))
 @repeatable(
     "--allow-host",
-    "A name by which others reach the server, such as a proxy's",
+    "Host name under which clients reach the server, such as that of a proxy",
     "hosts",
     metavar="NAME",
 )
 @repeatable(
-    "--allow-origin", "A web page that may call the server from a browser", "origins", metavar="URL"
+    "--allow-origin", "Origin of web pages that may call the server", "origins", metavar="URL"
 )
 def serve(
     collection: str,
@@ -120,17 +126,17 @@ def serve(
     hosts: tuple[str, ...],
     origins: tuple[str, ...],
 ) -> None:
-    """Serve INDEX_OR_URL over HTTP: an API, a page to search with, MCP at /mcp.
+    """Serve INDEX_OR_URL over HTTP: an API, a search page, and MCP at /mcp.
 
-    Without keys it is for this machine only, and for reading. STROP_API_KEYS=read:KEY,write:KEY
-    sets keys; see docs/server.md.
+    Without keys, the server is reachable only from this machine and is read-only.
+    STROP_API_KEYS=read:KEY,write:KEY sets keys; see docs/server.md.
     """
     server = _server("strop serve")
     settings = server.Settings(collection, host, port, hosts, origins)
     shown = f"[{host}]" if ":" in host else host
 
     def announce() -> None:
-        if port:  # else the log says which one it took
+        if port:  # else the log shows which one was chosen
             say(f"http://{shown}:{port}/ (page), /docs (API), /mcp (agents). Stop with Ctrl-C.")
 
     server.serve(settings, workers, announce)
@@ -139,9 +145,9 @@ def serve(
 @click.command()
 @argument("collection", metavar="INDEX_OR_URL")
 def mcp(collection: str) -> None:
-    """Serve INDEX_OR_URL to an agent over standard input and output (Model Context Protocol).
+    """Serve INDEX_OR_URL to an agent: MCP on standard input and output.
 
-    For MCP over HTTP run `strop serve`: it answers at /mcp.
+    MCP is the Model Context Protocol. For MCP over HTTP, run `strop serve`, which answers at /mcp.
     """
     server = _server("strop mcp")
     if sys.stdin.isatty():

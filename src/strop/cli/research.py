@@ -34,9 +34,9 @@ if TYPE_CHECKING:
         shown="OUTPUT/models",
     ),
     option("--queries", "Folder of generated queries.", type=Path, shown="OUTPUT/queries"),
-    option("--queries-by", "The model that wrote the generated queries."),
+    option("--queries-by", "Model that generated the queries in --queries."),
     flag("--sentences", "Use the documents' own sentences as queries."),
-    option("--lm", "Language model that writes missing queries."),
+    option("--lm", "Language model that generates missing queries."),
     opt.LM_OPTIONS,
     option("--budget", "Stop before spending more than this per query set (USD).", type=float),
     option("--embedder", "Use this embedder for every row."),
@@ -67,10 +67,11 @@ def reproduce(
     documents: int,
     **options: Any,
 ) -> Answer:
-    """Measure the paper's tables with the available data and models, and compare.
+    """Reproduce the paper's tables with the available data and models.
 
-    Tables: beir, beir-recall, beir-map, query-side, index-time, bright, miracl, perplexity; without
-    TABLE all of them. Missing data is listed with the folder it belongs in: docs/reproduce.md.
+    Each figure is measured and compared with the paper's. Tables: beir, beir-recall, beir-map,
+    query-side, index-time, bright, miracl, perplexity; without TABLE, all of them. Missing data is
+    listed with the folder it belongs in. See docs/reproduce.md.
     """
     from strop.research.paper import chosen_tables, figures_of
     from strop.research.perplexity import PerplexitySettings
@@ -168,7 +169,7 @@ def _print_list(table: Table, outcomes: Sequence[Outcome], notes: Mapping[str, i
 
 
 def _print_measured(outcomes: Sequence[Outcome]) -> None:
-    """Print what was measured against what is expected."""
+    """Print each measured figure next to the expected one."""
     from strop.cli.tables import plain, plain_table, standard_output
 
     shown = plain_table("", "dataset", "expected", "measured", "difference", "verdict")
@@ -191,29 +192,30 @@ def _print_measured(outcomes: Sequence[Outcome]) -> None:
     argument("dataset"),
     split_option(
         "--what",
-        "Any of alpha, temperature, n, sets, perplexity.",
+        "Plots: any of alpha, temperature, n, sets, perplexity.",
         default="alpha,temperature,n,sets",
     ),
     output_option("Folder for the figures."),
     opt.SETS,
-    option("--measure", "Measure to draw.", default="nDCG@10"),
+    option("--measure", "Measure to plot.", default="nDCG@10"),
     opt.LABELLED,
     option(
         "--method", "Perplexity: method whose gain is correlated.", default="sharp:temperature=1"
     ),
     option(
         "--perplexity-lm",
-        "Perplexity: the model, hf:MODEL, hf:FILE.gguf or smollm2.",
+        "Perplexity: language model, one of hf:MODEL, hf:FILE.gguf, smollm2.",
         default="smollm2",
     ),
     option("--documents", "Perplexity: number of documents.", default=500),
     option("--tokens", "Perplexity: tokens per document.", default=256),
 )
 def analyse(path: Path, dataset: str, what: list[str], output: Path, **options: Any) -> Answer:
-    """Draw how settings change the quality of INDEX on DATASET, as PNG, SVG and CSV.
+    """Plot how settings change the quality of INDEX on DATASET.
 
-    alpha, temperature and n are varied. sets uses each query set alone, to compare generators.
-    perplexity correlates the gain of a document with how predictable its text is.
+    Each plot is written as PNG, SVG and CSV. alpha, temperature and n vary the setting of that
+    name. sets uses each query set alone, to compare generators. perplexity correlates the gain of a
+    document with how predictable its text is.
     """
     from strop.research.analyse import SWEPT, boost_against_perplexity, sweep, write_csv
     from strop.research.figures import draw_correlation, draw_sweep, save
@@ -266,7 +268,10 @@ def analyse(path: Path, dataset: str, what: list[str], output: Path, **options: 
     option("--most", "Number of gains and losses to explain.", default=5),
 )
 def report(path: Path, dataset: str, output: Path, **options: Any) -> Answer:
-    """Write an HTML report on INDEX and DATASET: tables, figures, explained gains and losses."""
+    """Write an HTML report on INDEX and DATASET.
+
+    It contains tables, figures, and explained gains and losses.
+    """
     from strop.research.html_report import write_report
 
     args = click.get_current_context().meta.get("strop.args", [])

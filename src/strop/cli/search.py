@@ -33,13 +33,13 @@ def _fields(_: Context, __: Parameter, values: tuple[str, ...]) -> list[str]:
         "--method", f"One of {', '.join(METHODS)}; with settings: sharp:alpha=2.", shown="sharp"
     ),
     opt.SCORING,
-    flag("--explain", "Show which stored queries moved each document."),
-    flag("--exact", "Score every document, also in a large index."),
+    flag("--explain", "Show which stored queries changed the score of each document."),
+    flag("--exact", "Score every document, even in a large index."),
     flag("--chunks", "Rank chunks, not documents."),
     repeatable(
         "--where",
         "Only documents whose metadata match: 'year>=2020' (in quotes), lang=en, or JSON such as "
-        '{"tags": {"$in": ["a", "b"]}}. All must match',
+        '{"tags": {"$in": ["a", "b"]}}. All conditions must match',
         "conditions",
         metavar="CONDITION",
     ),
@@ -63,7 +63,10 @@ def search(
     fields: list[str],
     **options: Any,
 ) -> Answer:
-    """Rank the documents of an index, or of a published copy (its URL), for the query TEXT."""
+    """Rank the documents of INDEX_OR_URL for the query TEXT.
+
+    INDEX_OR_URL is an index folder, or the URL of a published copy.
+    """
     if not text.strip():
         raise BadInput("the query is empty: write what to look for")
     if fields and not get_current_context().params["as_json"]:
@@ -105,7 +108,9 @@ def search(
             if explain:
                 ranked = hit.chunk.id if hit.chunk else hit.id
                 explained = index.explain(text, ranked, chosen, vectors=query_vectors)
-                feedback = hit.score - explained.score  # it is of the whole ranking, not of one hit
+                feedback = (
+                    hit.score - explained.score
+                )  # depends on the whole ranking, not on one hit
                 row["explanation"] = {**asdict(explained), "feedback": feedback}
             rows.append(row)
     from strop.cli.tables import print_explained, print_hits

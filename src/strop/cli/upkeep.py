@@ -1,4 +1,4 @@
-"""The verbs that look after an index: what it holds, whether it is damaged, how large it is."""
+"""The verbs that maintain an index: what it contains, whether it is damaged, how large it is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from strop.common.text import counted, human_bytes
 
 @verb(opt.INDEX_OR_URL)
 def info(path: Path | str) -> Answer:
-    """Show what an index or a published copy (its URL) holds, its size, what is unfinished."""
+    """Show the contents and size of an index, and unfinished work.
+
+    INDEX_OR_URL is an index folder, or the URL of a published copy.
+    """
     from strop.cli.tables import print_info
 
     with opt.open_readable(path) as index:
@@ -31,15 +34,15 @@ def info(path: Path | str) -> Answer:
 @verb(
     opt.INDEX_OR_URL,
     opt.WAIT,
-    flag("--repair", "Compute damaged vectors again from the catalog."),
-    flag("--recall", "Also compare fast searches with exact ones."),
+    flag("--repair", "Recompute damaged vectors from the texts in the catalog."),
+    flag("--recall", "Also compare approximate searches with exact ones."),
     option("--sample", "Number of queries that --recall uses.", type=opt.COUNT, default=100),
 )
 def check(path: Path | str, repair: bool, recall: bool, sample: int) -> Answer:
-    """Read every file of an index and report damage; exit code 1 if there is any.
+    """Read every file of an index and report damage (exit code 1).
 
-    Vectors are compared with their checksums; SQLite examines the catalog. Of a published copy,
-    given by its URL, every record is read; publishing again repairs it.
+    Vectors are compared with their checksums; SQLite checks the catalog. For a published copy
+    (given by its URL), every record is read; publish again to repair it.
     """
     if isinstance(path, str):
         return _check_copy(path, repair or recall)
@@ -76,7 +79,7 @@ def _check_copy(url: str, more: bool) -> Answer:
 
 
 def _checked(path: Path, result: dict[str, Any], unfinished: str) -> Iterator[str]:
-    """Yield the lines that say what a check found."""
+    """Yield the lines that report what a check found."""
     from strop.cli.tables import set_aside
 
     yield from result["problems"]
@@ -104,16 +107,17 @@ def _checked(path: Path, result: dict[str, Any], unfinished: str) -> Iterator[st
     opt.WRITTEN_INDEX,
     option(
         "--query-vectors",
-        "Store vectors in this form from now on, also those already stored.",
+        "Store query vectors in this form from now on, including those already stored.",
         type=opt.VECTOR_FORM,
         shown="unchanged",
     ),
 )
 def compact(path: Path, query_vectors: str | None) -> Answer:
-    """Free space left by removals and updates; searches continue meanwhile.
+    """Free space left by removals and updates.
 
-    `strop info` shows how much that is. It needs room for a second copy of what is kept. Precision
-    that --query-vectors takes away does not come back.
+    `strop info` shows how much that is. Searches continue meanwhile. Disk space for a second copy
+    of the remaining data is needed. Precision lost by converting to int8 (--query-vectors) cannot
+    be restored.
     """
     with opt.open_index(path) as index:
         with progress_bars() as progress:
@@ -126,8 +130,8 @@ def compact(path: Path, query_vectors: str | None) -> Answer:
 
 @verb(
     opt.WRITTEN_INDEX,
-    option("--drop", "Drop this set, its queries and vectors.", metavar="NAME"),
-    option("--rename", "Give a set another name.", nargs=2, metavar="OLD NEW"),
+    option("--drop", "Drop this set with its queries and vectors.", metavar="NAME"),
+    option("--rename", "Rename a set.", nargs=2, metavar="OLD NEW"),
 )
 def sets(path: Path, drop: str | None, rename: tuple[str, str] | None) -> Answer:
     """List the query sets of INDEX, or drop or rename one.
@@ -149,10 +153,10 @@ def sets(path: Path, drop: str | None, rename: tuple[str, str] | None) -> Answer
 
 @verb(opt.INDEX_OR_URL)
 def trust(path: Path | str) -> Answer:
-    """Allow an index to load the embedder it names, even if that runs code of its maker.
+    """Allow an index to load the embedder that it names.
 
-    It may then also call addresses and read folders that its maker chose. Only for an index whose
-    maker you trust. This is remembered in your own configuration folder.
+    The index may then run code, call addresses and read folders that its author chose. Use this
+    only if you trust the author. The decision is stored in your configuration folder.
     """
     with opt.open_readable(path) as index:
         covered = index.trust()

@@ -1,4 +1,4 @@
-"""How a verb is made, and the kinds of options. The list of all verbs is in main.py."""
+"""How a verb is defined, and the kinds of options. The list of all verbs is in main.py."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 def verb(
     *options: Decorator, name: str | None = None
 ) -> Callable[[Callable[..., Answer]], click.Command]:
-    """Make a command of a function that returns an ``Answer``; ``--json`` prints its value."""
+    """Create a command from a function that returns an ``Answer``; ``--json`` prints its value."""
 
     def make(function: Callable[..., Answer]) -> click.Command:
         @wraps(function)
@@ -55,7 +55,7 @@ def verb(
             if answer.error is not None:
                 raise answer.error
 
-        as_json_option = flag("--json", "Print JSON for machines.", "as_json")
+        as_json_option = flag("--json", "Print JSON.", "as_json")
         return click.command(name)(together(*options, as_json_option)(run))
 
     return make
@@ -101,7 +101,7 @@ class _Option(click.Option):
 
 
 def option(name: str, help: str, *names: str, shown: str | None = None, **more: Any) -> Decorator:
-    """Return an option; ``shown`` is the default where the value None stands for it."""
+    """Return an option; ``shown`` is the default to display if the value None stands for it."""
     return click.option(name, *names, cls=_Option, help=help, show_default=shown, **more)
 
 
@@ -154,12 +154,12 @@ def output_option(help: str, into: str = "output", default: Path | None = None) 
 
 def source_option(effect: str) -> Decorator:
     """Return the option of a query to PostgreSQL that returns documents."""
-    returns = "Query that returns id, text or body, maybe title and metadata"
+    returns = "SQL query that returns the columns id, text (or body), optionally title and metadata"
     return option("--source", f"{returns}{effect}", metavar="SELECT")
 
 
 def refuse_given(names: Collection[str], reason: str) -> None:
-    """Refuse options that the user gave and that would have no effect: someone counts on them."""
+    """Refuse options that the user gave and that would have no effect: the user relies on them."""
     ctx = click.get_current_context()
     for parameter in ctx.command.params:
         given = ctx.get_parameter_source(parameter.name or "")
