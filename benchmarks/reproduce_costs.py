@@ -106,7 +106,8 @@ def render(rows: dict[str, Any]) -> str:
     usd = " or ".join(f"{every['usd'][model]:,} USD with {model}" for model in MODELS)
     lines += [
         "",
-        f"All 72 figures: {usd}, half of that in batches, and {every['gpu_hours']} GPU hours.",
+        f"All 72 figures together cost {usd} (half of that in batches), and take"
+        f" {every['gpu_hours']} GPU hours.",
     ]
     return "\n".join(lines)
 
