@@ -807,7 +807,7 @@ def test_eval_keeps_one_budget_for_all(files: tuple[Path, Path], server: Scripte
         (
             ["--expand", "query2doc", "--lm", "openai:x", "--expand-option", "samples=3"],
             2,
-            "samples is no setting of query2doc",
+            "samples is not a setting of query2doc",
         ),
         (["--expand", "hyde", "--lm", "openai:x", "--task", "x"], 1, "task 'x' is not one of"),
         (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # loaded when the demo runs, so that --help is quick
     from strop.index import Index
 
 _MEASURES = ("nDCG@10", "Success@1", "R@50")
-_TOKENS = "3.7 million tokens read and 0.3 million written"
+_TOKENS = "3.7 million input tokens and 0.3 million output tokens"
 """Input and output of the model, by the estimate of ``strop queries --dry-run``."""
 _METHODS = {  # the names that the demo gives them
     "plain": "trad",
@@ -135,8 +135,8 @@ def _refuse_other_documents(index: Index) -> None:
     for id_ in index.ids():
         if index.get(id_).metadata.get("kind") not in kinds:
             raise BadInput(
-                f"{index.path} is not an index of the demo (it holds {id_!r}): name another folder "
-                "with -o"
+                f"{index.path} is not an index of the demo (it contains {id_!r}): name another"
+                " folder with -o"
             )
 
 
@@ -158,15 +158,14 @@ def _print_demo(
     counts = value["queries_written"]
     out.print(
         f"\n{value['documents']:,} documents of the Python {value['python']} standard library."
-        f" A language model wrote {counts['simple']:,} simple and {counts['contrastive']:,}"
+        f" A language model generated {counts['simple']:,} simple and {counts['contrastive']:,}"
         f" contrastive queries for {value['documents_with_queries']:,} of them. It had not seen the"
         f" {report.queries} questions, which were written by hand.\n"
     )
     print_report(report)
     seconds, size = value["indexing_seconds"], human_bytes(value["bytes"])
     out.print(
-        f"\nIndexed in {seconds:.0f} s, {size}. The language model is paid once, for writing: about"
-        f" {_TOKENS}."
+        f"\nIndexed in {seconds:.0f} s, {size}. Generating the queries costs about {_TOKENS}, once."
     )
     out.print("\nTwo questions that gained, and the one that lost most:")
     for change in changes:
@@ -181,7 +180,7 @@ def _print_demo(
             out.print(plain(f"    {part.moved:+.3f}  {shorten(part.text, 84)}"))
     question = changes[0].text if changes else "copy a file"
     folder = shlex.quote(str(path))
-    out.print("\nSearch it yourself, or watch the rankings change in a browser:\n")
+    out.print("\nSearch it yourself, or compare the rankings in a browser:\n")
     echo(f"  {_command()} search {folder} {shlex.quote(question)} --explain")
     echo(f"  {_command()} serve {folder}\n")
     if not all(map(_installed, ("starlette", "uvicorn", "httptools", "mcp", "prometheus_client"))):

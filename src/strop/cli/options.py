@@ -268,7 +268,7 @@ def chosen_steps(options: dict[str, Any]) -> dict[str, QueryMethod | None]:
     own = {name: {field.name for field in fields(kind)} for name, kind in kinds.items() if kind}
     for key in options["settings"]:
         if not any(key in known for known in own.values()):
-            raise click.UsageError(f"--expand-option {key} is no setting of {', '.join(kinds)}")
+            raise click.UsageError(f"--expand-option {key} is not a setting of {', '.join(kinds)}")
     common = {"profile": profile_of(options), **options["settings"]}
     if options["task"] is not None:
         common["task"] = options["task"]
@@ -281,7 +281,7 @@ def chosen_steps(options: dict[str, Any]) -> dict[str, QueryMethod | None]:
 
 
 def report_expansion(name: str, refined: Refined) -> None:
-    """Say what refining cost, and for how many queries it failed."""
+    """Report what refining cost, and for how many queries it failed."""
     if refined.failed:
         warn(f"{name}: {refined.failure_message()}")
     if refined.spending.stopped:
@@ -294,6 +294,6 @@ def report_expansion(name: str, refined: Refined) -> None:
         f"{name}: {counted(about['replies_now'], 'new reply', 'new replies')}, "
         f"{about['replies_stored']:,} stored earlier, {about['input_tokens']:,} + "
         f"{about['output_tokens']:,} tokens{cost}; seconds per query: mean {seconds['mean']:.2f}, "
-        f"p95 {seconds['p95']:.2f} (stored replies as long as they took)"
+        f"p95 {seconds['p95']:.2f} (for stored replies, the time they took)"
         + (f"; no relevant candidate for {counted(without, 'query')}" if without else "")
     )

@@ -42,7 +42,7 @@ def publish(path: Path, url: str, dry_run: bool, source: str | None, sync: bool)
     docs/engines.md.
     """
     if sync and source is None:
-        raise UsageError("--sync needs --source SELECT, a query of PostgreSQL")
+        raise UsageError("--sync needs --source SELECT, an SQL query for PostgreSQL")
     if sync and dry_run:
         raise UsageError("--sync changes INDEX: leave out --dry-run")
     with opt.open_index(path) as index, progress_bars() as progress:
@@ -151,5 +151,8 @@ def mcp(collection: str) -> None:
     """
     server = _server("strop mcp")
     if sys.stdin.isatty():
-        say("speaks MCP on standard input and output: start it from an agent's configuration")
+        say(
+            "this command speaks MCP on standard input and output: start it from an agent's"
+            " configuration"
+        )
     server.serve_agent(collection)

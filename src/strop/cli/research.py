@@ -88,7 +88,7 @@ def reproduce(
     ]
     if not figures:
         raise click.UsageError(
-            "no figure of the paper has these datasets, methods and embedders together"
+            "the paper has no figure with this combination of datasets, methods and embedders"
         )
     perplexity = PerplexitySettings(perplexity_lm, documents=documents) if perplexity_lm else None
     setup = Setup(perplexity=perplexity, **options)
@@ -118,7 +118,7 @@ def _print_outcomes(tables: Sequence[Table], outcomes: Sequence[Outcome], only_l
             else:
                 _print_measured(here)
     if missing:
-        out.print("\nNot run, because of what is missing:")
+        out.print("\nNot run, because something is missing:")
         for why, count in sorted(missing.items()):
             out.print(plain(f"  {why}  ({counted(count, 'figure')})"))
     if differs:
@@ -162,7 +162,7 @@ def _print_list(table: Table, outcomes: Sequence[Outcome], notes: Mapping[str, i
     counts = Counter(map(_state, outcomes))
     expected.caption = (
         f"{counted(len(outcomes), 'figure')}: {counts['measured']} measured ✓,"
-        f" {counts['ready']} can be ○, {counts['not run']} lack something"
+        f" {counts['ready']} ready ○, {counts['not run']} lack something"
     )
     standard_output().print(expected)
     standard_output().print(needed)

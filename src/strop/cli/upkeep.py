@@ -94,11 +94,11 @@ def _checked(path: Path, result: dict[str, Any], unfinished: str) -> Iterator[st
     if result["refused"]:
         yield set_aside(path, result["refused"])
     if measured := result.get("recall"):
-        scored = "candidates" if measured["two_stage"] else "every document, so it is exact"
+        scored = "candidates" if measured["two_stage"] else "every document, so they are exact"
         yield (
             f"overlap@{measured['k']} with the exact ranking: {measured['overlap']:.4f} "
             f"({counted(measured['queries'], 'query')}: stored ones {measured['stored']:.4f}, "
-            f"unlike any stored {measured['unlike']:.4f}, the worst {measured['worst']:.2f}; "
+            f"unlike any stored one {measured['unlike']:.4f}, the worst {measured['worst']:.2f}; "
             f"searches score {scored})"
         )
 
@@ -124,7 +124,7 @@ def compact(path: Path, query_vectors: str | None) -> Answer:
             freed = index.compact(progress, query_vectors)
         sizes = index.info()["sizes"]
     change = "freed" if freed >= 0 else "more than before"
-    message = f"{human_bytes(abs(freed))} {change}, {human_bytes(sizes['total'])} in all"
+    message = f"{human_bytes(abs(freed))} {change}, {human_bytes(sizes['total'])} in total"
     return Answer({"freed_bytes": freed, "sizes": sizes}, message)
 
 
@@ -160,5 +160,7 @@ def trust(path: Path | str) -> Answer:
     """
     with opt.open_readable(path) as index:
         covered = index.trust()
-    message = f"Trusted: {', '.join(covered)}" if covered else "Nothing in it needs your trust"
+    message = (
+        f"Trusted: {', '.join(covered)}" if covered else "Nothing in this index needs your trust"
+    )
     return Answer({"trusted": covered}, message)
