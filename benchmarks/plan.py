@@ -29,7 +29,7 @@ import numpy as np
 from recall import data_folder, documents
 
 from strop import Index
-from strop.distributed.load import import_shards
+from strop.distributed.importing import import_shards
 from strop.distributed.plan import Rates, Stage, measure, probed_share_at, stages_of
 from strop.distributed.run import Cluster, Settings, cells_for
 from strop.distributed.runners import LocalRunner

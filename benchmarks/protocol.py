@@ -19,7 +19,7 @@ import numpy as np
 
 from strop import METHODS, Index, Method
 from strop.evaluation.tune import default_sharp
-from strop.search.feedback import RANKED_AGAIN, with_feedback
+from strop.search.feedback import FEEDBACK_DEPTH, with_feedback
 from strop.search.scoring import best_of, score
 from strop.search.words import DEPTH, fuse
 from strop.types import Dataset
@@ -76,7 +76,7 @@ def measure(index: Index, dataset: Dataset) -> Scores:
         method = replace(default, alpha=alpha, temperature=temperature, words=0.0)
         dense = score(vectors, layout.fetched, method)
         for weight in (*WORDS, default.words):
-            first = ranked(dense + np.float32(weight) * words, RANKED_AGAIN)
+            first = ranked(dense + np.float32(weight) * words, FEEDBACK_DEPTH)
             for feedback in (*FEEDBACKS, default.feedback):
                 again = replace(method, feedback=feedback)
                 places = with_feedback(first, layout.documents, again, 10)[1]

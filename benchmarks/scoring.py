@@ -84,9 +84,9 @@ def main() -> None:
         [Spans(queries, np.arange(n) * each, np.full(n, each))],
         None,
     )
-    Layout(*spans).fixed()  # compiles
+    Layout(*spans).gram_terms()  # compiles
     layout = Layout(*spans)
-    fixed = seconds(layout.fixed)
+    fixed = seconds(layout.gram_terms)
     method, k = METHODS["sharp"], 10
     told: dict[str, Any] = {
         "documents": n, "queries": each, "dim": dim, "threads": thread_count(),

@@ -22,7 +22,7 @@ from strop.search.queries import as_queries, check_fields, text_and_vector, text
 from strop.search.reranking import RERANKED, Reranker, reranked
 from strop.search.searcher import Searcher
 from strop.storage.intake import EmbedderSpec, placed
-from strop.storage.references import Selected
+from strop.storage.references import SelectedReferences
 from strop.storage.sizes import SetSize, set_sizes, sizes
 from strop.storage.vectors import DEFAULT_STORED
 from strop.storage.workspace import Workspace, index_folder
@@ -270,7 +270,7 @@ class Index:
             snapshot = self.searcher.views.snapshot()
             return update_references(self.catalog, snapshot, settings, method, progress)
 
-    def references_of(self, id_: str) -> Selected | None:
+    def references_of(self, id_: str) -> SelectedReferences | None:
         """Return a document's references, None if none were selected for it."""
         return self.catalog.references.of(self.catalog.documents.number_of(id_))
 

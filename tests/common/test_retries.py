@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.common.http import retry_after
-from strop.common.retries import CallFailed, Gate
+from strop.common.retries import CallFailed, ConcurrencyLimit
 
 
 def test_what_retry_after_may_hold() -> None:
@@ -27,7 +27,7 @@ def test_what_retry_after_may_hold() -> None:
 
 def test_calls_refused_together_halve_the_number_once() -> None:
     clock = FakeClock()
-    gate = Gate(16, clock)
+    gate = ConcurrencyLimit(16, clock)
     entered = [gate.enter(0) for _ in range(16)]
     clock.time += 1
     for at in entered:
@@ -46,7 +46,7 @@ def test_calls_refused_together_halve_the_number_once() -> None:
 @given(st.integers(1, 8), st.lists(st.sampled_from("okay crowd fail wait".split()), max_size=60))
 def test_the_number_stays_within_its_bounds(most: int, outcomes: list[str]) -> None:
     clock = FakeClock()
-    gate = Gate(most, clock)
+    gate = ConcurrencyLimit(most, clock)
     for outcome in outcomes:
         places = [gate.enter(0) for _ in range(gate.limit)]
         clock.time += 1

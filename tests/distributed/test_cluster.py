@@ -18,11 +18,11 @@ from helpers.commands import strop
 from helpers.shards import always_killed, killed_once, write_inputs
 
 from strop import Index
-from strop.distributed import neighbours
-from strop.distributed.load import import_shards
+from strop.distributed import neighbors
+from strop.distributed.importing import import_shards
 from strop.distributed.run import Cluster, Settings
 from strop.distributed.runners import LocalRunner, Work
-from strop.distributed.shards import Done, Manifest
+from strop.distributed.shards import Manifest, TaskResult
 from strop.distributed.tasks import Task, perform
 from strop.errors import BadInput, IndexBusy, StropError
 from strop.io.stdlib_docs import EVERYDAY, read_stdlib
@@ -136,7 +136,7 @@ def test_cells_find_the_share_of_neighbours_that_was_asked_for(
         cluster = Cluster(folder, settings(corpus, "cells"), LocalRunner(1))
         cluster.run("references")
         assert cluster.ran == {"probes": 1, "references": 6}
-        monkeypatch.setattr(neighbours, "READ_AT_ONCE", 2)  # lists are merged from several parts
+        monkeypatch.setattr(neighbors, "READ_AT_ONCE", 2)  # lists are merged from several parts
     for name, line in Manifest(tmp_path / "shards" / "references").lines.items():
         assert Manifest(tmp_path / "parts" / "references").lines[name]["files"] == line["files"]
     import_shards(tmp_path / "shards", tmp_path / "cells")
@@ -185,7 +185,7 @@ def test_a_killed_worker_costs_its_task(corpus: Path, finished: Path, tmp_path: 
     class OneKill(LocalRunner):
         def run(
             self, folder: Path, tasks: Sequence[Task], work: Work = perform
-        ) -> Iterator[tuple[Task, Done]]:
+        ) -> Iterator[tuple[Task, TaskResult]]:
             return super().run(folder, tasks, killed_once)
 
     Cluster(folder, settings(corpus), OneKill(2)).run("vectors")

@@ -12,7 +12,7 @@ from helpers.scripted_server import Answer, ScriptedServer, Seen
 
 from strop import Index
 from strop.distributed.shards import Manifest
-from strop.lm.lines import read_replies
+from strop.lm.batch_files import read_replies
 
 
 @pytest.fixture
@@ -142,4 +142,4 @@ def test_a_model_is_asked_for(corpus: Path, tmp_path: Path) -> None:
     ran = strop("cluster", "run", corpus, "-o", tmp_path / "s", "--stage", "requests",
                 "--style", "simple")  # fmt: skip
     assert ran.code == 2
-    assert "Give --lm SPEC" in ran.stderr
+    assert "--style simple needs a language model: --lm SPEC" in ran.stderr

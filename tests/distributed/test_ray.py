@@ -15,7 +15,7 @@ import pytest
 from helpers.shards import write_inputs
 
 from strop import Index
-from strop.distributed.load import import_shards
+from strop.distributed.importing import import_shards
 from strop.distributed.run import finished_buckets
 from strop.distributed.shards import Manifest, padded, read_table, rows_in
 from strop.io.corpora import read_corpus

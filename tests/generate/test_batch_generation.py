@@ -196,7 +196,7 @@ def test_requests_go_out_in_a_file_and_replies_come_in(
     back.write_text(jsonl(failed, *made[1:], {**made[1], "custom_id": "of-someone-else"}))
     ran = run(topics, server, *SIMPLE, "--replies-in", back, lm=lm)
     assert "1 request failed" in ran.stderr
-    assert "1 reply left out: for no request" in ran.stderr
+    assert "1 reply left out: no matching request" in ran.stderr
     assert ran.stderr.endswith("--retry-failed\n")
     assert "--replies-in" not in ran.stderr.splitlines()[-1]
     assert len(lists(topics, "simple")) == 11

@@ -189,11 +189,13 @@ def test_settings_are_provenance() -> None:
         PLAIN.noun = "x"  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("name", ["SYSTEM", "CLOSING", "SHOTS"])
+@pytest.mark.parametrize("name", ["SYSTEM", "CLOSING", "FEW_SHOT_EXAMPLES"])
 def test_the_version_changes_with_the_wording(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert prompts.prompt_version() == PROMPT_VERSION
     value = getattr(prompts, name)
-    monkeypatch.setattr(prompts, name, {**value, "x": "y"} if name == "SHOTS" else value + " !")
+    monkeypatch.setattr(
+        prompts, name, {**value, "x": "y"} if name == "FEW_SHOT_EXAMPLES" else value + " !"
+    )
     prompts.instructions.cache_clear()
     assert prompts.prompt_version() != PROMPT_VERSION
 

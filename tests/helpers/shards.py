@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 # Nothing more is imported: each worker that does these tasks loads this file.
-from strop.distributed.shards import Done
+from strop.distributed.shards import TaskResult
 from strop.distributed.tasks import Task, perform
 from strop.types import Document
 
@@ -27,7 +27,7 @@ def write_inputs(folder: Path, documents: list[Document], files: int) -> Path:
     return folder
 
 
-def killed_once(folder: Path, task: Task) -> Done:
+def killed_once(folder: Path, task: Task) -> TaskResult:
     """Do a task; the worker of the second one of a stage dies in the middle of it, once."""
     mark = folder / f"killed-{task.stage}"
     done = perform(folder, task)
@@ -37,7 +37,7 @@ def killed_once(folder: Path, task: Task) -> Done:
     return done
 
 
-def always_killed(folder: Path, task: Task) -> Done:
+def always_killed(folder: Path, task: Task) -> TaskResult:
     """End the worker whatever it does."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.errors import BadInput
-from strop.io.chunking import Chunking, Piece, parse_chunking, split_text
+from strop.io.chunking import Chunking, ChunkSpan, parse_chunking, split_text
 
 PARTS = st.sampled_from(
     ["word", "two words", ". ", "\n", "\n\n", "# Top\n", "## Below\n", "Title\n=====\n", " ", "。",
@@ -41,7 +41,7 @@ def test_chunks_cover_the_text_in_order_and_fit(text: str, size: int, overlap: i
 
 
 def test_a_text_that_fits_is_one_chunk() -> None:
-    assert split_text("", Chunking(20), count) == [Piece(0, 0)]
+    assert split_text("", Chunking(20), count) == [ChunkSpan(0, 0)]
     assert cut("# One\n\nshort\n\n# Two\n\nalso short\n") == [
         "# One\n\nshort\n\n# Two\n\nalso short\n"
     ]

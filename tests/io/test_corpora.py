@@ -23,7 +23,7 @@ from helpers.commands import jsonl
 from helpers.files import complaint, put, refused
 
 from strop.errors import BadInput, MissingExtra
-from strop.io.corpora import read_corpus, read_corpus_with_places
+from strop.io.corpora import read_corpus, read_corpus_with_locations
 from strop.io.datasets import (
     read_qrels,
     read_queries,
@@ -55,7 +55,7 @@ def test_jsonl_fields_and_metadata(tmp_path: Path) -> None:
 
 def test_places_are_physical_lines_and_blank_lines_are_skipped(tmp_path: Path) -> None:
     path = put(tmp_path / "c.ndjson", '\ufeff{"id":"a","text":"x"}\r\n\n  \n{"id":"b","text":"y"}')
-    found = list(read_corpus_with_places(path))
+    found = list(read_corpus_with_locations(path))
     assert [where for _, where in found] == [f"{path} line 1", f"{path} line 4"]
     assert [document.id for document, _ in found] == ["a", "b"]
 
@@ -77,7 +77,7 @@ def test_field_names_are_mapped(tmp_path: Path) -> None:
 def test_beir_folder(tmp_path: Path, name: str) -> None:
     corpus = put(tmp_path / name, jsonl({"_id": "1", "title": "t", "text": "x", "metadata": {}}))
     put(tmp_path / "readme.md", "# not a document")
-    [(document, where)] = read_corpus_with_places(tmp_path)
+    [(document, where)] = read_corpus_with_locations(tmp_path)
     assert (document, where) == (Document("1", "x", "t"), f"{corpus} line 1")
     assert list(read_corpus(tmp_path, format="beir")) == [document]
     assert [d.id for d in read_corpus(tmp_path, format="text")] == ["readme.md"]
@@ -199,7 +199,7 @@ def test_gzip_without_the_suffix_is_seen(tmp_path: Path) -> None:
 def test_csv(tmp_path: Path) -> None:
     text = '\ufeff,id, text,title,lang\r\n0,a,"one, ""two""\nthree",T,en\r\n\r\n1,b,plain,,\r\n'
     path = put(tmp_path / "c.csv", text)
-    (first, where), (second, second_where) = read_corpus_with_places(path)
+    (first, where), (second, second_where) = read_corpus_with_locations(path)
     assert first == Document("a", 'one, "two"\nthree', "T", {"column_1": 0, "lang": "en"})
     assert second == Document("b", "plain", "", {"column_1": 1, "lang": ""})
     assert (where, second_where) == (f"{path} line 2", f"{path} line 5")
@@ -284,7 +284,7 @@ def test_parquet(tmp_path: Path) -> None:
     )
     path = tmp_path / "c.parquet"
     pq.write_table(table, path)
-    (first, where), (second, _) = read_corpus_with_places(path)
+    (first, where), (second, _) = read_corpus_with_locations(path)
     assert (first.id, first.title, first.text, where) == ("10", "T", "x", f"{path} row 1")
     assert first.metadata == {
         "day": "2024-01-02",
@@ -341,7 +341,7 @@ def test_folder_of_texts(tmp_path: Path) -> None:
     put(tmp_path / ".hidden.txt", "no")
     put(tmp_path / ".git" / "x.txt", "no")
     (tmp_path / "sub" / "loop").symlink_to(tmp_path, target_is_directory=True)
-    found = list(read_corpus_with_places(tmp_path))
+    found = list(read_corpus_with_locations(tmp_path))
     assert [(d.id, d.title) for d, _ in found] == [
         ("a.txt", ""),
         ("b.md", "The *title*"),
@@ -453,7 +453,7 @@ def test_standard_input(stdin: Callable[[bytes], io.BytesIO]) -> None:
     lines = jsonl({"id": "a", "text": "x"}, {"id": "b", "text": "ü"}).encode()
     for content in (lines, gzip.compress(lines)):
         buffer = stdin(content)
-        found = list(read_corpus_with_places("-"))
+        found = list(read_corpus_with_locations("-"))
         assert found[1] == (Document("b", "ü"), "standard input line 2")
         assert not buffer.closed
     stdin(b"id,text\n1,x\n")

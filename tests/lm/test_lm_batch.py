@@ -15,8 +15,8 @@ from helpers.scripted_server import ScriptedServer, Seen, answer, drop
 
 from strop.errors import BadInput, ServiceError
 from strop.lm import Failure, Reply, Request, Usage, load
+from strop.lm.batch_files import custom_id, read_replies, write_requests
 from strop.lm.batches import Batches, open_batches
-from strop.lm.lines import custom_id, read_replies, write_requests
 
 FATES = ["succeeded", "errored", "invalid", "expired", "canceled", "missing"]
 

@@ -21,8 +21,8 @@ from strop.errors import BadInput, ServiceError, StropError
 from strop.lm import Failure, Reply, Usage
 from strop.lm.anthropic import read_anthropic
 from strop.lm.base import MOST_TOKENS
+from strop.lm.batch_files import read_replies, read_result
 from strop.lm.batches import open_batches
-from strop.lm.lines import read_replies, read_result
 from strop.lm.openai import read_openai
 
 NAMES = st.sampled_from(

@@ -23,7 +23,7 @@ from strop.references.clustering import kmeans, silhouette, squared_distances
 from strop.references.neighbors import nearest_neighbors, neighbors_of, nonzero_rows
 from strop.references.selection import select_references
 from strop.references.settings import ReferenceSettings
-from strop.storage.references import Selected
+from strop.storage.references import SelectedReferences
 from strop.types import Vectors
 
 
@@ -305,11 +305,11 @@ def embed(texts: Sequence[str]) -> Vectors:
 SMALL = ReferenceSettings(neighbors=12, smallest=2, largest=4, n_init=2)
 
 
-def everything(index: Index) -> dict[str, Selected | None]:
+def everything(index: Index) -> dict[str, SelectedReferences | None]:
     return {id_: index.references_of(id_) for id_ in index.ids()}
 
 
-def afresh(index: Index) -> dict[str, Selected | None]:
+def afresh(index: Index) -> dict[str, SelectedReferences | None]:
     """The references of the same documents, in the same order, in a new index."""
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -99,6 +99,8 @@ def test_unknown_fields_are_refused(index: Index, fields: Any) -> None:
 def test_query_vectors_are_moved_once_in_a_search(index: Index) -> None:
     """Feedback is a search of its own, and passages and words need its result too."""
     index.sharpen()
-    with mock.patch.object(Layout, "moved", autospec=True, side_effect=Layout.moved) as moved:
+    with mock.patch.object(
+        Layout, "transformed", autospec=True, side_effect=Layout.transformed
+    ) as transformed:
         index.search("cats purr", method="sharp:feedback=0.5:words=1")
-    assert moved.call_count == 1
+    assert transformed.call_count == 1

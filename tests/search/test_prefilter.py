@@ -15,7 +15,7 @@ from strop.common.arrays import read_only, unit_rows
 from strop.errors import IndexDamaged
 from strop.methods import Method, parse_method
 from strop.search import scoring
-from strop.search.folder import Folder
+from strop.search.folder import FolderStore
 from strop.search.layout import Layout
 from strop.search.prefilter import prefilter
 from strop.search.prefilter.codes import (
@@ -287,9 +287,9 @@ def test_other_methods_are_searched_exactly(spec: str) -> None:
 
 @pytest.mark.parametrize("filtered", [False, True])
 def test_a_folder_finds_the_same_in_one_pass_and_step_by_step(filtered: bool) -> None:
-    """``Folder.best`` and propose, fetch, score are the same search."""
+    """``FolderStore.best`` and propose, fetch, score are the same search."""
     layout = in_topics(6000)
-    folder = Folder(layout, matched(codes_of(layout), layout) if filtered else None, None)
+    folder = FolderStore(layout, matched(codes_of(layout), layout) if filtered else None, None)
     query_vectors = np.array([layout.queries(at)[0] for at in range(0, 6000, 600)])
     scores, places = folder.best(query_vectors, [""] * 10, 10, SHARP)
     steps = scoring.search(folder, query_vectors, [""] * 10, 10, SHARP)

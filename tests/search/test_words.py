@@ -19,7 +19,7 @@ from strop import Index, evaluate
 from strop.common.arrays import Floats, unit_rows
 from strop.errors import BadInput
 from strop.methods import Method
-from strop.search.folder import Folder
+from strop.search.folder import FolderStore
 from strop.search.layout import Layout
 from strop.search.words import QueryWordScores, WordScorer, count_words, fuse, largest_scores
 from strop.storage.snapshot import Spans
@@ -143,7 +143,7 @@ def test_the_best_with_words_are_exact(
     rows = unit_rows(rng.normal(size=(int(counts.sum()), dim)))
     layout = Layout(own, [Spans(rows, np.cumsum(counts) - counts, counts)], None)
     method = Method("tried", weighting=weighting, temperature=0.1, words=0.5)
-    scores, places = Folder(layout, None, words).best(query_vectors, queries, k, method)
+    scores, places = FolderStore(layout, None, words).best(query_vectors, queries, k, method)
     dense = layout.scan(query_vectors, method, size)
     for at, query in enumerate(queries):
         total = 0.5 * words.scores(query)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.errors import BadInput
-from strop.server.batching import MOST, Batcher, Found
+from strop.server.batching import MOST, Batcher, SearchResult
 from strop.server.errors import Refused
 from strop.types import Hit
 
@@ -25,12 +25,12 @@ class Recorder:
         self.open = threading.Event()
         self.open.set()
 
-    def __call__(self, queries: list[str], k: int, method: str | None = None) -> Found:
+    def __call__(self, queries: list[str], k: int, method: str | None = None) -> SearchResult:
         self.open.wait(30)
         self.calls.append((queries, k, method))
         if "bad" in queries:
             raise BadInput("bad is refused")
-        return Found(str(method), [[Hit(f"{query}/{k}/{method}", 1.0)] for query in queries])
+        return SearchResult(str(method), [[Hit(f"{query}/{k}/{method}", 1.0)] for query in queries])
 
 
 @given(

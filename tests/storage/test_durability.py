@@ -32,7 +32,7 @@ from strop import Document, Index
 from strop.errors import BadIndex, BadInput, IndexBusy
 from strop.search.layout import Layout
 from strop.storage.database import Database
-from strop.storage.references import Selected
+from strop.storage.references import SelectedReferences
 from strop.types import Vectors
 
 # What was interrupted is searched here all the time.
@@ -59,10 +59,10 @@ class Chapter(NamedTuple):
     path: Path
     state: State
     scores: dict[str, dict[str, float]]
-    references: dict[str, Selected | None]
+    references: dict[str, SelectedReferences | None]
 
 
-def references_of(index: Index) -> dict[str, Selected | None]:
+def references_of(index: Index) -> dict[str, SelectedReferences | None]:
     return {id_: index.references_of(id_) for id_ in index.ids()}
 
 

@@ -15,7 +15,7 @@ from helpers.fakes import create
 from strop import Index
 from strop.errors import BadIndex, DiskFull
 from strop.generate import GenerationSettings, PromptSettings
-from strop.storage.database import Database, explained
+from strop.storage.database import Database, sqlite_errors
 from strop.storage.replies import NEEDED_BYTES
 
 COUNT = 30
@@ -69,7 +69,7 @@ def test_replies_that_came_when_the_disk_was_full_are_kept(
             yield connection
             if not searchable and writer.calls >= 5:  # only what the reserve gives back is free
                 if replies.has_reserve:
-                    with explained(database.path):
+                    with sqlite_errors(database.path):
                         raise sqlite3.OperationalError(reason)
                 released.append(writer.calls)
 

@@ -88,7 +88,7 @@ def test_words_are_those_of_the_texts(steps: list[tuple[Any, ...]], wide: int) -
         tempfile.TemporaryDirectory(dir=fakes.memory()) as folder,
         pytest.MonkeyPatch.context() as p,
     ):
-        p.setattr("strop.storage.words.WIDE", wide)
+        p.setattr("strop.storage.words.MOST_NAMED", wide)
         index = fakes.create(Path(folder) / "index")
         try:
             for name, *arguments in steps:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from strop.storage.word_reader import SourceWords, load_source, postings_of
 from strop.storage.words import (
     BLOCK,
-    EVERYWHERE,
     MOST,
-    PILE,
+    NO_BLOCK,
+    SEGMENTS_TO_MERGE,
     WordWriter,
     rows_of,
     segments_of,
@@ -91,7 +91,7 @@ change = st.one_of(
 @given(st.lists(change, max_size=40), st.sampled_from([0, 2, 8192]))
 def test_readers_see_what_was_written(changes: list[tuple[Any, ...]], wide: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("strop.storage.words.WIDE", wide)
+        patch.setattr("strop.storage.words.MOST_NAMED", wide)
         check_changes(changes)
 
 
@@ -156,13 +156,13 @@ def test_frequent_words_count_as_often_as_fits(connection: sqlite3.Connection) -
 def test_small_segments_are_merged(connection: sqlite3.Connection) -> None:
     writer, model = WordWriter(connection), Model({0: {}})
     most = 0
-    for at in range(4 * PILE * PILE):
+    for at in range(4 * SEGMENTS_TO_MERGE * SEGMENTS_TO_MERGE):
         number = at % 50
         model[0][number] = ["a", f"only-{at}"]
         writer.put(0, number, model[0][number])
         writer.flush()
         most = max(most, len(segments_of(connection, 0)))
-    assert most <= 3 * PILE
+    assert most <= 3 * SEGMENTS_TO_MERGE
     source = load_source(connection, 0)
     assert postings(connection, {0: source}, "a") == dict.fromkeys(range(50), 1)
     assert postings(connection, {0: source}, f"only-{at}") == {at % 50: 1}
@@ -172,35 +172,35 @@ def test_small_segments_are_merged(connection: sqlite3.Connection) -> None:
 def test_blocks_are_merged_apart(
     connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.storage.words.WIDE", 0)
+    monkeypatch.setattr("strop.storage.words.MOST_NAMED", 0)
     writer = WordWriter(connection)
     writer.put(0, 0, ["a"])
     writer.flush()
     (kept,) = segments_of(connection, 0, 0)
-    for at in range(2 * PILE):
+    for at in range(2 * SEGMENTS_TO_MERGE):
         writer.put(0, BLOCK + at, ["a"])
         writer.flush()
     assert [one.segment for one in segments_of(connection, 0, 0)] == [kept.segment]
-    assert len(segments_of(connection, 0, 1)) <= PILE
+    assert len(segments_of(connection, 0, 1)) <= SEGMENTS_TO_MERGE
 
 
 def test_small_commits_make_one_segment_whatever_documents_they_change(
     connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.storage.words.WIDE", 10)
+    monkeypatch.setattr("strop.storage.words.MOST_NAMED", 10)
     writer = WordWriter(connection)
     for number in (3 * BLOCK, 5, BLOCK + 1):
         writer.put(0, number, ["a"])
     writer.flush()
     (segment,) = segments_of(connection, 0)
-    assert (segment.block, segment.numbers.tolist()) == (EVERYWHERE, [5, BLOCK + 1, 3 * BLOCK])
-    for at in range(PILE):  # larger than fits such a segment when they are merged
+    assert (segment.block, segment.numbers.tolist()) == (NO_BLOCK, [5, BLOCK + 1, 3 * BLOCK])
+    for at in range(SEGMENTS_TO_MERGE):  # larger than fits such a segment when they are merged
         writer.put(0, BLOCK + 7 * at, ["a"])
         writer.put(0, 7 * at, ["a"])
         writer.flush()
     assert {one.block for one in segments_of(connection, 0)} >= {0, 1}
     found = postings(connection, {0: load_source(connection, 0)}, "a")
-    assert len(found) == 3 + 2 * PILE
+    assert len(found) == 3 + 2 * SEGMENTS_TO_MERGE
 
 
 def test_compaction_frees_what_was_replaced(connection: sqlite3.Connection) -> None:

@@ -46,7 +46,7 @@ def _bits_set(context: Any, word: Any) -> Any:
     return types.uint64(types.uint64), generate
 
 
-def _line_soon(context: Any, address: Any) -> Any:
+def _prefetch_line(context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, _: Any, arguments: list[Any]) -> Any:
         pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer] + [number] * 3)
@@ -61,7 +61,7 @@ def _line_soon(context: Any, address: Any) -> Any:
 
 bits_set: Callable[[Any], Any] = cast(Any, intrinsic(_bits_set))
 """Return the number of bits set in a word (uint64)."""
-line_soon: Callable[[int], None] = cast(Any, intrinsic(_line_soon))
+prefetch_line: Callable[[int], None] = cast(Any, intrinsic(_prefetch_line))
 """Prefetch the cache line at an address."""
 
 
@@ -73,9 +73,9 @@ def copy_to(target: NDArray[Any], source: NDArray[Any]) -> None:
 
 
 @compiled()
-def read_soon(array: NDArray[Any], first: int, last: int) -> None:
+def prefetch_rows(array: NDArray[Any], first: int, last: int) -> None:
     """Prefetch the rows ``first:last`` of an array."""
     wide = array.strides[0]
     begin = array.ctypes.data
     for address in range(begin + first * wide, begin + last * wide, 64):
-        line_soon(address)
+        prefetch_line(address)

@@ -1,8 +1,8 @@
 """Calls to services over HTTP: language models and embedders go through this module alone.
 
 A call is bounded in time and bytes, goes to one host only, and ends in a body, in ``CallFailed``
-(its attributes say what to do; ``retries.persist`` does it) or in ``ServiceError`` (send nothing
-more). Keys are removed from every message.
+(its attributes say what to do; ``retries.call_with_retries`` does it) or in ``ServiceError`` (send
+nothing more). Keys are removed from every message.
 """
 
 from __future__ import annotations

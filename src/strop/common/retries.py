@@ -84,7 +84,7 @@ class Policy:
         return max(random.uniform(0, limit), wait or 0.0)
 
 
-class Gate:
+class ConcurrencyLimit:
     """Lets as many calls through at a time as the service takes.
 
     Begins at ``most``. A rate-limited call halves the number, once for all calls in flight
@@ -141,7 +141,7 @@ class Gate:
             self._changed.notify_all()
 
 
-def persist(call: Callable[[], T], gate: Gate, policy: Policy) -> T:
+def call_with_retries(call: Callable[[], T], gate: ConcurrencyLimit, policy: Policy) -> T:
     """Call until it works; ``CallFailed`` when retries end, or ``Stopped``."""
     tries = malformed = 0
     not_before = float("-inf")

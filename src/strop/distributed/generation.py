@@ -14,15 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from strop.distributed.neighbours import TEXTS, read_buckets
-from strop.distributed.shards import Done, arrow, documents_in, finished, read_table, write_table
+from strop.distributed.neighbors import TEXTS, read_buckets
+from strop.distributed.shards import (
+    TaskResult,
+    arrow,
+    documents_in,
+    finished,
+    read_table,
+    write_table,
+)
 from strop.distributed.vectors import embed_texts, embedder_of, loaded_once
 from strop.errors import BadInput
 from strop.generate.calls import Calls
 from strop.generate.plan import GenerationSettings, Task, make_task, read_task
 from strop.io.sentences import title_and_sentences
 from strop.lm import LM, Failure, Reply, Request, load
-from strop.lm.lines import custom_id, read_replies, write_requests
+from strop.lm.batch_files import custom_id, read_replies, write_requests
 from strop.lm.prices import Price
 from strop.types import Document, Kind
 
@@ -34,7 +41,7 @@ def model_of(given: Mapping[str, Any]) -> LM:
     return loaded_once(load, given)
 
 
-class _Unit:
+class _PromptUnit:
     """The prompts of one unit of work, and the file of its replies."""
 
     def __init__(
@@ -160,18 +167,18 @@ def replies_path(folder: Path, style: str, name: str) -> Path:
     return folder / "replies" / style / f"{name}.jsonl"
 
 
-def write_request_file(folder: Path, name: str, *, style: str, **prompts: Any) -> Done:
+def write_request_file(folder: Path, name: str, *, style: str, **prompts: Any) -> TaskResult:
     """Write the open requests of a unit in the form of the model's vendor."""
-    unit = _Unit(folder, name, style=style, **prompts)
+    unit = _PromptUnit(folder, name, style=style, **prompts)
     path = folder / "requests" / style / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     written = write_requests(path, (one for one, _ in unit.open_requests()), unit.calls.lm)
-    return Done((finished(path, written),), counts={"requests": written})
+    return TaskResult((finished(path, written),), counts={"requests": written})
 
 
-def ask(folder: Path, name: str, *, budget: float | None, **prompts: Any) -> Done:
+def ask(folder: Path, name: str, *, budget: float | None, **prompts: Any) -> TaskResult:
     """Send the open requests of a unit; each reply is kept as it comes."""
-    unit = _Unit(folder, name, **prompts)
+    unit = _PromptUnit(folder, name, **prompts)
     spent = unit.calls.run(unit.open_requests(), budget=budget)
     path = unit.replies.path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +190,7 @@ def ask(folder: Path, name: str, *, budget: float | None, **prompts: Any) -> Don
         "input_tokens": spent.input_tokens, "output_tokens": spent.output_tokens,
         "cost": spent.cost or 0.0,
     }  # fmt: skip
-    return Done((finished(path, spent.replies),), counts=counts, complete=not left)
+    return TaskResult((finished(path, spent.replies),), counts=counts, complete=not left)
 
 
 # -- queries ----------------------------------------------------------------------------------
@@ -191,7 +198,7 @@ def ask(folder: Path, name: str, *, budget: float | None, **prompts: Any) -> Don
 
 def make_queries(
     folder: Path, name: str, *, style: str, embedder: Mapping[str, Any], n: int, **prompts: Any
-) -> Done:
+) -> TaskResult:
     """Make and embed the queries of a unit: at most ``n`` sentences, or what the replies give."""
     made = list[tuple[int, str, list[str]]]()
     dropped = open_ = 0
@@ -200,7 +207,7 @@ def make_queries(
             sentences = title_and_sentences(document.title, document.text, n)
             made.append((row, document.id, sentences))
     else:
-        unit = _Unit(folder, name, style=style, **prompts)
+        unit = _PromptUnit(folder, name, style=style, **prompts)
         if not unit.replies.path.exists():
             raise BadInput(
                 f"{unit.replies.path} is missing: put the service's results of"
@@ -227,4 +234,4 @@ def make_queries(
     }
     file = write_table(folder / "queries" / style / f"{name}.parquet", columns)
     counts = {"queries": sum(map(len, lists)), "refused": len(refused), "dropped": dropped}
-    return Done((file,), counts={**counts, "open": open_})
+    return TaskResult((file,), counts={**counts, "open": open_})

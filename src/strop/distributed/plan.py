@@ -20,7 +20,7 @@ import numpy as np
 
 from strop.common.arrays import unit_rows
 from strop.distributed.generation import SENTENCES
-from strop.distributed.neighbours import SAMPLED
+from strop.distributed.neighbors import SAMPLED
 from strop.distributed.run import cells_for, find_inputs
 from strop.distributed.runners import alone
 from strop.distributed.shards import read_table, vectors_in

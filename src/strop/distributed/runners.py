@@ -19,13 +19,13 @@ from typing import Any, Protocol, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from strop.distributed.shards import Done
+from strop.distributed.shards import TaskResult
 from strop.distributed.tasks import Task, perform
 from strop.errors import MissingExtra, StropError
 
 MOST_KILLS = 3
 """So often may workers die over one task, or without any task done in between."""
-Work = Callable[[Path, Task], Done]
+Work = Callable[[Path, Task], TaskResult]
 T = TypeVar("T")
 
 
@@ -34,7 +34,7 @@ class Runner(Protocol):
 
     def run(
         self, folder: Path, tasks: Sequence[Task], work: Work = perform
-    ) -> Iterator[tuple[Task, Done]]:
+    ) -> Iterator[tuple[Task, TaskResult]]:
         """Yield each task with what came of it, as soon as it is done; raise its error."""
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class LocalRunner:
 
     def run(
         self, folder: Path, tasks: Sequence[Task], work: Work = perform
-    ) -> Iterator[tuple[Task, Done]]:
+    ) -> Iterator[tuple[Task, TaskResult]]:
         """Yield each task with what came of it. See ``Runner``."""
         if self.workers == 1:
             for task in tasks:
@@ -132,7 +132,7 @@ class RayRunner:
 
     def run(
         self, folder: Path, tasks: Sequence[Task], work: Work = perform
-    ) -> Iterator[tuple[Task, Done]]:
+    ) -> Iterator[tuple[Task, TaskResult]]:
         """Yield each task with what came of it. See ``Runner``."""
         ray, left = self._ray, deque(tasks)
         running: dict[Any, tuple[Any, Task]] = {}
@@ -171,5 +171,5 @@ class _RayWorker:
         os.environ["STROP_THREADS"] = "1"
         threadpool_limits(1)
 
-    def do(self, work: Work, folder: Path, task: Task) -> Done:
+    def do(self, work: Work, folder: Path, task: Task) -> TaskResult:
         return work(folder, task)

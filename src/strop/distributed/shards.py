@@ -40,7 +40,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Done:
+class TaskResult:
     """What a task made, in how many seconds, and how many of a processor (``cpu``).
 
     ``counts`` are numbers worth knowing. ``complete`` is False where something is left to do that
@@ -180,7 +180,7 @@ class Manifest:
                     record = json.loads(line)
                     self.lines[record["task"]] = record
 
-    def add(self, task: str, key: str, done: Done) -> None:
+    def add(self, task: str, key: str, done: TaskResult) -> None:
         """Append the line of a finished task, on the disk when this returns."""
         record = {"task": task, "key": key, **asdict(done)}
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from strop import __version__
-from strop.distributed import generation, neighbours, vectors
-from strop.distributed.shards import Done
+from strop.distributed import generation, neighbors, vectors
+from strop.distributed.shards import TaskResult
 from strop.errors import StropError
 
-STAGES: Mapping[str, Callable[..., Done]] = {
+STAGES: Mapping[str, Callable[..., TaskResult]] = {
     "documents": vectors.read_documents,
     "vectors": vectors.embed_documents,
-    "cells": neighbours.find_cells,
-    "buckets": neighbours.fill_buckets,
-    "probes": neighbours.count_probes,
-    "references": neighbours.choose,
+    "cells": neighbors.find_cells,
+    "buckets": neighbors.fill_buckets,
+    "probes": neighbors.count_probes,
+    "references": neighbors.choose,
     "requests": generation.write_request_file,
     "replies": generation.ask,
     "queries": generation.make_queries,
@@ -38,7 +38,7 @@ class Task:
     version: str = __version__
 
 
-def perform(folder: Path, task: Task) -> Done:
+def perform(folder: Path, task: Task) -> TaskResult:
     """Do a task: read shard files of ``folder``, write one or more, return which."""
     if task.version != __version__:
         raise StropError(

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from strop.distributed.shards import (
-    Done,
     File,
+    TaskResult,
     documents_in,
     read_table,
     rows_in,
@@ -22,7 +22,7 @@ from strop.distributed.shards import (
 )
 from strop.embed import Embedder, load
 from strop.errors import BadInput
-from strop.io.corpora import Sourced, read_corpus_with_places
+from strop.io.corpora import LocatedDocument, read_corpus_with_locations
 from strop.storage.pipeline import embed_lists
 from strop.types import Document, Kind, Vectors
 
@@ -52,9 +52,9 @@ def embedder_of(given: Mapping[str, Any]) -> Embedder:
 
 def read_documents(
     folder: Path, name: str, *, source: str, reading: dict[str, Any], shard_documents: int
-) -> Done:
+) -> TaskResult:
     """Cut an input into shards of documents; ``name`` is its number."""
-    documents = read_corpus_with_places(source, **reading)
+    documents = read_corpus_with_locations(source, **reading)
     files, seen = list[File](), dict[str, str]()
     while part := list(islice(documents, shard_documents)):
         for one in part:
@@ -68,10 +68,10 @@ def read_documents(
         files.append(_write_documents(path, first, part))
     if not files:
         raise BadInput(f"{source} contains no documents")
-    return Done(tuple(files))
+    return TaskResult(tuple(files))
 
 
-def _write_documents(path: Path, first: int, part: list[Sourced]) -> File:
+def _write_documents(path: Path, first: int, part: list[LocatedDocument]) -> File:
     documents = [one.document for one in part]
     return write_table(
         path,
@@ -92,7 +92,7 @@ def stored_documents(folder: Path, name: str) -> Iterator[Document]:
         yield Document(one.id, one.text, one.title, json.loads(metadata))
 
 
-def embed_documents(folder: Path, name: str, *, embedder: Mapping[str, Any]) -> Done:
+def embed_documents(folder: Path, name: str, *, embedder: Mapping[str, Any]) -> TaskResult:
     """Embed a shard of documents."""
     table = read_table(folder / "documents" / f"{name}.parquet", ["row", "id", "title", "text"])
     texts = [[document.content] for _, document in documents_in(table)]
@@ -101,7 +101,7 @@ def embed_documents(folder: Path, name: str, *, embedder: Mapping[str, Any]) -> 
     vectors[[at for at in range(len(texts)) if at not in reasons]] = rows
     columns = {"row": rows_in(table), "vector": vector_column(vectors)}
     file = write_table(folder / "vectors" / f"{name}.parquet", columns)
-    return Done((file,), counts={"refused": len(reasons)})
+    return TaskResult((file,), counts={"refused": len(reasons)})
 
 
 def embed_texts(

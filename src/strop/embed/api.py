@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.http import Client, checked_url
-from strop.common.retries import CallFailed, Gate, Policy, persist
+from strop.common.retries import CallFailed, ConcurrencyLimit, Policy, call_with_retries
 from strop.common.secrets import key_for, one_line
 from strop.common.specs import check_kinds, check_seconds, check_whole, differing
 from strop.embed.base import BaseEmbedder
@@ -99,7 +99,7 @@ class ApiEmbedder(BaseEmbedder):
         prompt, key = self.prompt(kind), key_for(self._host, KEY_VARIABLES)
         inputs = [prompt + text[: self._max_chars] for text in texts]
         batches = list(_batches(inputs, self._batch_size))
-        gate = Gate(self._concurrency, self._policy.clock, self._reached)
+        gate = ConcurrencyLimit(self._concurrency, self._policy.clock, self._reached)
         threads = min(self._concurrency, len(batches))
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         with Client(
@@ -121,7 +121,7 @@ class ApiEmbedder(BaseEmbedder):
                 pool.shutdown(cancel_futures=True)
 
     def _batch(
-        self, client: Client, gate: Gate, kind: Kind, inputs: list[str]
+        self, client: Client, gate: ConcurrencyLimit, kind: Kind, inputs: list[str]
     ) -> NDArray[np.float32]:
         """Vectors (n, dim) of one batch, halved where the server refuses it."""
         body: dict[str, Any] = {"model": self._model, "input": inputs, "encoding_format": "float"}
@@ -145,7 +145,7 @@ class ApiEmbedder(BaseEmbedder):
             return rows
 
         try:
-            vectors = persist(call, gate, self._policy)
+            vectors = call_with_retries(call, gate, self._policy)
         except CallFailed as failure:
             if finite and failure.status not in _TOO_MUCH:
                 raise ServiceError(str(failure), failure.status) from None

@@ -173,14 +173,14 @@ def searched_rows(records: Sequence[Record]) -> dict[str, NDArray[Any]]:
     }
 
 
-class Stored(NamedTuple):
+class StoredDocument(NamedTuple):
     """A document as an engine returns it, with the texts of its stored queries by set."""
 
     document: Document
     queries: dict[str, list[str]]
 
 
-class Found(NamedTuple):
+class PackedVectors(NamedTuple):
     """What scoring needs of a record: its vectors, packed; and its id."""
 
     id: str
@@ -202,7 +202,7 @@ class Engine(Protocol):
 
     def nearest(
         self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
-    ) -> Mapping[int, Found | None]:
+    ) -> Mapping[int, PackedVectors | None]:
         """Return the documents of so many rows nearest to a query vector, by number.
 
         An engine may look at fewer rows, down to half of them.
@@ -214,15 +214,17 @@ class Engine(Protocol):
     def values(self, numbers: Ints, *columns: str) -> Iterable[tuple[Any, ...]]:
         """Return the number and some columns (``Record.columns``) of documents that are there."""
 
-    def found(self, numbers: Ints) -> dict[int, Found]:
+    def found(self, numbers: Ints) -> dict[int, PackedVectors]:
         """Return the ids and vectors of documents, of those that are there."""
         return as_found(self.values(numbers, "id", "packed"))
 
-    def documents(self, numbers: Ints) -> dict[int, Stored]:
+    def documents(self, numbers: Ints) -> dict[int, StoredDocument]:
         """Return documents, of those that are there."""
         rows = self.values(numbers, "id", "text", "title", "metadata", "queries")
         return {
-            number: Stored(Document(id_, text, title, json.loads(metadata)), json.loads(queries))
+            number: StoredDocument(
+                Document(id_, text, title, json.loads(metadata)), json.loads(queries)
+            )
             for number, id_, text, title, metadata, queries in rows
         }
 
@@ -274,7 +276,7 @@ class Engine(Protocol):
 
 
 @contextmanager
-def explained(address: Address, *errors: type[Exception]) -> Iterator[None]:
+def engine_errors(address: Address, *errors: type[Exception]) -> Iterator[None]:
     """Raise errors of a database as ``EngineError``, by their first line and with the URL."""
     try:
         yield
@@ -308,9 +310,9 @@ def as_numbers(numbers: Iterable[int]) -> Ints:
     return np.unique(np.array(list(numbers), np.int64))
 
 
-def as_found(rows: Iterable[tuple[Any, ...]]) -> dict[int, Found]:
+def as_found(rows: Iterable[tuple[Any, ...]]) -> dict[int, PackedVectors]:
     """Return rows of number, id and vectors by number."""
-    return {number: Found(id_, packed) for number, id_, packed in rows}
+    return {number: PackedVectors(id_, packed) for number, id_, packed in rows}
 
 
 # -- values of filters -------------------------------------------------------------------------

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from strop.common.arrays import Floats, Ints
-from strop.engines.base import Engine, Found
-from strop.engines.held import Held, checksum
+from strop.engines.base import Engine, PackedVectors
+from strop.engines.parents import ParentDocuments
 from strop.engines.publish import WHITENING
-from strop.engines.wholes import Wholes
+from strop.engines.vector_cache import VectorCache, checksum
 from strop.errors import BadIndex
 from strop.filters import Filter, Test
 from strop.io.tokenizer import VERSION, Tokenizer
@@ -83,15 +83,15 @@ class Copy:
         self.numbers = every[every < known]  # later ones come with their words
         self._filters: OrderedDict[Filter, Ints] = OrderedDict()
         self.chunked = about["chunks"] is not None
-        self.wholes = Wholes(engine)
+        self.wholes = ParentDocuments(engine)
         self._map: Whitening | None = None
         self._fields: set[str] = set()
         self.remembered = self.nothing_held()
         """The vectors of the last searches, which the next ones need not fetch."""
 
-    def nothing_held(self) -> Held:
+    def nothing_held(self) -> VectorCache:
         """Return what holds no vectors yet."""
-        return Held(self.dim, [int(of["id"]) for of in self.sets.values()])
+        return VectorCache(self.dim, [int(of["id"]) for of in self.sets.values()])
 
     def has(self, field: str) -> bool:
         """Tell whether any document has a field of metadata; an engine may look at all of them."""
@@ -116,19 +116,19 @@ class Copy:
             self._words[key] = Words(self.tokenizer, scores, self._copied.reading, self.numbers)
         return self._words[key]
 
-    def part(self, filter_: Filter | None = None, exact: bool = False) -> Part:
+    def part(self, filter_: Filter | None = None, exact: bool = False) -> CopyStore:
         """Return the documents that a filter selects, for one search."""
         if filter_ is None:
-            return Part(self, None, exact)
+            return CopyStore(self, None, exact)
         if filter_ not in self._filters:
             numbers = select(filter_, self.wholes if self.chunked else self.engine)
             self._filters[filter_] = np.flatnonzero(np.isin(self.numbers, numbers))
             while len(self._filters) > _FILTERS:
                 self._filters.popitem(last=False)
-        return Part(self, self._filters[filter_], exact)
+        return CopyStore(self, self._filters[filter_], exact)
 
 
-class Part:
+class CopyStore:
     """The documents that one search looks at, as a ``scoring.Store``."""
 
     def __init__(self, copy: Copy, selected: Ints | None, exact: bool) -> None:
@@ -214,9 +214,9 @@ class Part:
             self._copy.remembered = self._copy.nothing_held()
         return found
 
-    def _hold(self, near: Mapping[int, Found | None]) -> None:
+    def _hold(self, near: Mapping[int, PackedVectors | None]) -> None:
         """Hold the vectors of documents; None is one whose vectors are held already."""
-        new, held = dict[int, Found](), self._held
+        new, held = dict[int, PackedVectors](), self._held
         for number, one in near.items():
             slot = held.slots.get(number)
             if one is None:
@@ -236,7 +236,7 @@ class Part:
         if self._unread.setdefault(number, known) != known:
             raise KeyError(f"document {number} was replaced")
 
-    def _add(self, found: Mapping[int, Found]) -> None:
+    def _add(self, found: Mapping[int, PackedVectors]) -> None:
         if found:
             self._slots |= self._held.add(found)
             self._ids |= {number: one.id for number, one in found.items()}
@@ -305,31 +305,33 @@ class Part:
 
 
 def rank(
-    part: Part, moved: Vectors, texts: Sequence[str], k: int, method: Method
+    part: CopyStore, transformed: Vectors, texts: Sequence[str], k: int, method: Method
 ) -> tuple[Floats, Ints]:
     """Return the best k: scores and places (queries, k)."""
     size = len(part.numbers)
     k = min(k, size)
     fusing = method.bm25 == "fused"
     depth = min(max(k, DEPTH), size) if fusing else ranked_first(k, method, size)
-    if len(moved) > _QUERIES_AT_ONCE and not part.scans(depth):
-        groups = (slice(at, at + _QUERIES_AT_ONCE) for at in range(0, len(moved), _QUERIES_AT_ONCE))
-        found = [rank(part, moved[some], texts[some], k, method) for some in groups]
+    if len(transformed) > _QUERIES_AT_ONCE and not part.scans(depth):
+        groups = (
+            slice(at, at + _QUERIES_AT_ONCE) for at in range(0, len(transformed), _QUERIES_AT_ONCE)
+        )
+        found = [rank(part, transformed[some], texts[some], k, method) for some in groups]
         return np.concatenate([one for one, _ in found]), np.concatenate([one for _, one in found])
     if method.bm25 == "only":
         return part.words(method).rank(texts, k)
     if method.bm25 == "no":
         part.hits = k
-        ranked = _ranked(part, moved, texts, depth, method)
+        ranked = _ranked(part, transformed, texts, depth, method)
         return with_feedback(ranked, partial(part.documents, method=method), method, k)
     part.hits = None
     by_words = part.words(method).rank(texts, depth)
-    dense = _ranked(part, moved, (), depth, method)
+    dense = _ranked(part, transformed, (), depth, method)
     return fuse(dense, by_words, size, k)
 
 
 def _ranked(
-    part: Part, query_vectors: Vectors, texts: Sequence[str], k: int, method: Method
+    part: CopyStore, query_vectors: Vectors, texts: Sequence[str], k: int, method: Method
 ) -> tuple[Floats, Ints]:
     """Return the best k by a method's dense score, and words where texts are given."""
     if part.scans(k):
@@ -340,6 +342,6 @@ def _ranked(
     return scores.astype(np.float32).reshape(shape), places.astype(np.int64).reshape(shape)
 
 
-def move(copy: Copy, query_vectors: Vectors, method: Method) -> Vectors:
-    """Return query vectors as they are compared (``Layout.moved``)."""
+def transformed_queries(copy: Copy, query_vectors: Vectors, method: Method) -> Vectors:
+    """Return query vectors as they are compared (``Layout.transformed``)."""
     return copy.whitening().apply(query_vectors) if method.whiten else query_vectors

@@ -21,11 +21,11 @@ from strop.common.arrays import Ints
 from strop.engines.base import (
     Address,
     EngineError,
-    Found,
     Known,
+    PackedVectors,
     Record,
     as_found,
-    explained,
+    engine_errors,
     fact_rows,
     locked,
     searched_rows,
@@ -134,7 +134,7 @@ class DuckDB(SqlEngine):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        with explained(self.address, duckdb.Error):
+        with engine_errors(self.address, duckdb.Error):
             try:
                 yield
             except (duckdb.CatalogException, duckdb.BinderException):
@@ -211,7 +211,7 @@ class DuckDB(SqlEngine):
 
     def nearest(
         self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
-    ) -> dict[int, Found]:
+    ) -> dict[int, PackedVectors]:
         """Return the documents of the nearest rows."""
         where, given = "", list[Any]()
         if among is not None:

@@ -26,11 +26,11 @@ from strop.engines.base import (
     OPERATORS,
     Address,
     Engine,
-    Found,
     Known,
+    PackedVectors,
     Record,
     as_numbers,
-    explained,
+    engine_errors,
     fact_rows,
     locked,
     searched_rows,
@@ -87,7 +87,7 @@ class LanceDB(Engine):
             return self._tables[name]
 
     def _explained(self) -> AbstractContextManager[None]:
-        return explained(self.address, OSError, RuntimeError, ValueError)
+        return engine_errors(self.address, OSError, RuntimeError, ValueError)
 
     def _rows(self, name: str, where: str | None, *columns: str) -> list[tuple[Any, ...]]:
         """Return some columns of the rows of a table that meet a condition."""
@@ -161,7 +161,7 @@ class LanceDB(Engine):
 
     def nearest(
         self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
-    ) -> dict[int, Found]:
+    ) -> dict[int, PackedVectors]:
         """Return the documents of the nearest rows."""
         table = self._table("rows")
         if table is None or not table.count_rows():

@@ -17,7 +17,16 @@ import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from strop.common.arrays import Ints
-from strop.engines.base import Address, Found, Known, Record, Stored, as_found, explained, fact_rows
+from strop.engines.base import (
+    Address,
+    Known,
+    PackedVectors,
+    Record,
+    StoredDocument,
+    as_found,
+    engine_errors,
+    fact_rows,
+)
 from strop.engines.postgres_source import checked_source, rows_of_source
 from strop.engines.postgres_sql import PREPARE, TABLES
 from strop.engines.sql import Row, SqlEngine, storable
@@ -65,7 +74,7 @@ class Postgres(SqlEngine):
     # -- connections ----------------------------------------------------------------------
 
     def _explained(self) -> AbstractContextManager[None]:
-        return explained(self.address, psycopg.Error, PoolTimeout)
+        return engine_errors(self.address, psycopg.Error, PoolTimeout)
 
     def _connect(self) -> Any:
         """Open one connection, so that an error is said at once and not after a pool's waiting."""
@@ -143,7 +152,7 @@ class Postgres(SqlEngine):
 
     def nearest(
         self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
-    ) -> dict[int, Found]:
+    ) -> dict[int, PackedVectors]:
         """Return the documents of the nearest rows, in one round trip."""
         conditions = ["own"] if own else []
         if among is not None:
@@ -157,7 +166,7 @@ class Postgres(SqlEngine):
         given = [] if among is None else [among.tolist()]
         return as_found(self.rows(sql, *given, _text(query), rows, also.tolist()))
 
-    def documents(self, numbers: Ints) -> dict[int, Stored]:
+    def documents(self, numbers: Ints) -> dict[int, StoredDocument]:
         """Return documents with the texts of their queries."""
         columns = "id", "title", "text", "raw", "metadata", "queries"
         found, rows = {}, self.values(numbers, *columns)
@@ -168,7 +177,7 @@ class Postgres(SqlEngine):
             else:
                 title, text = json.loads(raw) if raw is not None else (title, text)
                 document = Document(id_, text, title, metadata)
-            found[number] = Stored(document, queries)
+            found[number] = StoredDocument(document, queries)
         return found
 
     def size(self) -> int:

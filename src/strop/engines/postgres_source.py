@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from strop.engines.base import Address, explained
+from strop.engines.base import Address, engine_errors
 from strop.engines.sql import SqlEngine
 from strop.errors import BadInput, MissingExtra
 from strop.types import Document
@@ -33,7 +33,7 @@ def read_source(url: str, source: str) -> Iterator[Document]:
         raise BadInput(f"--source needs a database of PostgreSQL, not {address.shown}")
     statement = f"SELECT to_jsonb(one)::text FROM ({checked_source(source)}\n) AS one"
     with (
-        explained(address, psycopg.Error),
+        engine_errors(address, psycopg.Error),
         psycopg.connect(address.server, connect_timeout=10) as connection,
     ):
         connection.read_only = True

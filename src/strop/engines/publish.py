@@ -20,7 +20,7 @@ import numpy as np
 from strop.common.arrays import Ints, ranges
 from strop.engines import open_engine
 from strop.engines.base import META, Engine, Record, pack
-from strop.engines.wholes import document_id, piece_name, whole_pieces
+from strop.engines.parents import document_id, piece_name, whole_pieces
 from strop.errors import BadIndex, BadInput, StropError
 from strop.io.tokenizer import VERSION
 from strop.methods import Method

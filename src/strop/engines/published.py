@@ -16,18 +16,18 @@ import numpy as np
 from strop.common.arrays import Floats, Ints
 from strop.embed import Embedder
 from strop.embed.base import checked_vectors
-from strop.engines.base import META, Engine, Stored, unpack
-from strop.engines.copies import Copy, Part, move, rank
+from strop.engines.base import META, Engine, StoredDocument, unpack
+from strop.engines.copies import Copy, CopyStore, rank, transformed_queries
+from strop.engines.parents import ParentDocument, document_id, group, with_parent
 from strop.engines.publish import FORMAT, WORDS, whitened
-from strop.engines.wholes import Whole, completed, document_id, group
 from strop.errors import BadIndex, BadInput
 from strop.filters import fields_of, read_filter
 from strop.methods import METHODS, Method, check_count, chosen_method
-from strop.search.explain import Explanation, Terms, explain, terms_of
+from strop.search.explain import Explanation, ScoreInputs, explain, score_inputs_of
 from strop.search.grouping import best_documents
 from strop.search.hits import nearest_passage, passage_by_words
 from strop.search.queries import as_queries, check_fields, text_and_vector, texts_and_vectors
-from strop.storage.database import NONSENSE
+from strop.storage.database import DECODING_ERRORS
 from strop.storage.intake import EmbedderSpec, checked_record, given_embedder
 from strop.storage.trust import consent, needs_consent
 from strop.types import HIT_FIELDS, Chunk, Document, Hit, Hits, Passage, Vectors
@@ -59,7 +59,7 @@ class Published:
         self._copy: Copy | None = None
         self._looked = 0.0
         try:
-            copy = self._now()
+            copy = self._current()
             self.dim = copy.dim
             if embedder is not None or options:
                 self._embedder = self._load(copy)
@@ -82,20 +82,20 @@ class Published:
 
     def __len__(self) -> int:
         """The number of documents."""
-        copy = self._now()
+        copy = self._current()
         return int(copy.about["documents"]) if copy.chunked else len(copy.numbers)
 
     # -- the copy as it is ----------------------------------------------------------------
 
-    def _now(self) -> Copy:
+    def _current(self) -> Copy:
         """Return the copy as it is, looked at anew if the last look is long ago."""
         with self._lock:
             if self._copy is None or time.monotonic() - self._looked > FRESH:
-                self._copy = self._look(self._copy)
+                self._copy = self._refresh(self._copy)
                 self._looked = time.monotonic()
             return self._copy
 
-    def _look(self, before: Copy | None) -> Copy:
+    def _refresh(self, before: Copy | None) -> Copy:
         for left in reversed(range(_TIMES)):
             found = self._engine.read([META])
             if META not in found:
@@ -110,7 +110,7 @@ class Published:
             try:
                 words = json.loads(self._engine.read([WORDS])[WORDS])
                 return Copy(self._engine, found[META], about, words, before)
-            except NONSENSE as error:  # or a publisher is at work
+            except DECODING_ERRORS as error:  # or a publisher is at work
                 if not left:
                     raise BadIndex(
                         f"{self.path} is not what strop publishes ({error!r:.200}): publish again"
@@ -129,17 +129,17 @@ class Published:
                 )
             checked_record(self.path, about["embedder"])
             return about
-        except (*NONSENSE, RecursionError) as error:
+        except (*DECODING_ERRORS, RecursionError) as error:
             raise BadIndex(
                 f"{self.path} does not say what it is ({error!r:.200}): publish it again"
             ) from error
 
-    def _steady(self, read: Callable[[Copy], T]) -> T:
+    def _retry_if_replaced(self, read: Callable[[Copy], T]) -> T:
         """Return ``read(copy)``; again, if the copy was replaced meanwhile."""
         for left in reversed(range(_TIMES)):
             try:
-                return read(self._now())
-            except NONSENSE as error:  # or words and documents went meanwhile
+                return read(self._current())
+            except DECODING_ERRORS as error:  # or words and documents went meanwhile
                 if not left:
                     raise BadIndex(
                         f"{self.path} is damaged ({error!r:.200}): publish it again"
@@ -154,7 +154,7 @@ class Published:
     def embedder(self) -> Embedder:
         """The embedder the index was made with; loaded when it is first needed."""
         if self._embedder is None:
-            self._embedder = self._load(self._now())
+            self._embedder = self._load(self._current())
         return self._embedder
 
     def _load(self, copy: Copy) -> Embedder:
@@ -164,7 +164,7 @@ class Published:
 
     def trust(self) -> list[str]:
         """Accept the embedder that somebody else's copy names; return what that covers."""
-        about = self._now().about
+        about = self._current().about
         name, options = about["embedder"]["name"], about["embedder"]["options"]
         consent(about["index_id"], name, options)
         return needs_consent(name, options)
@@ -177,11 +177,11 @@ class Published:
 
     def query_sets(self) -> list[str]:
         """Return the names of the query sets that ``sharp`` mixes."""
-        return self._now().mixed
+        return self._current().mixed
 
     def method(self, method: str | Method | None = None, **settings: Any) -> Method:
         """Return a method for this copy, as tuned for its index; ``settings`` override it."""
-        copy = self._now()
+        copy = self._current()
         spec = method or "" if isinstance(method, str | None) and not settings else None
         if spec is not None and spec in copy.chosen:
             return copy.chosen[spec]
@@ -232,33 +232,33 @@ class Published:
             as_queries(queries), vectors, chosen, self.dim, self.embed_queries
         )
         if filter_ is not None:
-            copy = self._now()
+            copy = self._current()
             if unknown := [field for field in sorted(fields_of(filter_)) if not copy.has(field)]:
                 names = ", ".join(map(repr, unknown))
                 warnings.warn(f"filter: no document has the field {names}", stacklevel=2)
 
         def read(copy: Copy) -> Hits:
             part, by_document = copy.part(filter_, exact), copy.chunked and not chunks
-            moved = move(copy, rows, chosen)
+            transformed = transformed_queries(copy, rows, chosen)
 
             def best(n: int) -> tuple[Floats, Ints]:
-                return rank(part, moved, texts, n, chosen)
+                return rank(part, transformed, texts, n, chosen)
 
             def group_of(places: Ints) -> Ints:
                 return group(part.ids_of(places), places.shape)
 
             size = len(part.numbers)
             ranked = best_documents(best, group_of, k, size) if by_document else best(k)
-            return self._hits(copy, part, chosen, moved, texts, ranked, fields, by_document)
+            return self._hits(copy, part, chosen, transformed, texts, ranked, fields, by_document)
 
-        return self._steady(read)
+        return self._retry_if_replaced(read)
 
     def _hits(
         self,
         copy: Copy,
-        part: Part,
+        part: CopyStore,
         method: Method,
-        moved: Vectors,
+        transformed: Vectors,
         texts: Sequence[str],
         ranked: tuple[Floats, Ints],
         fields: Sequence[str],
@@ -274,7 +274,7 @@ class Published:
             part.hold(numbers)
         stored = self._engine.documents(np.unique(numbers))
         part.check_remembered(numbers)
-        wholes: dict[str, Whole] = {}
+        wholes: dict[str, ParentDocument] = {}
         if copy.chunked:
             wholes = copy.wholes.read({document_id(one.document.id) for one in stored.values()})
         rows: list[list[Hit]] = []
@@ -286,9 +286,11 @@ class Published:
                 passage = None
                 if "passage" in fields:
                     text = texts[query] if texts else ""
-                    passage = _passage(part, method, moved[query], text, number, stored[number])
+                    passage = _passage(
+                        part, method, transformed[query], text, number, stored[number]
+                    )
                 hit = Hit(one.id, score, one.title, one.text, one.metadata, passage)
-                rows[-1].append(completed(hit, wholes.get(document_id(one.id)), by_document))
+                rows[-1].append(with_parent(hit, wholes.get(document_id(one.id)), by_document))
         return Hits(_objects((hit.id for row in rows for hit in row), scores), scores, rows)
 
     def explain(
@@ -308,35 +310,36 @@ class Published:
         text = text if chosen.words else ""
 
         def read(copy: Copy) -> Explanation:
-            numbers, (moved,) = self._numbers(copy, id_), move(copy, q[None], chosen)
+            numbers = self._numbers(copy, id_)
+            (transformed,) = transformed_queries(copy, q[None], chosen)
             terms = self._terms(copy.part(), numbers, text, chosen)
-            parts = [explain(one, moved, of, chosen) for one, of in terms.items()]
+            parts = [explain(one, transformed, of, chosen) for one, of in terms.items()]
             return max(parts, key=lambda one: one.score)
 
-        return self._steady(read)
+        return self._retry_if_replaced(read)
 
-    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
+    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[ScoreInputs]:
         """Return what the scores of documents for a query are made of: vectors, texts, words."""
 
-        def read(copy: Copy) -> list[Terms]:
+        def read(copy: Copy) -> list[ScoreInputs]:
             numbers = [self._numbers(copy, id_)[0] for id_ in ids]
             return list(self._terms(copy.part(), numbers, query, method).values())
 
-        return self._steady(read)
+        return self._retry_if_replaced(read)
 
     def _terms(
-        self, part: Part, numbers: Sequence[int], query: str, method: Method
-    ) -> dict[str, Terms]:
+        self, part: CopyStore, numbers: Sequence[int], query: str, method: Method
+    ) -> dict[str, ScoreInputs]:
         stored = self._engine.documents(np.unique(numbers))
         places = np.searchsorted(part.numbers, numbers)
         scores = part.words(method).of(query).at(places) if query else np.zeros(len(numbers))
         texts = [_texts(part, method, stored[number]) for number in numbers]
-        terms = terms_of(part.fetch(places, (), method), texts, scores)
+        terms = score_inputs_of(part.fetch(places, (), method), texts, scores)
         return {stored[number].document.id: of for number, of in zip(numbers, terms, strict=True)}
 
     # -- documents ------------------------------------------------------------------------
 
-    def _whole(self, copy: Copy, id_: str) -> Whole | None:
+    def _whole(self, copy: Copy, id_: str) -> ParentDocument | None:
         """Return a document that is cut; None for a chunk, and where documents are not cut."""
         return copy.wholes.read([id_]).get(id_) if copy.chunked else None
 
@@ -359,16 +362,16 @@ class Published:
                 return whole.document
             return self._engine.documents(np.array([first]))[first].document
 
-        return self._steady(read)
+        return self._retry_if_replaced(read)
 
     def chunks(self, id_: str) -> list[Chunk]:
         """Return the chunks of a document, in order; none where documents are not cut."""
-        whole = self._whole(self._now(), id_)
+        whole = self._whole(self._current(), id_)
         return [] if whole is None else list(whole.chunks.values())
 
     def queries_of(self, id_: str) -> dict[str, list[str]]:
         """Return a document's stored queries by set."""
-        numbers = self._numbers(self._now(), id_)
+        numbers = self._numbers(self._current(), id_)
         stored, lists = self._engine.documents(np.array(numbers)), dict[str, list[str]]()
         for number in numbers:
             for name, texts in stored[number].queries.items():
@@ -377,7 +380,7 @@ class Published:
 
     def unknown(self, ids: Iterable[str]) -> set[str]:
         """Return those of ``ids`` that are not in the copy."""
-        wanted, copy = list(ids), self._now()
+        wanted, copy = list(ids), self._current()
         if copy.chunked:
             return {*wanted} - copy.wholes.known(wanted)
         return {*wanted} - {*self._engine.ids(self._engine.with_ids(wanted)).values()}
@@ -386,7 +389,7 @@ class Published:
 
     def info(self) -> dict[str, Any]:
         """Return what the copy holds, as JSON values."""
-        copy = self._now()
+        copy = self._current()
         about = {key: value for key, value in copy.about.items() if key != "methods"}
         return {
             "path": self.path,
@@ -399,7 +402,7 @@ class Published:
 
     def check(self) -> list[str]:
         """Read everything and return the problems; publishing again mends them."""
-        copy, problems = self._now(), []
+        copy, problems = self._current(), []
         for at in range(0, len(copy.numbers), 1000):
             numbers = copy.numbers[at : at + 1000]
             found, stored = self._engine.found(numbers), self._engine.documents(numbers)
@@ -426,13 +429,18 @@ def _objects(ids: Iterable[str], scores: Floats) -> Any:
     return found.reshape(scores.shape)
 
 
-def _texts(part: Part, method: Method, stored: Stored) -> list[tuple[str, str]]:
+def _texts(part: CopyStore, method: Method, stored: StoredDocument) -> list[tuple[str, str]]:
     names = part.names(method)
     return [(name, text) for name in names for text in stored.queries.get(name, [])[: method.n]]
 
 
 def _passage(
-    part: Part, method: Method, query_vector: Vectors, text: str, number: int, stored: Stored
+    part: CopyStore,
+    method: Method,
+    query_vector: Vectors,
+    text: str,
+    number: int,
+    stored: StoredDocument,
 ) -> Passage | None:
     places = np.searchsorted(part.numbers, [number])
     pairs = _texts(part, method, stored)

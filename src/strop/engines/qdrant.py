@@ -28,12 +28,12 @@ from strop.engines.base import (
     Address,
     Engine,
     EngineError,
-    Found,
     Known,
+    PackedVectors,
     Record,
-    Stored,
+    StoredDocument,
     as_numbers,
-    explained,
+    engine_errors,
     locked,
     tested,
 )
@@ -119,7 +119,7 @@ class Qdrant(Engine):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        with explained(self.address, ApiException, OSError, RuntimeError):
+        with engine_errors(self.address, ApiException, OSError, RuntimeError):
             try:
                 yield
             except UnexpectedResponse as error:
@@ -169,10 +169,10 @@ class Qdrant(Engine):
 
     def nearest(
         self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
-    ) -> dict[int, Found | None]:
+    ) -> dict[int, PackedVectors | None]:
         """Return the documents of the nearest rows."""
         only = None if among is None else _among(among, own)
-        near, wanted = dict[int, Found | None](), {*also.tolist()}
+        near, wanted = dict[int, PackedVectors | None](), {*also.tolist()}
         if own:
             near |= _found(self._query(self._name, "own", query, rows, only, _SCORED))
         else:
@@ -199,16 +199,16 @@ class Qdrant(Engine):
             raise EngineError(f"{self.address.shown} has no {collection}: publish again") from None
         return list(answer.points)
 
-    def found(self, numbers: Ints) -> dict[int, Found]:
+    def found(self, numbers: Ints) -> dict[int, PackedVectors]:
         """Return the ids and vectors of documents."""
         return _found(self._points(self._name, numbers.tolist(), _SCORED))
 
-    def documents(self, numbers: Ints) -> dict[int, Stored]:
+    def documents(self, numbers: Ints) -> dict[int, StoredDocument]:
         """Return documents with the texts of their queries."""
         found = {}
         for number, id_, text, title, rest in self.values(numbers, "id", "text", "title", "json"):
             metadata, queries = json.loads(rest)
-            found[number] = Stored(Document(id_, text, title, metadata), queries)
+            found[number] = StoredDocument(Document(id_, text, title, metadata), queries)
         return found
 
     def values(self, numbers: Ints, *columns: str) -> Iterator[tuple[Any, ...]]:
@@ -411,5 +411,7 @@ def _key(name: str) -> str:
     return str(uuid.uuid5(_SPACE, name))
 
 
-def _found(points: Sequence[Any]) -> dict[int, Found]:
-    return {one.id: Found(one.payload["id"], b64decode(one.payload["packed"])) for one in points}
+def _found(points: Sequence[Any]) -> dict[int, PackedVectors]:
+    return {
+        one.id: PackedVectors(one.payload["id"], b64decode(one.payload["packed"])) for one in points
+    }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from strop.evaluation.scoring import Report
 from strop.index import Index
-from strop.search.explain import Moved
+from strop.search.explain import QueryContribution
 from strop.types import Dataset
 
 DEPTH = 50
@@ -25,7 +25,7 @@ class Move:
     relevant: bool
     before: int | None
     after: int | None
-    why: tuple[Moved, ...] = ()
+    why: tuple[QueryContribution, ...] = ()
     words: float = 0.0
 
 

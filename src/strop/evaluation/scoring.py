@@ -144,7 +144,7 @@ def evaluate(
         dataset = read_dataset(dataset)
     dataset = select_queries(dataset, exclude, limit)
     parsed = _parsed(measures)
-    chosen, rerankers = _settled(index, methods, settings)
+    chosen, rerankers = _resolved_methods(index, methods, settings)
     baseline = baseline or next(iter(chosen))
     if baseline not in chosen:
         raise BadInput(f"baseline {baseline!r} is not one of: {', '.join(chosen)}")
@@ -202,7 +202,7 @@ def report_of(
     )  # fmt: skip
 
 
-def _settled(
+def _resolved_methods(
     index: Index | Published, methods: Sequence[str | Method], settings: Mapping[str, Any]
 ) -> tuple[dict[str, Method], dict[str, Reranker]]:
     """Return the methods by name, with the settings of this index, and what ranks again."""

@@ -108,7 +108,7 @@ def tune(
             )  # fmt: skip
             choice = _by_labels(report, replace(default, sets=every))
         elif len(written) > 1:
-            choice = _crossed(index, written, "sentences" in every, queries, progress)
+            choice = _cross_validated(index, written, "sentences" in every, queries, progress)
         elif written and "sentences" in every:
             choice = _by_sentences(index, written[0], queries)
         elif written:
@@ -160,7 +160,7 @@ def _by_labels(report: Report, default: Method) -> Choice:
     return decide(values, usual, tried, f"labelled queries of {report.dataset}")
 
 
-def _crossed(
+def _cross_validated(
     index: Index,
     written: tuple[str, ...],
     sentences: bool,

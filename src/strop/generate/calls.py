@@ -17,7 +17,7 @@ from strop.lm.prices import Price, price
 from strop.storage.replies import Provenance, reply_key
 from strop.types import Progress
 
-Numbered = tuple[Reply | Failure, int]
+AnswerOfDocument = tuple[Reply | Failure, int]
 """The result of a request, and the number of its document."""
 Save = Callable[[list[tuple[Reply, int]], list[tuple[Failure, int]], Provenance], None]
 """Stores replies and failures, each with the number of its document, in one commit."""
@@ -203,7 +203,7 @@ class Calls:
 
     def keep(
         self,
-        answers: list[Numbered],
+        answers: list[AnswerOfDocument],
         spending: Spending,
         batch: bool = False,
         provenance: Provenance | None = None,

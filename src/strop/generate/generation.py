@@ -19,8 +19,8 @@ from strop.errors import BadInput, ServiceError
 from strop.generate.calls import Spending
 from strop.generate.plan import Estimate, GenerationSettings, Plan, QueryList
 from strop.lm import LM, Failure, Reply, Request, load
+from strop.lm.batch_files import custom_id, read_replies, write_requests
 from strop.lm.batches import MayHaveBegun, Status, open_batches
-from strop.lm.lines import custom_id, read_replies, write_requests
 from strop.lm.prices import Price
 from strop.storage.intake import check_set_name
 from strop.storage.replies import Provenance
@@ -148,7 +148,7 @@ class Generation:
         """
         self.plan.calls.check_budget(budget)
         if not again:
-            self._catalog.batches.refuse_cut_off(self.lm.name, "--again")
+            self._catalog.batches.check_no_lost_batch(self.lm.name, "--again")
         with self._writing(progress):
             try:
                 with self._catalog.replies.reserved():
@@ -175,7 +175,7 @@ class Generation:
         self.plan.calls.check_budget(budget)
         recorded = self._catalog.batches
         if not again:
-            recorded.refuse_cut_off(self.lm.name, "--batch submit --again")
+            recorded.check_no_lost_batch(self.lm.name, "--batch submit --again")
         service = open_batches(self.lm)
         spending = self.plan.calls.no_spending()
         sent: dict[str, tuple[str, int]] = {}

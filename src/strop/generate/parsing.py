@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from strop.generate.prompts import SHOTS, PromptSettings
+from strop.generate.prompts import FEW_SHOT_EXAMPLES, PromptSettings
 from strop.generate.templates import single_line
 
 MAX_QUERIES = 200
@@ -83,7 +83,7 @@ def parse_reply(
         parsed.dropped.append((f"after the first {MAX_QUERIES} of a reply", text[-_SHOWN:]))
         del joined[MAX_QUERIES:]
     limit = 1000 if settings.noun == "query" else 5000
-    copies = {f"the {settings.noun}", *(SHOTS if settings.profile == "small" else ())}
+    copies = {f"the {settings.noun}", *(FEW_SHOT_EXAMPLES if settings.profile == "small" else ())}
     for raw, against in _without_numbers(joined):
         query = clean_query(raw[: 2 * limit], settings.noun)
         if not any(map(str.isalnum, query)) or query.lower() in ("none", "n/a", "null"):

@@ -66,7 +66,7 @@ packed   | <AGAINST>numbers of references, such as 2,5</AGAINST>
          | <QUERY>the {noun}</QUERY>"""
 CLOSING = "Now write the {nouns}{most}, in the language of {speaker}."
 # Queries in the words of their documents: other queries lead small models away from the text.
-SHOTS = {
+FEW_SHOT_EXAMPLES = {
     "what does the angle of the waggle dance of honey bees tell": "Waggle dance. Honey bees dance "
     "on the comb to tell nest mates where food is. The angle of the waggle dance gives its "
     "direction relative to the sun, the duration of the dance its distance.",
@@ -130,7 +130,9 @@ def build_prompt(
         return []
     if settings.profile == "small":
         label = f"Relevant {settings.noun}:"
-        shots = "".join(f"Document: {text}\n{label} {query}\n\n" for query, text in SHOTS.items())
+        shots = "".join(
+            f"Document: {text}\n{label} {query}\n\n" for query, text in FEW_SHOT_EXAMPLES.items()
+        )
         text = safe_text(single_line(document.content), settings.text_limit)
         return [Prompt("", f"{shots}Document: {text}\n", label)]
     (system, closing), shared = instructions(settings), _block("DOCUMENT", document, settings)

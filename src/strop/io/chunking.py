@@ -60,7 +60,7 @@ def parse_chunking(text: str) -> Chunking:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ChunkSpan:
     """A chunk of a text: its place there, and the headings it stands under, outermost first."""
 
     start: int
@@ -68,11 +68,11 @@ class Piece:
     headings: tuple[str, ...] = ()
 
 
-def split_text(text: str, chunking: Chunking, count: CountTokens) -> list[Piece]:
+def split_text(text: str, chunking: Chunking, count: CountTokens) -> list[ChunkSpan]:
     """Cut a text into chunks; an empty text is one chunk."""
     sections = _sections(text)
-    atoms = _Atoms(text, sections, chunking.size, count)
-    pieces: list[Piece] = []
+    atoms = _Segments(text, sections, chunking.size, count)
+    pieces: list[ChunkSpan] = []
     first = 0
     while first < len(sections):
         last = first
@@ -87,7 +87,7 @@ def split_text(text: str, chunking: Chunking, count: CountTokens) -> list[Piece]
         shared = tuple(names[0] for names in levels)
         ends = atoms.place(sections[last].end)
         places = atoms.fill(begin, ends, chunking)
-        pieces += [Piece(start, end, shared) for start, end in places]
+        pieces += [ChunkSpan(start, end, shared) for start, end in places]
         first = last + 1
     return pieces
 
@@ -95,22 +95,22 @@ def split_text(text: str, chunking: Chunking, count: CountTokens) -> list[Piece]
 # -- headings ---------------------------------------------------------------------------------
 
 
-def _sections(text: str) -> list[Piece]:
+def _sections(text: str) -> list[ChunkSpan]:
     """Return the parts of a text that begin with a heading, and the text before the first."""
-    sections: list[Piece] = []
+    sections: list[ChunkSpan] = []
     path: list[tuple[int, str]] = []
     styles: list[str] = []  # characters of underlines; which of them is above which, by first use
     begin = body = 0
     for place, end, level, style, heading in _headings(text):
         if text[body:place].strip():  # else a heading stands right above this one
-            sections.append(Piece(begin, place, tuple(name for _, name in path)))
+            sections.append(ChunkSpan(begin, place, tuple(name for _, name in path)))
             begin = place
         body = end
         if style and style not in styles:
             styles.append(style)
         level = level or 1 + styles.index(style)
         path = [(above, name) for above, name in path if above < level] + [(level, heading)]
-    sections.append(Piece(begin, len(text), tuple(name for _, name in path)))
+    sections.append(ChunkSpan(begin, len(text), tuple(name for _, name in path)))
     return sections
 
 
@@ -143,10 +143,10 @@ def _headings(text: str) -> list[tuple[int, int, int, str, str]]:
 # -- filling ----------------------------------------------------------------------------------
 
 
-class _Atoms:
+class _Segments:
     """A text as a row of small parts: where each ends, what ends there, and its tokens."""
 
-    def __init__(self, text: str, sections: list[Piece], size: int, count: CountTokens) -> None:
+    def __init__(self, text: str, sections: list[ChunkSpan], size: int, count: CountTokens) -> None:
         parts = [(section.start, section.end, _HEADING) for section in sections]
         for kind in (_PARAGRAPH, _SENTENCE):  # overlaps are made of sentences
             parts = [piece for part in parts for piece in _cut(text, *part, kind)]

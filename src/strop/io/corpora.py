@@ -53,7 +53,7 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,2
 _csv_limit = threading.Lock()
 
 
-class Sourced(NamedTuple):
+class LocatedDocument(NamedTuple):
     """A document and the place it came from: ``corpus.jsonl line 17``, or a text file's path."""
 
     document: Document
@@ -61,11 +61,11 @@ class Sourced(NamedTuple):
 
 
 def read_corpus(source: PathLike, **options: Any) -> Iterator[Document]:
-    """Yield the documents of a corpus; ``options`` are those of ``read_corpus_with_places``."""
-    return (item.document for item in read_corpus_with_places(source, **options))
+    """Yield the documents of a corpus; ``options`` are those of ``read_corpus_with_locations``."""
+    return (item.document for item in read_corpus_with_locations(source, **options))
 
 
-def read_corpus_with_places(
+def read_corpus_with_locations(
     source: PathLike,
     *,
     id_field: str | None = None,
@@ -76,7 +76,7 @@ def read_corpus_with_places(
     max_document_bytes: int = MAX_BYTES,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
-) -> Iterator[Sourced]:
+) -> Iterator[LocatedDocument]:
     """Yield documents in the order of a corpus, and their places, with few of them in memory.
 
     ``source`` is a BEIR folder (with ``corpus.jsonl``), a JSONL, CSV, TSV or Parquet file, a
@@ -99,7 +99,7 @@ def read_corpus_with_places(
     fields = (id_field, text_field, title_field)
     if format == "text":
         files = files_in(path, include, exclude)
-        return (Sourced(read_file(file, max_document_bytes), file.path) for file in files)
+        return (LocatedDocument(read_file(file, max_document_bytes), file.path) for file in files)
     if include or exclude:
         raise BadInput(f"{path}: --include and --exclude are for folders of files")
     if format == "parquet":
@@ -114,7 +114,7 @@ def read_corpus_with_places(
         records = _with_numbers(read(), numbers - expected - {"title"})
     else:
         records = json_records(path, max_document_bytes)
-    return (Sourced(_document(record, where, *fields), where) for where, record in records)
+    return (LocatedDocument(_document(record, where, *fields), where) for where, record in records)
 
 
 def is_folder_of_files(source: PathLike, format: str | None = None) -> bool:

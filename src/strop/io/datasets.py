@@ -15,9 +15,9 @@ from strop.io.files import (
     checked_id,
     checked_string,
     field_name,
-    filled_lines,
     json_object,
     json_records,
+    nonblank_lines,
     plain_or_gzip,
     short,
     suffix,
@@ -37,7 +37,7 @@ def read_queries(path: PathLike) -> dict[str, str]:
     form = _FORM_OF.get(suffix(os.fspath(path)))
     queries: dict[str, str] = {}
     places: dict[str, str] = {}
-    for where, line in filled_lines(path):
+    for where, line in nonblank_lines(path):
         form = form or ("jsonl" if line.lstrip().startswith("{") else "tsv")
         if form == "jsonl":
             record = json_object(line, where)
@@ -65,7 +65,7 @@ def read_qrels(path: PathLike) -> dict[str, dict[str, int]]:
     """
     qrels: dict[str, dict[str, int]] = {}
     columns = 0
-    for where, line in filled_lines(path):
+    for where, line in nonblank_lines(path):
         cells = [cell.strip() for cell in line.split("\t")]
         if len(cells) != 3:  # BEIR separates columns by tabs only: its ids may contain spaces
             cells = line.split()

@@ -77,7 +77,7 @@ def replaced(path: PathLike) -> Iterator[str]:
 
 def json_records(path: PathLike, max_bytes: int = MAX_BYTES) -> Iterator[tuple[str, Record]]:
     """Yield the place and the object of each line that is not blank."""
-    for where, line in filled_lines(path, max_bytes):
+    for where, line in nonblank_lines(path, max_bytes):
         yield where, json_object(line, where)
 
 
@@ -99,7 +99,7 @@ def json_object(line: str, where: str) -> Record:
     return record
 
 
-def filled_lines(path: PathLike, max_bytes: int = MAX_BYTES) -> Iterator[tuple[str, str]]:
+def nonblank_lines(path: PathLike, max_bytes: int = MAX_BYTES) -> Iterator[tuple[str, str]]:
     """Yield the place and the text, without its line break, of each line that is not blank."""
     path = os.fspath(path)
     for number, line in numbered_lines(path, max_bytes):

@@ -20,13 +20,13 @@ from typing import IO, Any, TypeVar
 from urllib.parse import quote
 
 from strop.common.http import Client
-from strop.common.retries import CallFailed, Gate, persist
+from strop.common.retries import CallFailed, ConcurrencyLimit, call_with_retries
 from strop.common.secrets import one_line, redact, storable
 from strop.errors import BadInput, ServiceError
 from strop.io.files import Record, short
 from strop.lm.anthropic import AnthropicLM
 from strop.lm.base import LM, Failure, Reply, Request, token_count
-from strop.lm.lines import as_object, custom_id, read_result, request_line
+from strop.lm.batch_files import as_object, custom_id, read_result, request_line
 from strop.lm.openai import OpenAILM
 from strop.lm.service import ServiceLM
 
@@ -170,7 +170,9 @@ class Batches(ABC):
     def _try(self, call: Callable[[], T]) -> T:
         """Call, repeating what may work later."""
         try:
-            return persist(call, Gate(1, self.lm.policy.clock), self.lm.policy)
+            return call_with_retries(
+                call, ConcurrencyLimit(1, self.lm.policy.clock), self.lm.policy
+            )
         except CallFailed as failure:
             raise ServiceError(str(failure), failure.status) from None
 

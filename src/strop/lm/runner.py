@@ -13,15 +13,15 @@ from queue import Empty, SimpleQueue
 from types import MappingProxyType
 
 from strop.common import interrupts
-from strop.common.retries import CallFailed, Gate, Policy, Stopped, persist
+from strop.common.retries import CallFailed, ConcurrencyLimit, Policy, Stopped, call_with_retries
 from strop.common.secrets import one_line
 from strop.errors import ServiceError
 from strop.lm.base import THIS_PROCESS, Answer, Failure, Options, Reply, Request
 
-MANY = 32
+PREFETCH_ABOVE = 32
 """Above so many calls at a time, more requests are pulled than can be sent: replies then arrive so
 fast that handling them would leave places empty."""
-_LOOK_UP = 0.2
+_POLL_SECONDS = 0.2
 
 _Call = Callable[[Request], Answer]
 _Outcome = tuple[str, Answer | Exception, float]
@@ -45,8 +45,8 @@ class Run:
     ) -> None:
         self._source = iter(requests)
         self._exhausted = False
-        self._gate = Gate(concurrency, policy.clock)
-        self._ahead = concurrency // 2 if concurrency > MANY else 0
+        self._gate = ConcurrencyLimit(concurrency, policy.clock)
+        self._ahead = concurrency // 2 if concurrency > PREFETCH_ABOVE else 0
         self._waiting: SimpleQueue[Request | None] = SimpleQueue()
         self._outcomes: SimpleQueue[_Outcome] = SimpleQueue()
         # Threads hold no reference to the run, so a run that is dropped can stop them.
@@ -107,7 +107,7 @@ class Run:
         """Wait for the next result and take it; None if it is not for the caller."""
         while True:
             with suppress(Empty):
-                outcome = self._outcomes.get(timeout=_LOOK_UP)
+                outcome = self._outcomes.get(timeout=_POLL_SECONDS)
                 break
             interrupts.check()  # while no reply is held here
         self._outstanding -= 1
@@ -168,7 +168,7 @@ def _work(
     waiting: SimpleQueue[Request | None],
     outcomes: SimpleQueue[_Outcome],
     answer: _Call,
-    gate: Gate,
+    gate: ConcurrencyLimit,
     policy: Policy,
 ) -> None:
     """Answer requests, with retries, until there is a None; each thread runs this."""
@@ -177,7 +177,7 @@ def _work(
         start = now()
         result: Answer | Exception
         try:
-            result = persist(partial(answer, request), gate, policy)
+            result = call_with_retries(partial(answer, request), gate, policy)
         except Exception as error:
             result = error
         outcomes.put((request.key, result, now() - start))

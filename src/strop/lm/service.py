@@ -16,7 +16,7 @@ from strop.common.secrets import key_for
 from strop.common.specs import check_seconds, check_whole, differing
 from strop.errors import BadInput
 from strop.lm.base import Answer, Body, Request
-from strop.lm.runner import MANY, BaseLM, Run
+from strop.lm.runner import PREFETCH_ABOVE, BaseLM, Run
 
 _SPARE = 64
 """Open files that a process needs besides its connections."""
@@ -116,7 +116,7 @@ class ServiceLM(BaseLM):
 
 def check_connections(concurrency: int) -> None:
     """Refuse more calls at a time than this process may have connections."""
-    if concurrency <= MANY or sys.platform == "win32":
+    if concurrency <= PREFETCH_ABOVE or sys.platform == "win32":
         return
     import resource
 
@@ -125,5 +125,6 @@ def check_connections(concurrency: int) -> None:
         raise BadInput(
             f"concurrency is {concurrency:,}, but this process may have {files:,} files and "
             f"connections open at a time, and needs {_SPARE} for others; take at most "
-            f"{max(files - _SPARE, MANY):,}, or raise the limit: ulimit -n {concurrency + _SPARE}"
+            f"{max(files - _SPARE, PREFETCH_ABOVE):,}, or raise the limit: "
+            f"ulimit -n {concurrency + _SPARE}"
         )

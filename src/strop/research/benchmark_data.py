@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from strop.errors import BadInput
-from strop.io.corpora import Sourced, read_corpus_with_places
+from strop.io.corpora import LocatedDocument, read_corpus_with_locations
 from strop.io.datasets import read_dataset, read_qrels, read_queries
 from strop.io.files import plain_or_gzip
 from strop.types import Dataset
@@ -93,16 +93,16 @@ class Collection:
         command = f"hf download {repository} --repo-type dataset {wanted} --local-dir {folder}"
         return f"dataset {self.name}: {command}" if lacking else ""
 
-    def documents(self, root: Path) -> Iterator[Sourced]:
+    def documents(self, root: Path) -> Iterator[LocatedDocument]:
         """Yield the documents with their places."""
         if self.family == "beir":
-            yield from read_corpus_with_places(root / self.name)
+            yield from read_corpus_with_locations(root / self.name)
         elif self.family == "bright":
             for file in self._bright(root, "documents"):
-                yield from read_corpus_with_places(file, id_field="id", text_field="content")
+                yield from read_corpus_with_locations(file, id_field="id", text_field="content")
         else:
             for file in self._passages(root):
-                yield from read_corpus_with_places(file, id_field="docid")
+                yield from read_corpus_with_locations(file, id_field="docid")
 
     def dataset(self, root: Path) -> Dataset:
         """Return the test queries and their judgements."""
@@ -121,7 +121,9 @@ class Collection:
         """Read BRIGHT's examples: a query each, with the documents that answer it."""
         queries, qrels, excluded = {}, {}, {}
         for file in self._bright(root, "examples"):
-            for example, where in read_corpus_with_places(file, id_field="id", text_field="query"):
+            for example, where in read_corpus_with_locations(
+                file, id_field="id", text_field="query"
+            ):
                 if "gold_ids" not in example.metadata:
                     raise BadInput(f"{where}: no column 'gold_ids'; is it BRIGHT's?")
                 queries[example.id] = example.text

@@ -80,7 +80,7 @@ def perplexities(
     stored = cache.get(keys)
     new = {key: text for key, text in zip(keys, texts, strict=True) if key not in stored}
     if new:
-        read = load_reader(settings)
+        read = load_perplexity_model(settings)
         for done, (key, text) in enumerate(new.items(), 1):
             stored[key] = struct.pack("<d", read(text))
             cache.put({key: stored[key]})
@@ -98,7 +98,7 @@ def _identity(settings: PerplexitySettings) -> str:
         return f"{file.stat().st_size} {hashlib.sha256(stream.read(1 << 22)).hexdigest()}"
 
 
-def load_reader(settings: PerplexitySettings) -> Any:
+def load_perplexity_model(settings: PerplexitySettings) -> Any:
     """Return a function from a text to its perplexity."""
     import torch
     import transformers

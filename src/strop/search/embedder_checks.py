@@ -27,7 +27,7 @@ _CONTRASTED = 2000
 """Documents whose queries are looked at for the contrast rate."""
 
 
-def is_blind(snapshot: Snapshot, sentences: str) -> bool:
+def lacks_language(snapshot: Snapshot, sentences: str) -> bool:
     """Tell whether fewer documents are nearest to a sentence of their own than can be expected.
 
     Of many documents, the first 2^n are looked at, so that a few more do not change the answer.

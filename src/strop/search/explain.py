@@ -15,7 +15,7 @@ from strop.types import Vectors
 
 
 @dataclass(frozen=True)
-class Moved:
+class QueryContribution:
     """One stored query's part in a document's score; the ``moved`` of all add up to the change."""
 
     set: str
@@ -32,12 +32,12 @@ class Explanation:
     id: str
     plain: float
     score: float
-    queries: list[Moved]
+    queries: list[QueryContribution]
     words: float = 0.0
 
 
 @dataclass(frozen=True)
-class Terms:
+class ScoreInputs:
     """What a document's score is made of: its ``vector`` (dim,), the vectors (n, dim) of its
     stored ``queries``, set and text of each, and the ``word_score`` of the query's words.
     """
@@ -48,16 +48,16 @@ class Terms:
     word_score: float = 0.0
 
 
-def terms_of(
+def score_inputs_of(
     fetched: Fetched, texts: Sequence[Sequence[tuple[str, str]]], word_scores: NDArray[np.floating]
-) -> list[Terms]:
+) -> list[ScoreInputs]:
     """Return the terms of fetched documents, with set and text of their queries."""
     rows = np.split(fetched.queries, np.cumsum(fetched.counts)[:-1])
     each = zip(fetched.documents, rows, texts, word_scores.tolist(), strict=True)
-    return [Terms(*of) for of in each]
+    return [ScoreInputs(*of) for of in each]
 
 
-def explain(id_: str, query_vector: Vectors, terms: Terms, method: Method) -> Explanation:
+def explain(id_: str, query_vector: Vectors, terms: ScoreInputs, method: Method) -> Explanation:
     """Explain one document's score for a query (dim,), lines (1) to (7)."""
     arrays = (query_vector, terms.vector, terms.queries)
     q, own, rows = (array.astype(np.float64) for array in arrays)
@@ -74,7 +74,7 @@ def explain(id_: str, query_vector: Vectors, terms: Terms, method: Method) -> Ex
         weights = softmax(similarities, method.softmax_temperature)
         moved = _parts(plain, q, own, rows, weights, method.alpha)
     parts = [
-        Moved(name, text, float(s), float(w), float(m))
+        QueryContribution(name, text, float(s), float(w), float(m))
         for (name, text), s, w, m in zip(terms.texts, similarities, weights, moved, strict=True)
     ]
     parts.sort(key=lambda part: -abs(part.moved))

@@ -8,17 +8,17 @@ import numpy as np
 
 from strop.common.arrays import Floats, Ints
 from strop.methods import Method
-from strop.search.formula import agreement
+from strop.search.formula import feedback_scores
 from strop.search.scoring import best_of
 from strop.types import Vectors
 
-RANKED_AGAIN = 50
+FEEDBACK_DEPTH = 50
 """So many of the best documents are ranked again; where there are fewer, feedback tells little."""
 
 
 def ranked_first(k: int, method: Method, size: int) -> int:
     """Return how many of ``size`` documents a search for the best k has to rank at first."""
-    return min(size, max(k, RANKED_AGAIN) if method.feedback else k)
+    return min(size, max(k, FEEDBACK_DEPTH) if method.feedback else k)
 
 
 def with_feedback(
@@ -30,13 +30,13 @@ def with_feedback(
     stays behind them, so the best k are the first of the best 2 k.
     """
     scores, places = ranked
-    if not method.feedback or scores.shape[1] < RANKED_AGAIN:
+    if not method.feedback or scores.shape[1] < FEEDBACK_DEPTH:
         return scores[:, :k], places[:, :k]
     scores, places = scores.copy(), places.copy()
-    for first, found in zip(scores[:, :RANKED_AGAIN], places[:, :RANKED_AGAIN], strict=True):
-        added = agreement(first, vectors(found))
+    for first, found in zip(scores[:, :FEEDBACK_DEPTH], places[:, :FEEDBACK_DEPTH], strict=True):
+        added = feedback_scores(first, vectors(found))
         total = first + np.float32(method.feedback) * added.astype(np.float32)
-        first[:], found[:] = best_of(total, found, RANKED_AGAIN)
-    last = scores[:, RANKED_AGAIN - 1 : RANKED_AGAIN]
-    scores[:, RANKED_AGAIN:] = np.minimum(scores[:, RANKED_AGAIN:], last)
+        first[:], found[:] = best_of(total, found, FEEDBACK_DEPTH)
+    last = scores[:, FEEDBACK_DEPTH - 1 : FEEDBACK_DEPTH]
+    scores[:, FEEDBACK_DEPTH:] = np.minimum(scores[:, FEEDBACK_DEPTH:], last)
     return scores[:, :k], places[:, :k]

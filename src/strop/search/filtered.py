@@ -18,14 +18,14 @@ from strop.storage.catalog import Catalog
 
 if TYPE_CHECKING:
     from strop.search.prefilter.prefilter import Prefilter
-    from strop.search.views import Known
+    from strop.search.views import VersionCache
 
 FILTERS = 8
 DOCUMENTS = 2_000_000
 """So many filters are remembered, and so many documents that they select, all together."""
 
 
-class Selected:
+class FilteredDocuments:
     """What a filter selects from a snapshot: ``places`` of documents, ascending; None for all."""
 
     def __init__(self, places: Ints | None = None) -> None:
@@ -63,19 +63,19 @@ class Selected:
         return places if self.places is None else self.places[places]
 
 
-def select(catalog: Catalog, known: Known, filter_: Filter) -> Selected:
+def select(catalog: Catalog, cache: VersionCache, filter_: Filter) -> FilteredDocuments:
     """Return what a filter selects; within the transaction that the snapshot is of."""
-    selected = known.selected.get(filter_)
+    selected = cache.selected.get(filter_)
     if selected is None:
-        present, numbers = known.snapshot.numbers, catalog.facets.select(filter_)
+        present, numbers = cache.snapshot.numbers, catalog.facets.select(filter_)
         numbers = numbers[numbers <= present[-1]] if len(present) else numbers[:0]
         places = np.searchsorted(present, numbers)
-        selected = Selected(places[present[places] == numbers])
-    last = {one: of for one, of in known.selected.items() if one != filter_}
+        selected = FilteredDocuments(places[present[places] == numbers])
+    last = {one: of for one, of in cache.selected.items() if one != filter_}
     last[filter_] = selected
     while len(last) > 1 and (  # the filters used longest ago are forgotten
         len(last) > FILTERS or sum(one.size for one in last.values()) > DOCUMENTS
     ):
         del last[next(iter(last))]
-    known.selected = last  # as one value: several threads may be here
+    cache.selected = last  # as one value: several threads may be here
     return selected

@@ -1,7 +1,7 @@
 """The documents of a view, ranked by propose, fetch, score (scoring.py).
 
-``Folder`` proposes everything where the index is small, and where it is large the documents that
-the prefilter and the words point to. ``Folder.best`` is the same with the steps done in one pass:
+``FolderStore`` proposes everything if the index is small. If it is large, it proposes the documents
+that the prefilter and the words point to. ``FolderStore.best`` does the same steps in one pass:
 that is what users wait for.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Folder:
+class FolderStore:
     """The documents of a view as a ``scoring.Store``."""
 
     layout: Layout
@@ -67,8 +67,8 @@ class Folder:
     ) -> tuple[Floats, Ints]:
         """Return the best k documents for each query: scores and places, (n, k).
 
-        ``query_vectors`` are as they are compared (``Layout.moved``). ``compared`` gets the places
-        of the documents that feedback compares: the scores of hits rest on their vectors too.
+        ``query_vectors`` are as they are compared (``Layout.transformed``). ``compared`` gets the
+        places of the documents that feedback compares: the hits' scores depend on their vectors.
         """
         layout, k = self.layout, min(k, self.layout.size)
 

@@ -42,7 +42,7 @@ LOWEST = -1.0
 """The score of a document without a vector: the least that a cosine can be."""
 VANISHED = 1e-10
 """A length of d* that is rounding error only."""
-AGREEING = 10
+FEEDBACK_DOCUMENTS = 10
 """How many of the best documents the others are compared with in line (8)."""
 FEEDBACK_TEMPERATURE = 0.5
 """Of their weights, in standard deviations of the scores."""
@@ -117,7 +117,7 @@ def reference(
     return cosine(q, built, VANISHED * max(1.0, abs(method.alpha)))
 
 
-def agreement(scores: NDArray[np.floating], documents: NDArray[np.floating]) -> Doubles:
+def feedback_scores(scores: NDArray[np.floating], documents: NDArray[np.floating]) -> Doubles:
     """What line (8) adds at weight 1 to the best documents, best first: (n,), (n, dim)."""
     values, vectors = np.asarray(scores, np.float64), np.asarray(documents, np.float64)
     spread = float(values.std())
@@ -127,6 +127,7 @@ def agreement(scores: NDArray[np.floating], documents: NDArray[np.floating]) -> 
     lengths = np.sqrt(np.einsum("nd,nd->n", apart, apart))
     # To unit length; 0 for a document without a vector.
     scale = vectors.any(axis=1) / np.maximum(lengths, VANISHED)
-    weights = softmax(values[:AGREEING], FEEDBACK_TEMPERATURE * spread)
-    added: Doubles = spread * scale * (apart @ ((weights * scale[:AGREEING]) @ apart[:AGREEING]))
+    best = slice(FEEDBACK_DOCUMENTS)
+    weights = softmax(values[best], FEEDBACK_TEMPERATURE * spread)
+    added: Doubles = spread * scale * (apart @ ((weights * scale[best]) @ apart[best]))
     return added

@@ -16,21 +16,21 @@ from strop.common.arrays import Floats, Ints
 from strop.storage.catalog import Catalog
 
 if TYPE_CHECKING:
-    from strop.search.views import Known
+    from strop.search.views import VersionCache
 
 FIRST = 4
 """Chunks that are searched for each document wanted; then so many times more."""
 
 
-def group(catalog: Catalog, known: Known, places: Ints) -> Ints:
+def group(catalog: Catalog, cache: VersionCache, places: Ints) -> Ints:
     """Return a number for the document of the chunk at each place; in the snapshot's transaction.
 
     They are read from the catalog only once.
     """
-    known_groups = known.groups
+    known_groups = cache.groups
     new = np.unique(places[known_groups[places] < 0])
     if len(new):
-        known_groups[new] = catalog.documents.chunks.wholes(known.snapshot.numbers[new])
+        known_groups[new] = catalog.documents.chunks.wholes(cache.snapshot.numbers[new])
     groups: Ints = known_groups[places]
     return groups
 

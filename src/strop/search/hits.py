@@ -22,7 +22,7 @@ def read_hits(
     views: Views,
     view: View,
     method: Method,
-    moved: Vectors,
+    transformed: Vectors,
     query_texts: Sequence[str],
     ranked: tuple[Floats, Ints],
     fields: Sequence[str],
@@ -30,8 +30,8 @@ def read_hits(
 ) -> Hits:
     """Return the hits of a ranking, scores and places (queries, k), with some of their fields.
 
-    ``moved`` are the query vectors as they were compared (``Layout.moved``). With ``by_document``
-    the places are of chunks, and the hits of their documents.
+    ``transformed`` are the query vectors as they were compared (``Layout.transformed``). With
+    ``by_document`` the places are of chunks, and the hits of their documents.
     """
     scores, places = ranked
     numbers = view.snapshot.numbers[places]
@@ -69,7 +69,7 @@ def read_hits(
                 f" {len(mixed[number]):,} queries. To see what is wrong: strop check"
                 f" {catalog.folder}"
             )
-        return nearest_passage(document, mixed[number], rows @ moved[query])
+        return nearest_passage(document, mixed[number], rows @ transformed[query])
 
     def hit(query: int, score: float, place: int, number: int) -> Hit:
         one = documents[number]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.arrays import Floats, Ints
-from strop.common.compiled import compiled, read_soon
+from strop.common.compiled import compiled, prefetch_rows
 from strop.search.formula import HARD_MAX, NEARLY_ZERO
 from strop.storage.words import MOST, Counts, Flags
 from strop.types import Vectors
@@ -310,8 +310,8 @@ def sharpened_at(
         stored, start, of = rows[m], starts[m], counts[m]
         for x in range(size):
             later = places[min(x + 2, size - 1)]
-            read_soon(stored, start[later], start[later] + of[later])
-            read_soon(documents, own[later], own[later] + 1)
+            prefetch_rows(stored, start[later], start[later] + of[later])
+            prefetch_rows(documents, own[later], own[later] + 1)
             first = start[places[x]]
             for i in range(first, first + of[places[x]]):
                 total = np.float32(0.0)

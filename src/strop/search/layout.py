@@ -22,7 +22,7 @@ from strop.common.arrays import Floats, Ints, ranges, read_only
 from strop.common.threads import in_parts, on_each_thread, one_blas_thread, pool
 from strop.methods import Method
 from strop.search.formula import LOWEST, reference
-from strop.search.rows import QUERIES_AT_ONCE, Tile, as_floats
+from strop.search.rows import QUERIES_AT_ONCE, QueryBatch, as_floats
 from strop.search.scoring import Fetched, best_of, best_of_all, score
 from strop.search.whitening import Whitening
 from strop.storage.snapshot import Spans
@@ -34,7 +34,7 @@ BLOCK_ROWS = 4096
 """Vectors scored at a time: their products with a batch of queries stay near the core."""
 _BUILT_AT_ONCE = 512
 
-_Fixed = tuple[Floats, Floats, Floats]
+_GramTerms = tuple[Floats, Floats, Floats]
 _Direct = tuple[Vectors, Ints, tuple[NDArray[Any], ...], tuple[Ints, ...], tuple[Ints, ...], bool]
 
 
@@ -67,7 +67,7 @@ class Layout:
         self._gram_offsets = _starts(per_document * (per_document + 1) // 2)
         self.blocks = self._cut()
         # Filled on the first sharpened search; maxsim needs none of it.
-        self._fixed: _Fixed | None = None
+        self._gram: _GramTerms | None = None
         self._scanned = False
 
     def _cut(self) -> list[tuple[int, int]]:
@@ -79,7 +79,7 @@ class Layout:
         return list(pairwise(cuts))
 
     @cached_property
-    def _placed(self) -> list[tuple[list[slice | None], Ints]]:
+    def _block_rows(self) -> list[tuple[list[slice | None], Ints]]:
         """Of each block the rows in each file, and where each list (files, documents) begins.
 
         Rows that do not stand together are None: they are copied. Lists begin among the rows of
@@ -101,15 +101,15 @@ class Layout:
     def _parts(self, block: int) -> Iterator[NDArray[Any]]:
         """Yield a block's rows as stored, by file; where they stand together nothing is copied."""
         first, last = self.blocks[block]
-        for file, rows in zip(self._files, self._placed[block][0], strict=True):
+        for file, rows in zip(self._files, self._block_rows[block][0], strict=True):
             if rows is not None:
                 yield file.vectors[rows]
             else:
                 yield file.vectors[ranges(file.start[first:last], file.count[first:last])]
 
-    def _stand(self, block: int) -> tuple[Ints, Ints, Ints]:
+    def _row_offsets(self, block: int) -> tuple[Ints, Ints, Ints]:
         """Return where the documents and the lists of a block stand among its rows, and counts."""
-        starts = self._placed[block][1]
+        starts = self._block_rows[block][1]
         counts = self._counts[1:, slice(*self.blocks[block])]
         return starts[0], starts[1:], np.ascontiguousarray(counts)
 
@@ -144,32 +144,32 @@ class Layout:
         As ``kernels.gram_of_documents`` takes them.
         """
         rows = np.concatenate([as_floats(part) for part in self._parts(block)])
-        return rows, *self._stand(block)
+        return rows, *self._row_offsets(block)
 
-    def fixed(self) -> _Fixed:
+    def gram_terms(self) -> _GramTerms:
         """Return d.d of each document, d.q_i of each query, and the packed Gram triangles."""
-        if self._fixed is None:
-            fixed = self._room()
+        if self._gram is None:
+            gram = self._room()
 
             from strop.search import kernels
 
             def fill(block: int) -> None:
                 kernels.gram_of_documents(
-                    *self.block(block), *self._cut_out(fixed, *self.blocks[block])
+                    *self.block(block), *self._gram_slices(gram, *self.blocks[block])
                 )
 
             list(pool().map(fill, range(len(self.blocks))))
-            self._fixed = fixed
-        return self._fixed
+            self._gram = gram
+        return self._gram
 
-    def _room(self) -> _Fixed:
+    def _room(self) -> _GramTerms:
         sizes = self.size, self.offsets[-1], self._gram_offsets[-1]
         one, two, three = (np.empty(size, np.float32) for size in sizes)
         return one, two, three
 
-    def _cut_out(self, fixed: _Fixed, first: int, last: int) -> _Fixed:
-        """Return what is fixed for the documents ``first:last``."""
-        self_dots, doc_dots, grams = fixed
+    def _gram_slices(self, gram: _GramTerms, first: int, last: int) -> _GramTerms:
+        """Return the terms of the documents ``first:last``."""
+        self_dots, doc_dots, grams = gram
         return (
             self_dots[first:last],
             doc_dots[self.offsets[first] : self.offsets[last]],
@@ -177,13 +177,13 @@ class Layout:
         )
 
     def follow(self, older: Layout, at: Ints) -> None:
-        """Take over what is fixed for documents from a layout of the same sets made before.
+        """Take over the Gram terms of documents from a layout of the same sets made before.
 
         ``at`` has each document's place there, -1 if it has none. Those whose vectors are others
         by now are found by ``vector_version``; only theirs is computed.
         """
         types = [[file.vectors.dtype for file in layout._files] for layout in (self, older)]
-        if older._fixed is None or types[0] != types[1]:
+        if older._gram is None or types[0] != types[1]:
             return
         same = at >= 0
         for mine, theirs in zip(self._files, older._files, strict=True):
@@ -200,12 +200,12 @@ class Layout:
         edges = [0, *(np.flatnonzero(broken) + 1).tolist(), self.size]
         for first, last in pairwise(edges if self.size else []):
             layout, begin = older if same[first] else new, int(source[first])
-            known = layout._cut_out(layout.fixed(), begin, begin + last - first)
-            for to, part in zip(self._cut_out(room, first, last), known, strict=True):
+            known = layout._gram_slices(layout.gram_terms(), begin, begin + last - first)
+            for to, part in zip(self._gram_slices(room, first, last), known, strict=True):
                 to[:] = part
-        self._fixed = room
+        self._gram = room
 
-    def moved(self, query_vectors: Vectors) -> Vectors:
+    def transformed(self, query_vectors: Vectors) -> Vectors:
         """Return query vectors (n, dim) as they are compared: whitened."""
         return query_vectors if self._whitening is None else self._whitening.apply(query_vectors)
 
@@ -217,7 +217,7 @@ class Layout:
     def scan(self, query_vectors: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each query vector: scores and places, (n, k).
 
-        The query vectors are compared as they are: ``moved`` comes first.
+        The query vectors are compared as they are: ``transformed`` comes first.
         """
         k = min(k, self.size)
         shape = (len(query_vectors), k)
@@ -230,13 +230,15 @@ class Layout:
         if method.sharpens and method.alpha:
             # Gram matrices take longer than one scan without them and make later scans twice as
             # fast: the second query pays for them.
-            if len(query_vectors) == 1 and self._fixed is None and not self._scanned:
+            if len(query_vectors) == 1 and self._gram is None and not self._scanned:
                 self._scanned = True
                 return self._best_for_one(query_vectors[0], method, k)
-            self.fixed()
+            self.gram_terms()
         found: list[tuple[Floats, Ints]] = []
         left = count()  # threads take the next block from it
-        tiles = [Tile(query_vectors, at) for at in range(0, len(query_vectors), QUERIES_AT_ONCE)]
+        tiles = [
+            QueryBatch(query_vectors, at) for at in range(0, len(query_vectors), QUERIES_AT_ONCE)
+        ]
 
         def work() -> None:
             best = np.full(shape, -np.inf, np.float32)
@@ -271,7 +273,7 @@ class Layout:
         return best[None], places[None]
 
     def _score(
-        self, block: int, parts: list[NDArray[Any]], tile: Tile, method: Method, room: Floats,
+        self, block: int, parts: list[NDArray[Any]], tile: QueryBatch, method: Method, room: Floats,
         best: Floats, places: Ints,
     ) -> None:  # fmt: skip
         """Merge a block's documents into the best k of a tile's queries."""
@@ -286,7 +288,7 @@ class Layout:
         for part in parts[:1] if plain else parts:
             tile.multiply(part, products[row : row + len(part)])
             row += len(part)
-        own, local, counts = self._stand(block)
+        own, local, counts = self._row_offsets(block)
         if plain:
             local = counts = local[:0]
         if plain or method.weighting == "max":
@@ -294,7 +296,7 @@ class Layout:
             kernels.maxsim_block(products, own, local, counts, first, best, places)
         else:
             doubtful = kernels.sharpened_block(
-                products, own, local, counts, *self._cut_out(self.fixed(), first, last),
+                products, own, local, counts, *self._gram_slices(self.gram_terms(), first, last),
                 float(method.alpha), method.softmax_temperature, first, best, places,
             )  # fmt: skip
             if doubtful:
@@ -319,20 +321,20 @@ class Layout:
 
         Fetch and score in one: it reads nothing but these documents' vectors.
         """
-        if self._direct is None:
+        if self._kernel_arrays is None:
             scores: Floats = score(query_vector[None], self.fetch(places), method, once=True)[0]
             return scores
         from strop.search import kernels
 
         scores = np.empty(len(places), np.float32)
         settings = float(method.alpha), method.softmax_temperature
-        kernels.sharpened_at(query_vector, places, *self._direct, *settings, scores)
+        kernels.sharpened_at(query_vector, places, *self._kernel_arrays, *settings, scores)
         for doubtful in np.flatnonzero(np.isnan(scores)).tolist():
             scores[doubtful] = self._reference(query_vector, places[doubtful], method)
         return scores
 
     @cached_property
-    def _direct(self) -> _Direct | None:
+    def _kernel_arrays(self) -> _Direct | None:
         """Return the files as ``kernels.sharpened_at`` takes them.
 
         None if there are no sets, or sets of different types.

@@ -31,7 +31,7 @@ def as_floats(stored: NDArray[Any]) -> Vectors:
     return rows
 
 
-class Tile:
+class QueryBatch:
     """Some of the query vectors, with rows of zeros up to a number the kernels like."""
 
     def __init__(self, query_vectors: Vectors, at: int) -> None:

@@ -23,17 +23,17 @@ from strop.methods import (
     sharp_with,
 )
 from strop.search.chunk_queries import Lists, lists_by_chunk
-from strop.search.embedder_checks import contrast_rate, is_blind
-from strop.search.explain import Explanation, Terms, explain, terms_of
-from strop.search.filtered import Selected, select
-from strop.search.folder import Folder
+from strop.search.embedder_checks import contrast_rate, lacks_language
+from strop.search.explain import Explanation, ScoreInputs, explain, score_inputs_of
+from strop.search.filtered import FilteredDocuments, select
+from strop.search.folder import FolderStore
 from strop.search.grouping import best_documents, group
 from strop.search.hits import read_hits
 from strop.search.leaks import Embed, drop_leaks
 from strop.search.views import Removed, View, Views
 from strop.search.words import first_depth
 from strop.storage.catalog import Catalog
-from strop.storage.database import sensible
+from strop.storage.database import reporting_damage
 from strop.storage.ledger import DOCUMENTS
 from strop.storage.query_sets import QuerySet, augmented_set
 from strop.storage.snapshot import Snapshot
@@ -115,7 +115,7 @@ class Searcher:
         file, stored = settings.sidecar("candidates"), settings.get("codes")
         if file is None or stored is None:
             return False
-        with sensible(self.catalog.path, "settings of search codes"):
+        with reporting_damage(self.catalog.path, "settings of search codes"):
             version, spare = int(stored["version"]), int(stored["spare"])
             if stored["file"] != file or stored["sets"] != names:
                 return False
@@ -182,7 +182,7 @@ class Searcher:
             sentences = [one.name for one in sets if one.settings["source"] == "sentences"]
             if embedder in WORDS or not sentences:
                 return default_methods(embedder)
-            return default_methods(embedder, is_blind(self.views.snapshot(), sentences[0]))
+            return default_methods(embedder, lacks_language(self.views.snapshot(), sentences[0]))
 
         return self.catalog.settings.once_per_version("untuned", read)
 
@@ -195,7 +195,7 @@ class Searcher:
         stored = self.catalog.settings.get("tuned")
         if stored is None:
             return None
-        with sensible(self.catalog.path, "tuned settings"):
+        with reporting_damage(self.catalog.path, "tuned settings"):
             try:
                 check_method(sharp_with(stored["method"]))
             except BadInput as error:
@@ -225,25 +225,27 @@ class Searcher:
             method = replace(method, words=0.0)
         with self.catalog.reading():  # scores and documents must be of the same moment
             view = self.views.of(method)
-            selected = Selected() if where is None else select(self.catalog, view.known, where)
+            selected = (
+                FilteredDocuments() if where is None else select(self.catalog, view.cache, where)
+            )
             layout = selected.layout(view.layout)
             by_document = by_document and self.catalog.documents.are_chunked()
-            moved, compared = layout.moved(query_vectors), [np.empty(0, np.int64)]
+            transformed, compared = layout.transformed(query_vectors), [np.empty(0, np.int64)]
 
             def best(n: int) -> tuple[Floats, Ints]:
                 folder = self._folder(view, method, n, exact, selected)
-                scores, places = folder.best(moved, query_texts, n, method, compared)
+                scores, places = folder.best(transformed, query_texts, n, method, compared)
                 return scores, selected.among_all(places)
 
             with np.errstate(over="ignore", invalid="ignore"):  # of damaged rows: verified below
-                group_of = partial(group, self.catalog, view.known)
+                group_of = partial(group, self.catalog, view.cache)
                 scores, places = (
                     best_documents(best, group_of, k, layout.size) if by_document else best(k)
                 )
             if method.bm25 != "only" and not self.views.fixed:
                 self._verify(view, method, places, selected.among_all(np.concatenate(compared)))
             return read_hits(
-                self.catalog, self.views, view, method, moved, query_texts,
+                self.catalog, self.views, view, method, transformed, query_texts,
                 (scores, places), fields, by_document,
             )  # fmt: skip
 
@@ -285,22 +287,22 @@ class Searcher:
             )
 
     def _folder(
-        self, view: View, method: Method, k: int, exact: bool, selected: Selected
-    ) -> Folder:
+        self, view: View, method: Method, k: int, exact: bool, selected: FilteredDocuments
+    ) -> FolderStore:
         """Return the documents to search: all, or those that a filter selected."""
         counts_words = method.bm25 != "no" or bool(method.words)
         words = selected.words(self.views.words(method)) if counts_words else None
         depth = first_depth(k) if words else k
         prefilter = None if exact else self._prefilter(view, method, depth, selected)
-        return Folder(selected.layout(view.layout), prefilter, words)
+        return FolderStore(selected.layout(view.layout), prefilter, words)
 
     def prefilter(self, method: Method, k: int) -> Prefilter | None:
         """Return the prefilter that a search for the best k would use, None if none."""
         with self.catalog.reading():
-            return self._prefilter(self.views.of(method), method, k, Selected())
+            return self._prefilter(self.views.of(method), method, k, FilteredDocuments())
 
     def _prefilter(
-        self, view: View, method: Method, k: int, selected: Selected
+        self, view: View, method: Method, k: int, selected: FilteredDocuments
     ) -> Prefilter | None:
         whole, size = view.layout.size, selected.layout(view.layout).size
         if whole < PREFILTER_FROM or size <= SCANNED_SHARE * whole:
@@ -334,13 +336,13 @@ class Searcher:
             raise BadInput(f"{method.name} fuses ranks, which no stored query moves: explain sharp")
         with self.catalog.reading():
             view = self.views.of(method)
-            moved = view.layout.moved(query_vector[None])[0]
+            transformed = view.layout.transformed(query_vector[None])[0]
             ids = [*self.catalog.documents.ids_of(self.catalog.documents.numbers_of(id_)).values()]
             terms = self.terms(ids, query_text if method.words else "", method)
-        found = [explain(one, moved, of, method) for one, of in zip(ids, terms, strict=True)]
+        found = [explain(one, transformed, of, method) for one, of in zip(ids, terms, strict=True)]
         return max(found, key=lambda part: part.score)
 
-    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[Terms]:
+    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[ScoreInputs]:
         """Return what the scores of documents, or of chunks, are made of: vectors, texts, words."""
         with self.catalog.reading():
             view = self.views.of(method)
@@ -348,7 +350,9 @@ class Searcher:
             numbers = view.snapshot.numbers[places].tolist()
             texts = self.views.mixed_texts(view, method, numbers)
             words = self.views.words(method).of(query).at(places) if query else np.zeros(len(ids))
-            return terms_of(view.layout.fetch(places), [texts[one] for one in numbers], words)
+            return score_inputs_of(
+                view.layout.fetch(places), [texts[one] for one in numbers], words
+            )
 
     # -- documents ------------------------------------------------------------------------
 

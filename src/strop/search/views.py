@@ -15,11 +15,11 @@ from strop.common.arrays import Floats, Ints
 from strop.errors import BadIndex, BadInput
 from strop.filters import Filter
 from strop.methods import Method
-from strop.search.filtered import Selected
+from strop.search.filtered import FilteredDocuments
 from strop.search.layout import Layout
 from strop.search.words import Words, WordScorer, count_words
 from strop.storage.catalog import Catalog
-from strop.storage.database import sensible
+from strop.storage.database import reporting_damage
 from strop.storage.query_sets import QuerySet, augmented_set
 from strop.storage.snapshot import Snapshot, load_snapshot
 from strop.storage.word_reader import SourceWords
@@ -30,7 +30,7 @@ Removed = Mapping[str, Mapping[int, NDArray[np.bool_]]]
 
 
 @dataclass
-class Known:
+class VersionCache:
     """What was computed for one version of an index; searches of that version share it."""
 
     snapshot: Snapshot
@@ -38,7 +38,7 @@ class Known:
     sources: dict[int, SourceWords] = field(default_factory=dict)
     words: dict[object, Words] = field(default_factory=dict)
     """By the sets whose words count."""
-    selected: dict[Filter, Selected] = field(default_factory=dict)
+    selected: dict[Filter, FilteredDocuments] = field(default_factory=dict)
 
     @cached_property
     def groups(self) -> Ints:
@@ -52,7 +52,7 @@ class View(NamedTuple):
     snapshot: Snapshot
     layout: Layout
     names: list[str]
-    known: Known
+    cache: VersionCache
 
 
 class Views:
@@ -66,7 +66,7 @@ class Views:
         self.fixed = fixed is not None
         self._removed: Removed = fixed[1] if fixed else {}
         # Replaced as one value: threads may look at different versions at the same time.
-        self._last: Known | None = Known(fixed[0]) if fixed else None
+        self._last: VersionCache | None = VersionCache(fixed[0]) if fixed else None
         self._before: tuple[Ints, dict[object, Layout]] | None = None  # numbers, layouts
         self._remembered: dict[tuple[WordScorer, str], Floats] | None = None  # word scores
 
@@ -109,7 +109,7 @@ class Views:
             newest.layouts[key] = layout
         return View(snapshot, layout, names, newest)
 
-    def _newest(self) -> Known:
+    def _newest(self) -> VersionCache:
         last = self._last
         if last is not None and last.snapshot.version == self._catalog.settings.number("version"):
             return last
@@ -117,7 +117,7 @@ class Views:
             raise BadIndex(
                 f"{self._catalog.folder} changed while it was being scored: score it again"
             )
-        newest = Known(load_snapshot(self._catalog, None if last is None else last.snapshot))
+        newest = VersionCache(load_snapshot(self._catalog, None if last is None else last.snapshot))
         if last is not None:
             newest.sources = dict(last.sources)
             if newest.snapshot.documents is last.snapshot.documents:
@@ -184,7 +184,7 @@ class Views:
         index = self._catalog.words
         loaded = index.load(sources, known)
         known |= loaded
-        with sensible(self._catalog.path, "words"):
+        with reporting_damage(self._catalog.path, "words"):
             last, behind = snapshot.numbers[-1:], loaded[TEXT].entries.shape[1]
             if (last >= behind).any():
                 raise ValueError(f"document {last[0]} of {behind} has none")

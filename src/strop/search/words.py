@@ -263,9 +263,9 @@ def best_with_words(
 ) -> tuple[Floats, Ints]:
     """Return the best k documents by line (7): dense score + ``method.words`` * word score.
 
-    ``query_vectors`` (n, dim) are as they are compared (``Layout.moved``). The dense ranking is
-    followed to some depth. A document behind it scores at most its last score + ``method.words`` *
-    its own word score. The word scores of all documents are known: those documents that can be
+    ``query_vectors`` (n, dim) are as they are compared (``Layout.transformed``). The dense ranking
+    is followed to some depth. A document behind it scores at most its last score + ``method.words``
+    * its own word score. The word scores of all documents are known: those documents that can be
     among the best k are scored. Where these are too many, the exact ranking is followed further.
     ``approximate`` is a search that takes the place of the exact one. It is not followed further: a
     document missed then would need nearly the last dense score and nearly the largest word score.
@@ -289,7 +289,7 @@ def best_with_words(
         undecided, most = [], max(_SCORED[0] * depth, _SCORED[1])
         for row, at in enumerate(left.tolist()):
             dense, word_scores = (scores[row], ranked[row]), words.of(queries[at])
-            best[at], places[at], missed = _unite(
+            best[at], places[at], missed = _merge_candidates(
                 layout, query_vectors[at], dense, word_scores, method, (sure, k), most
             )
             if missed and approximate is None and depth < size:
@@ -298,7 +298,7 @@ def best_with_words(
     return best, places
 
 
-def _unite(
+def _merge_candidates(
     layout: Layout,
     query_vector: Vectors,
     dense: tuple[Floats, Ints],

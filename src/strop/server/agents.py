@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from strop import __version__
 from strop.errors import StropError
 from strop.methods import method_spec
-from strop.search.explain import Moved
+from strop.search.explain import QueryContribution
 from strop.server.api import get_info
 from strop.server.errors import Refused, problem
 from strop.server.service import Service
@@ -41,7 +41,7 @@ MethodName = Annotated[
 ]
 
 
-class Found(BaseModel):
+class AgentHit(BaseModel):
     """A document that was found; ``passage`` is the part nearest to the query."""
 
     id: str
@@ -54,7 +54,7 @@ class Found(BaseModel):
 class Results(BaseModel):
     """Documents, best first; ``warnings`` say what may be wrong with the filter."""
 
-    results: list[Found]
+    results: list[AgentHit]
     warnings: list[str] = []
 
 
@@ -69,7 +69,7 @@ class Fetched(BaseModel):
     next: int | None
 
 
-class Why(BaseModel):
+class ToolExplanation(BaseModel):
     """A document's score: plain cosine, what its stored texts added, what its words added."""
 
     id: str
@@ -77,7 +77,7 @@ class Why(BaseModel):
     plain: float
     score: float
     words: float
-    parts: list[Moved]
+    parts: list[QueryContribution]
 
 
 def agent_server(service: Service) -> MCPServer[Any]:
@@ -98,7 +98,7 @@ def agent_server(service: Service) -> MCPServer[Any]:
     ) -> Results:
         """Search; the document ``but`` is left out."""
         most = k if but is None else k + 1
-        answer = await _told(service, service.search([query], most, method, where))
+        answer = await _tool_errors(service, service.search([query], most, method, where))
         hits = [hit for hit in answer.hits[0] if hit.id != but][:k]
         return Results(results=[_found(hit) for hit in hits], warnings=list(answer.warnings))
 
@@ -112,7 +112,7 @@ def agent_server(service: Service) -> MCPServer[Any]:
     @server.tool(annotations=_READS)
     async def similar(id: Id, k: K = 10, where: Where = None) -> Results:
         """Find the documents most like a given one."""
-        document = await _told(service, service.read(service.document, id))
+        document = await _tool_errors(service, service.read(service.document, id))
         return await found(document.content[:_PAGE] or document.id, k, where, but=id)
 
     @server.tool(annotations=_READS)
@@ -122,7 +122,7 @@ def agent_server(service: Service) -> MCPServer[Any]:
         length: Annotated[int, Field(ge=1, le=200_000, description="Characters.")] = _PAGE,
     ) -> Fetched:
         """Read a document's text and metadata."""
-        document = await _told(service, service.read(service.document, id))
+        document = await _tool_errors(service, service.read(service.document, id))
         end = start + length
         return Fetched(
             id=document.id, title=document.title, text=document.text[start:end],
@@ -131,11 +131,11 @@ def agent_server(service: Service) -> MCPServer[Any]:
         )  # fmt: skip
 
     @server.tool(annotations=_READS)
-    async def explain(query: Query, id: Id, method: MethodName = None) -> Why:
+    async def explain(query: Query, id: Id, method: MethodName = None) -> ToolExplanation:
         """Say why a document scores as it does for a query."""
         explain = service.collection.explain
-        why = await _told(service, service.read(explain, query, id, method))
-        return Why(
+        why = await _tool_errors(service, service.read(explain, query, id, method))
+        return ToolExplanation(
             id=why.id, method=method_spec(service.collection.method(method)),
             plain=why.plain, score=why.score, words=why.words, parts=why.queries[:_MOST],
         )  # fmt: skip
@@ -143,7 +143,7 @@ def agent_server(service: Service) -> MCPServer[Any]:
     @server.tool(annotations=_READS)
     async def info() -> dict[str, Any]:
         """Say what the collection holds: documents, query sets, embedder, methods."""
-        return await _told(service, service.read(get_info, service))
+        return await _tool_errors(service, service.read(get_info, service))
 
     # An id may look like a path: it is looked up in the catalog, never in a file system.
     @server.resource(
@@ -160,7 +160,7 @@ def agent_server(service: Service) -> MCPServer[Any]:
     return server
 
 
-async def _told(service: Service, work: Awaitable[T]) -> T:
+async def _tool_errors(service: Service, work: Awaitable[T]) -> T:
     """Await something; an error of strop's reaches the agent as a message that it can act on."""
     try:
         return await work
@@ -168,8 +168,8 @@ async def _told(service: Service, work: Awaitable[T]) -> T:
         raise ToolError(service.public(problem(error)[1])) from None
 
 
-def _found(hit: Hit) -> Found:
-    return Found(
+def _found(hit: Hit) -> AgentHit:
+    return AgentHit(
         id=hit.id, score=hit.score, title=hit.title, metadata=dict(hit.metadata),
         passage=hit.passage.text if hit.passage else hit.text[:500],
     )  # fmt: skip

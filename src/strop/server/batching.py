@@ -23,7 +23,7 @@ MOST = 32
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The hits of each query, the method that found them, and what to know about the filter."""
 
     method: str
@@ -34,13 +34,13 @@ class Found:
 @dataclass
 class _Job:
     queries: Sequence[str]
-    done: asyncio.Future[Found]
+    done: asyncio.Future[SearchResult]
 
 
 class Batcher:
     """Collects queries and searches them in batches, in threads of its own."""
 
-    def __init__(self, search: Callable[..., Found], waiting: int, threads: int = 1) -> None:
+    def __init__(self, search: Callable[..., SearchResult], waiting: int, threads: int = 1) -> None:
         """``search`` gets queries, and options by name; ``waiting`` queries at most wait for it.
 
         Searches that only compute are best done one after another: much of a search is Python,
@@ -57,7 +57,7 @@ class Batcher:
         """Wait for the searches under way."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    async def search(self, queries: Sequence[str], **options: Any) -> Found:
+    async def search(self, queries: Sequence[str], **options: Any) -> SearchResult:
         """Return the hits of each query. Options are JSON values; equal ones share a batch."""
         if self._waiting + len(queries) > self._limit:
             raise Refused(429, f"{self._waiting} queries wait already: try again in a second")
@@ -114,7 +114,7 @@ class Batcher:
             if not job.done.done():
                 job.done.set_result(replace(found, hits=own))
 
-    def _run(self, texts: list[str], options: str) -> Found:
+    def _run(self, texts: list[str], options: str) -> SearchResult:
         began = time.perf_counter()
         try:
             return self._search(texts, **json.loads(options))

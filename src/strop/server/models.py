@@ -28,7 +28,7 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Foreign(BaseModel):
+class LenientRequest(BaseModel):
     """A request in another API's form: names that mean nothing here are ignored."""
 
     model_config = ConfigDict(extra="ignore")
@@ -83,7 +83,7 @@ class Passage(BaseModel):
     source: str = Field(description="The query set it is from, or title or text.")
 
 
-class Moved(BaseModel):
+class QueryContribution(BaseModel):
     """A stored query, and how much of a document's score is due to it."""
 
     set: str
@@ -99,7 +99,7 @@ class Explanation(BaseModel):
     id: str
     plain: float
     score: float
-    queries: list[Moved]
+    queries: list[QueryContribution]
     words: float
 
 
@@ -167,12 +167,16 @@ class DeleteRequest(Request):
 
 
 class Changes(BaseModel):
-    """How many documents were new, changed and unchanged; "empty" of them have no text."""
+    """How many documents were new, changed and unchanged; "empty" of them have no text.
+
+    "removed" is always 0: documents are removed by DELETE.
+    """
 
     new: int
     changed: int
     unchanged: int
     empty: int
+    removed: int
 
 
 class Deleted(BaseModel):
@@ -254,7 +258,7 @@ class ErrorReply(BaseModel):
 # -- forms of other APIs --------------------------------------------------------------------------
 
 
-class EmbeddingsRequest(Foreign):
+class EmbeddingsRequest(LenientRequest):
     """OpenAI's request for embeddings, by the collection's embedder."""
 
     input: Query | Annotated[list[Query], Field(min_length=1, max_length=LIMITS.queries)]
@@ -290,13 +294,13 @@ class EmbeddingsReply(BaseModel):
     usage: Usage
 
 
-class RankingOptions(Foreign):
+class RankingOptions(LenientRequest):
     """OpenAI's options of a vector store search; other names are ignored."""
 
     score_threshold: float | None = None
 
 
-class StoreRequest(Foreign):
+class StoreRequest(LenientRequest):
     """OpenAI's vector store search."""
 
     query: Query | Annotated[list[Query], Field(min_length=1, max_length=10)]
@@ -332,7 +336,7 @@ class StoreReply(BaseModel):
     next_page: str | None
 
 
-class RerankDocument(Foreign):
+class RerankDocument(LenientRequest):
     """A document to rank: by id, or by text."""
 
     id: Id | None = None
@@ -345,7 +349,7 @@ class RerankDocument(Foreign):
         return self
 
 
-class RerankRequest(Foreign):
+class RerankRequest(LenientRequest):
     """Cohere's and Jina's request to rank documents, given as texts or as ids of the index."""
 
     query: Query

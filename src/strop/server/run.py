@@ -49,7 +49,7 @@ def serve(
             host=settings.host,
             port=settings.port,
             workers=workers,
-            http=PatientProtocol,
+            http=HeaderTimeoutProtocol,
             ws="none",
             lifespan="on",
             log_config=None,
@@ -81,16 +81,16 @@ def _check_address(host: str, port: int) -> None:
 def create() -> Starlette:
     """Make the application in a process that serves; called by uvicorn."""
     from strop.server.app import make_app
-    from strop.server.service import Service, print_no_warnings
+    from strop.server.service import Service, capture_filter_warnings
 
-    print_no_warnings()
+    capture_filter_warnings()
     log_to_stderr()
     settings = _SETTINGS.validate_json(os.environ[_VARIABLE])
     service = Service(settings.collection)
     return make_app(service, settings, read_keys(settings))
 
 
-class PatientProtocol(HttpToolsProtocol):
+class HeaderTimeoutProtocol(HttpToolsProtocol):
     """Closes connections whose request's head does not arrive in time.
 
     uvicorn waits for ever for a client that sends a header now and then.
@@ -126,9 +126,9 @@ def serve_agent(place: str) -> None:
     import anyio
 
     from strop.server.agents import agent_server
-    from strop.server.service import Service, print_no_warnings
+    from strop.server.service import Service, capture_filter_warnings
 
-    print_no_warnings()
+    capture_filter_warnings()
     service = Service(place)
 
     async def run() -> None:

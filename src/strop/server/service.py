@@ -17,7 +17,7 @@ from strop.errors import BadInput
 from strop.index import Index
 from strop.methods import method_spec
 from strop.opening import connect
-from strop.server.batching import Batcher, Found
+from strop.server.batching import Batcher, SearchResult
 from strop.server.errors import Refused
 from strop.server.settings import LIMITS
 from strop.storage.references import Reference
@@ -82,17 +82,17 @@ class Service:
     async def search(
         self, queries: Sequence[str], k: int, method: str | None = None, where: Any = None,
         fields: Sequence[str] = HIT_FIELDS, exact: bool = False,
-    ) -> Found:  # fmt: skip
+    ) -> SearchResult:  # fmt: skip
         """Search together with what others ask at the same time."""
         options = {"k": k, "method": method, "where": where, "fields": fields, "exact": exact}
         return await asyncio.wait_for(self.batches.search(queries, **options), LIMITS.seconds)
 
-    def _search(self, queries: list[str], method: str | None, **options: Any) -> Found:
+    def _search(self, queries: list[str], method: str | None, **options: Any) -> SearchResult:
         messages: list[str] = []
         _FILTER_WARNINGS.set(messages)
         chosen = self.collection.method(method)
         hits = self.collection.search(queries, method=chosen, **options)
-        return Found(method_spec(chosen), list(hits), messages)
+        return SearchResult(method_spec(chosen), list(hits), messages)
 
     async def read(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
         """Call something that reads the collection."""
@@ -165,7 +165,7 @@ def _only_computes(collection: Collection) -> bool:
     return name.startswith(("wordllama", "minilm", "st:"))
 
 
-def print_no_warnings() -> None:
+def capture_filter_warnings() -> None:
     """Keep warnings out of the log, as they may quote filters and texts; replies have some."""
 
     def receive(message: Warning | str, *_: Any, **__: Any) -> None:

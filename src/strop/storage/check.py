@@ -13,7 +13,7 @@ from strop.common.text import counted
 from strop.errors import BadIndex, IndexDamaged
 from strop.storage.catalog import Catalog
 from strop.storage.compaction import damage, rewrite
-from strop.storage.database import NONSENSE, explained
+from strop.storage.database import DECODING_ERRORS, sqlite_errors
 from strop.storage.ledger import DOCUMENTS, VectorFile
 from strop.storage.seals import KEY
 from strop.storage.sidecar import CACHE, read_arrays
@@ -48,9 +48,12 @@ class Check:
         with catalog.reading():
             for section in sections:
                 try:
-                    with explained(catalog.path):
+                    with sqlite_errors(catalog.path):
                         section()
-                except (BadIndex, *NONSENSE) as error:  # survive whatever stands in the catalog
+                except (
+                    BadIndex,
+                    *DECODING_ERRORS,
+                ) as error:  # survive any contents
                     self.problems.append(f"{catalog.path.name}: {error}")
 
     def repair(self) -> None:
@@ -203,7 +206,7 @@ class Check:
     def _facets(self) -> None:
         if problem := self._catalog.facets.problem():
             self.problems.append(f"catalog.sqlite: {problem}")
-            self._repairs["facets"] = self._catalog.facets.write_anew
+            self._repairs["facets"] = self._catalog.facets.rebuild
 
     def _chunks(self) -> None:
         documents = self._catalog.documents

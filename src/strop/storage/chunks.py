@@ -29,8 +29,8 @@ from strop.common.arrays import Ints
 from strop.embed import Embedder
 from strop.embed.base import token_counter
 from strop.errors import BadInput, IndexDamaged
-from strop.io.chunking import Chunking, Piece, parse_chunking, split_text
-from strop.storage.database import Database, sensible
+from strop.io.chunking import Chunking, ChunkSpan, parse_chunking, split_text
+from strop.storage.database import Database, reporting_damage
 from strop.storage.rows import RowWriter, digest_of
 from strop.types import Chunk, Document
 
@@ -42,7 +42,7 @@ LONG = 8
 it: cut, it is ranked no better (docs/log.md). Those of a longer one are joined, not read whole."""
 LONG_SHARE = 0.05
 MOST_TOKENS = 400
-Split = Callable[[Document], list[Piece]]
+Split = Callable[[Document], list[ChunkSpan]]
 """Cuts a document into pieces that cover its text."""
 Placed = tuple[Document, str]
 
@@ -132,7 +132,12 @@ class Chunks:
         return "new" if known is None else "changed"
 
     def _write(
-        self, rows: RowWriter, whole: int, document: Document, metadata: str, pieces: list[Piece]
+        self,
+        rows: RowWriter,
+        whole: int,
+        document: Document,
+        metadata: str,
+        pieces: list[ChunkSpan],
     ) -> None:
         texts = [
             (chunk_title(document.title, one.headings), document.text[one.start : one.end])
@@ -223,7 +228,7 @@ class Chunks:
             " WHERE number IN (SELECT value FROM json_each(?))",
             (json.dumps(list(numbers)),),
         )
-        with sensible(self._database.path, "chunks"):
+        with reporting_damage(self._database.path, "chunks"):
             return {
                 number: ChunkRow(int(whole), int(start), int(end), tuple(json.loads(headings)))
                 for number, whole, start, end, headings in found
@@ -235,7 +240,7 @@ class Chunks:
             "SELECT whole FROM json_each(?) JOIN chunks ON number = value ORDER BY number",
             (json.dumps(numbers.tolist()),),
         )
-        with sensible(self._database.path, "chunks"):
+        with reporting_damage(self._database.path, "chunks"):
             wholes = np.array(found, np.int64)
             if len(wholes) != len(numbers):
                 raise ValueError(f"{len(numbers) - len(wholes):,} rows belong to no document")
@@ -250,7 +255,7 @@ class Chunks:
             (json.dumps(list(wholes)),),
         )
         documents: dict[int, Document] = {}
-        with sensible(self._database.path, "chunks"):
+        with reporting_damage(self._database.path, "chunks"):
             for whole, chunks in groupby(found, itemgetter(0)):
                 rows, text = list(chunks), ""
                 _, id_, title, _, _, metadata = rows[0]
@@ -269,7 +274,7 @@ class Chunks:
             " WHERE number IN (SELECT value FROM json_each(?)) ORDER BY whole, start",
             (json.dumps(list(numbers)),),
         )
-        with sensible(self._database.path, "chunks"):
+        with reporting_damage(self._database.path, "chunks"):
             return [
                 Chunk(id_, document, text, start, end, tuple(json.loads(headings)))
                 for id_, document, text, start, end, headings in found

@@ -69,7 +69,7 @@ class Database:
         unfinished = path.with_name(path.name + ".new")
         for end in ("", "-wal", "-shm", "-journal"):  # left by one that was stopped
             unfinished.with_name(unfinished.name + end).unlink(missing_ok=True)
-        with explained(path):
+        with sqlite_errors(path):
             connection = sqlite3.connect(unfinished)
             try:
                 connection.execute("PRAGMA journal_mode=WAL")
@@ -96,7 +96,7 @@ class Database:
     def _own(self) -> _OwnConnection:
         own: _OwnConnection | None = getattr(self._local, "own", None)
         if own is None or own.process != os.getpid():  # SQLite must not cross a fork
-            with explained(self.path):
+            with sqlite_errors(self.path):
                 own = _OwnConnection(self.connect())
             with self._opening:
                 self._connections.add(own)
@@ -162,7 +162,7 @@ class Database:
 
     @contextmanager
     def _read_transaction(self, own: _OwnConnection) -> Iterator[sqlite3.Connection]:
-        with explained(self.path):
+        with sqlite_errors(self.path):
             own.connection.execute("BEGIN")
             own.numbers = {}
             try:
@@ -202,7 +202,7 @@ class Database:
         if own.is_writing:
             yield connection
             return
-        with explained(self.path):
+        with sqlite_errors(self.path):
             if not own.is_watched:
                 seals.watch()
                 self._watch(connection)
@@ -216,7 +216,7 @@ class Database:
                         "UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'version'"
                     )
                     _mark_version(connection)
-                with sensible(self.path, "seals"):
+                with reporting_damage(self.path, "seals"):
                     seals.store()
                 connection.execute("COMMIT")
             except BaseException:
@@ -281,7 +281,7 @@ class Database:
         """Return the file's free pages to the system, if they are many, and shorten its log."""
         worth_it = self.free_bytes() > 0
         connection = self._own.connection
-        with explained(self.path):
+        with sqlite_errors(self.path):
             if worth_it:
                 connection.execute("VACUUM")
             # A reader in the middle of a search may need the log: then it shrinks another time.
@@ -299,16 +299,16 @@ def damaged(path: Path, problem: str) -> IndexDamaged:
     )
 
 
-NONSENSE = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError)
+DECODING_ERRORS = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError)
 """What reading a cell of another type than strop writes may raise."""
 
 
 @contextmanager
-def sensible(path: Path, what: str) -> Iterator[None]:
+def reporting_damage(path: Path, what: str) -> Iterator[None]:
     """Turn errors from cells that strop did not write so into ``IndexDamaged``."""
     try:
         yield
-    except NONSENSE as error:
+    except DECODING_ERRORS as error:
         raise IndexDamaged(
             f"{path}: the {what} make no sense ({error}). To see what is wrong: strop check "
             f"{path.parent}; restore the catalog from a backup, or build the index again"
@@ -334,7 +334,7 @@ def _has_log(path: Path) -> bool:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def sqlite_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into ones that say what to do."""
     try:
         yield

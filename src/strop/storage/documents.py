@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from strop.errors import BadInput
 from strop.io.files import checked_string
 from strop.storage.chunks import AUTO, Chunks, Split
-from strop.storage.database import Database, sensible
+from strop.storage.database import Database, reporting_damage
 from strop.storage.ledger import VectorLedger
 from strop.storage.query_sets import QuerySets
 from strop.storage.rows import RowWriter
@@ -145,7 +145,7 @@ class Documents:
     def chunking(self) -> str | None:
         """Return the stored setting: None, ``auto`` or sizes such as ``200:40``."""
         stored: str | None = self._settings.get("chunking")
-        with sensible(self._database.path, "sizes of chunks"):
+        with reporting_damage(self._database.path, "sizes of chunks"):
             if stored not in (None, AUTO) and not SIZES.fullmatch(stored):
                 raise ValueError(f"{stored!r:.80}")
         return stored
@@ -156,7 +156,7 @@ class Documents:
             numbers = self.chunks.numbers_of(id_)
             if numbers:
                 whole = self.chunks.rows(numbers[:1])[numbers[0]].whole
-                with sensible(self._database.path, "chunks"):
+                with reporting_damage(self._database.path, "chunks"):
                     return self.chunks.documents([whole])[whole]
             return self.get(self.number_of(id_))
 
@@ -194,7 +194,7 @@ class Documents:
 
     def get(self, number: int) -> Document:
         """Return one document by number."""
-        with sensible(self._database.path, "documents"):
+        with reporting_damage(self._database.path, "documents"):
             return self.several([number])[number]
 
     def several(self, numbers: Iterable[int]) -> dict[int, Document]:
@@ -204,7 +204,7 @@ class Documents:
             " WHERE number IN (SELECT value FROM json_each(?))",
             (json.dumps(list(numbers)),),
         )
-        with sensible(self._database.path, "documents"):
+        with reporting_damage(self._database.path, "documents"):
             return {
                 number: Document(id_ + "", text + "", title + "", dict(json.loads(metadata)))
                 for number, id_, title, text, metadata in rows

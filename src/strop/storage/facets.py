@@ -16,7 +16,7 @@ import numpy as np
 
 from strop.common.arrays import Ints
 from strop.filters import Filter, Ids, Kind, Test, Value, facts, fields_of
-from strop.storage.database import NONSENSE, Database
+from strop.storage.database import DECODING_ERRORS, Database
 
 _KINDS: dict[Kind, int] = {
     "exists": 0, "null": 1, "bool": 2, "number": 3, "string": 4, "instant": 5,
@@ -133,7 +133,7 @@ class Facets:
                 return ""
         return "the values that filters read are not those of the metadata"
 
-    def write_anew(self) -> None:
+    def rebuild(self) -> None:
         """Write what filters read from the metadata of all documents."""
         with self._database.writing():
             self._database.execute("DELETE FROM facets")
@@ -146,7 +146,7 @@ class Facets:
         for number, metadata in self._database.execute("SELECT number, metadata FROM documents"):
             try:
                 rows = _rows(metadata)
-            except NONSENSE:
+            except DECODING_ERRORS:
                 rows = set()
             yield number, rows
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from strop.common.arrays import Ints
 from strop.errors import IndexDamaged
-from strop.storage.database import Database, damaged, sensible
+from strop.storage.database import Database, damaged, reporting_damage
 from strop.storage.settings import Settings
 from strop.storage.vectors import (
     STORED,
@@ -107,7 +107,7 @@ class VectorLedger:
         blobs = self._database.column(
             "SELECT sums FROM checksums WHERE set_id = ? ORDER BY block", (set_id,)
         )
-        with sensible(self._database.path, "checksums"):
+        with reporting_damage(self._database.path, "checksums"):
             return np.frombuffer(b"".join(blobs), "<u4")
 
     def verify_rows(self, set_id: int, vectors: Rows, rows: Ints, known_sums: Ints) -> None:
@@ -213,7 +213,7 @@ class VectorLedger:
             row = self._database.row(
                 "SELECT sums FROM checksums WHERE set_id = ? AND block = ?", (set_id, block)
             )
-            with sensible(self._database.path, "checksums"):
+            with reporting_damage(self._database.path, "checksums"):
                 data = row[0] + data
         size = 4 * SUMS_TOGETHER
         blobs = [data[at : at + size] for at in range(0, len(data), size)]
@@ -248,7 +248,7 @@ class VectorLedger:
         rows = self._database.rows(
             f"SELECT s.number, start, count, vector_version FROM {source}", values
         )
-        with sensible(self._database.path, "spans"):
+        with reporting_damage(self._database.path, "spans"):
             cells = np.array(rows)  # of another type if a single cell is no whole number
             if len(rows) and cells.dtype != np.int64:
                 raise TypeError("cells that are not whole numbers")
@@ -280,13 +280,13 @@ class VectorLedger:
             if not self._settings.number("log_from") <= since <= self._settings.number("version"):
                 return None
             rows = self._database.rows("SELECT first, last FROM changes WHERE version > ?", [since])
-        with sensible(self._database.path, "logged changes"):
+        with reporting_damage(self._database.path, "logged changes"):
             return np.array(rows, np.int64).reshape(-1, 2)
 
     def logged(self) -> int:
         """Return how many changes the log holds."""
         count = self._database.value("SELECT sum(last - first + 1) FROM changes")
-        with sensible(self._database.path, "logged changes"):
+        with reporting_damage(self._database.path, "logged changes"):
             return int(count or 0)
 
     def cut_log(self, version: int, cache: str) -> None:

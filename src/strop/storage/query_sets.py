@@ -10,7 +10,7 @@ from typing import Any
 from strop.errors import BadInput
 from strop.io.files import checked_string
 from strop.methods import check_count
-from strop.storage.database import Database, sensible
+from strop.storage.database import Database, reporting_damage
 from strop.storage.intake import check_set_name
 from strop.storage.ledger import DERIVED, VectorLedger
 from strop.storage.settings import Settings
@@ -76,7 +76,7 @@ class QuerySets:
 
     def _read(self) -> dict[str, QuerySet]:
         rows = self._database.rows("SELECT set_id, name, settings FROM sets ORDER BY set_id")
-        with sensible(self._database.path, "query sets"):
+        with reporting_damage(self._database.path, "query sets"):
             sets = {name: QuerySet(id_, name, json.loads(text)) for id_, name, text in rows}
             for name, set_ in sets.items():
                 about = set_.settings
@@ -135,7 +135,7 @@ class QuerySets:
             dropped = self._with_augmented(self.named(name))
             files = self._vectors.files()
             for set_ in dropped:
-                self._readers_look_again(set_)
+                self._log_all_changed(set_)
                 for table in ("queries", "spans", "waiting", "checksums", "files", "sets"):
                     connection.execute(f"DELETE FROM {table} WHERE set_id = ?", (set_.set_id,))
             tuned = self._settings.get("tuned")
@@ -161,7 +161,7 @@ class QuerySets:
                     "UPDATE sets SET name = ?, settings = ? WHERE set_id = ?",
                     (name, json.dumps(settings), one.set_id),
                 )
-                self._readers_look_again(one)
+                self._log_all_changed(one)
             if tuned := self._settings.get("tuned"):
                 mixed = tuned["method"]["sets"]
                 method = {**tuned["method"], "sets": mixed and _renamed(mixed, old, new)}
@@ -173,7 +173,7 @@ class QuerySets:
         others = self.all().values()
         return [set_, *(one for one in others if one.settings.get("of") == set_.name)]
 
-    def _readers_look_again(self, set_: QuerySet) -> None:
+    def _log_all_changed(self, set_: QuerySet) -> None:
         """Let all of a set's lists count as changed: snapshots and codes know sets by name."""
         numbers = self._database.column("SELECT number FROM spans WHERE set_id = ?", [set_.set_id])
         self._vectors.log(numbers)
@@ -210,7 +210,7 @@ class QuerySets:
                 + (f" (first: {unknown[0]})" if unknown else ": the file has no lists")
             )
         with self._database.writing():  # the set and its lists, or neither
-            self._let_wait(self.ensure(name, {"source": "file", "kind": "query"}))
+            self._enqueue(self.ensure(name, {"source": "file", "kind": "query"}))
         return documents, queries, unknown
 
     def _checked(
@@ -246,13 +246,13 @@ class QuerySets:
             dropped = 0
             if known is not None and known.settings != settings:
                 dropped = self._drop_others(set_)
-            self._let_wait(set_)
+            self._enqueue(set_)
         return dropped
 
     def _pool(
         self, lists: Iterable[tuple[int, list[str]]], n: int | None = None
     ) -> tuple[int, int]:
-        """Write (number, queries) lists to a table of this connection, for ``_let_wait``.
+        """Write (number, queries) lists to a table of this connection, for ``_enqueue``.
 
         Making the lists may take long, and others want to store replies meanwhile: this table
         needs no lock. Lists of one document are joined; the first n queries count. Returns how
@@ -294,7 +294,7 @@ class QuerySets:
             if other.settings.get("of") == set_.name:
                 self._waiting.embed_again(other.set_id, numbers)
 
-    def _let_wait(self, set_: QuerySet) -> None:
+    def _enqueue(self, set_: QuerySet) -> None:
         """Let the pooled lists (``_pool``) wait to be embedded, but for those that are already.
 
         Those are taken to fit the present text, and count again if that has changed.
@@ -316,9 +316,9 @@ class QuerySets:
             (set_.set_id,),
         )
         self._database.execute("DROP TABLE temp.pooled")
-        self.take_as_current(set_, embedded)
+        self.mark_current(set_, embedded)
 
-    def take_as_current(self, set_: QuerySet, numbers: Sequence[int]) -> None:
+    def mark_current(self, set_: QuerySet, numbers: Sequence[int]) -> None:
         """Within a transaction: take given lists, also those that wait, as for the present texts.
 
         Texts augmented with lists that count again wait to be embedded again.
@@ -378,7 +378,7 @@ class QuerySets:
             f" AND number IN (SELECT value FROM json_each(?)){counting}",
             (set_.set_id, json.dumps(numbers)),
         )
-        with sensible(self._database.path, "queries"):
+        with reporting_damage(self._database.path, "queries"):
             return {number: [text + "" for text in json.loads(texts)] for number, texts in rows}
 
     def lists(self, set_: QuerySet) -> Iterator[tuple[str, list[str]]]:

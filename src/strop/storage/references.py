@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.arrays import Floats, Ints
-from strop.storage.database import Database, sensible
+from strop.storage.database import Database, reporting_damage
 from strop.storage.documents import Documents
 from strop.storage.settings import Settings
 
@@ -31,7 +31,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Selected:
+class SelectedReferences:
     """A document's references and the mean silhouette of the clusters they stand for."""
 
     references: list[Reference]
@@ -46,7 +46,7 @@ class References:
         self._settings = settings
         self._documents = documents
 
-    def of(self, number: int) -> Selected | None:
+    def of(self, number: int) -> SelectedReferences | None:
         """Return a document's references, those still in the index; None if none were chosen."""
         with self._database.reading():
             row = self._database.row(
@@ -55,21 +55,21 @@ class References:
             )
             if row is None:
                 return None
-            with sensible(self._database.path, "references"):
+            with reporting_damage(self._database.path, "references"):
                 columns = zip(row[:3], ("<i4", "<f4", "<i4"), strict=True)
                 others, similarities, sizes = (
                     np.frombuffer(blob, dtype).tolist() for blob, dtype in columns
                 )
                 ids = self._documents.ids_of(others)
                 chosen = zip(others, similarities, sizes, strict=True)
-                return Selected(
+                return SelectedReferences(
                     [Reference(ids[one], like, size) for one, like, size in chosen if one in ids],
                     float(row[3]),
                 )
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that the stored lists and references were made with."""
-        with sensible(self._database.path, "settings of references"):
+        with reporting_damage(self._database.path, "settings of references"):
             return dict(self._settings.get("references") or {})
 
     def begin(self, settings: dict[str, Any], *, lists: bool, selections: bool) -> None:

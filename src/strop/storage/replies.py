@@ -299,7 +299,7 @@ class SentBatches:
         """Note that a batch is being sent, or (None) that it has arrived."""
         self._settings.put(sending={"lm": lm, "since": _now()} if lm else None)
 
-    def refuse_cut_off(self, lm: str, remedy: str) -> None:
+    def check_no_lost_batch(self, lm: str, remedy: str) -> None:
         """Refuse to go on where a batch for a model is on its way that nobody saw arrive."""
         sending = self._settings.get("sending")
         if sending and sending["lm"] == lm:

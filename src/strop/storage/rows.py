@@ -116,7 +116,7 @@ class RowWriter:
         if self._keep_queries:
             for set_ in self._known_sets:
                 if not set_.derived:
-                    self._sets.take_as_current(set_, self._known)
+                    self._sets.mark_current(set_, self._known)
         self.database.execute(
             "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE key = 'documents'",
             (self._more,),

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from strop.storage.database import Database, sensible
+from strop.storage.database import Database, reporting_damage
 from strop.storage.ledger import DOCUMENTS
 from strop.types import Document
 
@@ -36,7 +36,7 @@ class WaitingList:
     def next(self, set_id: int, limit: int) -> list[Waiting]:
         """Return documents whose vectors of a set are still to be made, in order."""
         waiting, characters = [], 0
-        with self._database.reading() as connection, sensible(self._database.path, "texts"):
+        with self._database.reading() as connection, reporting_damage(self._database.path, "texts"):
             for number, id_, title, text, digest, texts in connection.execute(
                 "SELECT number, id, title, text, coalesce(w.digest, d.digest), w.texts"
                 " FROM waiting w JOIN documents d USING (number)"

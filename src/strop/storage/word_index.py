@@ -23,7 +23,7 @@ import numpy as np
 from strop.errors import IndexDamaged
 from strop.io.languages import LANGUAGES, SAMPLE, detect_languages
 from strop.io.tokenizer import VERSION, Tokenizer
-from strop.storage.database import Database, sensible
+from strop.storage.database import Database, reporting_damage
 from strop.storage.ledger import DERIVED
 from strop.storage.settings import Settings
 from strop.storage.word_reader import SourceWords, load_source
@@ -95,7 +95,7 @@ class WordIndex:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """A read transaction; what makes no sense in it is reported as damage."""
-        with self._database.reading() as connection, sensible(self._database.path, "words"):
+        with self._database.reading() as connection, reporting_damage(self._database.path, "words"):
             yield connection
 
     def load(
@@ -107,7 +107,7 @@ class WordIndex:
 
     def compact(self) -> None:
         """Drop the postings of words that were replaced or removed, where they are many."""
-        with self._database.writing() as connection, sensible(self._database.path, "words"):
+        with self._database.writing() as connection, reporting_damage(self._database.path, "words"):
             WordWriter(connection).compact()
 
     def recount(self) -> None:
@@ -119,13 +119,13 @@ class WordIndex:
                 self._settings.put(words=None)
             if self._detected_long_ago():
                 self._detect(connection)
-            with sensible(self._database.path, "texts"):
+            with reporting_damage(self._database.path, "texts"):
                 self._recount(connection)
 
     def size(self) -> int:
         """Return how many bytes of the catalog are words, without SQLite's own."""
         size = self._database.value("SELECT coalesce(sum(bytes), 0) FROM word_segments")
-        with sensible(self._database.path, "words"):
+        with reporting_damage(self._database.path, "words"):
             return int(size)
 
     def problems(self) -> list[str]:
@@ -172,7 +172,7 @@ class WordIndex:
         """Before a commit: count the texts that changed; tell whether there were any."""
         if connection.execute("SELECT 1 FROM changed_texts").fetchone() is None:
             return False
-        with sensible(self._database.path, "words"):
+        with reporting_damage(self._database.path, "words"):
             if self._detected_long_ago() and self._detect(connection):
                 self._recount(connection)
             else:
@@ -183,7 +183,7 @@ class WordIndex:
         stored = self._settings.get("words")
         if stored is None:
             return None
-        with sensible(self._database.path, "settings of words"):
+        with reporting_damage(self._database.path, "settings of words"):
             languages, documents = dict(stored["languages"]), stored["from"]
             for script, name in languages.items():
                 if name not in LANGUAGES[script]:

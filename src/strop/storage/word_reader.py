@@ -13,7 +13,7 @@ from strop.common.arrays import Ints
 from strop.storage.words import (
     BLOCK,
     CHUNK,
-    EVERYWHERE,
+    NO_BLOCK,
     TEXT,
     Counts,
     Flags,
@@ -98,7 +98,7 @@ def load_source(
 
 def _living(segment: Segment, generations: Lengths, changed: Ints) -> Flags | None:
     """Return which places of a segment count, None if all do."""
-    if segment.block == EVERYWHERE:
+    if segment.block == NO_BLOCK:
         living = segment.living(generations[segment.numbers])
         return None if living.all() else living
     first = segment.block * BLOCK
@@ -127,7 +127,7 @@ def postings_of(
             count = len(blob) // 3
             places = np.frombuffer(blob, "<u2", count)
             counts = np.frombuffer(blob, np.uint8, count, 2 * count)
-            if segment.block != EVERYWHERE:
+            if segment.block != NO_BLOCK:
                 yield Postings(segment.block * BLOCK, places, counts, living)
                 continue
             if living is not None:

@@ -2,9 +2,10 @@
 
 The *source* of words is 0 for a document's own text, else the id of the query set. What is written
 in one commit becomes a *segment*: for each term the documents that have it and how often.
-A segment is never changed. Of up to ``WIDE`` texts it names its documents; a larger one has those
-of a *block* of 65,536 document numbers. ``PILE`` segments of a block, or that name their documents,
-are merged: so on average a change costs the same in a large index as in a small one.
+A segment is never changed. Of up to ``MOST_NAMED`` texts it names its documents; a larger one has
+those of a *block* of 65,536 document numbers. ``SEGMENTS_TO_MERGE`` segments of a block, or that
+name their documents, are merged: so on average a change costs the same in a large index as in a
+small one.
 
 Each change of a source is a *generation*. The words that a document has have the generation that
 wrote them, and a segment the one in which it was written or merged. A posting counts if the words
@@ -34,15 +35,15 @@ TEXT = 0
 """The source of a document's own words."""
 BLOCK = 65536
 """Document numbers in a block: the place in it fits two bytes."""
-EVERYWHERE = -1
+NO_BLOCK = -1
 """The block of a segment that names its documents."""
-WIDE = 8192
+MOST_NAMED = 8192
 """The most texts that such a segment has."""
 CHUNK = 128
 """Documents whose generations and lengths are one entry: a change of one document writes these."""
 MOST = 255
 """A word that a text has more often counts as if so often: its score hardly grows by then."""
-PILE = 8
+SEGMENTS_TO_MERGE = 8
 """So many segments of a block become one."""
 _BUFFERED = 8_000_000  # words in memory before they become a segment
 
@@ -108,11 +109,11 @@ class Segment:
     @property
     def size(self) -> int:
         """How many places it has."""
-        return len(self.numbers) if self.block == EVERYWHERE else BLOCK
+        return len(self.numbers) if self.block == NO_BLOCK else BLOCK
 
     def numbers_at(self, places: Ints) -> Ints:
         """Return the numbers of the documents at these places."""
-        if self.block == EVERYWHERE:
+        if self.block == NO_BLOCK:
             return self.numbers[places]
         return self.block * BLOCK + places
 
@@ -315,8 +316,8 @@ class WordWriter:
         """
         if not len(numbers):
             return
-        if len(numbers) <= WIDE:
-            self._write((source, EVERYWHERE, generation), numbers, terms, keys, often)
+        if len(numbers) <= MOST_NAMED:
+            self._write((source, NO_BLOCK, generation), numbers, terms, keys, often)
             return
         blocks, owners = numbers // BLOCK, (keys & 0xFFFFFFFF) // BLOCK
         for block in np.unique(blocks).tolist():
@@ -328,7 +329,7 @@ class WordWriter:
     ) -> None:
         """Write a segment (source, block, generation), and merge where there are many by now."""
         source, block, _ = about
-        owners, named = keys & 0xFFFFFFFF, block == EVERYWHERE
+        owners, named = keys & 0xFFFFFFFF, block == NO_BLOCK
         at_places = np.searchsorted(numbers, owners) if named else owners % BLOCK
         places = at_places.astype("<u2").tobytes()
         counts = np.minimum(often, MOST).astype(np.uint8).tobytes()
@@ -350,7 +351,7 @@ class WordWriter:
             ),
         )
         found = segments_of(self._connection, source, block)
-        if len(found) >= PILE:
+        if len(found) >= SEGMENTS_TO_MERGE:
             self._merge(found)
 
 

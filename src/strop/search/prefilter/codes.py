@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from strop.common.arrays import Floats, Ints
-from strop.common.compiled import bits_set, compiled, read_soon
+from strop.common.compiled import bits_set, compiled, prefetch_rows
 from strop.search.formula import HARD_MAX, NEARLY_ZERO
 from strop.search.kernels import exp_of
 from strop.search.scoring import Fetched
@@ -196,7 +196,7 @@ def estimated_scores(
     sims = np.empty(longest, np.float32)  # longer than needed: a difference has several words
     for x in range(len(rows)):
         later = rows[min(x + 3, len(rows) - 1)]  # near enough to be in the cache still
-        read_soon(records, begin[later], begin[later + 1])
+        prefetch_rows(records, begin[later], begin[later + 1])
         first, last = begin[rows[x]], begin[rows[x] + 1]
         code, near = as_bytes[8 * first : 8 * first + dim], np.float32(0.0)
         for c in range(dim):

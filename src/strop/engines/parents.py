@@ -21,7 +21,7 @@ from strop.types import Chunk, Document, Hit, Passage
 
 
 @dataclass(frozen=True)
-class Whole:
+class ParentDocument:
     """A document with its chunks by id, in the order of its text."""
 
     document: Document
@@ -47,7 +47,7 @@ def whole_pieces(catalog: Catalog, ids: Iterable[str]) -> Iterator[tuple[str, by
         yield piece_name(id_), json.dumps(content).encode()
 
 
-class Wholes:
+class ParentDocuments:
     """The whole documents of a copy with chunks; ``select`` can ask it (``storage.facets``)."""
 
     def __init__(self, engine: Engine) -> None:
@@ -55,14 +55,14 @@ class Wholes:
         self.every: Callable[[], Ints] = engine.every
         self.passing: Callable[[Test], Ints] = engine.passing
 
-    def read(self, ids: Iterable[str]) -> dict[str, Whole]:
+    def read(self, ids: Iterable[str]) -> dict[str, ParentDocument]:
         """Return documents by id, of those that have a piece."""
         names = {piece_name(id_): id_ for id_ in ids}
         found = {}
         for name, content in self._engine.read(list(names)).items():
             value = json.loads(content)
             chunks, text = value.pop("chunks"), value["text"]
-            found[names[name]] = Whole(
+            found[names[name]] = ParentDocument(
                 Document(**value),
                 {
                     one["id"]: Chunk(
@@ -74,7 +74,7 @@ class Wholes:
             )  # fmt: skip
         return found
 
-    def numbers(self, whole: Whole) -> list[int]:
+    def numbers(self, whole: ParentDocument) -> list[int]:
         """Return the numbers of a document's chunks in order, of those that are there."""
         numbers = self._engine.with_ids(list(whole.chunks))
         by_id = {id_: number for number, id_ in self._engine.ids(numbers).items()}
@@ -98,7 +98,7 @@ def group(ids: Sequence[str], shape: tuple[int, ...]) -> Ints:
     return np.array(groups, np.int64).reshape(shape)
 
 
-def completed(hit: Hit, whole: Whole | None, by_document: bool) -> Hit:
+def with_parent(hit: Hit, whole: ParentDocument | None, by_document: bool) -> Hit:
     """Return the hit of a chunk with its chunk, or that of its document.
 
     While a publisher is at work a chunk may be found that its document has no more.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from strop.common.arrays import Ints, unit_rows
 from strop.distributed.shards import (
     Columns,
-    Done,
+    TaskResult,
     list_column,
     read_table,
     rows_in,
@@ -50,7 +50,7 @@ TEXTS = ("row", "id", "title", "text")
 
 def find_cells(
     folder: Path, name: str, *, shards: Sequence[str], cells: int, buckets: int, documents: int
-) -> Done:
+) -> TaskResult:
     """Find the centres of cells from a sample of all vectors, and group them into buckets."""
     step = max(1, documents // (cells * SAMPLE_PER_CELL))
     parts = (_unit_vectors(folder, shard)[1][::step] for shard in shards)
@@ -61,7 +61,7 @@ def find_cells(
     bucket_of[np.argsort(coarse, kind="stable")] = np.arange(cells) * buckets // cells
     columns = {"centre": vector_column(centres), "bucket": bucket_of}
     file = write_table(folder / "cells" / f"{name}.parquet", columns)
-    return Done((file,), counts={"cells": cells, "buckets": buckets, "documents": documents})
+    return TaskResult((file,), counts={"cells": cells, "buckets": buckets, "documents": documents})
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Cells:
         return cls(vectors_in(table["centre"]), table["bucket"].to_numpy())
 
 
-def fill_buckets(folder: Path, name: str) -> Done:
+def fill_buckets(folder: Path, name: str) -> TaskResult:
     """Sort a shard's documents and vectors by bucket, each bucket a row group."""
     cells = Cells.read(folder)
     rows, vectors = _unit_vectors(folder, name)
@@ -93,7 +93,7 @@ def fill_buckets(folder: Path, name: str) -> Done:
         groups.append(columns | {"cell": cell_of[inside], "vector": vector_column(vectors[inside])})
     assert (rows == rows_in(texts)).all()
     file = write_table(folder / "buckets" / f"{name}.parquet", *groups, labels=labels)
-    return Done((file,))
+    return TaskResult((file,))
 
 
 def _unit_vectors(folder: Path, name: str) -> tuple[Ints, Vectors]:
@@ -120,7 +120,7 @@ def read_buckets(
 
 def count_probes(
     folder: Path, name: str, *, shards: Sequence[str], neighbors: int, recall: float
-) -> Done:
+) -> TaskResult:
     """Find how many cells must be probed to find a share ``recall`` of the nearest documents.
 
     The exact neighbours of a sample tell: each lies in a cell, and the document has that cell at
@@ -145,7 +145,9 @@ def count_probes(
     found = float((places < probes).mean()) if len(places) else 1.0
     columns = {"probes": [probes], "recall": [found]}
     file = write_table(folder / "probes" / f"{name}.parquet", columns)
-    return Done((file,), counts={"probes": probes, "recall": found, "cells": len(cells.centres)})
+    return TaskResult(
+        (file,), counts={"probes": probes, "recall": found, "cells": len(cells.centres)}
+    )
 
 
 def _sample(folder: Path, shards: Sequence[str]) -> Vectors:
@@ -161,7 +163,7 @@ def _sample(folder: Path, shards: Sequence[str]) -> Vectors:
 
 def choose(
     folder: Path, name: str, *, shards: Sequence[str], settings: dict[str, Any], method: str
-) -> Done:
+) -> TaskResult:
     """Find the neighbours of a bucket's documents and choose their references."""
     wished, cells = ReferenceSettings.from_json(settings), Cells.read(folder)
     own = Points.read(folder, shards, [int(name)])
@@ -192,7 +194,7 @@ def choose(
         "silhouette": chosen.silhouettes,
     }
     file = write_table(folder / "references" / f"{name}.parquet", columns)
-    return Done((file,), counts={**counts, "references": int(taken.sum())})
+    return TaskResult((file,), counts={**counts, "references": int(taken.sum())})
 
 
 @dataclass(frozen=True)

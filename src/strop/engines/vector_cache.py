@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.arrays import Ints, ranges
-from strop.engines.base import Found, Rows, unpack
+from strop.engines.base import PackedVectors, Rows, unpack
 from strop.types import Vectors
 
 
-class Held:
+class VectorCache:
     """Vectors of documents, found by slot.
 
     It only grows, and what a slot says stays: readers need no lock. A document that is added again
@@ -39,7 +39,7 @@ class Held:
         """The bytes that its arrays take."""
         return int(self._rows.nbytes + self._spans.nbytes)
 
-    def add(self, found: Mapping[int, Found]) -> dict[int, int]:
+    def add(self, found: Mapping[int, PackedVectors]) -> dict[int, int]:
         """Add documents by number and return their slots."""
         pieces = [
             (slot, self._columns[set_id], rows)
@@ -82,7 +82,7 @@ class Held:
         return self._rows.take(places, axis=0), counts.sum(axis=1)
 
 
-def checksum(one: Found) -> bytes:
+def checksum(one: PackedVectors) -> bytes:
     """Return what tells the vectors of a record from others."""
     return one.packed[-8:]  # the CRC-32 of all, and the last values before it
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from strop.common.arrays import unit_rows
-from strop.engines.base import Found, Rows, pack
-from strop.engines.held import Held, checksum
+from strop.engines.base import PackedVectors, Rows, pack
+from strop.engines.vector_cache import VectorCache, checksum
 
 DIM, SETS = 8, (3, 7)
 RNG = np.random.default_rng(4)
@@ -27,8 +27,8 @@ def parts_of(number: int) -> dict[int, Rows]:
     return parts
 
 
-def found(number: int) -> Found:
-    return Found(f"d{number}", pack(parts_of(number)))
+def found(number: int) -> PackedVectors:
+    return PackedVectors(f"d{number}", pack(parts_of(number)))
 
 
 def expected(numbers: list[int], sets: tuple[int, ...], most: int | None) -> list[np.ndarray]:
@@ -41,7 +41,7 @@ def expected(numbers: list[int], sets: tuple[int, ...], most: int | None) -> lis
 @pytest.mark.parametrize("sets", [(3,), (7,), (7, 3)])
 @pytest.mark.parametrize("most", [None, 2, 0])
 def test_vectors_are_those_that_were_added(sets: tuple[int, ...], most: int | None) -> None:
-    held = Held(DIM, SETS)
+    held = VectorCache(DIM, SETS)
     for first in range(0, 60, 7):
         held.add({number: found(number) for number in range(first, first + 7)})
     numbers = RNG.permutation(60)[:20].tolist()
@@ -57,7 +57,7 @@ def test_vectors_are_those_that_were_added(sets: tuple[int, ...], most: int | No
 
 
 def test_nothing_is_held_or_wanted() -> None:
-    held, none = Held(DIM, SETS), np.empty(0, np.int64)
+    held, none = VectorCache(DIM, SETS), np.empty(0, np.int64)
     assert held.add({}) == {}
     assert held.own(none).shape == (0, DIM)
     held.add({1: found(1)})
@@ -66,7 +66,7 @@ def test_nothing_is_held_or_wanted() -> None:
 
 
 def test_a_document_that_is_added_again_has_a_new_slot() -> None:
-    held = Held(DIM, SETS)
+    held = VectorCache(DIM, SETS)
     (before,) = held.add({1: found(1)}).values()
     (after,) = held.add({1: found(2)}).values()
     assert held.slots[1] == after != before
@@ -75,7 +75,7 @@ def test_a_document_that_is_added_again_has_a_new_slot() -> None:
 
 
 def test_threads_read_while_others_add() -> None:
-    held = Held(DIM, SETS)
+    held = VectorCache(DIM, SETS)
 
     def work(thread: int) -> None:
         for first in range(0, 200, 5):
