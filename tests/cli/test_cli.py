@@ -264,7 +264,7 @@ def test_build_takes_the_language_of_the_words(corpus: Path, tmp_path: Path) -> 
         assert index.catalog.words.tokenizer().languages["latin"] == "german"
     again = strop("build", corpus, "-o", path, "--language", "dutch")
     assert again.code == 2
-    assert "keeps the language of its words" in again.stderr
+    assert "keeps its language for stemming" in again.stderr
 
 
 # -- build and add: again, and with changes ----------------------------------------------------
@@ -327,7 +327,7 @@ def test_build_again_keeps_the_settings_and_the_embedder_of_the_index(
     form = strop("build", corpus, "-o", index, "--query-vectors", "int8")
     assert (form.code, f"strop compact {index} --query-vectors int8" in form.stderr) == (2, True)
     language = strop("build", corpus, "-o", index, "--language", "german")
-    assert (language.code, "keeps the language of its words" in language.stderr) == (2, True)
+    assert (language.code, "keeps its language for stemming" in language.stderr) == (2, True)
     assert "vectors" not in language.stderr
 
 

@@ -346,9 +346,9 @@ def test_an_estimate_for_people(topics: Path, server: ScriptedServer) -> None:
     given = run(topics, server, *SIMPLE, "--dry-run", "--price", "1,2").stdout
     assert "the given price" in given
     assert not server.seen
-    assert "not chosen yet for 12 documents: counted with 4 each" in " ".join(said.split())
+    assert "not selected yet for 12 documents: estimated at 4 each" in " ".join(said.split())
     cut = run(topics, server, *SIMPLE, "--dry-run", "--document-chars", "20").stdout
-    assert "(12 cut at 20 characters: --document-chars)" in cut
+    assert "(12 truncated at 20 characters: --document-chars)" in cut
     known = strop("queries", topics, "--lm", "openai:gpt-4.1-nano", *SIMPLE, "--dry-run")
     assert (known.code, known.stderr) == (0, "")
     assert "api.openai.com" in known.stdout
@@ -651,9 +651,13 @@ def test_the_contrast_rate(topics: Path, server: ScriptedServer, style: str) -> 
         assert 0 < share < 1
         assert index.searcher.contrast_rate(style) == pytest.approx(share)
     assert told["contrast"] == pytest.approx(share)
-    nearer = {"contrastive": "their document than all", "negative": "a reference than their"}
+    nearer = {
+        "contrastive": "to their document than to all of its references",
+        "negative": "to a reference than to their document",
+    }
     ran = run(topics, server, "--style", style)
-    assert f"contrast rate of the set: {share:.1%} nearer {nearer[style]}" in ran.stdout
+    rate = f"contrast rate of the set: {share:.1%} of its queries are nearer {nearer[style]}"
+    assert rate in ran.stdout
 
 
 # -- what changes ------------------------------------------------------------------------------
@@ -758,8 +762,8 @@ LM = "--lm openai:m --style simple"
         (f"{LM} --batch sometime", 2, "'sometime'"),
         (f"{LM} --dry-run --again", 2, "--again is for"),
         (f"{LM} --requests-out x --budget 1", 2, "--budget"),
-        (f"{LM} --dry-run --queries-out x", 2, "--queries-out needs a command that makes"),
-        (f"{LM} --batch submit --queries-out x", 2, "--queries-out needs a command that makes"),
+        (f"{LM} --dry-run --queries-out x", 2, "--queries-out needs a command that generates"),
+        (f"{LM} --batch submit --queries-out x", 2, "--queries-out needs a command that generates"),
         ("--style simple --file x --dry-run", 2, "--dry-run is for --lm"),
         ("--style simple --file x --packed", 2, "--packed is for --lm"),
         ("--style sentences --budget 1", 2, "--budget is for --lm"),
@@ -768,7 +772,7 @@ LM = "--lm openai:m --style simple"
         ("--style simple --file x --queries-out y", 2, "--queries-out"),
         ("--style simple", 2, "--lm SPEC, or --file FILE"),
         ("--queries-out x", 2, "--set or --style"),
-        ("--set mine", 2, "who writes mine queries? Give --lm SPEC, or --file FILE"),
+        ("--set mine", 2, "mine queries need a source: give --lm SPEC, or --file FILE"),
         ("--style sentences --set mine", 2, "give one"),
         ("--style sentences --file x", 2, "--style sentences needs no --file"),
         (f"{LM} --price cheap", 1, "'cheap'"),

@@ -129,7 +129,7 @@ def _settings(corpus: str, folder: Path, options: dict[str, Any]) -> Settings:
     if options["stage"] in ("vectors", "references") or options["style"] == "sentences":
         return settings
     if options["lm"] is None:
-        raise click.UsageError(f"who writes {options['style']} queries? Give --lm SPEC")
+        raise click.UsageError(f"--style {options['style']} needs a language model: --lm SPEC")
     lm, price = opt.load_model(options), opt.given_price(options)
     generated = {
         "lm": {"name": lm.name, "options": dict(lm.options)},
@@ -154,7 +154,7 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
     INDEX is created if it does not exist. Documents, vectors, references, query sets and replies
     are imported; no text is embedded again. Run it again after more stages or an interruption.
     """
-    from strop.distributed.load import import_shards
+    from strop.distributed.importing import import_shards
 
     spec = {"name": embedder, "options": options} if embedder else None
     with progress_bars() as progress:

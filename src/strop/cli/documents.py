@@ -25,7 +25,7 @@ from strop.cli.verbs import (
 )
 from strop.common.text import counted, human_bytes, is_url
 from strop.errors import BadInput, IndexBusy, StropError
-from strop.io.files import filled_lines, shown_name
+from strop.io.files import nonblank_lines, shown_name
 
 if TYPE_CHECKING:  # --help must be quick
     from strop.index import Index
@@ -100,12 +100,12 @@ def build(
                 f"strop compact {shlex.quote(str(path))} --query-vectors {query_vectors}"
             )
         if language is not None:
-            raise UsageError(f"{path} exists and keeps the language of its words")
+            raise UsageError(f"{path} exists and keeps its language for stemming")
         index = Index.open(path, embedder, wait=opt.waiting_time(), **settings)
         if chunk is not None and chunk != (has := index.info()["chunking"] or "none"):
             index.close()
             raise UsageError(
-                f"{path} exists and keeps its chunks ({has}); for others build another index"
+                f"{path} exists and keeps its chunks ({has}); for other chunks build another index"
             )
     else:
         form = query_vectors or "int8", language, None if chunk == "none" else chunk or "auto"
@@ -133,7 +133,7 @@ def build(
                     path.rmdir()
             raise
     if exists:
-        say(f"{path} existed: added what is new, updated what changed, removed nothing")
+        say(f"{path} existed: added new documents, updated changed ones, removed none")
     return _changed(path, asdict(changes))
 
 
@@ -195,7 +195,7 @@ def _add(
         return index.add(read_source(corpus, source), progress)
     if is_url(corpus):
         raise BadInput(  # without the URL, which may hold a password
-            "a corpus at a URL is read from PostgreSQL, by a query: --source 'SELECT id, text …'"
+            "a corpus at a URL is read from PostgreSQL and needs --source 'SELECT id, text …'"
         )
     if is_folder_of_files(corpus, reading["format"]):
         which = {name: reading[name] for name in ("include", "exclude", "max_document_bytes")}
@@ -203,16 +203,16 @@ def _add(
             corpus, remove=sync, keep_queries=keep_queries, progress=progress, **which
         )
     if sync:
-        raise UsageError(f"--sync follows a folder of files; {corpus} is not one")
+        raise UsageError(f"--sync needs a folder of files; {corpus} is not one")
     return index.add(_documents(corpus, reading), progress, keep_queries=keep_queries)
 
 
 def _documents(corpus: str, options: dict[str, Any]) -> Iterator[Any]:
     """Yield a corpus's documents with their places; an empty corpus is an error."""
-    from strop.io.corpora import read_corpus_with_places
+    from strop.io.corpora import read_corpus_with_locations
 
     empty = True
-    for sourced in read_corpus_with_places(corpus, **options):
+    for sourced in read_corpus_with_locations(corpus, **options):
         empty = False
         yield sourced.document, sourced.where
     if empty:
@@ -250,7 +250,7 @@ def add(path: Path, corpus: str, keep_queries: bool, sync: bool, **reading: Any)
 )
 def remove(path: Path, ids: tuple[str, ...], file: str | None) -> Answer:
     """Remove documents by id; nothing is removed if an id is unknown."""
-    unwanted = [*ids, *(line.strip() for _, line in (filled_lines(file) if file else ()))]
+    unwanted = [*ids, *(line.strip() for _, line in (nonblank_lines(file) if file else ()))]
     if not unwanted:
         raise UsageError("name at least one id, or give --file")
     with opt.open_index(path) as index:
@@ -321,5 +321,5 @@ def references(path: Path, neighbors: int, sizes: str, seed: int, method: str | 
         with progress_bars() as progress:
             chosen = index.select_references(settings, method=method or "auto", progress=progress)
         stored = index.info()["references"] or {"documents": 0, "out_of_date": 0}
-    message = f"references of {counted(stored['documents'], 'document')} ({chosen:,} chosen now)"
+    message = f"references of {counted(stored['documents'], 'document')} ({chosen:,} selected now)"
     return Answer({"chosen": chosen, **stored}, message)

@@ -17,7 +17,7 @@ from strop.cli.messages import progress_bars, warn
 from strop.cli.verbs import Answer, flag, option, output_option, refuse_given, together, verb
 from strop.common.text import counted
 from strop.errors import BadInput
-from strop.io.files import atomic_write, filled_lines, json_records
+from strop.io.files import atomic_write, json_records, nonblank_lines
 from strop.types import Progress
 
 if TYPE_CHECKING:  # loaded by the verbs that need it, so that --help is quick
@@ -176,27 +176,27 @@ def _check_usage(options: dict[str, Any]) -> None:
             f"with --lm give --style, one of {', '.join(STYLES)}"
             + (f", not {style!r}" if style else ""): style not in STYLES,
             "--file and --lm are two sources: give one": file is not None,
-            "--n is for --file and sentences; with --lm it is --max-queries":
+            "--n is for --file and sentences; with --lm use --max-queries":
                 options["n"] is not None,
             f"{both} exclude each other": len(chosen) > 1 and not priced,
             "--again is for a run, --batch submit and --batch collect":
                 options["again"] and (chosen not in ([], ["batch"]) or batch == "status"),
-            "--budget cannot be kept for a file that is answered elsewhere":
+            "--budget cannot limit requests that are written to a file":
                 options["budget"] is not None and options["requests_out"] is not None,
-            "--queries-out needs a command that makes queries": out is not None and not makes,
+            "--queries-out needs a command that generates queries": out is not None and not makes,
         }  # fmt: skip
     else:
         refuse_given(options.keys() - _WITHOUT_LM, "is for --lm")
         makes_sentences = style == "sentences" and out is None
         wrong = {
-            "--queries-out writes what is in the index: not with --file":
+            "--queries-out writes a set of the index and cannot be combined with --file":
                 file is not None and out is not None,
-            "which set? Give --set or --style: sentences, simple with --lm, a name with --file":
+            "which set? Give --set or --style (styles except sentences need --lm)":
                 style is None and options["into"] is None,
-            "--set names the set; --style does so where there is none: give one":
+            "--set and --style both name the set: give one of them":
                 style is not None and options["into"] is not None,
             "--style sentences needs no --file": makes_sentences and file is not None,
-            f"who writes {style or options['into']} queries? Give --lm SPEC, or --file FILE":
+            f"{style or options['into']} queries need a source: give --lm SPEC, or --file FILE":
                 out is None and file is None and not makes_sentences,
         }  # fmt: skip
     for message, holds in wrong.items():
@@ -229,7 +229,7 @@ def read_examples(file: str | None) -> tuple[str, ...]:
     if file is None:
         return ()
     if not file.endswith((".jsonl", ".jsonl.gz")):
-        texts = [line.strip() for _, line in filled_lines(file)]
+        texts = [line.strip() for _, line in nonblank_lines(file)]
     else:
         texts = []
         for where, record in json_records(file):
@@ -238,7 +238,7 @@ def read_examples(file: str | None) -> tuple[str, ...]:
                 raise BadInput(f"{where}: an example query needs a field text or query")
             texts.append(text)
     if not texts:
-        raise BadInput(f"{file} holds no example queries")
+        raise BadInput(f"{file} contains no example queries")
     if len(texts) > 20:
         warn(f"{len(texts):,} examples go into every call; 5 are usual")
     return tuple(texts)
@@ -286,7 +286,9 @@ def _estimate(generation: Generation, batch: bool, budget: float | None) -> Answ
     value = {**about, "document_chars": limit, **asdict(estimate)}
     warnings = []
     if budget is not None and estimate.cost is not None and estimate.cost > budget:
-        warnings.append(f"more than the budget of {budget:g} USD: a run would stop before")
+        warnings.append(
+            f"more than the budget of {budget:g} USD: a run would stop before exceeding it"
+        )
     if isinstance(generation.lm, ServiceLM):
         try:
             generation.lm.key()
@@ -385,7 +387,9 @@ def _imported(
     warnings = []
     if info["tuned"] and not info["tuned"]["in_use"]:
         again = f"strop tune {shlex.quote(str(index.path))}"
-        warnings.append(f"sharp was tuned for other sets and has its defaults again: {again}")
+        warnings.append(
+            f"sharp was tuned for other query sets and uses its defaults again: {again}"
+        )
     if unknown:
         lists_of = counted(len(unknown), "list of an unknown id", "lists of unknown ids")
         warnings.append(f"left out {lists_of} (first: {unknown[0]})")

@@ -21,7 +21,7 @@ def print_estimate(generation: Generation, estimate: Estimate, batch: bool) -> N
     cut = ""
     if estimate.cut_documents:
         limit = generation.plan.settings.prompt.text_limit
-        cut = f" ({estimate.cut_documents:,} cut at {limit:,} characters: --document-chars)"
+        cut = f" ({estimate.cut_documents:,} truncated at {limit:,} characters: --document-chars)"
     answered = f" ({estimate.stored:,} answered)" if estimate.stored else ""
     rows = {
         "queries": f"{generation.style}, for the set {generation.name}, by {generation.lm.name}",
@@ -35,8 +35,8 @@ def print_estimate(generation: Generation, estimate: Estimate, batch: bool) -> N
     }
     if estimate.unchosen_references:
         rows["references"] = (
-            f"not chosen yet for {counted(estimate.unchosen_references, 'document')}: counted with "
-            f"{EXPECTED_REFERENCES} each; exact after strop references"
+            f"not selected yet for {counted(estimate.unchosen_references, 'document')}: estimated"
+            f" at {EXPECTED_REFERENCES} each; exact after strop references"
         )
     if estimate.without_references:
         rows["left out"] = f"no references: {counted(estimate.without_references, 'document')}"
@@ -49,7 +49,7 @@ def print_estimate(generation: Generation, estimate: Estimate, batch: bool) -> N
 
 
 def print_summary(generation: Generation, summary: Summary, again: str) -> None:
-    """Print what a run did, and the command that goes on if something is left."""
+    """Print what a run did, and the command that continues if requests are open."""
     spending = summary.spending
     now = f"{counted(spending.replies, 'new reply', 'new replies')}"
     if spending.replies:
@@ -64,13 +64,13 @@ def print_summary(generation: Generation, summary: Summary, again: str) -> None:
         shown = empty if summary.empty_replies else ""
         echo(f"dropped: {_counted(summary.dropped)} ({shown}see them: --show-dropped)")
     if summary.contrast is not None:
-        nearer = "their document than all of its references"
+        nearer = "nearer to their document than to all of its references"
         if generation.style == "negative":
-            nearer = "a reference than their document"
-        echo(f"contrast rate of the set: {summary.contrast:.1%} nearer {nearer}")
+            nearer = "nearer to a reference than to their document"
+        echo(f"contrast rate of the set: {summary.contrast:.1%} of its queries are {nearer}")
     if spending.unknown_replies:
         replies = counted(spending.unknown_replies, "reply", "replies")
-        warn(f"{replies} left out: for no request of this index")
+        warn(f"{replies} left out: no matching request in this index")
     if summary.replaced:
         warn(_replaced(summary))
     if summary.in_batches:

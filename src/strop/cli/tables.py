@@ -1,4 +1,4 @@
-"""Tables of what a command reports: hits, documents, scores, tuning, what an index holds."""
+"""Tables of what a command reports: hits, documents, scores, tuning, contents of an index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from strop.evaluation.grid import Grid
     from strop.evaluation.scoring import Report
     from strop.evaluation.tune import Choice
-    from strop.storage.references import Selected
+    from strop.storage.references import SelectedReferences
 
 _WIDE = 10_000
 _WASTE_SHARE, _WASTE_BYTES = 0.2, 1_000_000
@@ -39,7 +39,7 @@ def standard_output() -> Console:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Return a text that is shown as it is: no markup, no emoji codes, no control characters."""
+    """Return a text that is shown unchanged: no markup, no emoji codes, no control characters."""
     return Text(escape_controls(text.replace("\r\n", "\n")), style)
 
 
@@ -49,7 +49,7 @@ def plain_table(*columns: str) -> Table:
 
 
 def print_pairs(rows: Iterable[tuple[str, str]]) -> None:
-    """Print names and values, a line for each."""
+    """Print names and values, one pair per line."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
     for name, value in rows:
@@ -112,7 +112,7 @@ def _heading_end(title: str, text: str) -> int:
 def print_document(
     document: Document,
     queries: Mapping[str, Sequence[str]],
-    references: Selected | None,
+    references: SelectedReferences | None,
     chunks: Sequence[Chunk] = (),
 ) -> None:
     """Print one document, its chunks, its stored queries and its references."""
@@ -138,12 +138,12 @@ def print_document(
         out.print(plain("references", "bold"), f"(silhouette {references.silhouette:.3f})")
         for reference in references.references:
             cluster = counted(reference.cluster_size, "neighbour")
-            line = f"  {reference.similarity:.3f}  {reference.id}  (stands for {cluster})"
+            line = f"  {reference.similarity:.3f}  {reference.id}  (represents {cluster})"
             out.print(plain(line))
 
 
 _SHOWN = 5e-5
-"""What is less than that shows as zero."""
+"""Smaller values are displayed as zero."""
 _LEGEND = (
     "moved: how much it adds to the score. weight: its share among the document's stored queries."
     " similarity: its cosine with your query. At most five are shown per document."
@@ -255,8 +255,8 @@ def print_choice(choice: Choice) -> None:
         out.print(plain(f"sharp keeps its defaults{tried}", "bold"))
     if choice.gain is not None:
         out.print(
-            f"{choice.gain:+.2f} nDCG@10 against the defaults, 95% interval {choice.low:+.2f} to"
-            f" {choice.high:+.2f} ({counted(choice.queries, 'query')})"
+            f"{choice.gain:+.2f} nDCG@10 against the defaults, 95% confidence interval"
+            f" {choice.low:+.2f} to {choice.high:+.2f} ({counted(choice.queries, 'query')})"
         )
     out.print(plain(choice.why))
 
@@ -273,7 +273,7 @@ def print_sets(sets: Sequence[dict[str, Any]]) -> None:
 
 
 def print_info(about: dict[str, Any]) -> None:
-    """Print what an index or a published copy holds."""
+    """Print what an index or a published copy contains."""
     print_pairs(_published(about) if "engine" in about else _contents(about))
 
 
@@ -331,7 +331,7 @@ def set_aside(path: Path | str, refused: list[dict[str, str]]) -> str:
     return (
         f"the embedder refuses {counted(len(refused), 'text')}, which searches do not use."
         f" First: {first['id']}{' in ' + first['set'] if first['set'] else ''}: {first['reason']}."
-        f" To try again: strop finish {shlex.quote(str(path))}, or give the document another text"
+        f" To try again: strop finish {shlex.quote(str(path))}, or change the document's text"
     )
 
 
@@ -341,7 +341,7 @@ def worth_compacting(sizes: dict[str, Any]) -> bool:
 
 
 def _renewal(name: str, set_: dict[str, Any], path: str) -> str:
-    """Return how to use queries again that were written for an older text."""
+    """Return the command that renews queries that were written for an older text."""
     how = f"strop queries {shlex.quote(path)} --set {name}"
     if set_["source"] == "lm":
         how += f" --style {set_['settings']['prompt']['style']} --lm {set_['lm']}"
@@ -350,13 +350,14 @@ def _renewal(name: str, set_: dict[str, Any], path: str) -> str:
     keep = f"strop add {shlex.quote(path)} CORPUS --keep-queries"
     old = set_["older_than_text"]
     lists = "1 list older than its text" if old == 1 else f"{old:,} lists older than their texts"
-    return f"{lists}, not used until renewed: {how}; or keep: {keep}"
+    return f"{lists}, not used until renewed: {how}; or to keep them in use: {keep}"
 
 
 def _size_rows(sizes: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
     """Yield the size of an index, of its parts, and of its waste."""
     per = sizes["per_document"]
-    yield "size", human_bytes(sizes["total"]) + (f", {human_bytes(per)} a document" if per else "")
+    each = f", {human_bytes(per)} per document" if per else ""
+    yield "size", human_bytes(sizes["total"]) + each
     yield "  catalog", human_bytes(sizes["catalog"])
     yield "  vectors of documents", human_bytes(sizes["documents"])
     for name, size in sizes["sets"].items():
@@ -379,7 +380,7 @@ def print_plan(plan: dict[str, Any]) -> None:
     stages = plan["stages"]
     costs = [stage["cost"] for stage in stages if stage["cost"] is not None]
     total = {name: sum(stage[name] for stage in stages) for name in _SUMMED}
-    total |= {"name": "in all", "tasks": None, "cost": sum(costs) if costs else None}
+    total |= {"name": "total", "tasks": None, "cost": sum(costs) if costs else None}
     for stage in (*stages, total):
         table.add_row(
             stage["name"],
