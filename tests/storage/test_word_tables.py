@@ -20,7 +20,7 @@ from strop.storage.words import (
     NO_BLOCK,
     SEGMENTS_TO_MERGE,
     WordWriter,
-    rows_of,
+    read_segment,
     segments_of,
     tables_in_memory,
 )
@@ -119,7 +119,7 @@ def check_changes(changes: list[tuple[Any, ...]]) -> None:
         (sum_,) = connection.execute(
             "SELECT sum FROM word_segments WHERE segment = ?", (segment,)
         ).fetchone()
-        assert rows_of(connection, segment).sum == sum_
+        assert read_segment(connection, segment).sum == sum_
     connection.close()
 
 

@@ -1,12 +1,13 @@
 """The words of an index: counted in the transaction that changes texts, read by searches.
 
-Triggers on the tables of texts note which documents and lists changed, whatever changes them.
-Before the commit their words are counted from what the tables say then. A list of queries that was
-given counts if it has vectors and was given for the present text of its document (ledger.py);
-lists that are derived from the text have no words of their own.
+Triggers on the tables of texts record which documents and lists changed, whatever changes them.
+Before the commit the words of these are counted from the tables. A list of queries that was
+given (imported or generated) counts if it has vectors and was given for the present text of its
+document (ledger.py). Lists that are derived from the text add no words.
 
-The languages of the texts decide their terms. They are detected when the first documents come, and
-again when there are ten times as many; only if they are others then, all words are counted anew.
+The languages of the texts determine their terms. They are detected when the first documents are
+added, and again when there are ten times as many. Only if the languages differ then, all words are
+recounted.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from strop.storage.database import Database, reporting_damage
 from strop.storage.ledger import DERIVED
 from strop.storage.settings import Settings
 from strop.storage.word_reader import SourceWords, load_source
-from strop.storage.words import TEXT, WordWriter, rows_of
+from strop.storage.words import TEXT, WordWriter, read_segment
 from strop.types import Document
 
 _GROWTH = 10
+"""Languages are detected again when the number of documents has grown by this factor."""
 _EVENTS = (
     ("documents", "INSERT", f"{TEXT}, NEW.number", "1"),
     ("documents", "DELETE", f"{TEXT}, OLD.number", "1"),
@@ -39,7 +41,7 @@ _EVENTS = (
     ("queries", "DELETE", "OLD.set_id, OLD.number", "1"),
     ("spans", "UPDATE", "NEW.set_id, NEW.number", "NEW.set_id AND NEW.older IS NOT OLD.older"),
 )
-"""Table, event, source and document number of the words that change, and when they do."""
+"""Table, event, (source, document number) of the words that change, and the condition."""
 _WITH_WORDS = (
     "SELECT 0, number FROM documents UNION ALL"
     " SELECT set_id, q.number FROM queries q JOIN spans s USING (set_id, number)"
@@ -63,9 +65,10 @@ _CHANGED_DOCUMENTS = (
 
 
 def word_settings(languages: Mapping[str, str], documents: int | None) -> dict[str, Any]:
-    """Return what an index stores of what terms are.
+    """Return what an index stores about its terms: the tokenizer's version and the languages.
 
-    ``documents``: how many the languages were detected from, None if they were given.
+    ``documents`` is the number of documents that the languages were detected from, None if the
+    user gave the languages.
     """
     return {"version": VERSION, "languages": dict(languages), "from": documents}
 
@@ -79,7 +82,7 @@ class WordIndex:
         database.follow(self._watch, self._update)
 
     def tokenizer(self) -> Tokenizer:
-        """Return what the words of this index were counted with, for queries."""
+        """Return the tokenizer that the words of this index were counted with, for queries."""
         stored = self._settings.once_per_version("words", self._stored)
         if stored is not None and stored["version"] != VERSION:
             raise IndexDamaged(
@@ -87,79 +90,79 @@ class WordIndex:
                 f"Count them again: strop check {self._database.path.parent} --repair"
             )
         languages = None if stored is None else stored["languages"]
-        known = self._tokenizer
-        if known is None or known[0] != languages:
-            known = self._tokenizer = languages, Tokenizer(languages)
-        return known[1]
+        cached = self._tokenizer
+        if cached is None or cached[0] != languages:
+            cached = self._tokenizer = languages, Tokenizer(languages)
+        return cached[1]
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A read transaction; what makes no sense in it is reported as damage."""
+        """Open a read transaction; cells that cannot be decoded are reported as damage."""
         with self._database.reading() as connection, reporting_damage(self._database.path, "words"):
             yield connection
 
     def load(
         self, sources: list[int], before: Mapping[int, SourceWords] | None = None
     ) -> dict[int, SourceWords]:
-        """Return sources of words as they are; of those known from before, what changed is read."""
+        """Return sources of words by id; of a source in ``before``, only the changes are read."""
         with self.reading() as connection:
             return {one: load_source(connection, one, (before or {}).get(one)) for one in sources}
 
     def compact(self) -> None:
-        """Drop the postings of words that were replaced or removed, where they are many."""
+        """Drop the postings of words that were replaced or removed, if they are many."""
         with self._database.writing() as connection, reporting_damage(self._database.path, "words"):
             WordWriter(connection).compact()
 
     def recount(self) -> None:
-        """Count all words anew from the texts."""
+        """Recount all words from the texts."""
         with self._database.writing() as connection:
             try:
                 self._stored()
             except IndexDamaged:
                 self._settings.put(words=None)
-            if self._detected_long_ago():
+            if self._detection_is_due():
                 self._detect(connection)
             with reporting_damage(self._database.path, "texts"):
                 self._recount(connection)
 
     def size(self) -> int:
-        """Return how many bytes of the catalog are words, without SQLite's own."""
+        """Return how many bytes of the catalog are words, without SQLite's overhead."""
         size = self._database.value("SELECT coalesce(sum(bytes), 0) FROM word_segments")
         with reporting_damage(self._database.path, "words"):
             return int(size)
 
     def problems(self) -> list[str]:
-        """Read all words and say what is wrong with them."""
+        """Read all words and return a description of each problem."""
         problems = []
         with self._database.reading() as connection:
             self.tokenizer()
             if self._stored() is None and self._settings.number("documents"):
                 problems.append("the index does not say what its words are")
             rows = connection.execute("SELECT source FROM word_sources").fetchall()
-            wanted: dict[int, list[int]] = {TEXT: [], **{source: [] for (source,) in rows}}
+            expected: dict[int, list[int]] = {TEXT: [], **{source: [] for (source,) in rows}}
             for source, number in connection.execute(_WITH_WORDS):
-                wanted.setdefault(source, []).append(number)
-            for source, numbers in wanted.items():
+                expected.setdefault(source, []).append(number)
+            for source, numbers in expected.items():
                 name = "the documents" if source == TEXT else f"query set {source}"
-                known = load_source(connection, source)
-                having = np.flatnonzero(known.entries[0])
-                counts = known.texts, known.words, having.tolist()
-                if counts != (len(numbers), int(known.entries[1].sum()), numbers):
+                words = load_source(connection, source)
+                with_words = np.flatnonzero(words.entries[0])
+                counts = words.texts, words.words, with_words.tolist()
+                if counts != (len(numbers), int(words.entries[1].sum()), numbers):
                     problems.append(f"the words of {name} are not those of its texts")
-                for segment, _ in known.segments.values():
-                    if rows_of(connection, segment.segment).sum != segment.sum:
+                for segment, _ in words.segments.values():
+                    if read_segment(connection, segment.segment).sum != segment.sum:
                         problems.append(f"words of {name} are not what was written")
-            (lost,) = connection.execute(
+            (orphans,) = connection.execute(
                 "SELECT count(*) FROM word_postings WHERE segment NOT IN"
                 " (SELECT segment FROM word_segments)"
             ).fetchone()
-        return problems + ([f"{lost:,} words belong to nothing"] if lost else [])
+        return problems + ([f"{orphans:,} words belong to nothing"] if orphans else [])
 
     # -- inside -------------------------------------------------------------------------------
 
     @staticmethod
     def _watch(connection: sqlite3.Connection) -> None:
-        """Let a connection note which texts it changes."""
+        """Prepare a connection to record which texts it changes."""
         script = ["CREATE TEMP TABLE IF NOT EXISTS changed_texts (source INTEGER, number INTEGER)"]
         script += [
             f"CREATE TEMP TRIGGER IF NOT EXISTS words_{table}_{event} AFTER {event}"
@@ -169,11 +172,11 @@ class WordIndex:
         connection.executescript(";\n".join(script))
 
     def _update(self, connection: sqlite3.Connection) -> bool:
-        """Before a commit: count the texts that changed; tell whether there were any."""
+        """Before a commit: count the words of changed texts; return whether there were any."""
         if connection.execute("SELECT 1 FROM changed_texts").fetchone() is None:
             return False
         with reporting_damage(self._database.path, "words"):
-            if self._detected_long_ago() and self._detect(connection):
+            if self._detection_is_due() and self._detect(connection):
                 self._recount(connection)
             else:
                 self._count(connection)
@@ -194,7 +197,8 @@ class WordIndex:
                 "from": None if documents is None else int(documents),
             }
 
-    def _detected_long_ago(self) -> bool:
+    def _detection_is_due(self) -> bool:
+        """Return whether the languages must be detected, or detected again."""
         stored, documents = self._stored(), self._settings.number("documents")
         if stored is None:
             return documents > 0
@@ -203,7 +207,7 @@ class WordIndex:
         return stored["from"] is not None and documents >= _GROWTH * max(1, stored["from"])
 
     def _detect(self, connection: sqlite3.Connection) -> bool:
-        """Detect the languages; tell whether words were counted with others."""
+        """Detect the languages; return whether words were counted with other languages."""
         stored = self._stored()
         if stored is not None and stored["from"] is None:  # they were given
             new = word_settings(stored["languages"], None)
@@ -214,15 +218,15 @@ class WordIndex:
         return stored is not None and stored != {**new, "from": stored["from"]}
 
     def _recount(self, connection: sqlite3.Connection) -> None:
-        (last,) = connection.execute(
+        (newest,) = connection.execute(
             "SELECT coalesce(max(CAST(generation AS INTEGER)), 0) FROM word_sources"
         ).fetchone()
         for table in ("word_postings", "word_segments", "word_lengths", "word_sources"):
             connection.execute(f"DELETE FROM {table}")
-        # Readers must see that what they know is gone.
+        # A new generation shows readers that the words they have read are obsolete.
         connection.execute(
             "INSERT INTO word_sources SELECT set_id, ?1, ?1, 0, 0 FROM files",
-            (last % 2**31 + 1,),
+            (newest % 2**31 + 1,),
         )
         connection.execute("INSERT INTO changed_texts SELECT ?, number FROM documents", (TEXT,))
         connection.execute("INSERT INTO changed_texts SELECT set_id, number FROM queries")
@@ -243,7 +247,7 @@ class WordIndex:
 
 
 def _changed(connection: sqlite3.Connection) -> Iterator[tuple[int, int, str | None]]:
-    """Yield what changed: source, document number and the text that counts now, if any does."""
+    """Yield (source, document number, text) of what changed; None if no text counts now."""
     for number, title, text in connection.execute(_CHANGED_DOCUMENTS):
         yield TEXT, number, None if text is None else Document("", text, title).counted
     for source, number, texts in connection.execute(_CHANGED_LISTS):
