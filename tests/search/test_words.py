@@ -154,10 +154,10 @@ def test_the_best_with_words_are_exact(
 
 def test_the_best_shares_are_of_documents_of_the_view() -> None:
     word_scores = np.array([0, 0.5, 0.9, 0, 0.7, 0.6], np.float32)  # by document number
-    some = QueryWordScores(word_scores, np.array([1, 3, 5]), whole=False)
+    some = QueryWordScores(word_scores, np.array([1, 3, 5]), complete=False)
     assert some.best(2).tolist() == [2, 0]
     assert some.best(5, 0.55).tolist() == [2]
-    whole = QueryWordScores(word_scores, np.array([1, 2, 4, 5]), whole=True)
+    whole = QueryWordScores(word_scores, np.array([1, 2, 4, 5]), complete=True)
     assert whole.best(3).tolist() == [1, 2, 3]
     assert whole.at(np.array([3, 0])).tolist() == word_scores[[5, 1]].tolist()
 

@@ -99,7 +99,7 @@ def tune(
             "--style sentences"
         )
     default, written = default_sharp(index), written_sets(index)
-    with index.searcher.views.remembering_words():  # every setting searches the same queries
+    with index.searcher.views.caching_word_scores():  # every setting searches the same queries
         if labels is not None:
             tried = _labelled_grid(default, every, written)
             report = evaluate(

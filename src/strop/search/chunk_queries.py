@@ -1,4 +1,4 @@
-"""Queries that were written for a whole document: each goes to the chunk that is nearest to it."""
+"""Queries that were written for a whole document: each is given to its nearest chunk."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from strop.storage.catalog import Catalog
 from strop.types import Vectors
 
 Lists = Mapping[str, Sequence[str]] | Iterable[tuple[str, str, Sequence[str]]]
-"""Queries by document id, or (place, id, queries)."""
+"""Queries by document id, or (place in the source, id, queries)."""
 
 
 def lists_by_chunk(
     catalog: Catalog, views: Views, lists: Lists, style: str, embed: Callable[[list[str]], Vectors]
 ) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Yield lists with the ids of chunks for those of documents that are cut, others as they are.
+    """Yield the lists of split documents by the ids of their chunks, other lists unchanged.
 
-    Chunks that have a list of the set ``style`` and get no query now get an empty one.
+    Chunks that have a list in the set ``style`` and get no query now get an empty list.
     """
     if isinstance(lists, Mapping):
         lists = [("the given lists", id_, texts) for id_, texts in lists.items()]
@@ -34,19 +34,20 @@ def lists_by_chunk(
         rows = np.searchsorted(view.snapshot.numbers, sorted(numbers))
         rows = rows[rows < view.layout.size]
         rows = rows[np.isin(view.snapshot.numbers[rows], numbers)]  # those that have a vector
-        if not len(rows) or not _are_texts(texts):  # the import says what is wrong
+        if not len(rows) or not _are_texts(texts):  # the import reports what is wrong
             yield place, id_, texts
             return
         nearest = np.argmax(embed(list(texts)) @ view.layout.documents(rows).T, axis=1)
-        found = view.snapshot.numbers[rows].tolist()
-        ids = catalog.documents.ids_of(found)
-        replaced = catalog.sets.queries_of(set_, found, outdated=True) if set_ else {}
-        for at, number in enumerate(found):
-            own = [text for text, best in zip(texts, nearest.tolist(), strict=True) if best == at]
-            if own or number in replaced:
-                yield place, ids[number], own
+        chunks = view.snapshot.numbers[rows].tolist()
+        ids = catalog.documents.ids_of(chunks)
+        replaced = catalog.sets.queries_of(set_, chunks, outdated=True) if set_ else {}
+        for at, number in enumerate(chunks):
+            pairs = zip(texts, nearest.tolist(), strict=True)
+            queries = [text for text, chunk in pairs if chunk == at]
+            if queries or number in replaced:
+                yield place, ids[number], queries
 
-    return (part for one in lists for part in by_chunk(*one))
+    return (chunk_list for entry in lists for chunk_list in by_chunk(*entry))
 
 
 def _are_texts(texts: Sequence[str]) -> bool:

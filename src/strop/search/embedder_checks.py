@@ -1,9 +1,9 @@
-"""What stored vectors tell of an embedder: whether it knows the language, and the contrast rate.
+"""What stored vectors show about an embedder: whether it knows the language, and the contrast rate.
 
-An embedder of English gives all Hindi texts much the same vector. Then words have to count more
-(``methods.default_methods``). The stored vectors tell, without labels and without embedding: does
-it find documents by their sentences? The contrast rate says how many queries of a set it places
-nearer their own document than any reference.
+An embedder for English gives all Hindi texts nearly the same vector. Then words have to count more
+(``methods.default_methods``). The stored vectors show, without labels and without embedding,
+whether it finds documents by their sentences. The contrast rate is the share of a set's queries
+that it places nearer to their own document than to any reference.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from strop.storage.catalog import Catalog
 from strop.storage.snapshot import Snapshot
 from strop.types import Vectors
 
-_AMONG, _SENTENCES = 1000, 200
-"""So many documents are compared with a sentence of so many of them."""
-_LEAST = 100
-"""Fewer documents with several sentences say too little."""
-_KNOWN = 0.33
-"""The share that is found by an embedder that knows the texts. docs/log.md has those measured."""
+_DOCUMENTS, _SENTENCES = 1000, 200
+"""This many documents are compared with this many sentences, each of another document."""
+_MIN_DOCUMENTS = 100
+"""With fewer documents that have several sentences, nothing is concluded."""
+_MIN_SHARE = 0.33
+"""An embedder that knows the language finds at least this share; docs/log.md has the figures."""
 _CONTRASTED = 2000
-"""Documents whose queries are looked at for the contrast rate."""
+"""About this many documents are examined for the contrast rate."""
 
 
 def lacks_language(snapshot: Snapshot, sentences: str) -> bool:
-    """Tell whether fewer documents are nearest to a sentence of their own than can be expected.
+    """Return whether fewer sentences are nearest to their own document than can be expected.
 
-    Of many documents, the first 2^n are looked at, so that a few more do not change the answer.
+    Of many documents, only the first 2^n are used, so that a few new ones do not change the answer.
     """
-    spans, own, size = snapshot.sets[sentences], snapshot.documents, len(snapshot.numbers)
-    if size > _AMONG:
+    spans, documents, size = snapshot.sets[sentences], snapshot.documents, len(snapshot.numbers)
+    if size > _DOCUMENTS:
         size = 1 << (size.bit_length() - 1)
-    among = np.unique(np.linspace(0, size - 1, min(size, _AMONG)).astype(np.int64))
-    several = np.flatnonzero(spans.count[among] > 1)
-    if len(several) < _LEAST:
+    pool = np.unique(np.linspace(0, size - 1, min(size, _DOCUMENTS)).astype(np.int64))
+    several = np.flatnonzero(spans.count[pool] > 1)
+    if len(several) < _MIN_DOCUMENTS:
         return False
     sampled = several[np.unique(np.linspace(0, len(several) - 1, _SENTENCES).astype(np.int64))]
-    places = among[sampled]
-    documents = unit_rows(as_floats(own.vectors[own.start[among]]))
+    places = pool[sampled]
+    pool_vectors = unit_rows(as_floats(documents.vectors[documents.start[pool]]))
     # Not the first sentence, which may be the title.
     middle = spans.start[places] + spans.count[places] // 2
-    cosines = unit_rows(as_floats(spans.vectors[middle])) @ documents.T
+    cosines = unit_rows(as_floats(spans.vectors[middle])) @ pool_vectors.T
     nearest = cosines.max(axis=1) <= cosines[np.arange(len(sampled)), sampled] + 1e-6
-    return bool(nearest.mean() < _KNOWN)
+    return bool(nearest.mean() < _MIN_SHARE)
 
 
 def contrast_rate(
     catalog: Catalog, snapshot: Snapshot, layout: Layout, negative: bool
 ) -> float | None:
-    """Return the share of a set's queries nearer their document than all its references.
+    """Return the share of a set's queries nearer to their document than to all its references.
 
-    ``layout`` is of that set alone. Queries of ``negative`` sets should be nearer a reference.
+    ``layout`` has that set only. Queries of ``negative`` sets should be nearer to a reference.
     An even sample of the documents is used; None if none of them has references.
     """
     numbers = snapshot.numbers
@@ -64,10 +64,10 @@ def contrast_rate(
         selected = catalog.references.of(int(numbers[place]))
         if selected is None or not selected.references:
             continue
-        others = [catalog.documents.number_of(one.id) for one in selected.references]
-        vectors = [layout.document(place_of[number]) for number in others if number in place_of]
-        own, queries = layout.document(place), layout.queries(place)
-        mask = nearer_own(queries, own, np.array(vectors, np.float32))
+        references = [catalog.documents.number_of(one.id) for one in selected.references]
+        vectors = [layout.document(place_of[number]) for number in references if number in place_of]
+        document, queries = layout.document(place), layout.queries(place)
+        mask = nearer_own(queries, document, np.array(vectors, np.float32))
         masks.append(~mask if negative else mask)
     return float(np.concatenate(masks).mean()) if sum(map(len, masks)) else None
 
@@ -75,13 +75,13 @@ def contrast_rate(
 def nearer_own(
     query_vectors: Vectors, own_vector: Vectors, reference_vectors: Vectors
 ) -> NDArray[np.bool_]:
-    """Say of each query whether it is nearer its own document than every reference.
+    """Return for each query whether it is nearer to its own document than to every reference.
 
-    Shapes: (queries, dim), (dim,), (references, dim). Without references each is.
+    Shapes: (queries, dim), (dim,), (references, dim). Without references all are True.
     """
     if not len(reference_vectors):
         return np.ones(len(query_vectors), np.bool_)
-    own = query_vectors @ unit_rows(own_vector[None])[0]
-    others = query_vectors @ unit_rows(reference_vectors).T
-    nearer: NDArray[np.bool_] = own > others.max(axis=1)
+    own_products = query_vectors @ unit_rows(own_vector[None])[0]
+    reference_products = query_vectors @ unit_rows(reference_vectors).T
+    nearer: NDArray[np.bool_] = own_products > reference_products.max(axis=1)
     return nearer

@@ -1,4 +1,4 @@
-"""Why a document scores as it does: the part each of its stored queries played."""
+"""Explains a document's score: how much each of its stored queries contributed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strop.types import Vectors
 
 @dataclass(frozen=True)
 class QueryContribution:
-    """One stored query's part in a document's score; the ``moved`` of all add up to the change."""
+    """A stored query's share of a document's score; all ``moved`` add up to the change."""
 
     set: str
     text: str
@@ -27,7 +27,7 @@ class QueryContribution:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a document scores as it does: ``plain`` + sum of ``moved`` + ``words`` = ``score``."""
+    """The terms of a document's score: ``plain`` + sum of ``moved`` + ``words`` = ``score``."""
 
     id: str
     plain: float
@@ -38,8 +38,8 @@ class Explanation:
 
 @dataclass(frozen=True)
 class ScoreInputs:
-    """What a document's score is made of: its ``vector`` (dim,), the vectors (n, dim) of its
-    stored ``queries``, set and text of each, and the ``word_score`` of the query's words.
+    """What a document's score is computed from: its ``vector`` (dim,), the vectors (n, dim) of its
+    stored ``queries``, set and text of each, and the ``word_score`` of the user's query.
     """
 
     vector: Vectors
@@ -51,50 +51,50 @@ class ScoreInputs:
 def score_inputs_of(
     fetched: Fetched, texts: Sequence[Sequence[tuple[str, str]]], word_scores: NDArray[np.floating]
 ) -> list[ScoreInputs]:
-    """Return the terms of fetched documents, with set and text of their queries."""
+    """Return the score inputs of fetched documents, with set and text of their queries."""
     rows = np.split(fetched.queries, np.cumsum(fetched.counts)[:-1])
     each = zip(fetched.documents, rows, texts, word_scores.tolist(), strict=True)
-    return [ScoreInputs(*of) for of in each]
+    return [ScoreInputs(*inputs) for inputs in each]
 
 
-def explain(id_: str, query_vector: Vectors, terms: ScoreInputs, method: Method) -> Explanation:
+def explain(id_: str, query_vector: Vectors, inputs: ScoreInputs, method: Method) -> Explanation:
     """Explain one document's score for a query (dim,), lines (1) to (7)."""
-    arrays = (query_vector, terms.vector, terms.queries)
-    q, own, rows = (array.astype(np.float64) for array in arrays)
-    words = method.words * terms.word_score
-    plain, similarities = float(q @ own), rows @ q
-    if not own.any():
+    arrays = (query_vector, inputs.vector, inputs.queries)
+    q, document, rows = (array.astype(np.float64) for array in arrays)
+    words = method.words * inputs.word_score
+    plain, similarities = float(q @ document), rows @ q
+    if not document.any():
         plain = LOWEST
     if not len(rows):
         weights = moved = similarities
     elif method.weighting == "max":
         weights = softmax(similarities, 0.0)
-        moved = weights * (similarities + float(q @ own) - plain)
+        moved = weights * (similarities + float(q @ document) - plain)
     else:
         weights = softmax(similarities, method.softmax_temperature)
-        moved = _parts(plain, q, own, rows, weights, method.alpha)
-    parts = [
+        moved = _contributions(plain, q, document, rows, weights, method.alpha)
+    contributions = [
         QueryContribution(name, text, float(s), float(w), float(m))
-        for (name, text), s, w, m in zip(terms.texts, similarities, weights, moved, strict=True)
+        for (name, text), s, w, m in zip(inputs.texts, similarities, weights, moved, strict=True)
     ]
-    parts.sort(key=lambda part: -abs(part.moved))
-    return Explanation(id_, plain, plain + float(moved.sum()) + words, parts, words)
+    contributions.sort(key=lambda contribution: -abs(contribution.moved))
+    return Explanation(id_, plain, plain + float(moved.sum()) + words, contributions, words)
 
 
-def _parts(
-    plain: float, q: Doubles, own: Doubles, rows: Doubles, weights: Doubles, alpha: float
+def _contributions(
+    plain: float, q: Doubles, document: Doubles, rows: Doubles, weights: Doubles, alpha: float
 ) -> Doubles:
-    """Return each query's part of the change of the score.
+    """Return each query's share of the change of the score.
 
     With D = |d*| and plain score t, score - t = t (1 - cos(d, d*)) / D
     + sum_i alpha w_i (s_i - t cos(q_i, d*)) / D, exactly. The first term, which comes from turning
-    the document's own vector, is divided by weight.
+    the document's own vector, is shared among the queries by their weights.
     """
-    built = sharpened(own, rows, weights, alpha)
+    built = sharpened(document, rows, weights, alpha)
     length = float(np.linalg.norm(built))
     vanished = VANISHED * max(1.0, abs(alpha))
-    if length <= vanished or not own.any():  # the queries cancel the document, or are all there is
+    if length <= vanished or not document.any():  # d* vanishes, or d is zero
         return weights * (cosine(q, built, vanished) - plain)
     pulled = alpha * weights * (rows @ q - plain * (rows @ built) / length) / length
-    turned = plain * (1 - float(own @ built) / length) / length
+    turned = plain * (1 - float(document @ built) / length) / length
     return pulled + weights * turned

@@ -1,7 +1,7 @@
-"""The documents that a filter selects: where they stand, and layouts of them alone.
+"""The documents that a filter selects: their places, and layouts of these documents only.
 
 A search with a filter is a search of a smaller layout, so it is exact however few documents match.
-The last few filters are remembered until the index changes.
+The most recent filters are cached until the index changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FILTERS = 8
 DOCUMENTS = 2_000_000
-"""So many filters are remembered, and so many documents that they select, all together."""
+"""At most this many filters are cached, which select at most this many documents in total."""
 
 
 class FilteredDocuments:
@@ -35,28 +35,28 @@ class FilteredDocuments:
 
     @property
     def size(self) -> int:
-        """How many documents a filter selected."""
+        """The number of documents that a filter selected, 0 without a filter."""
         return 0 if self.places is None else len(self.places)
 
-    def layout(self, whole: Layout) -> Layout:
-        """Return the layout of the selected documents alone; kept, with what it computes."""
+    def layout(self, full: Layout) -> Layout:
+        """Return the layout of the selected documents only; it is cached with its Gram terms."""
         if self.places is None:
-            return whole
-        if whole not in self._layouts:
-            self._layouts[whole] = whole.only(self.places)
-        return self._layouts[whole]
+            return full
+        if full not in self._layouts:
+            self._layouts[full] = full.only(self.places)
+        return self._layouts[full]
 
-    def prefilter(self, whole: Prefilter) -> Prefilter:
+    def prefilter(self, full: Prefilter) -> Prefilter:
         """Return a prefilter that proposes selected documents only."""
         if self.places is None:
-            return whole
-        if whole not in self._prefilters:
-            self._prefilters = {whole: whole.only(self.places, self.layout(whole.layout))}
-        return self._prefilters[whole]
+            return full
+        if full not in self._prefilters:
+            self._prefilters = {full: full.only(self.places, self.layout(full.layout))}
+        return self._prefilters[full]
 
-    def words(self, whole: Words) -> Words:
+    def words(self, full: Words) -> Words:
         """Return the words of the selected documents."""
-        return whole if self.places is None else whole.only(self.places)
+        return full if self.places is None else full.only(self.places)
 
     def among_all(self, places: Ints) -> Ints:
         """Return places among the selected documents as places among all."""
@@ -64,18 +64,18 @@ class FilteredDocuments:
 
 
 def select(catalog: Catalog, cache: VersionCache, filter_: Filter) -> FilteredDocuments:
-    """Return what a filter selects; within the transaction that the snapshot is of."""
+    """Return what a filter selects; call it in the transaction of the snapshot."""
     selected = cache.selected.get(filter_)
     if selected is None:
-        present, numbers = cache.snapshot.numbers, catalog.facets.select(filter_)
-        numbers = numbers[numbers <= present[-1]] if len(present) else numbers[:0]
-        places = np.searchsorted(present, numbers)
-        selected = FilteredDocuments(places[present[places] == numbers])
-    last = {one: of for one, of in cache.selected.items() if one != filter_}
-    last[filter_] = selected
-    while len(last) > 1 and (  # the filters used longest ago are forgotten
-        len(last) > FILTERS or sum(one.size for one in last.values()) > DOCUMENTS
+        indexed, numbers = cache.snapshot.numbers, catalog.facets.select(filter_)
+        numbers = numbers[numbers <= indexed[-1]] if len(indexed) else numbers[:0]
+        places = np.searchsorted(indexed, numbers)
+        selected = FilteredDocuments(places[indexed[places] == numbers])
+    recent = {key: value for key, value in cache.selected.items() if key != filter_}
+    recent[filter_] = selected
+    while len(recent) > 1 and (  # the least recently used filters are dropped
+        len(recent) > FILTERS or sum(value.size for value in recent.values()) > DOCUMENTS
     ):
-        del last[next(iter(last))]
-    cache.selected = last  # as one value: several threads may be here
+        del recent[next(iter(recent))]
+    cache.selected = recent  # replaced as one value, because several threads may do this
     return selected

@@ -1,8 +1,8 @@
 """The documents of a view, ranked by propose, fetch, score (scoring.py).
 
 ``FolderStore`` proposes everything if the index is small. If it is large, it proposes the documents
-that the prefilter and the words point to. ``FolderStore.best`` does the same steps in one pass:
-that is what users wait for.
+with the best estimates of the prefilter and the best word scores. ``FolderStore.best``, which
+users' searches call, does the same steps in one pass.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class FolderStore:
         self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
     ) -> list[Ints]:
         """Return for each query the places of documents that can be among its best k."""
-        everything = np.arange(self.layout.size)
+        every_place = np.arange(self.layout.size)
         if self.prefilter is None:
-            return [everything] * len(query_vectors)
+            return [every_place] * len(query_vectors)
         depth = first_depth(k) if self.words else k
         proposals = []
         for at, query_vector in enumerate(query_vectors):
@@ -67,8 +67,8 @@ class FolderStore:
     ) -> tuple[Floats, Ints]:
         """Return the best k documents for each query: scores and places, (n, k).
 
-        ``query_vectors`` are as they are compared (``Layout.transformed``). ``compared`` gets the
-        places of the documents that feedback compares: the hits' scores depend on their vectors.
+        ``query_vectors`` are those that ``Layout.transformed`` returned. ``compared`` collects the
+        places of documents that feedback compares: the hits' scores depend on their vectors.
         """
         layout, k = self.layout, min(k, self.layout.size)
 
@@ -91,12 +91,12 @@ class FolderStore:
     def _ranked(
         self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
     ) -> tuple[Floats, Ints]:
-        """Return the best k, or as many as feedback ranks again."""
-        layout, first = self.layout, ranked_first(k, method, self.layout.size)
+        """Return the best k, or as many as feedback re-ranks."""
+        layout, depth = self.layout, ranked_first(k, method, self.layout.size)
         approximate = None if self.prefilter is None else self.prefilter.search
         if self.words is None:
-            return (approximate or layout.scan)(query_vectors, method, first)
+            return (approximate or layout.scan)(query_vectors, method, depth)
         return best_with_words(
-            layout, self.words, query_texts, query_vectors, method, first, approximate,
-            k if approximate else first,
+            layout, self.words, query_texts, query_vectors, method, depth, approximate,
+            k if approximate else depth,
         )  # fmt: skip

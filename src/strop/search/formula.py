@@ -17,12 +17,12 @@ the user's query, (4) is the same as::
     (4g) sharp = (q.d + alpha * sum w_i s_i) / sqrt(d.d + 2 alpha * sum w_i u_i + alpha^2 w'Gw)
 
 In (8) m is the mean of the best documents' vectors, spread the standard deviation of their scores,
-and v the softmax of the scores of the best 10 over half the spread. What resembles the very best
-documents more than the others do gains: they say more about what is meant than the query alone.
+and v the softmax of the scores of the best 10 over half the spread. A document that is more similar
+to these 10 than the others are gains: they show what is meant better than the query alone.
 
-A vector of length zero (a text with nothing in it) has no direction: it scores the least that a
-cosine can be, so that it ranks last. Everything here is in double precision and for one document;
-``KERNELS`` says which line each faster form computes.
+A vector of length zero (an empty text) has no direction: it gets the lowest value of a cosine, so
+that it ranks last. Everything here is in double precision and for one document;
+``KERNELS`` lists which line each faster form computes.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from strop.methods import Method
 Doubles = NDArray[np.float64]
 
 HARD_MAX = 1e-12
-"""No two float32 cosines differ by so little: at a lower temperature softmax is the maximum."""
+"""No two float32 cosines differ by so little: below this temperature softmax is the maximum."""
 NEARLY_ZERO = 0.05
 """Below this squared length of d* line (4g) has too few digits in float32, and (4) is used."""
 LOWEST = -1.0
-"""The score of a document without a vector: the least that a cosine can be."""
+"""The score of a document without a vector: the lowest value of a cosine."""
 VANISHED = 1e-10
-"""A length of d* that is rounding error only."""
+"""Up to this length, d* consists of rounding errors only."""
 FEEDBACK_DOCUMENTS = 10
-"""How many of the best documents the others are compared with in line (8)."""
+"""Line (8) compares each of the top documents with this many of the best ones."""
 FEEDBACK_TEMPERATURE = 0.5
-"""Of their weights, in standard deviations of the scores."""
+"""Temperature of the feedback weights, in standard deviations of the scores."""
 
 KERNELS = {
     "kernels.unit_floats": "the unit length of stored rows, for all lines",
@@ -58,26 +58,26 @@ KERNELS = {
     "kernels.maxsim_block": "(6), and (5) without sets, best k",
     "kernels.offer": "the best k of any line",
     "scoring.score": "(1) to (6) with (4g), in numpy, all documents of a group; (4) for one query",
-    "explain.explain": "(1) to (7), one document, and each stored query's part",
+    "explain.explain": "(1) to (7), one document, and the share of each stored query",
     "words.best_with_words": "(7), best k",
     "feedback.with_feedback": "(8), best k",
     "kernels.add_term": "the word score of (7), one term",
     "prefilter.codes.sign_products": "estimate of (5) with d + mean of q_i for d",
     "prefilter.codes.estimated_scores": "estimate of (1), (2) and (4g)",
 }
-"""Every faster form by its place in ``strop.search``, with the lines that it computes.
+"""Every faster form by its name in ``strop.search``, with the lines that it computes.
 
-Outside of it (1) to (4) stand in ``engines/postgres_sql.py``, ``engines/duckdb.py`` (SQL for users
-without strop) and ``server/page/formula.js``.
+Outside of ``strop.search``, (1) to (4) are in ``engines/postgres_sql.py``, ``engines/duckdb.py``
+(SQL for users without strop) and ``server/page/formula.js``.
 """
 
 
 def softmax(similarities: NDArray[np.floating], temperature: float) -> Doubles:
-    """Line (2); where several similarities are the largest, temperature 0 shares the weight."""
+    """Line (2); at temperature 0, several equally large similarities share the weight."""
     values = np.asarray(similarities, np.float64)
     if temperature < HARD_MAX:  # the largest as float32 sees it, like the kernels
-        single = values.astype(np.float32)
-        weights = (single == single.max()).astype(np.float64)
+        rounded = values.astype(np.float32)
+        weights = (rounded == rounded.max()).astype(np.float64)
     else:
         weights = np.exp((values - values.max()) / temperature)
     shares: Doubles = weights / weights.sum()
@@ -118,16 +118,16 @@ def reference(
 
 
 def feedback_scores(scores: NDArray[np.floating], documents: NDArray[np.floating]) -> Doubles:
-    """What line (8) adds at weight 1 to the best documents, best first: (n,), (n, dim)."""
+    """Return what line (8) adds at weight 1 to the top documents, best first: (n,), (n, dim)."""
     values, vectors = np.asarray(scores, np.float64), np.asarray(documents, np.float64)
     spread = float(values.std())
-    if not 0 < spread < np.inf:  # nothing tells them apart; or NaN, of damaged vectors
+    if not 0 < spread < np.inf:  # all scores are equal; or NaN, from damaged vectors
         return np.zeros(len(values))
-    apart = vectors - vectors.mean(axis=0)
-    lengths = np.sqrt(np.einsum("nd,nd->n", apart, apart))
+    centred = vectors - vectors.mean(axis=0)
+    lengths = np.sqrt(np.einsum("nd,nd->n", centred, centred))
     # To unit length; 0 for a document without a vector.
     scale = vectors.any(axis=1) / np.maximum(lengths, VANISHED)
     best = slice(FEEDBACK_DOCUMENTS)
     weights = softmax(values[best], FEEDBACK_TEMPERATURE * spread)
-    added: Doubles = spread * scale * (apart @ ((weights * scale[best]) @ apart[best]))
+    added: Doubles = spread * scale * (centred @ ((weights * scale[best]) @ centred[best]))
     return added

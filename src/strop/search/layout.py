@@ -1,10 +1,10 @@
 """Exact search over a snapshot's documents and their queries: propose, fetch and score in one.
 
 A small layout is fetched once, as floats, and scored in numpy (scoring.py): loading compiled code
-takes a second. In a larger one each thread takes blocks of documents small enough for its cache:
-one product of the block's vectors with the queries (BLAS on that thread alone), then a compiled
-kernel that turns the products into scores and merges them into the thread's best k. Nothing grows
-with documents times queries.
+takes a second. In a larger one each thread takes blocks of documents small enough for its cache. It
+multiplies the block's vectors with the queries (BLAS on that thread alone). Then a compiled kernel
+turns the products into scores and merges them into the thread's best k. No array has the size
+documents times queries.
 """
 
 from __future__ import annotations
@@ -29,20 +29,22 @@ from strop.storage.snapshot import Spans
 from strop.types import Vectors
 
 NUMPY_UP_TO = 8_000_000
-"""Values of a layout that numpy scores as fast as compiled code does."""
+"""A layout of at most this many values is scored by numpy as fast as by compiled code."""
 BLOCK_ROWS = 4096
-"""Vectors scored at a time: their products with a batch of queries stay near the core."""
+"""Vectors scored at a time: their products with a batch of queries fit into the cache."""
 _BUILT_AT_ONCE = 512
 
 _GramTerms = tuple[Floats, Floats, Floats]
-_Direct = tuple[Vectors, Ints, tuple[NDArray[Any], ...], tuple[Ints, ...], tuple[Ints, ...], bool]
+_KernelArrays = tuple[
+    Vectors, Ints, tuple[NDArray[Any], ...], tuple[Ints, ...], tuple[Ints, ...], bool
+]
 
 
 class Layout:
-    """A snapshot's documents with the lists of some of its sets, and what is fixed for each.
+    """A snapshot's documents with the lists of some of its sets, and the Gram terms of each.
 
-    Made once for a mix of sets, then used by every search with that mix. ``whiten`` moves all
-    vectors to the space evened out by that power.
+    It is built once for a mix of sets and then used by every search with that mix. ``whiten`` is
+    the power of the whitening that all vectors go through (whitening.py).
     """
 
     def __init__(
@@ -56,7 +58,10 @@ class Layout:
         self.size = len(documents.start)
         self.dim = documents.vectors.shape[1]
         limit = np.iinfo(np.int64).max if n is None else n
-        counts = [np.ones(self.size, np.int64), *(np.minimum(one.count, limit) for one in mixed)]
+        counts = [
+            np.ones(self.size, np.int64),
+            *(np.minimum(spans.count, limit) for spans in mixed),
+        ]
         self._files = [  # a memory map's own class is slow to slice
             replace(spans, vectors=np.asarray(spans.vectors), count=count)
             for spans, count in zip((documents, *mixed), counts, strict=True)
@@ -80,26 +85,26 @@ class Layout:
 
     @cached_property
     def _block_rows(self) -> list[tuple[list[slice | None], Ints]]:
-        """Of each block the rows in each file, and where each list (files, documents) begins.
+        """For each block: its rows in each file, and where each list (files, documents) begins.
 
-        Rows that do not stand together are None: they are copied. Lists begin among the rows of
-        all files, one file after the other.
+        Rows that are not stored together are None: they are copied. A list begins at an offset
+        among the rows of all files, one file after the other.
         """
-        placed = []
+        block_rows = []
         for first, last in self.blocks:
-            slices, starts, behind = [], [], 0
+            slices, starts, total = [], [], 0
             for file in self._files:
                 start, count = file.start[first:last], file.count[first:last]
                 rows = _as_slice(start, count)
                 slices.append(rows)
                 local = np.cumsum(count) - count if rows is None else start - rows.start
-                starts.append(behind + local)
-                behind += int(count.sum()) if rows is None else rows.stop - rows.start
-            placed.append((slices, np.array(starts)))
-        return placed
+                starts.append(total + local)
+                total += int(count.sum()) if rows is None else rows.stop - rows.start
+            block_rows.append((slices, np.array(starts)))
+        return block_rows
 
-    def _parts(self, block: int) -> Iterator[NDArray[Any]]:
-        """Yield a block's rows as stored, by file; where they stand together nothing is copied."""
+    def _stored_rows(self, block: int) -> Iterator[NDArray[Any]]:
+        """Yield a block's rows as stored, by file; rows that are stored together are not copied."""
         first, last = self.blocks[block]
         for file, rows in zip(self._files, self._block_rows[block][0], strict=True):
             if rows is not None:
@@ -108,7 +113,7 @@ class Layout:
                 yield file.vectors[ranges(file.start[first:last], file.count[first:last])]
 
     def _row_offsets(self, block: int) -> tuple[Ints, Ints, Ints]:
-        """Return where the documents and the lists of a block stand among its rows, and counts."""
+        """Return where the documents and the lists of a block begin in its rows, and the counts."""
         starts = self._block_rows[block][1]
         counts = self._counts[1:, slice(*self.blocks[block])]
         return starts[0], starts[1:], np.ascontiguousarray(counts)
@@ -116,40 +121,40 @@ class Layout:
     @cached_property
     def small(self) -> bool:
         """Whether numpy scores it as fast as compiled code."""
-        most = int(np.diff(self.offsets).max(initial=0))
-        return bool(self.size * (1 + most) * self.dim <= NUMPY_UP_TO)
+        longest = int(np.diff(self.offsets).max(initial=0))
+        return bool(self.size * (1 + longest) * self.dim <= NUMPY_UP_TO)
 
     @cached_property
     def fetched(self) -> Fetched:
-        """All documents, as ``scoring.score`` takes them; for a small layout."""
+        """All documents, in the form that ``scoring.score`` accepts; for a small layout."""
         return self.fetch(np.arange(self.size))
 
     def fetch(self, places: Ints) -> Fetched:
-        """Return some documents as ``scoring.score`` takes them."""
-        own, *sets = (
+        """Return some documents in the form that ``scoring.score`` accepts."""
+        documents, *sets = (
             as_floats(file.vectors[ranges(file.start[places], file.count[places])])
             for file in self._files
         )
         counts = np.array([file.count[places] for file in self._files[1:]], np.int64)
         counts = counts.reshape(len(sets), len(places))
-        # From one set after the other to one document after the other.
-        document = np.repeat(np.tile(np.arange(len(places)), len(sets)), counts.ravel())
-        order = np.argsort(document, kind="stable")
+        # Rows ordered by set become rows ordered by document.
+        document_of = np.repeat(np.tile(np.arange(len(places)), len(sets)), counts.ravel())
+        order = np.argsort(document_of, kind="stable")
         rows = np.concatenate([*sets, np.empty((0, self.dim), np.float32)])[order]
-        return Fetched(own, rows, counts.sum(axis=0))
+        return Fetched(documents, rows, counts.sum(axis=0))
 
     def block(self, block: int) -> tuple[Vectors, Ints, Ints, Ints]:
-        """Return a block's rows as floats, and where each document's own and its lists stand.
+        """Return a block's rows as floats, and where each document and its lists begin in them.
 
-        As ``kernels.gram_of_documents`` takes them.
+        These are arguments of ``kernels.gram_of_documents``.
         """
-        rows = np.concatenate([as_floats(part) for part in self._parts(block)])
+        rows = np.concatenate([as_floats(rows) for rows in self._stored_rows(block)])
         return rows, *self._row_offsets(block)
 
     def gram_terms(self) -> _GramTerms:
         """Return d.d of each document, d.q_i of each query, and the packed Gram triangles."""
         if self._gram is None:
-            gram = self._room()
+            gram = self._empty_gram()
 
             from strop.search import kernels
 
@@ -162,10 +167,10 @@ class Layout:
             self._gram = gram
         return self._gram
 
-    def _room(self) -> _GramTerms:
+    def _empty_gram(self) -> _GramTerms:
         sizes = self.size, self.offsets[-1], self._gram_offsets[-1]
-        one, two, three = (np.empty(size, np.float32) for size in sizes)
-        return one, two, three
+        self_dots, doc_dots, grams = (np.empty(size, np.float32) for size in sizes)
+        return self_dots, doc_dots, grams
 
     def _gram_slices(self, gram: _GramTerms, first: int, last: int) -> _GramTerms:
         """Return the terms of the documents ``first:last``."""
@@ -177,10 +182,10 @@ class Layout:
         )
 
     def follow(self, older: Layout, at: Ints) -> None:
-        """Take over the Gram terms of documents from a layout of the same sets made before.
+        """Copy the Gram terms of unchanged documents from an older layout of the same sets.
 
-        ``at`` has each document's place there, -1 if it has none. Those whose vectors are others
-        by now are found by ``vector_version``; only theirs is computed.
+        ``at`` has each document's place there, -1 if it has none. ``vector_version`` shows which
+        documents have other vectors now; only the terms of these are computed.
         """
         types = [[file.vectors.dtype for file in layout._files] for layout in (self, older)]
         if older._gram is None or types[0] != types[1]:
@@ -192,21 +197,21 @@ class Layout:
         fresh = np.flatnonzero(~same)
         if len(fresh) > self.size // 2:
             return
-        new, room = self.only(fresh), self._room()
+        new, gram = self.only(fresh), self._empty_gram()
         source = at.copy()
         source[fresh] = np.arange(len(fresh))
-        # Documents that stood together and do so still are copied as one.
+        # Documents that are adjacent in both layouts are copied together.
         broken = (np.diff(source) != 1) | (same[1:] != same[:-1])
         edges = [0, *(np.flatnonzero(broken) + 1).tolist(), self.size]
         for first, last in pairwise(edges if self.size else []):
             layout, begin = older if same[first] else new, int(source[first])
-            known = layout._gram_slices(layout.gram_terms(), begin, begin + last - first)
-            for to, part in zip(self._gram_slices(room, first, last), known, strict=True):
-                to[:] = part
-        self._gram = room
+            terms = layout._gram_slices(layout.gram_terms(), begin, begin + last - first)
+            for target, values in zip(self._gram_slices(gram, first, last), terms, strict=True):
+                target[:] = values
+        self._gram = gram
 
     def transformed(self, query_vectors: Vectors) -> Vectors:
-        """Return query vectors (n, dim) as they are compared: whitened."""
+        """Return query vectors (n, dim) as the scan compares them: whitened if the layout is."""
         return query_vectors if self._whitening is None else self._whitening.apply(query_vectors)
 
     def documents(self, places: Ints) -> Vectors:
@@ -217,7 +222,7 @@ class Layout:
     def scan(self, query_vectors: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each query vector: scores and places, (n, k).
 
-        The query vectors are compared as they are: ``transformed`` comes first.
+        The query vectors are compared unchanged: call ``transformed`` first.
         """
         k = min(k, self.size)
         shape = (len(query_vectors), k)
@@ -228,71 +233,71 @@ class Layout:
             best = [best_of_all(row, k) for row in scores]
             return np.array([row for row, _ in best]), np.array([row for _, row in best])
         if method.sharpens and method.alpha:
-            # Gram matrices take longer than one scan without them and make later scans twice as
-            # fast: the second query pays for them.
+            # Computing Gram matrices takes longer than one scan without them, but makes later
+            # scans twice as fast: so they are computed at the second query.
             if len(query_vectors) == 1 and self._gram is None and not self._scanned:
                 self._scanned = True
                 return self._best_for_one(query_vectors[0], method, k)
             self.gram_terms()
-        found: list[tuple[Floats, Ints]] = []
-        left = count()  # threads take the next block from it
-        tiles = [
+        results: list[tuple[Floats, Ints]] = []
+        next_block = count()  # shared by the threads
+        batches = [
             QueryBatch(query_vectors, at) for at in range(0, len(query_vectors), QUERIES_AT_ONCE)
         ]
 
         def work() -> None:
             best = np.full(shape, -np.inf, np.float32)
             places = np.zeros(shape, np.int64)
-            room = np.empty(0, np.float32)
-            while (block := next(left)) < len(self.blocks):
-                parts = list(self._parts(block))
-                if len(tiles) > 1:  # else a tile may have a way to multiply without making floats
-                    parts = [as_floats(part) for part in parts]
-                needed = sum(map(len, parts)) * max(tile.width for tile in tiles)
-                room = room if len(room) >= needed else np.empty(needed, np.float32)
-                for tile in tiles:
-                    self._score(block, parts, tile, method, room, best, places)
-            found.append((best, places))
+            buffer = np.empty(0, np.float32)
+            while (block := next(next_block)) < len(self.blocks):
+                stored = list(self._stored_rows(block))
+                if len(batches) > 1:  # a single batch may multiply without conversion to floats
+                    stored = [as_floats(rows) for rows in stored]
+                needed = sum(map(len, stored)) * max(batch.width for batch in batches)
+                buffer = buffer if len(buffer) >= needed else np.empty(needed, np.float32)
+                for batch in batches:
+                    self._score(block, stored, batch, method, buffer, best, places)
+            results.append((best, places))
 
         with one_blas_thread():
             on_each_thread(work, len(self.blocks))
-        scores, places = (np.concatenate(part, axis=1) for part in zip(*found, strict=True))
+        scores, places = (np.concatenate(arrays, axis=1) for arrays in zip(*results, strict=True))
         return best_of(scores, places, k)
 
     def _best_for_one(self, query_vector: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
-        """Do the same for one query vector (dim,): its d* are built, without Gram matrices."""
+        """Scan for one query vector (dim,) by building every d*, without Gram matrices."""
         scores = np.empty(self.size, np.float32)
 
         def work(first: int, last: int) -> None:
             for at in range(first, last, _BUILT_AT_ONCE):
-                part = np.arange(at, min(at + _BUILT_AT_ONCE, last))
-                scores[part] = self.rescore(query_vector, part, method)
+                some = np.arange(at, min(at + _BUILT_AT_ONCE, last))
+                scores[some] = self.rescore(query_vector, some, method)
 
         in_parts(self.size, work)
         best, places = best_of_all(scores, k)
         return best[None], places[None]
 
     def _score(
-        self, block: int, parts: list[NDArray[Any]], tile: QueryBatch, method: Method, room: Floats,
-        best: Floats, places: Ints,
+        self, block: int, stored: list[NDArray[Any]], batch: QueryBatch, method: Method,
+        buffer: Floats, best: Floats, places: Ints,
     ) -> None:  # fmt: skip
-        """Merge a block's documents into the best k of a tile's queries."""
+        """Merge a block's documents into the best k of the queries of a batch."""
         from strop.search import kernels
 
         first, last = self.blocks[block]
-        best, places = best[tile.part], places[tile.part]
-        rows = sum(map(len, parts))
-        products = room[: rows * tile.width].reshape(rows, tile.width)
+        best, places = best[batch.queries], places[batch.queries]
+        n_rows = sum(map(len, stored))
+        products = buffer[: n_rows * batch.width].reshape(n_rows, batch.width)
         plain = method.weighting == "none" or (method.sharpens and not method.alpha)
         row = 0
-        for part in parts[:1] if plain else parts:
-            tile.multiply(part, products[row : row + len(part)])
-            row += len(part)
+        for rows in stored[:1] if plain else stored:
+            batch.multiply(rows, products[row : row + len(rows)])
+            row += len(rows)
         own, local, counts = self._row_offsets(block)
         if plain:
             local = counts = local[:0]
         if plain or method.weighting == "max":
-            self._place_last(parts[0], own, products, counts.sum(axis=0))
+            self._lower_empty(stored[0], own, products, counts.sum(axis=0))
             kernels.maxsim_block(products, own, local, counts, first, best, places)
         else:
             doubtful = kernels.sharpened_block(
@@ -301,10 +306,10 @@ class Layout:
             )  # fmt: skip
             if doubtful:
                 for j, q in np.argwhere(np.isnan(products[own, : len(best)])).tolist():
-                    score = self._reference(tile.query_vectors[q], first + j, method)
+                    score = self._reference(batch.query_vectors[q], first + j, method)
                     kernels.offer(best, places, q, np.float32(score), first + j)
 
-    def _place_last(
+    def _lower_empty(
         self, documents: NDArray[Any], own: Ints, products: Floats, queries: Ints
     ) -> None:
         """Give documents that have neither a vector nor queries the lowest score."""
@@ -319,7 +324,7 @@ class Layout:
     def rescore(self, query_vector: Vectors, places: Ints, method: Method) -> Floats:
         """Return the exact scores of the documents at ``places`` for one query vector (dim,).
 
-        Fetch and score in one: it reads nothing but these documents' vectors.
+        It fetches and scores in one pass, and reads only these documents' vectors.
         """
         if self._kernel_arrays is None:
             scores: Floats = score(query_vector[None], self.fetch(places), method, once=True)[0]
@@ -334,15 +339,15 @@ class Layout:
         return scores
 
     @cached_property
-    def _kernel_arrays(self) -> _Direct | None:
-        """Return the files as ``kernels.sharpened_at`` takes them.
+    def _kernel_arrays(self) -> _KernelArrays | None:
+        """Return the files as arguments of ``kernels.sharpened_at``.
 
         None if there are no sets, or sets of different types.
         """
         kinds = [file.vectors.dtype for file in self._files]
         if kinds[0] != np.float32 or set(kinds[1:]) not in ({np.dtype("i1")}, {np.dtype("f4")}):
             return None
-        # The arrays of a tuple must be of one type, and whether they can be written is part of it.
+        # Numba needs arrays of one type in a tuple, and being writable is part of the type.
         rows, starts, counts = (
             tuple(read_only(getattr(file, name)) for file in self._files)
             for name in ("vectors", "start", "count")
@@ -373,10 +378,10 @@ class Layout:
 
 
 def _as_slice(start: Ints, count: Ints) -> slice | None:
-    """Return a slice with the rows of lists, None if it would have many others too."""
+    """Return a slice with the rows of these lists, None if it would contain many other rows."""
     start, count = start[count > 0], count[count > 0]
     low, high = (start.min(), (start + count).max()) if len(start) else (0, 0)
-    together = high - low <= 1.25 * count.sum() + 64  # a few strangers cost less than a copy
+    together = high - low <= 1.25 * count.sum() + 64  # a few unneeded rows cost less than a copy
     return slice(low, high) if together else None
 
 

@@ -12,17 +12,17 @@ from strop.common import arrays
 from strop.common.arrays import Floats
 from strop.types import Vectors
 
-FEW = 16_000_000
-"""Values that are not worth the second that loading compiled code takes."""
+NUMPY_VALUES = 16_000_000
+"""Up to this many values numpy converts: loading compiled code would take a second."""
 QUERIES_AT_ONCE = 64
 """Queries of one batch."""
-_FEW = 8
-"""Up to so many queries a product is limited by reading rows, and BLAS is not the fastest."""
+_FEW_QUERIES = 8
+"""Up to this many queries, reading rows limits the speed of a product, and BLAS is slower."""
 
 
 def as_floats(stored: NDArray[Any]) -> Vectors:
-    """Return stored rows as float32 (n, dim): float32 as they are, int8 with unit length."""
-    if stored.dtype == np.float32 or ("numba" not in sys.modules and stored.size <= FEW):
+    """Return stored rows as float32 (n, dim): float32 rows unchanged, int8 with unit length."""
+    if stored.dtype == np.float32 or ("numba" not in sys.modules and stored.size <= NUMPY_VALUES):
         return arrays.as_floats(stored)
     from strop.search.kernels import unit_floats
 
@@ -32,21 +32,24 @@ def as_floats(stored: NDArray[Any]) -> Vectors:
 
 
 class QueryBatch:
-    """Some of the query vectors, with rows of zeros up to a number the kernels like."""
+    """Some of the query vectors, padded with zero rows to a number that the kernels handle fast.
+
+    ``queries`` is their place among all query vectors, ``width`` the number of rows.
+    """
 
     def __init__(self, query_vectors: Vectors, at: int) -> None:
-        self.part = slice(at, min(at + QUERIES_AT_ONCE, len(query_vectors)))
-        n = self.part.stop - at
-        self.width = 1 if n == 1 else -(-n // 4) * 4 if n <= _FEW else -(-n // 8) * 8
+        self.queries = slice(at, min(at + QUERIES_AT_ONCE, len(query_vectors)))
+        n = self.queries.stop - at
+        self.width = 1 if n == 1 else -(-n // 4) * 4 if n <= _FEW_QUERIES else -(-n // 8) * 8
         self.query_vectors = np.zeros((self.width, query_vectors.shape[1]), np.float32)
-        self.query_vectors[:n] = query_vectors[self.part]
+        self.query_vectors[:n] = query_vectors[self.queries]
         self._transposed = np.ascontiguousarray(self.query_vectors.T)
 
     def multiply(self, rows: NDArray[Any], products: Floats) -> None:
-        """Write ``products`` (n, width) = rows . query_vectors, rows as stored."""
+        """Write ``products`` (n, width) = rows . query_vectors; the rows are as stored."""
         from strop.search import kernels
 
-        if self.width > _FEW:
+        if self.width > _FEW_QUERIES:
             np.matmul(as_floats(rows), self._transposed, out=products)
         elif rows.dtype == np.int8:
             kernels.products_of_few_stored(rows, self.query_vectors, products)

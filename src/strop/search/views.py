@@ -1,4 +1,4 @@
-"""What searches see of an index: the newest snapshot, its layouts and its words."""
+"""The data that searches of an index use: the newest snapshot, its layouts and its words."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from strop.storage.word_reader import SourceWords
 from strop.storage.words import TEXT
 
 Removed = Mapping[str, Mapping[int, NDArray[np.bool_]]]
-"""Queries that a view is without: for each set and document number, which of its list."""
+"""Queries that a view leaves out: for each set and document number, flags over its list."""
 
 
 @dataclass
 class VersionCache:
-    """What was computed for one version of an index; searches of that version share it."""
+    """Results computed for one version of an index; searches of that version share them."""
 
     snapshot: Snapshot
     layouts: dict[object, Layout] = field(default_factory=dict)
     sources: dict[int, SourceWords] = field(default_factory=dict)
     words: dict[object, Words] = field(default_factory=dict)
-    """By the sets whose words count."""
+    """The key is the ids of the sets whose words count."""
     selected: dict[Filter, FilteredDocuments] = field(default_factory=dict)
 
     @cached_property
     def groups(self) -> Ints:
-        """A number for the document of each chunk, -1 where it was not read yet."""
+        """A number for the document of each chunk, -1 if it was not read yet."""
         return np.full(len(self.snapshot.numbers), -1, np.int64)
 
 
@@ -56,26 +56,26 @@ class View(NamedTuple):
 
 
 class Views:
-    """The views of an index, computed anew only when it has changed.
+    """The views of an index, recomputed only when it has changed.
 
-    With ``fixed``, a snapshot and the queries it is without, they never follow a change.
+    With ``fixed``, a snapshot and the queries that it leaves out, they ignore later changes.
     """
 
     def __init__(self, catalog: Catalog, fixed: tuple[Snapshot, Removed] | None = None) -> None:
         self._catalog = catalog
         self.fixed = fixed is not None
         self._removed: Removed = fixed[1] if fixed else {}
-        # Replaced as one value: threads may look at different versions at the same time.
-        self._last: VersionCache | None = VersionCache(fixed[0]) if fixed else None
-        self._before: tuple[Ints, dict[object, Layout]] | None = None  # numbers, layouts
-        self._remembered: dict[tuple[WordScorer, str], Floats] | None = None  # word scores
+        # Replaced as one value: threads may use different versions at the same time.
+        self._newest_cache: VersionCache | None = VersionCache(fixed[0]) if fixed else None
+        self._previous: tuple[Ints, dict[object, Layout]] | None = None  # numbers, layouts
+        self._word_scores: dict[tuple[WordScorer, str], Floats] | None = None
 
     def close(self) -> None:
         """Release the vectors."""
-        self._last = self._before = None
+        self._newest_cache = self._previous = None
 
     def query_sets(self) -> list[str]:
-        """Return the names of the query sets that ``sharp`` mixes: all but negative ones."""
+        """Return the names of the query sets that ``sharp`` mixes: all except negative ones."""
         sets = self._catalog.sets.all()
         return [name for name, set_ in sets.items() if not set_.augmented and not set_.negative]
 
@@ -94,8 +94,8 @@ class Views:
         """Return the newest view for a method."""
         newest = self._newest()
         snapshot, names = newest.snapshot, self.mixed(method)
-        known = self._catalog.sets.all()  # another set may have the name later
-        ids = [known[name].set_id for name in names]
+        sets = self._catalog.sets.all()
+        ids = [sets[name].set_id for name in names]  # a later set may have the same name
         key = (*ids, method.n, method.augmented, method.whiten)
         layout = newest.layouts.get(key)
         if layout is None:
@@ -104,13 +104,13 @@ class Views:
                 documents = snapshot.sets[self._augmented(method)]
             mixed = [snapshot.sets[name] for name in names]
             layout = Layout(documents, mixed, method.n, method.whiten)
-            if not method.whiten:  # its map changes with the vectors
+            if not method.whiten:  # the whitening map changes with the vectors
                 self._carry_over(snapshot, layout, key)
             newest.layouts[key] = layout
         return View(snapshot, layout, names, newest)
 
     def _newest(self) -> VersionCache:
-        last = self._last
+        last = self._newest_cache
         if last is not None and last.snapshot.version == self._catalog.settings.number("version"):
             return last
         if self.fixed:
@@ -123,9 +123,9 @@ class Views:
             if newest.snapshot.documents is last.snapshot.documents:
                 newest.layouts = last.layouts
             else:
-                self._before = last.snapshot.numbers, last.layouts
-        # Not read back from self: another thread may have put another version there meanwhile.
-        self._last = newest
+                self._previous = last.snapshot.numbers, last.layouts
+        # Not read back from self: another thread may have stored another version in the meantime.
+        self._newest_cache = newest
         return newest
 
     def _augmented(self, method: Method) -> str:
@@ -139,25 +139,26 @@ class Views:
         return name
 
     def _carry_over(self, snapshot: Snapshot, layout: Layout, key: object) -> None:
-        """Give a layout what the one before it has computed for documents that did not change."""
-        before = self._before
-        older = None if before is None else before[1].pop(key, None)
-        if before is None or older is None or not older.size:
+        """Copy Gram terms of unchanged documents from the previous version's layout."""
+        previous = self._previous
+        older = None if previous is None else previous[1].pop(key, None)
+        if previous is None or older is None or not older.size:
             return
-        at = np.minimum(np.searchsorted(before[0], snapshot.numbers), older.size - 1)
-        layout.follow(older, np.where(before[0][at] == snapshot.numbers, at, -1))
+        numbers = previous[0]
+        at = np.minimum(np.searchsorted(numbers, snapshot.numbers), older.size - 1)
+        layout.follow(older, np.where(numbers[at] == snapshot.numbers, at, -1))
 
     def words(self, method: Method) -> Words:
-        """Return the words of the documents, of the newest version.
+        """Return the words of the documents of the newest version.
 
-        The generated queries that a method mixes count as the document's own words. A method that
-        mixes none counts those of the sets that it names, such as ``bm25:sets=simple``. ``n``
+        The generated queries that a method mixes count as part of the document's text. If a method
+        mixes none, the queries of the sets that it names count, as in ``bm25:sets=simple``. ``n``
         limits the vectors only.
         """
         with self._catalog.reading():
-            newest, known = self._newest(), self._catalog.sets.all()
+            newest, all_sets = self._newest(), self._catalog.sets.all()
         names = self.mixed(method) or method.sets or ()
-        sets = [known[name] for name in names if not known[name].derived]
+        sets = [all_sets[name] for name in names if not all_sets[name].derived]
         key = tuple(set_.set_id for set_ in sets)
         if key not in newest.words:
             newest.words[key] = (
@@ -165,40 +166,41 @@ class Views:
                 if self.fixed
                 else self._stored_words(newest.snapshot, [TEXT, *key], newest.sources)
             )
-        words, remembered = newest.words[key], self._remembered
-        return words if remembered is None else words.remembering(remembered)
+        words, cache = newest.words[key], self._word_scores
+        return words if cache is None else words.with_cache(cache)
 
     @contextmanager
-    def remembering_words(self) -> Iterator[None]:
-        """Compute the word scores of each query only once meanwhile."""
-        self._remembered = {}
+    def caching_word_scores(self) -> Iterator[None]:
+        """Compute the word scores of each query only once within this context."""
+        self._word_scores = {}
         try:
             yield
         finally:
-            self._remembered = None
+            self._word_scores = None
 
     def _stored_words(
-        self, snapshot: Snapshot, sources: list[int], known: dict[int, SourceWords]
+        self, snapshot: Snapshot, sources: list[int], cached: dict[int, SourceWords]
     ) -> Words:
-        """Return the words in the catalog; what is known of an older version is followed."""
+        """Return the words in the catalog; ``cached`` ones of an older version are updated."""
         index = self._catalog.words
-        loaded = index.load(sources, known)
-        known |= loaded
+        loaded = index.load(sources, cached)
+        cached |= loaded
         with reporting_damage(self._catalog.path, "words"):
-            last, behind = snapshot.numbers[-1:], loaded[TEXT].entries.shape[1]
-            if (last >= behind).any():
-                raise ValueError(f"document {last[0]} of {behind} has none")
+            last, size = snapshot.numbers[-1:], loaded[TEXT].entries.shape[1]
+            if (last >= size).any():
+                raise ValueError(f"document {last[0]} of {size} has none")
             scorer = WordScorer(loaded)
         return Words(index.tokenizer(), scorer, lambda _: index.reading(), snapshot.numbers)
 
     def _count_words(self, snapshot: Snapshot, sets: Sequence[QuerySet]) -> Words:
-        """Count the words of a view that the catalog does not keep: texts and their queries."""
+        """Count the words of a fixed view, which the catalog does not store: texts and queries."""
         numbers = snapshot.numbers.tolist()
         lists = [self.texts_of(set_, numbers) for set_ in sets]
 
         def text(number: int) -> str:
-            own = self._catalog.documents.get(number).counted
-            return "\n".join([own, *(one for of in lists for one in of.get(number, []))])
+            document = self._catalog.documents.get(number)
+            queries = (query for by_number in lists for query in by_number.get(number, []))
+            return "\n".join([document.counted, *queries])
 
         texts = map(text, numbers)
         return count_words(texts, self._catalog.words.tokenizer())
@@ -207,18 +209,18 @@ class Views:
         self, view: View, method: Method, numbers: Sequence[int]
     ) -> dict[int, list[tuple[str, str]]]:
         """Return the queries that a method mixes into documents, with their sets, by number."""
-        known = self._catalog.sets.all()
+        sets = self._catalog.sets.all()
         texts: dict[int, list[tuple[str, str]]] = {number: [] for number in numbers}
         for name in view.names:
-            for number, of in self.texts_of(known[name], numbers).items():
-                texts[number] += [(name, text) for text in of[: method.n]]
+            for number, queries in self.texts_of(sets[name], numbers).items():
+                texts[number] += [(name, text) for text in queries[: method.n]]
         return texts
 
     def texts_of(self, set_: QuerySet, numbers: Sequence[int]) -> dict[int, list[str]]:
-        """Return documents' queries of a set that this view has, by number."""
+        """Return documents' queries of a set, by number, without those left out."""
         lists = self._catalog.sets.queries_of(set_, numbers)
         for number, removed in self._removed.get(set_.name, {}).items():
             if number in lists:
                 pairs = zip(lists[number], removed, strict=True)
-                lists[number] = [text for text, gone in pairs if not gone]
+                lists[number] = [text for text, is_removed in pairs if not is_removed]
         return lists

@@ -1,15 +1,15 @@
 """BM25 over the documents' words: alone, fused with a dense ranking, or inside its score.
 
-Inside the score it counts as a product of two vectors of terms, like the cosine beside it: the
-query's, with the weight of each term (its rarity), scaled to length one, and the document's, with
-values from 0 to 1 that grow with how often the term occurs. So the weight of words means the same
-for queries of any length, words that no document has count as missing too, and a document's score
-does not depend on what other documents score.
+Inside the score it is a product of two vectors of terms, like the cosine that it is added to. The
+query's vector has the weight of each term (its rarity) and is scaled to length one. The document's
+vector has values from 0 to 1 that grow with how often the term occurs. So the weight of words means
+the same for queries of any length, words that no document has count as missing, and a document's
+score does not depend on the scores of other documents.
 
 BM25 is Lucene's, with k1 1.5 and b 0.75. A *word score* is a document's BM25 score divided by the
-length of the query's own vector of term weights. In how many documents a term occurs is counted
-while its postings are read. So it is exact for any combination of sources, and removed documents
-have no part in it.
+length of the query's vector of term weights. The document frequency of a term is counted while its
+postings are read. So it is exact for any combination of sources, and removed documents are not
+counted.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ from strop.types import Vectors
 
 K1, B = 1.5, 0.75
 _COMPILED_FROM = 50_000
-"""Documents from which it pays to load compiled code."""
+"""From this many documents on, compiled code saves more time than loading it takes."""
 DEPTH = 1000
-"""How many documents of each ranking a fusion looks at."""
+"""How many documents of each ranking are fused."""
 FIRST_DEPTH = 50
-"""The least documents of the dense ranking that are looked at first, where words count."""
-_APPROXIMATE_DEPTH, _BEYOND = 20, 1.5
-"""The same where an approximate search ranks, whose time grows with the depth; and so many times
-the documents that are wanted."""
-_SCORED = 20, 1000
-"""So many times the depth of the dense ranking, and at least so many documents, are scored because
-of their words."""
+"""If words count, at least this many documents of the dense ranking are examined first."""
+_APPROXIMATE_DEPTH, _DEPTH_FACTOR = 20, 1.5
+"""The depth for an approximate search, whose time grows with it: at least the first number, and k
+times the second."""
+_RESCORE_LIMITS = 20, 1000
+"""At most this many documents are scored because of their words: the first number times the depth
+of the dense ranking, or the second number if that is larger."""
 REMEMBERED_BYTES = 500_000_000
-"""Word scores of queries that are remembered where many searches have the same queries."""
+"""Memory for the word scores of queries, if many searches have the same queries."""
 _RRF = 60
 """Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
 
 
 class WordScorer:
-    """Scores documents by the words of some sources at one moment."""
+    """Scores documents by the words of some sources, as they are in one version of an index."""
 
     def __init__(self, sources: Mapping[int, SourceWords]) -> None:
-        """``sources`` by number; the documents are those that have words of their own text."""
+        """``sources`` by number; the documents are those in the source ``TEXT``."""
         self._sources = sources
         self.documents = sources[TEXT].texts
-        size = max(one.entries.shape[1] for one in sources.values())
+        size = max(source.entries.shape[1] for source in sources.values())
         if size >= _COMPILED_FROM:  # whole blocks: compiled code must not write outside
             size = -(-size // BLOCK) * BLOCK
         lengths = np.zeros(size, np.float32)
-        for one in sources.values():
-            lengths[: one.entries.shape[1]] += one.entries[1]
-        mean = sum(one.words for one in sources.values()) / max(self.documents, 1)
+        for source in sources.values():
+            lengths[: source.entries.shape[1]] += source.entries[1]
+        mean = sum(source.words for source in sources.values()) / max(self.documents, 1)
         self._norms = np.float32(K1 * B / (mean or 1)) * lengths + np.float32(K1 * (1 - B))
 
     def all(self, connection: sqlite3.Connection, terms: Sequence[str]) -> Floats:
@@ -82,43 +82,43 @@ class WordScorer:
             count_term, add_term = kernels.count_term, kernels.add_term
         square = 0.0
         for term, times in Counter(terms).items():
-            found = list(postings_of(connection, self._sources, term))
-            holding = sum(
+            postings = list(postings_of(connection, self._sources, term))
+            frequency = sum(
                 count_term(totals[first:], places, counts, living)
-                for first, places, counts, living in found
+                for first, places, counts, living in postings
             )
-            weight = math.log1p((self.documents - holding + 0.5) / (holding + 0.5)) * times
+            weight = math.log1p((self.documents - frequency + 0.5) / (frequency + 0.5)) * times
             square += weight * weight
-            for first, places, _, _ in found:
+            for first, places, _, _ in postings:
                 add_term(scores[first:], self._norms[first:], totals[first:], places, weight)
         scores /= np.float32(math.sqrt(square) or 1)
         return scores
 
 
-def largest_scores(scores: Floats, k: int, least: float = 0.0) -> Ints:
-    """Return the places of the k largest scores above 0 that reach ``least``, best first."""
-    first = scores[:BLOCK]  # at least k reach its k-th score: it spares sorting almost all others
+def largest_scores(scores: Floats, k: int, min_score: float = 0.0) -> Ints:
+    """Return the places of the k largest scores above 0 and from ``min_score``, best first."""
+    first = scores[:BLOCK]  # k scores reach its k-th score: almost all others need no sorting
     kth = np.partition(first, len(first) - k)[len(first) - k] if k < len(first) else 0.0
-    bound = max(np.float32(least), np.float32(kth), np.nextafter(np.float32(0), np.float32(1)))
+    bound = max(np.float32(min_score), np.float32(kth), np.nextafter(np.float32(0), np.float32(1)))
     places = np.flatnonzero(scores >= bound)
     best: Ints = places[largest(scores[places], min(k, len(places)))]
     return best
 
 
 def _count_term(totals: Counts, places: Ints, counts: Counts, living: Flags | None) -> int:
-    """Add to how often documents have a term; return how many did not have it before."""
+    """Add term counts to the documents' totals; return how many documents had no count before."""
     if living is not None:
-        which = living[places]
-        places, counts = places[which], counts[which]
-    before = totals[places]
-    totals[places] = np.minimum(before.astype(np.uint16) + counts, MOST)
-    return int((before == 0).sum())
+        alive = living[places]
+        places, counts = places[alive], counts[alive]
+    previous = totals[places]
+    totals[places] = np.minimum(previous.astype(np.uint16) + counts, MOST)
+    return int((previous == 0).sum())
 
 
 def _add_term(scores: Floats, norms: Floats, totals: Counts, places: Ints, weight: float) -> None:
-    """Add what a term gives to the documents that have it, and set their totals to 0."""
-    often = totals[places].astype(np.float32)
-    scores[places] += np.float32(weight) * often / (often + norms[places])
+    """Add a term's BM25 score to the documents that contain it, and set their totals to 0."""
+    frequencies = totals[places].astype(np.float32)
+    scores[places] += np.float32(weight) * frequencies / (frequencies + norms[places])
     totals[places] = 0
 
 
@@ -129,19 +129,20 @@ class QueryWordScores:
     by_number: Floats
     numbers: Ints
     """The document number of each place, ascending."""
-    whole: bool
-    """Whether these are all documents: some may wait for their vectors, or be filtered out."""
+    complete: bool
+    """Whether these are all documents: some may have no vector yet, or be filtered out."""
 
     def at(self, places: Ints) -> Floats:
         """Return the word scores of the documents at these places."""
         scores: Floats = self.by_number[self.numbers[places]]
         return scores
 
-    def best(self, k: int, least: float = 0.0) -> Ints:
-        """Return the places of the k largest scores above 0, best first, that reach ``least``."""
-        if not self.whole:
-            return largest_scores(self.by_number[self.numbers], k, least)
-        places: Ints = np.searchsorted(self.numbers, largest_scores(self.by_number, k, least))
+    def best(self, k: int, min_score: float = 0.0) -> Ints:
+        """Return the places of the k largest scores above 0 and from ``min_score``, best first."""
+        if not self.complete:
+            return largest_scores(self.by_number[self.numbers], k, min_score)
+        numbers = largest_scores(self.by_number, k, min_score)
+        places: Ints = np.searchsorted(self.numbers, numbers)
         return places
 
 
@@ -155,31 +156,31 @@ class Words:
         reading: Callable[[Sequence[str]], AbstractContextManager[sqlite3.Connection]],
         numbers: Ints,
     ) -> None:
-        """``reading`` some terms is a transaction in which they are as ``scorer`` knows them.
+        """``reading(terms)`` is a transaction that sees these terms in the version of ``scorer``.
 
-        ``numbers`` are those of the documents at each place.
+        ``numbers`` has the number of the document at each place.
         """
         self._tokenizer, self._scorer = tokenizer, scorer
         self._reading, self._numbers = reading, numbers
-        self._remembered: dict[tuple[WordScorer, str], Floats] | None = None
+        self._cache: dict[tuple[WordScorer, str], Floats] | None = None
 
     def of(self, query: str) -> QueryWordScores:
         """Return the word scores of a query."""
-        known = self._remembered
-        scores = None if known is None else known.get((self._scorer, query))
+        cache = self._cache
+        scores = None if cache is None else cache.get((self._scorer, query))
         if scores is None:
             terms = self._tokenizer.query(query)
             with self._reading(terms) as connection:
                 scores = self._scorer.all(connection, terms)
-            if known is not None and (1 + len(known)) * scores.nbytes <= REMEMBERED_BYTES:
-                known[self._scorer, query] = scores
-        whole = len(self._numbers) == self._scorer.documents
-        return QueryWordScores(scores, self._numbers, whole)
+            if cache is not None and (1 + len(cache)) * scores.nbytes <= REMEMBERED_BYTES:
+                cache[self._scorer, query] = scores
+        complete = len(self._numbers) == self._scorer.documents
+        return QueryWordScores(scores, self._numbers, complete)
 
-    def remembering(self, known: dict[tuple[WordScorer, str], Floats]) -> Words:
-        """Return them with a memory of word scores that other words may share."""
+    def with_cache(self, cache: dict[tuple[WordScorer, str], Floats]) -> Words:
+        """Return a copy that keeps word scores in ``cache``, which others may share."""
         words = copy(self)
-        words._remembered = known
+        words._cache = cache
         return words
 
     def scores(self, query: str) -> Floats:
@@ -187,10 +188,10 @@ class Words:
         return self.of(query).at(np.arange(len(self._numbers)))
 
     def only(self, places: Ints) -> Words:
-        """Return the words of some of the documents; how rare a word is stays as it is."""
-        part = copy(self)
-        part._numbers = self._numbers[places]
-        return part
+        """Return the words of some of the documents; term weights stay those of all documents."""
+        words = copy(self)
+        words._numbers = self._numbers[places]
+        return words
 
     def rank(self, queries: Sequence[str], k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each query: word scores and places, (n, k).
@@ -202,29 +203,29 @@ class Words:
         places = np.zeros((len(queries), k), np.int64)
         for at, query in enumerate(queries):
             scores = self.of(query)
-            found = scores.best(k)
-            if len(found) < k:
-                found = largest(scores.at(np.arange(len(self._numbers))), k)
-            places[at], best[at] = found, scores.at(found)
+            ranked = scores.best(k)
+            if len(ranked) < k:
+                ranked = largest(scores.at(np.arange(len(self._numbers))), k)
+            places[at], best[at] = ranked, scores.at(ranked)
         return best, places
 
 
 def count_words(texts: Iterable[str], tokenizer: Tokenizer | None = None) -> Words:
-    """Count the words of texts in memory, one text a document.
+    """Count the words of texts in memory; each text is a document.
 
     Without a tokenizer, the languages of the texts are detected from the first ones.
     """
-    given = list(texts)
-    tokenizer = tokenizer or Tokenizer(detect_languages(given[:SAMPLE]))
-    connection = count_in_memory(map(tokenizer.document, given))
+    documents = list(texts)
+    tokenizer = tokenizer or Tokenizer(detect_languages(documents[:SAMPLE]))
+    connection = count_in_memory(map(tokenizer.document, documents))
     scorer = WordScorer({TEXT: load_source(connection, TEXT)})
-    return Words(tokenizer, scorer, lambda _: nullcontext(connection), np.arange(len(given)))
+    return Words(tokenizer, scorer, lambda _: nullcontext(connection), np.arange(len(documents)))
 
 
 def fuse(
     dense: tuple[Floats, Ints], words: tuple[Floats, Ints], size: int, k: int
 ) -> tuple[Floats, Ints]:
-    """Fuse two rankings (scores, places) of the same queries by reciprocal rank: the best k.
+    """Fuse two rankings (scores, places) of the same queries by reciprocal rank; return the best k.
 
     ``size`` is the number of documents. A document with no word of the query, or with the
     lowest dense score (it has no text), is not in that ranking.
@@ -234,17 +235,17 @@ def fuse(
     places = np.zeros((len(dense[0]), k), np.int64)
     for at in range(len(best)):
         total = np.zeros(size, np.float32)
-        for (scores, ranked), least in ((dense, LOWEST), (words, 0.0)):
-            worth = 1 / (_RRF + 1 + np.arange(ranked.shape[1], dtype=np.float32))
-            counts = scores[at] > least
-            total[ranked[at][counts]] += worth[counts]
+        for (scores, ranked), floor in ((dense, LOWEST), (words, 0.0)):
+            by_rank = 1 / (_RRF + 1 + np.arange(ranked.shape[1], dtype=np.float32))
+            counts = scores[at] > floor
+            total[ranked[at][counts]] += by_rank[counts]
         places[at] = largest(total, k)
         best[at] = total[places[at]]
     return best, places
 
 
 def first_depth(k: int) -> int:
-    """Return how far the dense ranking is followed at first for the best k."""
+    """Return the depth to which the dense ranking is computed at first, for the best k."""
     return max(FIRST_DEPTH, 2 * k)
 
 
@@ -259,42 +260,43 @@ def best_with_words(
     method: Method,
     k: int,
     approximate: Ranked | None = None,
-    sure: int | None = None,
+    exact_k: int | None = None,
 ) -> tuple[Floats, Ints]:
     """Return the best k documents by line (7): dense score + ``method.words`` * word score.
 
-    ``query_vectors`` (n, dim) are as they are compared (``Layout.transformed``). The dense ranking
-    is followed to some depth. A document behind it scores at most its last score + ``method.words``
-    * its own word score. The word scores of all documents are known: those documents that can be
-    among the best k are scored. Where these are too many, the exact ranking is followed further.
-    ``approximate`` is a search that takes the place of the exact one. It is not followed further: a
-    document missed then would need nearly the last dense score and nearly the largest word score.
-    Only the best ``sure`` are looked for in this way, the others are the best of those scored.
+    ``query_vectors`` (n, dim) are those that ``Layout.transformed`` returned. The dense ranking is
+    computed to some depth. A document after it scores at most the ranking's last score +
+    ``method.words`` * its own word score. The word scores of all documents are known, so those
+    documents that can be among the best k are scored. If these are too many, the exact ranking is
+    computed to a greater depth. ``approximate`` is a search that replaces the exact one. Its depth
+    is not increased: a document missed then would need nearly the last dense score and nearly the
+    largest word score. Only the best ``exact_k`` are searched for in this way; the others are the
+    best of the documents that were scored.
     """
     size, k = layout.size, min(k, layout.size)
-    sure = min(sure or k, k)
+    exact_k = min(exact_k or k, k)
     best = np.zeros((len(queries), k), np.float32)
     places = np.zeros((len(queries), k), np.int64)
-    if layout.small:  # all are scored
+    if layout.small:  # all documents are scored
         for at, dense in enumerate(score(query_vectors, layout.fetched, method) if k else ()):
             total = dense + np.float32(method.words) * words.scores(queries[at])
             best[at], places[at] = best_of_all(total, k)
         return best, places
     depth = first_depth(k)
     if approximate is not None:
-        depth = max(_APPROXIMATE_DEPTH, 2 * sure, int(_BEYOND * k))
-    left, depth = np.arange(len(queries) if k else 0), min(size, depth)
-    while len(left):
-        scores, ranked = (approximate or layout.scan)(query_vectors[left], method, depth)
-        undecided, most = [], max(_SCORED[0] * depth, _SCORED[1])
-        for row, at in enumerate(left.tolist()):
+        depth = max(_APPROXIMATE_DEPTH, 2 * exact_k, int(_DEPTH_FACTOR * k))
+    pending, depth = np.arange(len(queries) if k else 0), min(size, depth)
+    while len(pending):
+        scores, ranked = (approximate or layout.scan)(query_vectors[pending], method, depth)
+        undecided, limit = [], max(_RESCORE_LIMITS[0] * depth, _RESCORE_LIMITS[1])
+        for row, at in enumerate(pending.tolist()):
             dense, word_scores = (scores[row], ranked[row]), words.of(queries[at])
             best[at], places[at], missed = _merge_candidates(
-                layout, query_vectors[at], dense, word_scores, method, (sure, k), most
+                layout, query_vectors[at], dense, word_scores, method, (exact_k, k), limit
             )
             if missed and approximate is None and depth < size:
                 undecided.append(at)
-        left, depth = np.array(undecided, np.int64), min(size, 8 * depth)
+        pending, depth = np.array(undecided, np.int64), min(size, 8 * depth)
     return best, places
 
 
@@ -304,33 +306,34 @@ def _merge_candidates(
     dense: tuple[Floats, Ints],
     word_scores: QueryWordScores,
     method: Method,
-    wanted: tuple[int, int],
-    most: int,
+    sizes: tuple[int, int],
+    limit: int,
 ) -> tuple[Floats, Ints, bool]:
-    """Return the best with words, of the documents of a dense ranking and others.
+    """Return the best by line (7), of the documents of a dense ranking and of others.
 
-    ``wanted`` is how many must be right, and how many to return. Of the others, at most about
-    ``most`` are scored; tells whether more could be among those that must be right.
+    ``sizes`` are how many documents must be the exact best, and how many to return. Of the
+    documents outside the ranking, at most about ``limit`` are scored. Also returns whether others
+    could be among those that must be exact.
     """
-    sure, k = wanted
+    exact_k, k = sizes
     exact = method if method.sharpens else replace(method, alpha=0.0, weighting="softmax")
-    weight, (known, found) = np.float32(method.words), dense
-    total = known + weight * word_scores.at(found)
-    last = float(known[-1])
+    weight, (dense_scores, places) = np.float32(method.words), dense
+    total = dense_scores + weight * word_scores.at(places)
+    last = float(dense_scores[-1])
 
     def add(others: Ints) -> None:
-        nonlocal total, found
-        others = np.setdiff1d(others, found)
+        nonlocal total, places
+        others = np.setdiff1d(others, places)
         scores = layout.rescore(query_vector, others, exact) + weight * word_scores.at(others)
-        total, found = np.concatenate([total, scores]), np.concatenate([found, others])
+        total, places = np.concatenate([total, scores]), np.concatenate([places, others])
 
-    def least() -> float:
-        """Return the word score that a document behind the ranking needs to be among the best."""
-        best = float(best_of(total, found, sure)[0][-1])
+    def needed() -> float:
+        """Return the word score that a document after the ranking needs to be among the best."""
+        best = float(best_of(total, places, exact_k)[0][-1])
         return (best - last) / float(weight)
 
-    add(word_scores.best(len(known)))
-    others = word_scores.best(most + 1, least())
-    add(others[:most])
-    missed = len(others) > most and bool(word_scores.at(others[most:])[0] >= least())
-    return *best_of(total, found, k), missed
+    add(word_scores.best(len(dense_scores)))
+    others = word_scores.best(limit + 1, needed())
+    add(others[:limit])
+    missed = len(others) > limit and bool(word_scores.at(others[limit:])[0] >= needed())
+    return *best_of(total, places, k), missed
