@@ -71,7 +71,7 @@ def eval_(
 
     Without DATASET, stored queries serve as test queries: the queries of each generated set search
     an index sharpened by the other sets, and each should find the document it was written for. This
-    shows which method is better, not how good it is (docs/tuning.md).
+    shows which method is better, not how good it is (docs/evaluation.md).
     """
     from strop.cli import tables
     from strop.evaluation.grid import evaluate_grid
@@ -134,7 +134,7 @@ def _without_labels(
     def show() -> None:
         print_report(report)
         echo(f"\nBy stored queries, without labels: {report.conclusion(last)}")
-        echo("Trust the order of the methods more than the values (docs/tuning.md).")
+        echo("Trust the order of the methods more than the values (docs/evaluation.md).")
 
     bounds = ("mean", "low", "high")
     gains = {name: dict(zip(bounds, report.gain(name), strict=True)) for name in others}

@@ -63,7 +63,7 @@ def estimate(
     """Compare methods by at most ``queries`` stored queries of each generated set.
 
     A query has one right document, the one it was written for. So the values themselves say little,
-    and gains come out larger or smaller than users will see; docs/tuning.md compares them with
+    and gains come out larger or smaller than users will see; docs/evaluation.md compares them with
     labels. Each method mixes its sets without the one whose queries search. ``settings`` as in
     ``evaluate``.
     """
