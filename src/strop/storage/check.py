@@ -1,4 +1,4 @@
-"""Reads everything in an index folder, names what is wrong, and repairs what can be repaired."""
+"""Reads everything in an index folder, reports problems, and repairs what can be repaired."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _JSON_COLUMNS = (
     ("documents", "metadata", "object"), ("sets", "settings", "object"),
     ("queries", "texts", "array"), ("meta", "value", None), ("chunks", "headings", "array"),
 )  # fmt: skip
-"""Texts that must be JSON: table, column and type, None for any."""
+"""Cells that must be JSON: table, column and type of the value, None for any type."""
 _WORD_TABLES = {"word_sources", "word_segments", "word_lengths"}
-"""Sealed tables that can be computed again from the texts."""
+"""Sealed tables that can be recomputed from the texts."""
 
 
 class Check:
-    """One check of an index: ``problems`` in words, and what ``repair`` has to do about them."""
+    """One check of an index: descriptions of its ``problems``, and how to ``repair`` them."""
 
     def __init__(self, catalog: Catalog, progress: Progress | None = None) -> None:
         """Read everything: damage of any file, and contradictions."""
         self._catalog, self._progress = catalog, progress
         self._rows_of, self._value_of = catalog.database.rows, catalog.database.value
         self.problems: list[str] = []
-        self._repairs: dict[str, Callable[[], None]] = {}  # in this order, by what is mended
-        self._rewrite: dict[int, set[int]] = {}  # files to write anew, by set: damaged documents
-        self._lost: list[tuple[int, int]] = []  # (set, document): no vectors, and does not wait
+        self._repairs: dict[str, Callable[[], None]] = {}  # in this order, by what is repaired
+        self._damaged: dict[int, set[int]] = {}  # by set, whose file is rewritten: documents
+        self._lost: list[tuple[int, int]] = []  # (set, document): no vectors, and not waiting
         sections = (
             self._seals, self._integrity, self._words, self._facets, self._vectors, self._waiting,
             self._values, self._counts, self._chunks, self._cached,
@@ -50,20 +50,17 @@ class Check:
                 try:
                     with sqlite_errors(catalog.path):
                         section()
-                except (
-                    BadIndex,
-                    *DECODING_ERRORS,
-                ) as error:  # survive any contents
+                except (BadIndex, *DECODING_ERRORS) as error:  # the check survives any contents
                     self.problems.append(f"{catalog.path.name}: {error}")
 
     def repair(self) -> None:
-        """Undo damage as far as the catalog allows; vectors that were lost wait to be made again.
+        """Undo damage as far as the catalog allows; lost vectors wait to be recomputed.
 
-        For the one writer.
+        Only the one writer may call this.
         """
         for repair in self._repairs.values():
             repair()
-        for set_id, numbers in self._rewrite.items():
+        for set_id, numbers in self._damaged.items():
             file = self._catalog.vectors.files()[set_id]
             rewrite(self._catalog, file, file.dtype, sorted(numbers))
         with self._catalog.writing() as connection:
@@ -78,7 +75,7 @@ class Check:
     # -- sections -------------------------------------------------------------------------
 
     def _integrity_report(self) -> str:
-        """Return what SQLite says is wrong with its file, "" if nothing."""
+        """Return the problems that SQLite reports about its file, "" if there are none."""
         report = "; ".join(str(line) for (line,) in self._rows_of("PRAGMA integrity_check(5)"))
         return "" if report == "ok" else report
 
@@ -101,14 +98,15 @@ class Check:
         if not tables:
             return
         self._repairs["seals"] = partial(self._catalog.settings.put, searchable=True, **{KEY: None})
-        if kept := [table for table in tables if table not in _WORD_TABLES]:
+        if source_tables := [table for table in tables if table not in _WORD_TABLES]:
             self.problems.append(
-                f"catalog.sqlite: rows of {', '.join(kept)} are not what strop wrote: restore it "
-                "from a backup, or build the index again; --repair keeps them as they are"
+                f"catalog.sqlite: rows of {', '.join(source_tables)} are not what strop wrote: "
+                "restore it from a backup, or build the index again; --repair keeps them as they "
+                "are"
             )
-        if counted_anew := [table for table in tables if table in _WORD_TABLES]:
+        if word_tables := [table for table in tables if table in _WORD_TABLES]:
             self.problems.append(
-                f"catalog.sqlite: rows of {', '.join(counted_anew)} are not what strop wrote; "
+                f"catalog.sqlite: rows of {', '.join(word_tables)} are not what strop wrote; "
                 "--repair counts the words of all texts again"
             )
             self._repairs["words"] = self._catalog.words.recount
@@ -124,20 +122,20 @@ class Check:
 
     def _rows(self, file: VectorFile, spans: NDArray[np.int64]) -> None:
         """Compare the rows of a file with their checksums."""
-        have = whole_rows(*self._catalog.vector_file(file))
-        cut = have < file.rows
-        if cut:
-            self.problems.append(f"vectors/{file.name} holds {have:,} of {file.rows:,} vectors")
+        stored = whole_rows(*self._catalog.vector_file(file))
+        truncated = stored < file.rows
+        if truncated:
+            self.problems.append(f"vectors/{file.name} holds {stored:,} of {file.rows:,} vectors")
         for first, behind, owners in damage(self._catalog, file, spans):
-            self._rewrite.setdefault(file.set_id, set()).update(owners.tolist())
-            if not cut or behind != file.rows:  # else it is reported already
+            self._damaged.setdefault(file.set_id, set()).update(owners.tolist())
+            if not truncated or behind != file.rows:  # else it is reported already
                 self.problems.append(
                     f"vectors/{file.name}: rows {first:,} to {behind - 1:,} are not what was "
                     f"written; they belong to {counted(len(owners), 'document')}"
                 )
 
     def _spans(self, file: VectorFile, spans: NDArray[np.int64]) -> None:
-        """Look for spans that cannot be: outside their file, overlapping, with other texts."""
+        """Find impossible spans: outside their file, overlapping, or not fitting their texts."""
         numbers, start, count = spans.T[:3]
         wrong = (start < 0) | (count < 0) | (start + count > file.rows)
         wrong |= _overlapping(start, count)
@@ -155,12 +153,12 @@ class Check:
             self.problems.append(
                 f"vectors/{file.name}: {len(documents):,} documents have impossible rows"
             )
-            self._rewrite.setdefault(file.set_id, set()).update(documents)
+            self._damaged.setdefault(file.set_id, set()).update(documents)
         if (int(count.sum()), int((count > 0).sum())) != (file.live, file.lists):
             self.problems.append(f"vectors/{file.name}: its rows are miscounted in the catalog")
 
     def _waiting(self) -> None:
-        """Look for documents that have no vectors and do not wait for any."""
+        """Find documents that have no vectors and do not wait for any."""
         sets = self._catalog.sets.all().values()
         derived = {set_.set_id: set_.name for set_ in sets if set_.derived}
         for set_id, name in {DOCUMENTS: "vector", **derived}.items():
@@ -176,10 +174,10 @@ class Check:
 
     def _values(self) -> None:
         for table, column, kind in _JSON_COLUMNS:
-            wrong = f"json_type({column}) IS NOT '{kind}'" if kind else "0"
+            wrong_type = f"json_type({column}) IS NOT '{kind}'" if kind else "0"
             count = self._value_of(
                 f"SELECT count(*) FROM {table} WHERE CASE WHEN typeof({column}) = 'text'"
-                f" AND json_valid({column}) THEN {wrong} ELSE 1 END"
+                f" AND json_valid({column}) THEN {wrong_type} ELSE 1 END"
             )
             if count:
                 self.problems.append(
@@ -196,12 +194,12 @@ class Check:
             self.problems.append(f"{documents:,} documents are counted as {stored:,}")
 
     def _words(self) -> None:
-        before = dict(self._repairs)
-        self._repairs["words"] = self._catalog.words.recount  # also if they cannot be read
+        other_repairs = dict(self._repairs)
+        self._repairs["words"] = self._catalog.words.recount  # needed if reading them fails too
         problems = self._catalog.words.problems()
         self.problems += [f"catalog.sqlite: {problem}" for problem in problems]
         if not problems:
-            self._repairs = before
+            self._repairs = other_repairs
 
     def _facets(self) -> None:
         if problem := self._catalog.facets.problem():
@@ -218,15 +216,15 @@ class Check:
             self.problems.append("the cache of spans differs from the catalog")
             self._repairs[SPANS] = partial(self._catalog.settings.put_sidecar, SPANS, None)
         for kind, name in self._catalog.settings.sidecars().items():
-            # The spans are verified whenever they are read: spoilt ones (they are not synced, a
-            # power cut may spoil them) are as good as none.
+            # The cached spans are verified whenever they are read. They are not synced, so a power
+            # cut may damage them; damaged ones are ignored like missing ones.
             if kind != SPANS and read_arrays(self._catalog.folder / CACHE / name) is None:
                 self.problems.append(f"the {kind} {CACHE}/{name} are not what was written")
                 self._repairs[kind] = partial(self._catalog.settings.put_sidecar, kind, None)
 
 
 def _overlapping(start: Ints, count: Ints) -> NDArray[np.bool_]:
-    """Tell which spans share rows with others."""
+    """Return which spans share rows with others."""
     shared = np.zeros(len(start), np.bool_)
     filled = np.flatnonzero(count > 0)
     order = filled[np.argsort(start[filled], kind="stable")]

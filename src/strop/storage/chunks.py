@@ -1,16 +1,17 @@
-"""Documents cut into chunks: which rows are whose, where they stand, and the whole text again.
+"""Documents split into chunks: the rows of each document, their positions, and the text again.
 
 In an index with chunks every row of ``documents`` is a chunk: it has its own text, vectors, queries
-and words, and its document's metadata. Its title is the document's with the headings it stands
-under, so that what it says can be understood. The table ``wholes`` has a row for each document.
-Its text is not stored twice: chunks cover it, so it is put together from them.
+and words, and its document's metadata. Its title is the document's title and the headings above the
+chunk, so that the chunk can be understood alone. The table ``wholes`` has a row for each document,
+with the number ``whole``. The document's text is not stored twice: chunks cover it, so it is joined
+from them.
 
-A chunk's id is its document's with a number, ``report.md#3``. It keeps the id while its text stays
-the same, wherever that moves, and the vectors with it.
+A chunk's id is its document's id with a number, ``report.md#3``. It keeps the id and the vectors
+while its text stays the same, wherever in the document the text moves.
 
-Long documents are a problem where the embedder reads only their beginning. With the setting
-``auto``, the first documents that come are looked at: where some are much longer than that, all
-are cut. What is decided stays.
+Long documents are a problem if the embedder reads only their beginning. With the setting ``auto``,
+the first documents that are added are examined: if some are much longer than the embedder reads,
+all documents are split. The decision is stored and stays.
 """
 
 from __future__ import annotations
@@ -37,14 +38,19 @@ from strop.types import Chunk, Document
 AUTO = "auto"
 """The setting ``chunking`` until the first documents decide."""
 SAMPLE = 1000
+"""The number of first documents that ``decide`` examines."""
 LONG = 8
-"""Windows of the embedder. A shorter document has at most a hundred sentences or so, which cover
-it: cut, it is ranked no better (docs/log.md). Those of a longer one are joined, not read whole."""
+"""A document is long if it has more tokens than this many windows of the embedder. A shorter one
+has at most a hundred sentences or so, which cover it: splitting it does not improve its rank
+(docs/log.md). The sentences of a longer one are joined, and not read completely."""
 LONG_SHARE = 0.05
+"""Documents are split if more than this share of the sample is long."""
 MOST_TOKENS = 400
+"""The maximum size of a chunk that ``decide`` chooses."""
 Split = Callable[[Document], list[ChunkSpan]]
-"""Cuts a document into pieces that cover its text."""
+"""Splits a document into spans that cover its text."""
 Placed = tuple[Document, str]
+"""A document and the place that it came from."""
 
 
 def checked_chunking(chunking: str | None) -> str | None:
@@ -53,13 +59,13 @@ def checked_chunking(chunking: str | None) -> str | None:
 
 
 def splitter(chunking: str, embedder: Embedder) -> Split:
-    """Return what cuts documents, with the tokens of an embedder."""
+    """Return the function that splits documents, by the tokens of an embedder."""
     sizes, count = parse_chunking(chunking), token_counter(embedder)
     return lambda document: split_text(document.text, sizes, count)
 
 
 def decide(documents: Iterable[Placed], embedder: Embedder) -> tuple[str | None, Iterator[Placed]]:
-    """Return the chunking that suits documents and what the embedder reads, and the documents."""
+    """Return the chunking that suits the documents and the embedder's window, and the documents."""
     remaining = iter(documents)
     window: int | None = getattr(embedder, "window", None)
     if window is None:
@@ -68,9 +74,9 @@ def decide(documents: Iterable[Placed], embedder: Embedder) -> tuple[str | None,
     # A token has at least one character: most texts need not be counted.
     texts = [one.content for one, _ in sample if len(one.content) > LONG * window]
     long = sum(tokens > LONG * window for tokens in token_counter(embedder)(texts))
-    both = chain(sample, remaining)
+    all_documents = chain(sample, remaining)
     if long <= LONG_SHARE * len(sample):
-        return None, both
+        return None, all_documents
     size = max(10, min(window * 25 // 32, MOST_TOKENS))  # the title needs room too
     chunking = Chunking(size, size // 5)
     warnings.warn(
@@ -80,11 +86,11 @@ def decide(documents: Iterable[Placed], embedder: Embedder) -> tuple[str | None,
         " --chunk SIZE:OVERLAP (chunking=None or chunking='SIZE:OVERLAP')",
         stacklevel=5,
     )
-    return str(chunking), both
+    return str(chunking), all_documents
 
 
 class ChunkRow(NamedTuple):
-    """A chunk by the number of its row: whose it is, and its place in that document's text."""
+    """A chunk: the number of its document (``whole``), and its position in that text."""
 
     whole: int
     start: int
@@ -93,7 +99,7 @@ class ChunkRow(NamedTuple):
 
 
 def chunk_title(title: str, headings: Sequence[str]) -> str:
-    """Return the title of a chunk: the document's, and the headings that say something else."""
+    """Return the title of a chunk: the document's title and the headings that differ from it."""
     return " > ".join(dict.fromkeys(part for part in (title, *headings) if part))
 
 
@@ -110,14 +116,14 @@ class Chunks:
     ) -> str:
         """Store a document as chunks; return whether it was new, changed or unchanged.
 
-        Chunks whose text is there already keep their row. Of the others, one after the other takes
-        the place of one that is gone, so that queries given for it are handled as those of a
-        document whose text changed.
+        Chunks whose text is stored already keep their row. Each other chunk replaces one that is
+        gone, as long as there are any: queries that were given for the old one are then handled
+        like those of a document whose text changed.
         """
-        digest, known = digest_of(document), self._whole(document.id)
-        if known is not None and known[1:] == (digest, metadata):
+        digest, stored = digest_of(document), self._find(document.id)
+        if stored is not None and stored[1:] == (digest, metadata):
             return "unchanged"
-        if known is None and rows.find(document.id) is not None:
+        if stored is None and rows.find(document.id) is not None:
             raise BadInput(
                 f"{place}: document id {document.id!r} is the id of a chunk of another document:"
                 " use another id"
@@ -129,7 +135,7 @@ class Chunks:
             (document.id, document.title, digest),
         ).fetchone()
         self._write(rows, whole, document, metadata, split(document))
-        return "new" if known is None else "changed"
+        return "new" if stored is None else "changed"
 
     def _write(
         self,
@@ -137,11 +143,11 @@ class Chunks:
         whole: int,
         document: Document,
         metadata: str,
-        pieces: list[ChunkSpan],
+        spans: list[ChunkSpan],
     ) -> None:
         texts = [
-            (chunk_title(document.title, one.headings), document.text[one.start : one.end])
-            for one in pieces
+            (chunk_title(document.title, span.headings), document.text[span.start : span.end])
+            for span in spans
         ]
         old: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
         for number, id_, title, text in self._database.execute(
@@ -150,40 +156,40 @@ class Chunks:
             (whole,),
         ):
             old[title, text].append((number, id_))
-        ids = [old[text].pop(0)[1] if old[text] else "" for text in texts]
-        gone = sorted(row for left in old.values() for row in left)
-        for piece, known, (title, text) in zip(pieces, ids, texts, strict=True):
-            id_ = known or (gone.pop(0)[1] if gone else self._new_id(rows, whole))
+        kept_ids = [old[text].pop(0)[1] if old[text] else "" for text in texts]
+        unused = sorted(row for same_text in old.values() for row in same_text)
+        for span, kept_id, (title, text) in zip(spans, kept_ids, texts, strict=True):
+            id_ = kept_id or (unused.pop(0)[1] if unused else self._new_id(rows, whole))
             number, _ = rows.put(Document(id_, text, title), metadata)
-            headings = json.dumps(piece.headings, ensure_ascii=False)
+            headings = json.dumps(span.headings, ensure_ascii=False)
             self._database.execute(
                 "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?)",
-                (number, whole, piece.start, piece.end, headings),
+                (number, whole, span.start, span.end, headings),
             )
-        self._remove_rows(rows, [number for number, _ in gone])
+        self._remove_rows(rows, [number for number, _ in unused])
 
     def _new_id(self, rows: RowWriter, whole: int) -> str:
-        """Return an id for a new chunk; one that no document or chunk has had."""
+        """Return an id for a new chunk; no document or chunk has or had it."""
         while True:
             id_, named = self._database.execute(
                 "UPDATE wholes SET named = named + 1 WHERE whole = ? RETURNING id, named", (whole,)
             ).fetchone()
-            new = f"{id_}#{named - 1}"
-            if self._whole(new) is None and rows.find(new) is None:
-                return new
+            new_id = f"{id_}#{named - 1}"
+            if self._find(new_id) is None and rows.find(new_id) is None:
+                return new_id
 
     def remove(self, rows: RowWriter, ids: Iterable[str]) -> None:
         """Remove documents with their chunks; an unknown id removes nothing at all."""
         for id_ in dict.fromkeys(ids):
-            whole = self._whole(id_)
-            if whole is None:
-                row = rows.find(id_)
-                if row is None:
+            stored = self._find(id_)
+            if stored is None:
+                chunk = rows.find(id_)
+                if chunk is None:
                     raise BadInput(f"{self._database.path.parent} has no document {id_!r}")
-                document = self.read([row[0]])[0].document
+                document = self.read([chunk[0]])[0].document
                 raise BadInput(f"{id_!r} is a chunk of {document!r}: name the document")
-            self._remove_rows(rows, self._numbers(whole[0]))
-            self._database.execute("DELETE FROM wholes WHERE whole = ?", (whole[0],))
+            self._remove_rows(rows, self._numbers(stored[0]))
+            self._database.execute("DELETE FROM wholes WHERE whole = ?", (stored[0],))
 
     def _remove_rows(self, rows: RowWriter, numbers: Sequence[int]) -> None:
         rows.remove(numbers)
@@ -193,8 +199,8 @@ class Chunks:
 
     # -- reading --------------------------------------------------------------------------
 
-    def _whole(self, id_: str) -> tuple[int, bytes, str | None] | None:
-        """Return a document's number among the whole ones, digest and metadata."""
+    def _find(self, id_: str) -> tuple[int, bytes, str | None] | None:
+        """Return the number ``whole``, digest and metadata of a document."""
         row: tuple[int, bytes, str | None] | None = self._database.row(
             "SELECT whole, digest, (SELECT metadata FROM chunks JOIN documents USING (number)"
             " WHERE chunks.whole = wholes.whole LIMIT 1) FROM wholes WHERE id = ?",
@@ -209,10 +215,10 @@ class Chunks:
     def numbers_of(self, id_: str) -> list[int] | None:
         """Return the rows of a document's chunks in order, None if no document has this id."""
         with self._database.reading():
-            whole = self._whole(id_)
-            if whole is None:
+            stored = self._find(id_)
+            if stored is None:
                 return None
-            numbers = self._numbers(whole[0])
+            numbers = self._numbers(stored[0])
         if not numbers:
             folder = self._database.path.parent
             raise IndexDamaged(
@@ -222,8 +228,8 @@ class Chunks:
         return numbers
 
     def rows(self, numbers: Iterable[int]) -> dict[int, ChunkRow]:
-        """Return chunks by the number of their row, of those rows that are chunks."""
-        found = self._database.rows(
+        """Return chunks by the number of their row; rows that are not chunks are left out."""
+        rows = self._database.rows(
             "SELECT number, whole, start, behind, headings FROM chunks"
             " WHERE number IN (SELECT value FROM json_each(?))",
             (json.dumps(list(numbers)),),
@@ -231,24 +237,24 @@ class Chunks:
         with reporting_damage(self._database.path, "chunks"):
             return {
                 number: ChunkRow(int(whole), int(start), int(end), tuple(json.loads(headings)))
-                for number, whole, start, end, headings in found
+                for number, whole, start, end, headings in rows
             }
 
     def wholes(self, numbers: Ints) -> Ints:
-        """Return which whole document the chunk of each row belongs to; rows must be ascending."""
-        found = self._database.column(
+        """Return the number ``whole`` of each row's document; rows must be ascending."""
+        stored = self._database.column(
             "SELECT whole FROM json_each(?) JOIN chunks ON number = value ORDER BY number",
             (json.dumps(numbers.tolist()),),
         )
         with reporting_damage(self._database.path, "chunks"):
-            wholes = np.array(found, np.int64)
+            wholes = np.array(stored, np.int64)
             if len(wholes) != len(numbers):
                 raise ValueError(f"{len(numbers) - len(wholes):,} rows belong to no document")
             return wholes
 
     def documents(self, wholes: Iterable[int]) -> dict[int, Document]:
-        """Return whole documents, their texts put together from their chunks."""
-        found = self._database.rows(
+        """Return documents by ``whole``; their texts are joined from their chunks."""
+        stored = self._database.rows(
             "SELECT w.whole, w.id, w.title, c.start, d.text, d.metadata"
             " FROM wholes w JOIN chunks c USING (whole) JOIN documents d USING (number)"
             " WHERE w.whole IN (SELECT value FROM json_each(?)) ORDER BY w.whole, c.start",
@@ -256,19 +262,19 @@ class Chunks:
         )
         documents: dict[int, Document] = {}
         with reporting_damage(self._database.path, "chunks"):
-            for whole, chunks in groupby(found, itemgetter(0)):
+            for whole, chunks in groupby(stored, itemgetter(0)):
                 rows, text = list(chunks), ""
                 _, id_, title, _, _, metadata = rows[0]
-                for *_, start, part, _ in rows:
+                for *_, start, chunk_text, _ in rows:
                     if start > len(text):
                         raise ValueError(f"{id_!r:.80} lacks text from {len(text):,}")
-                    text += part[len(text) - start :]
+                    text += chunk_text[len(text) - start :]
                 documents[whole] = Document(id_ + "", text, title + "", dict(json.loads(metadata)))
         return documents
 
     def read(self, numbers: Sequence[int]) -> list[Chunk]:
-        """Return chunks by the number of their row, in the order of the text."""
-        found = self._database.rows(
+        """Return the chunks of some rows, in the order of the text."""
+        rows = self._database.rows(
             "SELECT d.id, w.id, text, start, behind, headings FROM chunks"
             " JOIN documents d USING (number) JOIN wholes w USING (whole)"
             " WHERE number IN (SELECT value FROM json_each(?)) ORDER BY whole, start",
@@ -277,33 +283,33 @@ class Chunks:
         with reporting_damage(self._database.path, "chunks"):
             return [
                 Chunk(id_, document, text, start, end, tuple(json.loads(headings)))
-                for id_, document, text, start, end, headings in found
+                for id_, document, text, start, end, headings in rows
             ]
 
     def problems(self, chunked: bool) -> list[str]:
-        """Read all chunks and say what is wrong with them."""
+        """Read all chunks and return a description of each problem."""
         with self._database.reading() as connection:
-            strays = self._database.value(
+            orphans = self._database.value(
                 "SELECT count(*) FROM chunks c LEFT JOIN documents d USING (number)"
                 " LEFT JOIN wholes w USING (whole) WHERE d.number IS NULL OR w.whole IS NULL"
             )
-            others = self._database.value(
+            wrong_kind = self._database.value(
                 "SELECT count(*) FROM documents WHERE number NOT IN (SELECT number FROM chunks)"
                 if chunked
                 else "SELECT count(*) FROM chunks"
             )
-            wrong = 0
+            differing = 0
             for whole, digest in connection.execute("SELECT whole, digest FROM wholes"):
                 try:
-                    wrong += digest_of(self.documents([whole])[whole]) != digest
+                    differing += digest_of(self.documents([whole])[whole]) != digest
                 except (IndexDamaged, KeyError):  # a gap, or no chunks at all
-                    wrong += 1
+                    differing += 1
         return [
             f"{count:,} {what}: restore the catalog from a backup, or build the index again"
             for count, what in (
-                (strays, "chunks belong to no document"),
-                (others, "rows are not cut as the index says"),
-                (wrong, "documents are not what their chunks say"),
+                (orphans, "chunks belong to no document"),
+                (wrong_kind, "rows are not cut as the index says"),
+                (differing, "documents are not what their chunks say"),
             )
             if count
         ]

@@ -1,4 +1,4 @@
-"""The catalog's SQLite file: connections, two kinds of transaction, errors that say what to do."""
+"""The catalog's SQLite file: connections, two kinds of transaction, errors with their remedy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from strop.storage.seals import Seals
 _WORTH_A_VACUUM = 0.05
 """The share of free pages from which ``shrink`` rewrites the file."""
 _MARKS = 200
-"""Versions whose marks are kept."""
+"""The number of versions whose marks are kept."""
 
 
 class _OwnConnection:
     """A thread's connection, closed when the thread ends or the catalog is dropped.
 
-    ``seals`` counts this thread's changes of rows. ``numbers`` are those that its read transaction
-    has read already; None outside of one.
+    ``seals`` sums this thread's changes of rows. ``numbers`` are the settings that the present read
+    transaction has read already, None outside of one.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -57,17 +57,18 @@ class Database:
         watch: Callable[[sqlite3.Connection], None],
         update: Callable[[sqlite3.Connection], bool],
     ) -> None:
-        """Let something follow each change: ``update`` is called before each commit.
+        """Register functions that follow each change.
 
-        It tells whether it changed what searches see. ``watch`` prepares each connection.
+        ``watch`` prepares each connection that writes. ``update`` is called before each commit; it
+        returns whether it changed what searches read.
         """
         self._watch, self._update = watch, update
 
     @staticmethod
     def create(path: Path, settings: dict[str, Any]) -> None:
-        """Make a new catalog; it appears under its name only when it is complete."""
+        """Create a catalog; it gets its name only when it is complete."""
         unfinished = path.with_name(path.name + ".new")
-        for end in ("", "-wal", "-shm", "-journal"):  # left by one that was stopped
+        for end in ("", "-wal", "-shm", "-journal"):  # left by a process that was stopped
             unfinished.with_name(unfinished.name + end).unlink(missing_ok=True)
         with sqlite_errors(path):
             connection = sqlite3.connect(unfinished)
@@ -104,7 +105,7 @@ class Database:
         return own
 
     def connect(self) -> sqlite3.Connection:
-        """Return a new connection with the settings that every thread's has."""
+        """Return a new connection with the settings of every thread's connection."""
         for end in ("", "-wal", "-shm", "-journal"):
             if self.path.with_name(self.path.name + end).is_symlink():
                 raise BadIndex(
@@ -143,7 +144,7 @@ class Database:
                     f"strop reads format {FORMAT}. Build the index again in another folder, or "
                     "install the strop that made it"
                 )
-            if _tables_of(connection) != _own_tables():
+            if _schema_of(connection) != _expected_schema():
                 raise BadIndex(
                     f"{self.path} has other tables, views or triggers than strop makes: it is of "
                     "another program, or was changed. Restore it from a backup"
@@ -154,9 +155,9 @@ class Database:
         return connection
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """One consistent view of the catalog, whatever a writer does meanwhile."""
+        """Give one consistent view of the catalog, whatever a writer does meanwhile."""
         own = self._own
-        if own.connection.in_transaction:  # many times in a search, so it must cost nothing
+        if own.connection.in_transaction:  # a search calls this many times: it must cost nothing
             return nullcontext(own.connection)
         return self._read_transaction(own)
 
@@ -173,7 +174,7 @@ class Database:
                     own.connection.execute("COMMIT")
 
     def read_anew(self) -> None:
-        """Within ``reading``: see what was committed since it began."""
+        """Within ``reading``: start a new view, with what was committed since the old one."""
         own = self._own
         if not own.is_writing:
             own.connection.execute("COMMIT")
@@ -182,7 +183,7 @@ class Database:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The numbers this thread's read transaction has read already; empty outside of one."""
+        """The settings that this thread's read transaction has read; empty outside of one."""
         numbers = self._own.numbers
         return {} if numbers is None else numbers
 
@@ -193,9 +194,9 @@ class Database:
 
     @contextmanager
     def writing(self, searchable: bool = True) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it is kept, or none. One inside another is part of it.
+        """One transaction: all of it is committed, or nothing. An inner one is part of the outer.
 
-        Where nothing ``searchable`` changes, readers need not look at the index anew.
+        If nothing ``searchable`` changes, readers need not read the index again.
         """
         own = self._own
         connection, seals = own.connection, own.seals
@@ -228,7 +229,7 @@ class Database:
                 own.is_writing = False
 
     def tables_changed_by_others(self) -> list[str]:
-        """Return the tables with rows that strop did not write so (``seals``)."""
+        """Return the tables with rows that another program changed (``seals``)."""
         with self.reading():
             return self._own.seals.broken()
 
@@ -241,7 +242,7 @@ class Database:
         self._own.connection.executemany(sql, values)
 
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of one statement, read in a transaction of its own or the present one."""
+        """Return the rows of one statement, read in the present transaction or in a new one."""
         with self.reading() as connection:
             try:
                 return connection.execute(sql, values).fetchall()
@@ -255,9 +256,9 @@ class Database:
     def named_rows(self, sql: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
         """Return the rows of one statement, as ``rows``, with their cells by name."""
         with self.reading() as connection:
-            found = connection.execute(sql, values)
-            names = [column[0] for column in found.description]
-            return [dict(zip(names, row, strict=True)) for row in found]
+            cursor = connection.execute(sql, values)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def row(self, sql: str, values: Sequence[object] = ()) -> Any:
         """Return the first row of one statement, as ``rows``; None if there is none."""
@@ -269,7 +270,7 @@ class Database:
         return self.rows(sql, values)[0][0]
 
     def free_bytes(self) -> int:
-        """Return how many bytes of the file ``shrink`` would free: 0 if they are few."""
+        """Return how many bytes of the file ``shrink`` would free; 0 if they are few."""
         with self.reading():
             free, pages, size = (
                 int(self.value(f"PRAGMA {name}"))
@@ -284,11 +285,11 @@ class Database:
         with sqlite_errors(self.path):
             if worth_it:
                 connection.execute("VACUUM")
-            # A reader in the middle of a search may need the log: then it shrinks another time.
-            (waits,) = connection.execute("PRAGMA busy_timeout").fetchone()
+            # A reader in the middle of a search may need the log: then it is not shortened now.
+            (timeout,) = connection.execute("PRAGMA busy_timeout").fetchone()
             connection.execute("PRAGMA busy_timeout=0")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            connection.execute(f"PRAGMA busy_timeout={waits}")
+            connection.execute(f"PRAGMA busy_timeout={timeout}")
 
 
 def damaged(path: Path, problem: str) -> IndexDamaged:
@@ -300,12 +301,12 @@ def damaged(path: Path, problem: str) -> IndexDamaged:
 
 
 DECODING_ERRORS = (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError)
-"""What reading a cell of another type than strop writes may raise."""
+"""Errors that reading a cell can raise if its type is not the one that strop writes."""
 
 
 @contextmanager
 def reporting_damage(path: Path, what: str) -> Iterator[None]:
-    """Turn errors from cells that strop did not write so into ``IndexDamaged``."""
+    """Turn errors from cells that strop cannot have written into ``IndexDamaged``."""
     try:
         yield
     except DECODING_ERRORS as error:
@@ -315,17 +316,17 @@ def reporting_damage(path: Path, what: str) -> Iterator[None]:
         ) from error
 
 
-def _tables_of(connection: sqlite3.Connection) -> set[str]:
-    """Return the statements that make a database's tables, indexes, views and triggers."""
+def _schema_of(connection: sqlite3.Connection) -> set[str]:
+    """Return the statements that create a database's tables, indexes, views and triggers."""
     rows = connection.execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL").fetchall()
     return {str(sql) for (sql,) in rows}
 
 
 @cache
-def _own_tables() -> set[str]:
+def _expected_schema() -> set[str]:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(SCHEMA)
-        return _tables_of(connection)
+        return _schema_of(connection)
 
 
 def _has_log(path: Path) -> bool:
@@ -335,10 +336,10 @@ def _has_log(path: Path) -> bool:
 
 @contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into ones that say what to do."""
+    """Turn SQLite's errors into errors of strop that name the remedy."""
     try:
         yield
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite quotes what is no text
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter for invalid UTF-8
         reason = str(error)
         if "full" in reason or "disk I/O error" in reason:
             raise DiskFull(
@@ -350,7 +351,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
             message = f"{path.parent} cannot be written ({reason}): check its permissions"
             raise BadIndex(message) from error
         unreadable = ("not a database", "malformed", "no such table", "codec can't decode")
-        if any(one in reason for one in unreadable):
+        if any(phrase in reason for phrase in unreadable):
             raise IndexDamaged(
                 f"{path} is not a catalog strop can read ({reason}). Restore it from a backup, or "
                 "build the index again in another folder"
@@ -359,19 +360,17 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 
 def _mark_version(connection: sqlite3.Connection) -> None:
-    """Give the new version a random mark: a folder restored from a backup repeats its numbers."""
-    known = dict(
-        connection.execute("SELECT key, value FROM meta WHERE key IN ('version', 'marks')")
-    )
-    marks = read_marks(known.get("marks"))
-    marks[str(known["version"])] = secrets.token_hex(4)
-    kept = json.dumps(dict(list(marks.items())[-_MARKS:]))
+    """Give the new version a random mark: a restored backup repeats version numbers."""
+    meta = dict(connection.execute("SELECT key, value FROM meta WHERE key IN ('version', 'marks')"))
+    marks = read_marks(meta.get("marks"))
+    marks[str(meta["version"])] = secrets.token_hex(4)
+    newest = json.dumps(dict(list(marks.items())[-_MARKS:]))
     connection.execute("DELETE FROM meta WHERE key = 'marks'")
-    connection.execute("INSERT INTO meta VALUES ('marks', ?)", (kept,))
+    connection.execute("INSERT INTO meta VALUES ('marks', ?)", (newest,))
 
 
 def read_marks(stored: Any) -> dict[str, Any]:
-    """Return the marks of the last versions, by version; none if something else was stored."""
+    """Return the marks of the newest versions, by version; none if they cannot be read."""
     try:
         marks = json.loads(stored)
     except (ValueError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""The catalog's documents: stored all or none, updated, removed, read."""
+"""The catalog's documents: adding (all or nothing), updating, removing, reading."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from strop.storage.waiting import WaitingList
 from strop.types import Changes, Chunk, Document
 
 SIZES = re.compile(r"[1-9][0-9]{1,8}:[0-9]{1,9}")
+"""The sizes of chunks as they are stored, such as ``200:40``."""
 
 
 class Documents:
     """The documents of a catalog.
 
-    A row is what is embedded and searched: a document, or a chunk of one (chunks.py). It has a
-    number. Ids name documents, and chunks where there are any.
+    A row is what is embedded and searched: a document, or a chunk of one (chunks.py). Rows have
+    numbers. Ids name documents; if there are chunks, they have ids too.
     """
 
     def __init__(
@@ -47,15 +48,15 @@ class Documents:
         keep_queries: bool = False,
         split: Split | None = None,
     ) -> Changes:
-        """Store documents with the places they came from, all or none.
+        """Store documents with the places they came from, all or nothing.
 
-        With ``keep_queries``, queries that were given for an older text count for this one too.
-        ``split`` cuts documents into chunks.
+        With ``keep_queries``, queries that were given for an older text count for the new one too.
+        ``split`` splits documents into chunks.
         """
         outcomes: Counter[str] = Counter()
         with self._database.writing() as connection:
             rows = self._rows(keep_queries)
-            # On disk, so that telling duplicates costs no memory.
+            # On disk, so that finding duplicates needs no memory.
             connection.execute("DROP TABLE IF EXISTS temp.seen")
             connection.execute(
                 "CREATE TEMP TABLE seen (id TEXT PRIMARY KEY, place TEXT) WITHOUT ROWID"
@@ -69,7 +70,7 @@ class Documents:
                 else:
                     outcome = self.chunks.put(rows, document, metadata, split, place)
                 outcomes[outcome] += 1
-            # Their texts may not be those of files any more (manifest.py).
+            # Their texts may differ now from those of synced files (manifest.py).
             connection.execute("DELETE FROM manifest WHERE id IN (SELECT id FROM temp.seen)")
             connection.execute("DROP TABLE temp.seen")
             rows.finish()
@@ -91,7 +92,7 @@ class Documents:
             ) from None
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Remove documents with all that belongs to them; an unknown id removes nothing at all."""
+        """Remove documents with all that belongs to them; with an unknown id nothing is removed."""
         if isinstance(ids, str):
             raise BadInput(f"remove takes a list of ids, not {ids!r}: write [{ids!r}]")
         with self._database.writing() as connection:
@@ -108,10 +109,10 @@ class Documents:
         if isinstance(ids, str):
             raise BadInput(f"keep_only takes a list of ids, not {ids!r}: write [{ids!r}]")
         kept = set(ids)
-        others = [id_ for id_ in self.ids() if id_ not in kept]
-        if others:
-            self.remove(others)
-        return len(others)
+        removed = [id_ for id_ in self.ids() if id_ not in kept]
+        if removed:
+            self.remove(removed)
+        return len(removed)
 
     def number_of(self, id_: str) -> int:
         """Return the number of a document's row, or of a chunk's."""
@@ -124,11 +125,11 @@ class Documents:
         return numbers[0]
 
     def chunks_of(self, id_: str) -> list[Chunk]:
-        """Return the chunks of a document, in order; none where documents are not cut."""
+        """Return the chunks of a document, in order; none if documents are not split."""
         return self.chunks.read(self.numbers_of(id_))
 
     def numbers_of(self, id_: str) -> list[int]:
-        """Return the numbers of the rows of a document: one, or its chunks; or that of a chunk."""
+        """Return the row numbers of a document (one, or one per chunk), or that of a chunk."""
         with self._database.reading():
             numbers = self.chunks.numbers_of(id_) or self._database.column(
                 "SELECT number FROM documents WHERE id = ?", (id_,)
@@ -139,7 +140,7 @@ class Documents:
         return numbers
 
     def are_chunked(self) -> bool:
-        """Tell whether documents are cut into chunks here: then each row is one."""
+        """Return whether documents are split into chunks; if so, each row is a chunk."""
         return self._settings.once_per_version("chunking", self.chunking) not in (None, AUTO)
 
     def chunking(self) -> str | None:
@@ -161,13 +162,13 @@ class Documents:
             return self.get(self.number_of(id_))
 
     def total(self) -> int:
-        """Return the number of documents, whole ones where they are cut."""
+        """Return the number of documents; chunks are not counted."""
         if self.are_chunked():
             return int(self._database.value("SELECT count(*) FROM wholes"))
         return self.count()
 
     def all(self, at_a_time: int = 1) -> Iterator[tuple[int, Document, bytes]]:
-        """Yield (number, document, digest) in order, read when wanted, so many at a time."""
+        """Yield (number, document, digest) in order; ``at_a_time`` rows are read together."""
         number = -1
         while True:
             rows = self._database.rows(
@@ -198,7 +199,7 @@ class Documents:
             return self.several([number])[number]
 
     def several(self, numbers: Iterable[int]) -> dict[int, Document]:
-        """Return documents by number, of those that are there."""
+        """Return documents by number; numbers that do not exist are left out."""
         rows = self._database.rows(
             "SELECT number, id, title, text, metadata FROM documents"
             " WHERE number IN (SELECT value FROM json_each(?))",
@@ -211,12 +212,12 @@ class Documents:
             }
 
     def ids_of(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Return the ids of documents by number, of those that are there."""
+        """Return the ids of documents by number; numbers that do not exist are left out."""
         sql = "SELECT number, id FROM documents WHERE number IN (SELECT value FROM json_each(?))"
         return dict(self._database.rows(sql, (json.dumps(list(numbers)),)))
 
     def document_ids_of(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Return by number the ids of the documents that rows, or chunks, belong to."""
+        """Return the ids of the documents that rows belong to, by row number."""
         if not self.are_chunked():
             return self.ids_of(numbers)
         rows = self._database.rows(

@@ -1,6 +1,6 @@
 """The values of the documents' metadata, in a table that filters read.
 
-It is written in the transaction that writes the documents, so it never disagrees with them, and a
+The table is written in the transaction that writes the documents, so it always agrees with them. A
 filter reads only the rows of the values that it names.
 """
 
@@ -21,15 +21,16 @@ from strop.storage.database import DECODING_ERRORS, Database
 _KINDS: dict[Kind, int] = {
     "exists": 0, "null": 1, "bool": 2, "number": 3, "string": 4, "instant": 5,
 }  # fmt: skip
+"""The stored number of each kind of value. "exists" is a field that has no value."""
 _OPS = {"in": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _Rows = set[tuple[bytes, int, Any]]
 """A field's name, the kind of a value and the value."""
-_LONGEST = 200
-"""Bytes of a text that are stored as they are; a longer one ends in a digest of the whole."""
+_MAX_BYTES = 200
+"""Bytes of a text that are stored; of a longer one these and a digest of all its bytes."""
 
 
 class Values(Protocol):
-    """Where a store has the values of metadata: which documents pass a test, by number."""
+    """The metadata of any store, as filters need it: which documents pass a test, by number."""
 
     def every(self) -> Ints:
         """Return the numbers of all documents, ascending."""
@@ -47,27 +48,27 @@ def select(filter_: Filter, values: Values) -> Ints:
         return values.passing(filter_)
     if isinstance(filter_, Ids):
         return values.with_ids(filter_.ids)
-    parts = [select(part, values) for part in filter_.parts]
+    selections = [select(part, values) for part in filter_.parts]
     if filter_.op == "and":
-        both = partial(np.intersect1d, assume_unique=True)
-        return reduce(both, parts) if parts else values.every()
-    either: Ints = reduce(np.union1d, parts, np.empty(0, np.int64))
-    return either if filter_.op == "or" else np.setdiff1d(values.every(), either, True)
+        intersect = partial(np.intersect1d, assume_unique=True)
+        return reduce(intersect, selections) if selections else values.every()
+    union: Ints = reduce(np.union1d, selections, np.empty(0, np.int64))
+    return union if filter_.op == "or" else np.setdiff1d(values.every(), union, True)
 
 
 def write_facets(database: Database, number: int, old: str | None, new: str | None) -> None:
-    """Within a transaction: a document's metadata changes; None is that of no document."""
+    """Within a transaction: record a change of a document's metadata (None: no document)."""
     if old != new:
-        _change(database, number, _rows(old), _rows(new))
+        _replace_rows(database, number, _rows(old), _rows(new))
 
 
-def _change(database: Database, number: int, before: _Rows, after: _Rows) -> None:
+def _replace_rows(database: Database, number: int, old: _Rows, new: _Rows) -> None:
     database.executemany(
         "DELETE FROM facets WHERE field = (SELECT field FROM fields WHERE name = ?)"
         " AND kind = ? AND value = ? AND number = ?",
-        [(*row, number) for row in before - after],
+        [(*row, number) for row in old - new],
     )
-    added = after - before
+    added = new - old
     database.executemany(
         "INSERT OR IGNORE INTO fields (name) VALUES (?)", {(name,) for name, _, _ in added}
     )
@@ -78,7 +79,7 @@ def _change(database: Database, number: int, before: _Rows, after: _Rows) -> Non
 
 
 class Facets:
-    """What filters read of the documents' metadata."""
+    """The values of the documents' metadata that filters read."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -110,7 +111,7 @@ class Facets:
         )
         if row is None:
             return np.empty(0, np.int64)
-        if test.kind == "exists":  # any value tells
+        if test.kind == "exists":  # a row of any kind shows that the field exists
             sql = "SELECT number FROM facets WHERE field = ?"
             return _ascending(self._database.column(sql, row))
         sql = f"SELECT number FROM facets WHERE field = ? AND kind = ? AND value {_OPS[test.op]} ?"
@@ -121,27 +122,27 @@ class Facets:
         return _ascending(numbers)
 
     def problem(self) -> str:
-        """Say whether filters read other values than the metadata has; "" if not."""
+        """Describe the problem if the stored values are not those of the metadata, else ""."""
         with self._database.reading():
             stored = self._database.execute(
                 "SELECT name, kind, value, number FROM facets LEFT JOIN fields USING (field)"
             )
             # Sums of hashes: the order of rows does not matter, and no row is held in memory.
             if sum(map(_hash, stored)) == sum(
-                _hash((*row, number)) for number, rows in self._everything() for row in rows
+                _hash((*row, number)) for number, rows in self._expected_rows() for row in rows
             ):
                 return ""
         return "the values that filters read are not those of the metadata"
 
     def rebuild(self) -> None:
-        """Write what filters read from the metadata of all documents."""
+        """Rewrite all values that filters read from the metadata of the documents."""
         with self._database.writing():
             self._database.execute("DELETE FROM facets")
             self._database.execute("DELETE FROM fields")
-            for number, rows in self._everything():
-                _change(self._database, number, set(), rows)
+            for number, rows in self._expected_rows():
+                _replace_rows(self._database, number, set(), rows)
 
-    def _everything(self) -> Iterator[tuple[int, _Rows]]:
+    def _expected_rows(self) -> Iterator[tuple[int, _Rows]]:
         """Yield each document's number and rows; none if its metadata cannot be read."""
         for number, metadata in self._database.execute("SELECT number, metadata FROM documents"):
             try:
@@ -157,23 +158,23 @@ class Facets:
     def other_kinds(self, filter_: Filter) -> dict[str, tuple[list[Kind], list[Kind]]]:
         """Return the fields that have values, but none of a kind that the filter compares.
 
-        With each the kinds of the filter and those that documents have.
+        For each field: the kinds of the filter, and the kinds that documents have.
         """
-        found = {}
+        mismatches = {}
         for field, kinds in fields_of(filter_).items():
-            there = self._kinds_of(field)
-            if not kinds & {"exists", "null", *there} and {*there} - {"exists", "null"}:
-                found[field] = sorted(kinds), there
-        return found
+            stored = self._kinds_of(field)
+            if not kinds & {"exists", "null", *stored} and {*stored} - {"exists", "null"}:
+                mismatches[field] = sorted(kinds), stored
+        return mismatches
 
     def _kinds_of(self, field: str) -> list[Kind]:
         """Return the kinds of values that documents have in a field."""
-        there = self._database.column(
+        stored = self._database.column(
             "SELECT known.value FROM json_each(?) known WHERE EXISTS (SELECT 1 FROM facets"
             " WHERE kind = known.value AND field = (SELECT field FROM fields WHERE name = ?))",
             (json.dumps([*_KINDS.values()]), stored_text(field)),
         )
-        return [kind for kind in _KINDS if _KINDS[kind] in there]
+        return [kind for kind in _KINDS if _KINDS[kind] in stored]
 
     def field_names(self) -> list[str]:
         """Return the fields that documents have, for messages; very long ones are cut."""
@@ -181,13 +182,13 @@ class Facets:
             "SELECT name FROM fields WHERE EXISTS"
             " (SELECT 1 FROM facets WHERE facets.field = fields.field) ORDER BY name"
         )
-        return [bytes(name[:_LONGEST]).decode("utf-8", "replace") for name in names]
+        return [bytes(name[:_MAX_BYTES]).decode("utf-8", "replace") for name in names]
 
 
 def _hash(row: tuple[bytes | None, int, Any, int]) -> int:
-    """Return a hash of a row; of its text, because Python's hashes of -1 and -2 are equal.
+    """Return a hash of a row as text: as numbers, -1 and -2 have equal hashes in Python.
 
-    Numbers that SQLite takes for equal are written alike: 1, 1.0 and true; 0.0 and -0.0.
+    Numbers that are equal for SQLite become the same text: 1, 1.0 and true; 0.0 and -0.0.
     """
     name, kind, value, number = row
     if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
@@ -200,26 +201,26 @@ def _ascending(numbers: list[int]) -> Ints:
 
 
 def _rows(metadata: str | None) -> _Rows:
-    """Return what the table holds of a document: a field of its own row only if it has no value."""
-    found = facts(json.loads(metadata)) if metadata is not None else set()
-    valued = {field for field, kind, _ in found if kind != "exists"}
+    """Return the rows of a document's metadata; a field has an "exists" row if it has no value."""
+    values = facts(json.loads(metadata)) if metadata is not None else set()
+    valued = {field for field, kind, _ in values if kind != "exists"}
     return {
         (stored_text(field), _KINDS[kind], _stored(kind, value))
-        for field, kind, value in found
+        for field, kind, value in values
         if kind != "exists" or field not in valued
     }
 
 
 def _stored(kind: Kind, value: Value) -> Any:
-    """Return a value as the table holds it; text as bytes, whose order is that of characters."""
+    """Return a value as the table stores it; text as bytes, whose order is that of characters."""
     if value is None:
         return 0
     return stored_text(str(value)) if kind == "string" else value
 
 
 def stored_text(value: str) -> bytes:
-    """Return a text as filters compare it: its bytes, a long one's beginning and a digest."""
+    """Return a text as filters compare it: its bytes, or if they are many, some and a digest."""
     raw = value.encode("utf-8", "surrogatepass")
-    if len(raw) <= _LONGEST:
+    if len(raw) <= _MAX_BYTES:
         return raw
-    return raw[:_LONGEST] + hashlib.blake2b(raw, digest_size=16).digest()
+    return raw[:_MAX_BYTES] + hashlib.blake2b(raw, digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""What an index checks before it takes anything in: folders, embedders, documents, names."""
+"""Checks of what users give to an index: folders, embedders, documents, names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from strop.types import Document, Kind
 
 CATALOG = "catalog.sqlite"
 EmbedderSpec = str | Embedder | Callable[..., Any]
-"""What ``embed.load`` takes."""
+"""What ``embed.load`` accepts."""
 
 
 def is_left_over(folder: Path) -> bool:
-    """Tell whether a folder holds nothing but what a stopped ``create`` leaves."""
+    """Return whether a folder contains only what an interrupted ``create`` leaves."""
     if not folder.is_dir():
         return False
     return all(
@@ -30,15 +30,15 @@ def is_left_over(folder: Path) -> bool:
 
 
 def load_embedder(spec: EmbedderSpec, options: Mapping[str, Any]) -> Embedder:
-    """Load an embedder, with the cache where its name says all about it."""
-    # What a function does can change under the same name, so its vectors are not remembered.
+    """Load an embedder; with the cache if its spec is a name."""
+    # A function can change and keep its name, so its vectors are not cached.
     return load(spec, cache=isinstance(spec, str), **options)
 
 
 def about_embedder(embedder: Embedder, dim: int | None = None) -> dict[str, Any]:
-    """Return what an index keeps of its embedder: how to load it, what its vectors depend on.
+    """Return what an index stores about its embedder: how to load it, what its vectors depend on.
 
-    ``dim`` if it is known: a service must be asked for it.
+    Give ``dim`` if it is known: otherwise a service must be called to find it.
     """
     unkeyed: frozenset[str] = getattr(embedder, "unkeyed_options", frozenset())
     unkeyed |= {"base_url", "max_chars"}  # a server may move; a limit changes no accepted text
@@ -53,11 +53,11 @@ def about_embedder(embedder: Embedder, dim: int | None = None) -> dict[str, Any]
 
 
 def checked_record(index: object, record: Any) -> dict[str, Any]:
-    """Return the embedder as a catalog names it, if it is what ``about_embedder`` makes."""
-    kinds = {"name": str, "revision": str, "dim": int}
-    kinds |= dict.fromkeys(("options", "settings", "prompts"), dict)
-    right = isinstance(record, dict) and all(type(record.get(key)) is kinds[key] for key in kinds)
-    if not right or not 0 < record["dim"] < 2**20:
+    """Return the stored record of an embedder, if it has the form of ``about_embedder``."""
+    types = {"name": str, "revision": str, "dim": int}
+    types |= dict.fromkeys(("options", "settings", "prompts"), dict)
+    valid = isinstance(record, dict) and all(type(record.get(key)) is types[key] for key in types)
+    if not valid or not 0 < record["dim"] < 2**20:
         raise IndexDamaged(
             f"{index} does not say which embedder made it ({record!r:.80}): restore {CATALOG} from "
             "a backup, or build the index again in another folder"
@@ -73,45 +73,45 @@ def given_embedder(
     embedder: EmbedderSpec | None,
     options: Mapping[str, Any],
 ) -> Embedder:
-    """Load the embedder of ``place``: the one given, else the stored one with what is trusted.
+    """Load the embedder of ``place``: the given one, else the stored one with trusted options.
 
-    One whose vectors do not mix with those of ``place`` is refused.
+    An embedder whose vectors do not mix with those of ``place`` is refused.
     """
     name = stored["name"]
 
-    def other(difference: str) -> BadIndex:
+    def mismatch(difference: str) -> BadIndex:
         return BadIndex(
             f"{place} was made by embedder {name!r}{difference}: vectors of two models do not mix. "
             "Use the first, or build another index"
         )
 
-    if embedder is None:  # what the user gives counts more than what is stored
-        kept = stored_options(stored["options"])
-        left = {key: value for key, value in kept.items() if key not in options}
-        needed = needs_consent(name, left)
-        if needed and not has_consent(index_id, name, kept):
+    if embedder is None:  # options of the user override stored ones
+        recorded = stored_options(stored["options"])
+        inherited = {key: value for key, value in recorded.items() if key not in options}
+        needed = needs_consent(name, inherited)
+        if needed and not has_consent(index_id, name, recorded):
             raise BadIndex(
                 f"{place} would load its embedder with {', '.join(needed)}, which you did not give:"
                 " it could run code, or send texts and your API key to that address. If you trust"
                 f" it: strop trust {place}, or in Python open it with embedder={name!r} and these"
                 " options"
             )
-        options = {**left, **options}
+        options = {**inherited, **options}
     if isinstance(embedder, str) and embedder != name:
-        raise other(f", not {embedder!r}")  # before the slow loading
+        raise mismatch(f", not {embedder!r}")  # before the slow loading
     loaded = load_embedder(embedder or name, options)
     if loaded.name != name:
-        raise other(f", not {loaded.name!r}")
+        raise mismatch(f", not {loaded.name!r}")
     # A service would have to be called for its dimension; replies are checked anyway.
-    now = about_embedder(loaded, stored["dim"] if name.startswith("api:") else None)
-    for what in ("revision", "dim", "prompts", "settings"):
-        if now[what] != stored[what]:
-            raise other(f" with {what} {stored[what]!r}, not {now[what]!r}")
+    current = about_embedder(loaded, stored["dim"] if name.startswith("api:") else None)
+    for key in ("revision", "dim", "prompts", "settings"):
+        if current[key] != stored[key]:
+            raise mismatch(f" with {key} {stored[key]!r}, not {current[key]!r}")
     return loaded
 
 
 def check_wait(wait: float) -> float:
-    """Refuse what is no number of seconds to wait for a lock."""
+    """Check the number of seconds to wait for a lock."""
     if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait < math.inf:
         raise BadInput(f"wait is a number of seconds of 0 or more, not {wait!r}")
     return wait
@@ -129,7 +129,7 @@ def check_set_name(name: str) -> None:
 def placed(
     documents: Iterable[Document | Mapping[str, Any] | tuple[Document, str]],
 ) -> Iterator[tuple[Document, str]]:
-    """Yield documents with the places they came from, whatever form they were given in."""
+    """Yield documents with the places they came from, given in any of the accepted forms."""
     for at, item in enumerate(documents, 1):
         document, place = item, f"document {at}"
         if isinstance(item, tuple) and len(item) == 2:

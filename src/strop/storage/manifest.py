@@ -1,5 +1,8 @@
-"""Which documents came from which folder, and what their files were like: so that ``Index.sync``
-reads only files that changed, and removes only documents whose file is gone."""
+"""The files of synced folders: which document came from which file, its size and modification time.
+
+With these, ``Index.sync`` reads only files that changed, and removes only documents whose file is
+gone.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +14,26 @@ from strop.errors import BadInput
 from strop.io.folders import File
 from strop.storage.database import Database
 
-_SETTLED = 2 * 10**9
-"""Nanoseconds. A file may change again within a tick of the clock: a younger one is read again."""
+_SETTLED_NS = 2 * 10**9
+"""A file that was modified less than this before it was read is read again by the next sync: it may
+have changed once more within a tick of the file system's clock."""
 
 
 class Manifest:
-    """The files of synced folders, by document id; within the transaction of the caller."""
+    """The files of synced folders, by document id; used within the transaction of the caller."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def changed(self, folder: str, files: Sequence[File]) -> list[File]:
-        """Return the files that are not what they were, or were not there."""
-        known = {
+        """Return the files that changed or are new."""
+        recorded = {
             id_: (size, modified)
             for id_, size, modified in self._database.rows(
                 "SELECT id, size, modified FROM manifest WHERE folder = ?", (folder,)
             )
         }
-        return [file for file in files if known.get(file.id) != (file.size, file.modified_ns)]
+        return [file for file in files if recorded.get(file.id) != (file.size, file.modified_ns)]
 
     def gone(self, folder: str, files: Iterable[File]) -> list[str]:
         """Return the documents of a folder whose files are not among these."""
@@ -40,26 +44,31 @@ class Manifest:
         return set(self._database.column(sql, (folder,)))
 
     def adopt(self, folder: str, files: Sequence[File]) -> None:
-        """Refuse documents that came from another folder; one that is not there any more moved."""
+        """Refuse documents that came from another folder; one that is gone was moved here."""
         for other in self._database.column("SELECT DISTINCT folder FROM manifest"):
-            both = self._ids(other) & {file.id for file in files}
-            if other == folder or not both:
+            shared = self._ids(other) & {file.id for file in files}
+            if other == folder or not shared:
                 continue
             if os.path.isdir(other):
                 raise BadInput(
-                    f"{folder}: document {min(both)!r} came from {other}, which has a file of that"
-                    " name too. Put both folders into one and name that, or use another index"
+                    f"{folder}: document {min(shared)!r} came from {other}, which has a file of"
+                    " that name too. Put both folders into one and name that, or use another index"
                 )
             sql = "UPDATE manifest SET folder = ? WHERE folder = ?"
             self._database.execute(sql, (folder, other))
 
     def put(self, folder: str, files: Iterable[File]) -> None:
-        """Remember files as they were read."""
-        young = time.time_ns() - _SETTLED
+        """Record files that were read."""
+        settled_before = time.time_ns() - _SETTLED_NS
         self._database.executemany(
             "INSERT OR REPLACE INTO manifest VALUES (?, ?, ?, ?)",
             [
-                (one.id, folder, one.size, one.modified_ns if one.modified_ns < young else -1)
-                for one in files
+                (
+                    file.id,
+                    folder,
+                    file.size,
+                    file.modified_ns if file.modified_ns < settled_before else -1,
+                )
+                for file in files
             ],
         )
