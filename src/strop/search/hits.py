@@ -1,4 +1,4 @@
-"""Hits: ranked documents with what people read of them, read in the transaction of the search."""
+"""Hits: ranked documents with the fields that users see, read in the transaction of the search."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def read_hits(
 ) -> Hits:
     """Return the hits of a ranking, scores and places (queries, k), with some of their fields.
 
-    ``transformed`` are the query vectors as they were compared (``Layout.transformed``). With
-    ``by_document`` the places are of chunks, and the hits of their documents.
+    ``transformed`` are the query vectors that ``Layout.transformed`` returned. With
+    ``by_document`` the places are those of chunks, and the hits are their documents.
     """
     scores, places = ranked
     numbers = view.snapshot.numbers[places]
-    wanted = sorted({*numbers.ravel().tolist()})
-    documents = catalog.documents.several(wanted) if {*fields} - {"id", "score"} else {}
-    chunks = catalog.documents.chunks.rows(wanted) if catalog.documents.are_chunked() else {}
-    document_ids = catalog.documents.document_ids_of(wanted) if chunks else {}
+    row_numbers = sorted({*numbers.ravel().tolist()})
+    documents = catalog.documents.several(row_numbers) if {*fields} - {"id", "score"} else {}
+    chunks = catalog.documents.chunks.rows(row_numbers) if catalog.documents.are_chunked() else {}
+    document_ids = catalog.documents.document_ids_of(row_numbers) if chunks else {}
     if by_document:
         ids = document_ids
     else:
-        ids = {number: one.id for number, one in documents.items()}
-        ids = ids or catalog.documents.ids_of(wanted)
-    if missing := len(wanted) - len(ids):
+        ids = {number: document.id for number, document in documents.items()}
+        ids = ids or catalog.documents.ids_of(row_numbers)
+    if missing := len(row_numbers) - len(ids):
         raise IndexDamaged(
             f"{catalog.folder}: {missing:,} documents have vectors and no text. To mend that:"
             f" strop check {catalog.folder} --repair"
@@ -55,10 +55,10 @@ def read_hits(
     wholes = {}
     if by_document and "text" in fields:
         wholes = catalog.documents.chunks.documents({row.whole for row in chunks.values()})
-    mixed = views.mixed_texts(view, method, wanted) if "passage" in fields else {}
+    mixed = views.mixed_texts(view, method, row_numbers) if "passage" in fields else {}
 
     def passage(query: int, place: int, document: Document, number: int) -> Passage | None:
-        """Find a passage by the stored queries that a method mixes, else by words."""
+        """Find a passage by the stored queries that a method mixes, or else by words."""
         rows = view.layout.queries(place)
         if not len(rows):
             text = query_texts[query] if query_texts else ""
@@ -72,19 +72,19 @@ def read_hits(
         return nearest_passage(document, mixed[number], rows @ transformed[query])
 
     def hit(query: int, score: float, place: int, number: int) -> Hit:
-        one = documents[number]
-        where = passage(query, place, one, number) if "passage" in fields else None
-        found = Hit(one.id, score, one.title, one.text, one.metadata, where)
-        row = chunks.get(number)
-        if row is None:
-            return found
-        document = document_ids[number]
-        whole = (wholes.get(row.whole) or Document(document, "")) if by_document else None
-        chunk = Chunk(one.id, document, one.text, row.start, row.end, row.headings)
-        return _of_chunk(found, chunk, whole)
+        row = documents[number]  # a document, or one of its chunks
+        nearest = passage(query, place, row, number) if "passage" in fields else None
+        row_hit = Hit(row.id, score, row.title, row.text, row.metadata, nearest)
+        span = chunks.get(number)
+        if span is None:
+            return row_hit
+        document_id = document_ids[number]
+        whole = (wholes.get(span.whole) or Document(document_id, "")) if by_document else None
+        chunk = Chunk(row.id, document_id, row.text, span.start, span.end, span.headings)
+        return _chunk_hit(row_hit, chunk, whole)
 
     rows = [
-        [hit(query, *one) for one in zip(*row, strict=True)]
+        [hit(query, *ranked_row) for ranked_row in zip(*row, strict=True)]
         for query, row in enumerate(
             zip(scores.tolist(), places.tolist(), numbers.tolist(), strict=True)
         )
@@ -92,8 +92,8 @@ def read_hits(
     return Hits(flat.reshape(scores.shape), scores, rows)
 
 
-def _of_chunk(hit: Hit, chunk: Chunk, whole: Document | None) -> Hit:
-    """Return the hit of a chunk with its chunk, as one of the ``whole`` document if it is given."""
+def _chunk_hit(hit: Hit, chunk: Chunk, whole: Document | None) -> Hit:
+    """Return the hit of a chunk with that chunk; as a hit of the ``whole`` document, if given."""
     passage = hit.passage
     if passage is not None and passage.start is not None and passage.end is not None:
         place = chunk.start + passage.start, chunk.start + passage.end
@@ -111,18 +111,18 @@ def nearest_passage(
 
 
 def passage_by_words(document: Document, query: str, tokenizer: Tokenizer) -> Passage | None:
-    """Return the sentence of a document that has most of a query's words; None without text."""
-    parts = title_and_sentences(document.title, document.text)
-    if not parts:
+    """Return the sentence that contains most of a query's words; None if there is no text."""
+    sentences = title_and_sentences(document.title, document.text)
+    if not sentences:
         return None
     terms = set(tokenizer.query(query))
     if not terms:
-        return _passage(document, "text", parts[0])
-    shared = [len(terms.intersection(tokenizer.document(part))) for part in parts]
-    # A title says what a document is about, not what it answers: only if nothing else fits.
+        return _passage(document, "text", sentences[0])
+    shared = [len(terms.intersection(tokenizer.document(sentence))) for sentence in sentences]
+    # A title names the subject but answers nothing: it is used only if no sentence fits.
     if document.title and any(shared[1:]):
         shared[0] = 0
-    return _passage(document, "text", parts[int(np.argmax(shared))])
+    return _passage(document, "text", sentences[int(np.argmax(shared))])
 
 
 def _passage(document: Document, source: str, text: str) -> Passage:

@@ -1,7 +1,7 @@
 """Compiled forms of the score: Gram matrices, scores, best k, words. No I/O, no state.
 
-``formula.py`` has the equations and says which line each kernel computes; u and G of line (4g) do
-not depend on the user's query, so scoring a document needs its products with the query only.
+``formula.py`` has the equations and lists which line each kernel computes. u and G of line (4g) do
+not depend on the user's query, so scoring a document needs only its products with the query.
 
 Kernels release the GIL and run on one thread; callers split work between threads. (Numba's own
 parallel loops abort the process when two Python threads enter them at once.)
@@ -23,7 +23,7 @@ from strop.types import Vectors
 
 @compiled(reorder=True)
 def unit_floats(stored: NDArray[Any], rows: Vectors) -> None:
-    """Write ``rows`` (n, dim): what is stored (int8, float32) with unit length, or zero."""
+    """Write ``rows`` (n, dim): stored rows (int8 or float32) with unit length, or zero."""
     for r in range(len(stored)):
         square = np.float32(0.0)
         for c in range(stored.shape[1]):
@@ -37,9 +37,9 @@ def unit_floats(stored: NDArray[Any], rows: Vectors) -> None:
 
 @compiled(reorder=True)
 def products_of_few(rows: Vectors, query_vectors: Vectors, products: Floats) -> None:
-    """Write ``products`` (n, queries) = rows . query_vectors, for one of them or a multiple of 4.
+    """Write ``products`` (n, queries) = rows . query_vectors, for one query or a multiple of 4.
 
-    So few are limited by reading the rows, and BLAS reads them slower than this.
+    With so few queries, reading the rows limits the speed, and BLAS reads them more slowly.
     """
     dim = rows.shape[1]
     for r in range(len(rows)):
@@ -51,22 +51,22 @@ def products_of_few(rows: Vectors, query_vectors: Vectors, products: Floats) -> 
             products[r, 0] = total
             continue
         for q in range(0, len(query_vectors), 4):
-            one = two = three = four = np.float32(0.0)
+            dot0 = dot1 = dot2 = dot3 = np.float32(0.0)
             for c in range(dim):
                 x = row[c]
-                one += x * query_vectors[q, c]
-                two += x * query_vectors[q + 1, c]
-                three += x * query_vectors[q + 2, c]
-                four += x * query_vectors[q + 3, c]
-            products[r, q] = one
-            products[r, q + 1] = two
-            products[r, q + 2] = three
-            products[r, q + 3] = four
+                dot0 += x * query_vectors[q, c]
+                dot1 += x * query_vectors[q + 1, c]
+                dot2 += x * query_vectors[q + 2, c]
+                dot3 += x * query_vectors[q + 3, c]
+            products[r, q] = dot0
+            products[r, q + 1] = dot1
+            products[r, q + 2] = dot2
+            products[r, q + 3] = dot3
 
 
 @compiled(reorder=True)
 def products_of_few_stored(stored: NDArray[Any], query_vectors: Vectors, products: Floats) -> None:
-    """Do the same for rows of int8, made unit rows on the way; the floats stay in the cache."""
+    """Do the same for int8 rows, which become unit rows in blocks that fit into the cache."""
     if len(query_vectors) == 1:
         for r in range(len(stored)):
             row = stored[r]
@@ -88,7 +88,7 @@ def products_of_few_stored(stored: NDArray[Any], query_vectors: Vectors, product
 
 @compiled()
 def _most_queries(counts: Ints) -> int:
-    """Return how many queries a document has at most, at least 1; ``counts`` (sets, documents)."""
+    """Return the largest number of queries of a document, at least 1; counts (sets, documents)."""
     most = 1
     for j in range(counts.shape[1]):
         n = 0  # not counts[:, j].sum(), which numba compiles for two seconds
@@ -103,15 +103,15 @@ def gram_of_documents(
     rows: Vectors, own: Ints, starts: Ints, counts: Ints, self_dots: Floats, doc_dots: Floats,
     grams: Floats,
 ) -> None:  # fmt: skip
-    """Fill what is fixed for each document of a block.
+    """Compute the terms of a block's documents that do not depend on the user's query.
 
     ``rows[own[j]]`` is document j's vector, ``rows[starts[m, j]:][:counts[m, j]]`` are its query
-    vectors of set m. Written are ``self_dots[j] = d.d``, ``doc_dots`` = d.q_i, set after set, and
-    the lower triangle of its Gram matrix, row by row; document after document.
+    vectors of set m. This writes ``self_dots[j] = d.d``, ``doc_dots`` = d.q_i, set after set, and
+    in ``grams`` the lower triangle of its Gram matrix, row by row; document after document.
     """
     dim = rows.shape[1]
     at, place = 0, 0
-    mine = np.empty(_most_queries(counts), np.int64)
+    query_rows = np.empty(_most_queries(counts), np.int64)
     for j in range(len(own)):
         d = rows[own[j]]
         total = np.float32(0.0)
@@ -121,27 +121,27 @@ def gram_of_documents(
         n = 0
         for m in range(len(starts)):
             for i in range(counts[m, j]):
-                mine[n] = starts[m, j] + i
+                query_rows[n] = starts[m, j] + i
                 n += 1
         for i in range(n):
-            row = rows[mine[i]]
+            row = rows[query_rows[i]]
             total = np.float32(0.0)
             for c in range(dim):
                 total += d[c] * row[c]
             doc_dots[at] = total
             at += 1
             for other in range(i + 1):
-                beside = rows[mine[other]]
+                other_row = rows[query_rows[other]]
                 total = np.float32(0.0)
                 for c in range(dim):
-                    total += row[c] * beside[c]
+                    total += row[c] * other_row[c]
                 grams[place] = total
                 place += 1
 
 
 @compiled(reorder=True)
 def exp_of(x: float) -> float:
-    """Return exp(x) of a float32 x <= 0 to 3e-7 of its value; several run at a time.
+    """Return exp(x) of a float32 x <= 0, to a relative error of 3e-7; it can be vectorised.
 
     e^x = 2^n e^r with r small: a polynomial (Cephes' coefficients) and n put into the exponent.
     """
@@ -162,7 +162,7 @@ def exp_of(x: float) -> float:
 
 @compiled()
 def offer(best: Floats, places: Ints, q: int, score: float, place: int) -> None:
-    """Take a document into the best k of query q if it is among them.
+    """Insert a document into the best k of query q if it is one of them.
 
     ``best`` (queries, k) is sorted, largest first; of equal scores the earlier document wins.
     """
@@ -186,9 +186,9 @@ def sharpened_block(
 ) -> int:  # fmt: skip
     """Score a block's documents for each query and merge them into the best k.
 
-    products (rows, queries or more) = rows . q; the rest as in ``gram_of_documents``. Document j is
-    called ``shift + j``. Where d* nearly vanishes the document is left out, its product becomes
-    NaN, and it counts towards the number returned: ``formula.reference`` has the digits for it.
+    products (rows, queries or more) = rows . q; the rest as in ``gram_of_documents``. The place
+    of document j is ``shift + j``. If d* nearly vanishes, the document is left out, its product
+    becomes NaN, and it counts in the number returned: ``formula.reference`` computes its score.
     """
     n_queries, width = len(best), products.shape[1]
     last = best.shape[1] - 1
@@ -292,28 +292,28 @@ def sharpened_at(
     """Score the documents at ``places`` for one query vector (dim,) by building their d*.
 
     ``documents[own[p]]`` is a document's vector, ``rows[m][starts[m][p]:][:counts[m][p]]`` are its
-    query vectors of set m: unit rows, or ``as_stored`` in bytes of any length. Scores are NaN where
-    d* nearly vanishes. One set after the other: taking its arrays out of their tuples costs time.
+    query vectors of set m: unit rows, or with ``as_stored`` int8 rows of any length. Scores are NaN
+    if d* nearly vanishes. Sets are the outer loop, because reading arrays from tuples takes time.
     """
     size, dim = len(places), len(query_vector)
     begin = np.zeros(size + 1, np.int64)
     for m in range(len(rows)):
-        of = counts[m]
+        count = counts[m]
         for x in range(size):
-            begin[x + 1] += of[places[x]]
+            begin[x + 1] += count[places[x]]
     for x in range(size):
         begin[x + 1] += begin[x]
     weights = np.empty(begin[size], np.float32)
     scales = np.ones(begin[size], np.float32)
     at_row = begin[:size].copy()
     for m in range(len(rows)):
-        stored, start, of = rows[m], starts[m], counts[m]
+        stored, start, count = rows[m], starts[m], counts[m]
         for x in range(size):
             later = places[min(x + 2, size - 1)]
-            prefetch_rows(stored, start[later], start[later] + of[later])
+            prefetch_rows(stored, start[later], start[later] + count[later])
             prefetch_rows(documents, own[later], own[later] + 1)
             first = start[places[x]]
-            for i in range(first, first + of[places[x]]):
+            for i in range(first, first + count[places[x]]):
                 total = np.float32(0.0)
                 if as_stored:
                     square = np.float32(0.0)
@@ -344,21 +344,21 @@ def sharpened_at(
         peak = np.float32(-np.inf)
         for i in range(n):
             peak = max(peak, sims[i])
-        whole = np.float32(0.0)
+        weight_sum = np.float32(0.0)
         for i in range(n):
             if hard:
                 sims[i] = np.float32(1.0) if sims[i] == peak else np.float32(0.0)
             else:
                 sims[i] = exp_of((sims[i] - peak) * cooling)
-            whole += sims[i]
+            weight_sum += sims[i]
         for i in range(n):
-            sims[i] *= add / whole
+            sims[i] *= add / weight_sum
     at_row = begin[:size].copy()
     for m in range(len(rows)):
-        stored, start, of = rows[m], starts[m], counts[m]
+        stored, start, count = rows[m], starts[m], counts[m]
         for x in range(size):
             first = start[places[x]]
-            for i in range(first, first + of[places[x]]):
+            for i in range(first, first + count[places[x]]):
                 share = weights[at_row[x]] * scales[at_row[x]]
                 at_row[x] += 1
                 for c in range(dim):
@@ -375,23 +375,23 @@ def sharpened_at(
 
 @compiled()
 def count_term(totals: Counts, places: Ints, counts: Counts, living: Flags | None) -> int:
-    """Add to how often documents have a term; return how many did not have it before."""
+    """Add term counts to the documents' totals; return how many documents had no count before."""
     new = 0
     for at in range(len(places)):
         place = places[at]
         if living is None or living[place]:
-            before = totals[place]
-            new += before == 0
-            totals[place] = min(np.uint16(before) + np.uint16(counts[at]), MOST)
+            previous = totals[place]
+            new += previous == 0
+            totals[place] = min(np.uint16(previous) + np.uint16(counts[at]), MOST)
     return new
 
 
 @compiled()
 def add_term(scores: Floats, norms: Floats, totals: Counts, places: Ints, weight: float) -> None:
-    """Add what a term gives to the documents that have it, and set their totals to 0."""
+    """Add a term's BM25 score to the documents that contain it, and set their totals to 0."""
     for at in range(len(places)):
         place = places[at]
-        often = np.float32(totals[place])
-        if often:
-            scores[place] += np.float32(weight) * often / (often + norms[place])
+        frequency = np.float32(totals[place])
+        if frequency:
+            scores[place] += np.float32(weight) * frequency / (frequency + norms[place])
             totals[place] = 0

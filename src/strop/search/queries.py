@@ -16,7 +16,7 @@ Embed = Callable[[list[str]], Vectors]
 
 
 def as_queries(queries: Any) -> list[str] | Vectors:
-    """Return queries as a list of texts, or vectors as they are; refuse anything else."""
+    """Return queries as a list of texts, or vectors unchanged; refuse anything else."""
     if isinstance(queries, np.ndarray) and queries.dtype.kind not in "OUS":
         return queries
     if isinstance(queries, bytes) or not isinstance(queries, Iterable):
@@ -35,8 +35,8 @@ def texts_and_vectors(
 ) -> tuple[list[str], Vectors]:
     """Return the texts of the queries, none if they are vectors, and their vectors (n, dim).
 
-    ``vectors`` given beside texts are used instead of embedding them. Where a method uses words
-    only, nothing is embedded and the vectors are zeros.
+    ``vectors`` given with texts are used instead of embedding these. If a method uses words only,
+    nothing is embedded and the vectors are zeros.
     """
     if isinstance(queries, np.ndarray):
         if method.bm25 != "no":
@@ -58,8 +58,8 @@ def text_and_vector(
     text = query if isinstance(query, str) else ""
     if vectors is None and isinstance(query, np.ndarray):
         vectors = np.atleast_2d(query)
-    given = as_queries(query if vectors is None else vectors)
-    rows = _checked_vectors(given, dim) if isinstance(given, np.ndarray) else embed(given)
+    checked = as_queries(query if vectors is None else vectors)
+    rows = _checked_vectors(checked, dim) if isinstance(checked, np.ndarray) else embed(checked)
     return text, rows[0]
 
 

@@ -1,4 +1,4 @@
-"""Ranking the best documents again by a model that reads a query and a document together."""
+"""Re-ranks the best documents by a model that reads a query and a document together."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from strop.errors import BadInput, MissingExtra
 from strop.types import Hit, Hits
 
 Reranker = Callable[[Sequence[tuple[str, str]]], Sequence[float]]
-"""Takes pairs of a query and a document's text, returns a score for each; higher is better."""
+"""A function from pairs of query and document text to their scores; higher is better."""
 RERANKED = 50
-"""How many of the best documents are ranked again."""
+"""The number of documents that are re-ranked."""
 FIELDS = ("id", "score", "title", "text")
-"""Of hits, as ``reranked`` needs them."""
+"""The fields of hits that ``reranked`` needs."""
 _FORM = "rerank:of=METHOD:model=NAME"
 
 
 def split_rerank(spec: str) -> tuple[str, str]:
     """Read ``rerank:of=sharp:model=NAME``: the method that ranks first, and the model.
 
-    Settings of the method may stand between the two; NAME is all that follows ``model=``.
+    Settings of the method may be between the two; NAME is everything after ``model=``.
     """
     kind, _, rest = spec.partition(":")
-    first, found, model = rest.partition("model=")
-    if kind != "rerank" or not first.startswith("of=") or not found or not model:
+    first, separator, model = rest.partition("model=")
+    if kind != "rerank" or not first.startswith("of=") or not separator or not model:
         raise BadInput(f"method {spec!r}: write it like {_FORM}")
     return first.removeprefix("of=").rstrip(":"), model
 
@@ -47,9 +47,9 @@ def load_reranker(model: str) -> Reranker:
 
 
 def reranked(hits: Hits, queries: Sequence[str], model: str | Reranker, k: int) -> Hits:
-    """Return the best k by a model among the first 50 hits of each query; the others behind them.
+    """Return the best k by a model among the first 50 hits of each query; the others follow.
 
-    The scores are the model's. Hits behind the 50 have the score of the last one.
+    The scores are the model's. Hits after the 50 have the score of the last one.
     """
     if not queries and len(hits):
         raise BadInput("rerank reads the text of the queries: give texts, not vectors alone")
@@ -58,18 +58,18 @@ def reranked(hits: Hits, queries: Sequence[str], model: str | Reranker, k: int) 
     reranker = load_reranker(model) if isinstance(model, str) else model
     rows: list[list[Hit]] = []
     for query, row in zip(queries, hits, strict=True):
-        first = row[:RERANKED]
-        read = [(hit.title, hit.chunk.text if hit.chunk else hit.text) for hit in first]
-        texts = [f"{title}\n{text}".strip() for title, text in read]
-        scores = reranker([(query, text) for text in texts]) if first else []
-        if len(scores) != len(first):
-            raise BadInput(f"the reranker returned {len(scores)} scores for {len(first)} texts")
-        again = [replace(hit, score=float(s)) for hit, s in zip(first, scores, strict=True)]
-        again.sort(key=lambda hit: -hit.score)  # of equal ones the first stays first
-        rest = [replace(hit, score=again[-1].score) for hit in row[RERANKED:]]
-        rows.append([*again, *rest][:k])
+        top = row[:RERANKED]
+        pairs = [(hit.title, hit.chunk.text if hit.chunk else hit.text) for hit in top]
+        texts = [f"{title}\n{text}".strip() for title, text in pairs]
+        scores = reranker([(query, text) for text in texts]) if top else []
+        if len(scores) != len(top):
+            raise BadInput(f"the reranker returned {len(scores)} scores for {len(top)} texts")
+        rescored = [replace(hit, score=float(s)) for hit, s in zip(top, scores, strict=True)]
+        rescored.sort(key=lambda hit: -hit.score)  # stable: equal scores keep their order
+        others = [replace(hit, score=rescored[-1].score) for hit in row[RERANKED:]]
+        rows.append([*rescored, *others][:k])
     ids = np.empty((len(rows), min(map(len, rows), default=0)), object)
     for at, row in enumerate(rows):
         ids[at] = [hit.id for hit in row]
-    found = np.array([[hit.score for hit in row] for row in rows], np.float32)
-    return Hits(ids, found.reshape(ids.shape), rows)
+    new_scores = np.array([[hit.score for hit in row] for row in rows], np.float32)
+    return Hits(ids, new_scores.reshape(ids.shape), rows)

@@ -1,4 +1,4 @@
-"""Stored queries drawn at random: to choose settings by, and to measure what a prefilter misses."""
+"""Random samples of stored queries, to choose settings and to measure the prefilter's recall."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from strop.types import Vectors
 
 
 def sample_queries(
-    searcher: Searcher, style: str, most: int
+    searcher: Searcher, style: str, limit: int
 ) -> tuple[list[str], list[str], Vectors]:
-    """Return stored queries of a set: the ids of their documents, texts and vectors (n, dim)."""
+    """Return up to ``limit`` stored queries of a set: document ids, texts and vectors (n, dim)."""
     set_ = searcher.require(style)
     with searcher.catalog.reading():
         snapshot = searcher.views.snapshot()
         spans = snapshot.sets[style]
         ends = np.cumsum(spans.count)
-        drawn = np.sort(np.random.default_rng(0).permutation(int(spans.count.sum()))[:most])
+        drawn = np.sort(np.random.default_rng(0).permutation(int(spans.count.sum()))[:limit])
         places = np.searchsorted(ends, drawn, "right")
         which = drawn - (ends - spans.count)[places]
         numbers = snapshot.numbers[places].tolist()
@@ -35,10 +35,10 @@ def sample_queries(
 
 
 def measure_recall(searcher: Searcher, n: int, k: int = 10) -> dict[str, Any]:
-    """Compare the best k of searches with the exact ones, for n queries of two kinds.
+    """Compare the best k of approximate and exact searches, for n queries of two kinds.
 
-    Half are stored queries. The others are like no stored one: each is the sum of a stored
-    query and of another one with its values shuffled. Both are searched by their vectors.
+    Half are stored queries. The others are unlike any stored one: each is the sum of a stored
+    query and of a copy of it with its values shuffled. Both are searched by their vectors.
     """
     n, k = check_count("n", n), check_count("k", k)
     method = replace(searcher.method("sharp"), words=0.0)
@@ -46,13 +46,13 @@ def measure_recall(searcher: Searcher, n: int, k: int = 10) -> dict[str, Any]:
         layout = searcher.views.of(method).layout
         rng = np.random.default_rng(0)
         drawn = rng.permutation(np.flatnonzero(np.diff(layout.offsets)))[:n]
-        some = [rng.choice(layout.queries(place)) for place in drawn.tolist()]
-        stored = np.array(some, np.float32).reshape(-1, layout.dim)
+        samples = [rng.choice(layout.queries(place)) for place in drawn.tolist()]
+        stored = np.array(samples, np.float32).reshape(-1, layout.dim)
         half = len(stored) // 2
         shuffled = np.random.default_rng(1).permuted(stored[:half], axis=1)
         rows = np.concatenate([stored[half:], unit_rows(stored[:half] + shuffled)])
         used = searcher.prefilter(method, k) is not None
-        quick, exact = (searcher.search(rows, [], k, method, one).ids for one in (False, True))
+        quick, exact = (searcher.search(rows, [], k, method, flag).ids for flag in (False, True))
     shared = np.array(
         [len(set(a) & set(b)) / max(1, len(b)) for a, b in zip(quick, exact, strict=True)]
     )
@@ -63,6 +63,6 @@ def measure_recall(searcher: Searcher, n: int, k: int = 10) -> dict[str, Any]:
     }
     return {
         "queries": len(rows), "k": k, "two_stage": used,
-        **{name: float(of.mean()) if len(of) else 1.0 for name, of in kinds.items()},
+        **{kind: float(part.mean()) if len(part) else 1.0 for kind, part in kinds.items()},
         "worst": float(shared.min(initial=1.0)),
     }  # fmt: skip

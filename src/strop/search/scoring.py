@@ -1,8 +1,8 @@
-"""Propose, fetch, score: the one path of a search, and the seam for other stores.
+"""Propose, fetch, score: the steps of every search, and the interface for other stores.
 
 A store proposes documents for queries and fetches their vectors, as plain arrays. ``score`` turns
-these into scores, the same for every store, in numpy. An index folder goes the same way; where it
-is large it does two or three of the steps in one compiled pass (layout.py, prefilter/).
+these into scores, the same for every store, in numpy. An index folder takes the same steps; if it
+is large, it does two or three of them in one compiled pass (layout.py, prefilter/).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from strop.types import Vectors
 _QUERIES_AT_ONCE = 64
 _THREADS_FROM = 8
 _EQUAL = np.float32(5e-7)
-"""Scores that differ by no more are equal. Two documents of the same text differ by as much, and
-which is first would depend on the order in which a processor adds."""
+"""Scores that differ by at most this much count as equal. Two documents with the same text can
+differ by as much, and their order would depend on the order in which a processor adds."""
 
 
 @dataclass(frozen=True)
 class Fetched:
     """What scoring n documents needs: ``documents`` (n, dim), their ``queries`` (rows, dim) one
-    document after the other, ``counts`` (n,) of these, and where words count the ``word_scores``
-    (texts, n) of each query text's words that each document has.
+    document after the other, ``counts`` (n,) of these, and if words count the ``word_scores``
+    (texts, n) of each document for each query text.
     """
 
     documents: Vectors
@@ -42,20 +42,20 @@ class Fetched:
 
     @cached_property
     def has(self) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-        """Which places of ``padded`` (n, most) hold a query."""
-        most = int(self.counts.max(initial=0))
-        return np.arange(most) < self.counts[:, None]
+        """Flags of the places of ``padded`` (n, longest) that contain a query."""
+        longest = int(self.counts.max(initial=0))
+        return np.arange(longest) < self.counts[:, None]
 
     @cached_property
     def padded(self) -> Vectors:
-        """The queries (n, most, dim), with zeros where a document has fewer than most."""
+        """The queries (n, longest, dim), with zeros after a document's last query."""
         rows = np.zeros((*self.has.shape, self.documents.shape[1]), np.float32)
         rows[self.has] = self.queries
         return rows
 
     @cached_property
     def gram(self) -> tuple[Floats, Floats, Floats]:
-        """Return d.d (n,), u (n, most) and G (n, most, most) of line (4g)."""
+        """Return d.d (n,), u (n, longest) and G (n, longest, longest) of line (4g)."""
         d, rows = self.documents, self.padded
         return (
             np.einsum("nd,nd->n", d, d),
@@ -65,9 +65,9 @@ class Fetched:
 
 
 class Store(Protocol):
-    """Where documents and their vectors are: an index folder, or a database with a copy of it.
+    """Stores documents and their vectors: an index folder, or a database with a copy of it.
 
-    Documents are known by their place, a number.
+    A document is identified by its place, a number.
     """
 
     def propose(
@@ -97,28 +97,28 @@ def score(
 ) -> Floats:
     """Return the scores (queries, n) of fetched documents, by the lines of formula.py.
 
-    ``once``: these documents were fetched for one query, so that d* is built and no Gram matrix.
+    ``once``: these documents were fetched for one query, so d* is built instead of Gram matrices.
     """
     if once and method.sharpens and method.alpha and fetched.counts.any():
-        parts = [_sharpened(query_vector, fetched, method)[None] for query_vector in query_vectors]
+        blocks = [_sharpened(query_vector, fetched, method)[None] for query_vector in query_vectors]
     else:
         # For few queries BLAS's threads cost more than they save on a busy machine (docs/log.md).
         with one_blas_thread() if len(query_vectors) < _THREADS_FROM else nullcontext():
-            parts = [
+            blocks = [
                 _score(query_vectors[at : at + _QUERIES_AT_ONCE], fetched, method)
                 for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)
             ]
-    scores = np.concatenate([np.empty((0, len(fetched.documents)), np.float32), *parts])
+    scores = np.concatenate([np.empty((0, len(fetched.documents)), np.float32), *blocks])
     if method.words and fetched.word_scores is not None:  # line (7)
         scores += np.float32(method.words) * fetched.word_scores
     return scores
 
 
 def _sharpened(q: Vectors, fetched: Fetched, method: Method) -> Floats:
-    """Lines (1) to (5) for one query (dim,): scores (n,); d* is built."""
-    from scipy.sparse import csr_array  # takes 0.2 s, which commands on small folders do without
+    """Compute lines (1) to (5) for one query (dim,) by building d*: scores (n,)."""
+    from scipy.sparse import csr_array  # importing takes 0.2 s; not for small folders
 
-    # Not by BLAS, whose threads take longer to start and to limit than these products.
+    # Not by BLAS: starting and limiting its threads takes longer than these products.
     sims: Floats = np.einsum("nd,d->n", fetched.queries, q)
     plain: Floats = np.einsum("nd,d->n", fetched.documents, q)
     queried = fetched.counts > 0
@@ -130,20 +130,20 @@ def _sharpened(q: Vectors, fetched: Fetched, method: Method) -> Floats:
     ends, columns = np.append(begin, len(sims)), np.arange(len(sims))
     built = csr_array((weights, columns, ends), (len(begin), len(sims))) @ fetched.queries
     built += keep * fetched.documents[queried]
-    under = np.einsum("nd,nd->n", built, built)
+    squared_norm = np.einsum("nd,nd->n", built, built)
     scores = plain
     scores[~queried & ~fetched.documents.any(axis=1)] = LOWEST
-    over = np.einsum("nd,d->n", built, q)
-    scores[queried] = over / np.sqrt(np.maximum(under, np.float32(NEARLY_ZERO)))
-    for at in np.flatnonzero(under <= NEARLY_ZERO).tolist():
+    products = np.einsum("nd,d->n", built, q)
+    scores[queried] = products / np.sqrt(np.maximum(squared_norm, np.float32(NEARLY_ZERO)))
+    for at in np.flatnonzero(squared_norm <= NEARLY_ZERO).tolist():
         place = int(np.flatnonzero(queried)[at])
-        own = fetched.queries[begin[at] : begin[at] + counts[at]]
-        scores[place] = reference(q, fetched.documents[place], own, method)
+        own_queries = fetched.queries[begin[at] : begin[at] + counts[at]]
+        scores[place] = reference(q, fetched.documents[place], own_queries, method)
     return scores
 
 
 def _score(q: Vectors, fetched: Fetched, method: Method) -> Floats:
-    """Lines (1) to (6); sizes are (queries, n, most)."""
+    """Compute lines (1) to (6); shapes are (queries, n, longest)."""
     plain: Floats = q @ fetched.documents.T
     unused = method.weighting == "none" or (method.sharpens and not method.alpha)
     queried = (fetched.counts > 0) & (not unused)
@@ -161,25 +161,26 @@ def _score(q: Vectors, fetched: Fetched, method: Method) -> Floats:
     weights, keep, add = _weights(sims, peak, method)
     weights *= fetched.has
     weights /= np.maximum(weights.sum(axis=2, keepdims=True), np.float32(1e-30))
-    own, along, gram = fetched.gram
+    self_dots, doc_dots, gram = fetched.gram
     square = np.einsum("qnm,qnm->qn", np.matmul(weights[:, :, None], gram)[:, :, 0], weights)
-    under = keep * keep * own + 2 * keep * add * np.einsum("qnm,nm->qn", weights, along)
-    under += add * add * square
-    over = keep * plain + add * np.einsum("qnm,qnm->qn", weights, sims)
-    scores: Floats = over / np.sqrt(np.maximum(under, np.float32(NEARLY_ZERO)))
+    along = np.einsum("qnm,nm->qn", weights, doc_dots)
+    squared_norm = keep * keep * self_dots + 2 * keep * add * along
+    squared_norm += add * add * square
+    numerator = keep * plain + add * np.einsum("qnm,qnm->qn", weights, sims)
+    scores: Floats = numerator / np.sqrt(np.maximum(squared_norm, np.float32(NEARLY_ZERO)))
     scores[:, ~queried] = plain[:, ~queried]
     begin = np.cumsum(fetched.counts) - fetched.counts
-    for at, place in np.argwhere((under <= NEARLY_ZERO) & queried).tolist():
+    for at, place in np.argwhere((squared_norm <= NEARLY_ZERO) & queried).tolist():
         own_queries = fetched.queries[begin[place] : begin[place] + fetched.counts[place]]
         scores[at, place] = reference(q[at], fetched.documents[place], own_queries, method)
     return scores
 
 
 def _weights(sims: Floats, peak: Floats, method: Method) -> tuple[Floats, np.float32, np.float32]:
-    """Return the weights of line (2) before they are divided by their sum, and two factors.
+    """Return the weights of line (2) before division by their sum, and two factors.
 
-    These are how much of d and how much of its queries d* has. They are scaled so that neither
-    alpha nor its square can overflow.
+    These are the factors of d and of its queries in d*. They are scaled so that neither alpha nor
+    its square can overflow.
     """
     if method.softmax_temperature < HARD_MAX:
         weights = (sims == peak).astype(np.float32)
@@ -192,7 +193,7 @@ def _weights(sims: Floats, peak: Floats, method: Method) -> tuple[Floats, np.flo
 def best_of(scores: Floats, places: Ints, k: int) -> tuple[Floats, Ints]:
     """Return the best k along the last axis; of equal scores the earlier document comes first."""
     order = np.lexsort((places, -scores), axis=-1)
-    if scores.ndim == 1:  # many times in a search, so it must cost little
+    if scores.ndim == 1:  # called many times in a search, so it must be fast
         scores, places = scores[order], places[order]
     else:
         scores = np.take_along_axis(scores, order, -1)
@@ -202,7 +203,7 @@ def best_of(scores: Floats, places: Ints, k: int) -> tuple[Floats, Ints]:
 
 def _in_order(scores: Floats, places: Ints) -> Ints:
     """Return places, best first, with those of equal scores in ascending order."""
-    with np.errstate(invalid="ignore"):  # of two infinite scores
+    with np.errstate(invalid="ignore"):  # the difference of two infinite scores
         equal = scores[..., :-1] - scores[..., 1:] <= _EQUAL
     if not equal.any():
         return places
@@ -222,7 +223,7 @@ def best_of_all(scores: Floats, k: int) -> tuple[Floats, Ints]:
 def largest(scores: Floats, k: int) -> Ints:
     """Return the places of the k largest of scores (n,), best first; of equal ones the earlier.
 
-    NaN, which only damaged vectors give, is the largest: what is returned is verified.
+    NaN, which only damaged vectors cause, counts as the largest: returned rows are verified.
     """
     scores = np.where(np.isnan(scores), np.inf, scores)
     chosen = np.arange(len(scores))

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from strop.search.prefilter.prefilter import Prefilter
 
 PREFILTER_FROM = 2000
-"""Documents from which a search looks at candidates only; fewer are scored in milliseconds."""
+"""From this many documents on, a search scores candidates only; fewer take milliseconds."""
 SCANNED_SHARE = 0.01
-"""Where a filter selects at most this share, all of it is scored: a prefilter reads every row."""
+"""If a filter selects at most this share, all of it is scored: a prefilter reads every row."""
 
 
 class Searcher:
-    """Searches one index folder. It writes nothing but the prefilter's codes, for the one writer.
+    """Searches one index folder. It writes only the prefilter's codes, and only for the writer.
 
     ``fixed`` is explained at ``Views``.
     """
@@ -73,7 +73,7 @@ class Searcher:
         return CodeCache(self.catalog)
 
     def without_leaks(
-        self, query_vectors: Vectors, gate: float, embed: Embed
+        self, query_vectors: Vectors, max_cosine: float, embed: Embed
     ) -> tuple[Searcher, dict[str, int]]:
         """Return a searcher without the generated queries close to a test query (leaks.py).
 
@@ -81,35 +81,36 @@ class Searcher:
         """
         with self.catalog.reading():
             snapshot, removed = drop_leaks(
-                self.catalog, self.views.snapshot(), query_vectors, gate, embed
+                self.catalog, self.views.snapshot(), query_vectors, max_cosine, embed
             )
         left_out = {
-            name: sum(int(which.sum()) for which in lists.values())
+            name: sum(int(flags.sum()) for flags in lists.values())
             for name, lists in removed.items()
         }
         return Searcher(self.catalog, (snapshot, removed)), left_out
 
     def update_codes(self, *, verify: bool = False, anew: bool = False) -> None:
-        """Compute the prefilter's codes where the index is large; for the one writer.
+        """Compute the prefilter's codes if the index is large; only the writer calls it.
 
-        With ``verify`` they are looked at even if few documents changed, with ``anew`` all are
-        computed: a damaged file may look right.
+        With ``verify`` they are examined even if few documents changed, with ``anew`` all are
+        recomputed: a damaged file may look correct.
         """
         names, size = self.views.query_sets(), self.catalog.documents.count()
-        small = not names or size < PREFILTER_FROM // 2  # not at each step to and fro
+        # Half the limit: codes are not dropped whenever the size varies around it.
+        small = not names or size < PREFILTER_FROM // 2
         if (small or anew) and self.catalog.settings.sidecar("candidates") is not None:
             self.codes.drop()
-        if not names or size < PREFILTER_FROM or (not verify and self._codes_serve(names)):
+        if not names or size < PREFILTER_FROM or (not verify and self._codes_suffice(names)):
             return
         with self.catalog.reading():
             view = self.views.of(METHODS["sharp"])
-        if view.layout.size >= PREFILTER_FROM:  # not all of them may have vectors yet
+        if view.layout.size >= PREFILTER_FROM:  # some documents may have no vectors yet
             self.codes.update(view)
 
-    def _codes_serve(self, names: list[str]) -> bool:
-        """Tell from the log alone whether too few documents changed to compute codes.
+    def _codes_suffice(self, names: list[str]) -> bool:
+        """Return whether too few documents changed to compute codes, from the log of changes.
 
-        Looking at all documents would make a small change of a large index slow.
+        Examining all documents would make a small change of a large index slow.
         """
         settings = self.catalog.settings
         file, stored = settings.sidecar("candidates"), settings.get("codes")
@@ -128,7 +129,7 @@ class Searcher:
         """Return a query set; name the remedy if the index has none of that name."""
         sets = self.catalog.sets.all()
         if name not in sets:
-            have = [other for other, set_ in sets.items() if not set_.augmented]
+            names = [other for other, set_ in sets.items() if not set_.augmented]
             remedy = (
                 f"Make it: strop queries {self.catalog.folder} --style sentences"
                 if name == "sentences"
@@ -136,7 +137,7 @@ class Searcher:
             )
             raise BadInput(
                 f"{self.catalog.folder} has no query set {name!r}"
-                f" (it has: {', '.join(have) or 'none'}). {remedy}"
+                f" (it has: {', '.join(names) or 'none'}). {remedy}"
             )
         return sets[name]
 
@@ -147,8 +148,8 @@ class Searcher:
         """
 
         def read() -> Method:
-            usual = "sharp" if self.views.query_sets() else "trad"
-            chosen = chosen_method(usual if method is None else method, settings, self.methods())
+            default = "sharp" if self.views.query_sets() else "trad"
+            chosen = chosen_method(default if method is None else method, settings, self.methods())
             for name in chosen.sets or ():
                 self.require(name)
             if chosen.sets is None and not self.views.query_sets():
@@ -167,19 +168,19 @@ class Searcher:
         """Return all methods by name, with the defaults of this index."""
 
         def read() -> dict[str, Method]:
-            usual, tuned = self.untuned_methods(), self.tuned_record()
+            methods, tuned = self.untuned_methods(), self.tuned_record()
             if tuned is None or not tuned["in_use"]:
-                return usual
-            return usual | {"sharp": sharp_with(tuned["method"])}
+                return methods
+            return methods | {"sharp": sharp_with(tuned["method"])}
 
         return self.catalog.settings.once_per_version("methods", read)
 
     def untuned_methods(self) -> dict[str, Method]:
-        """Return all methods by name, as they are in an index that was not tuned."""
+        """Return all methods by name, with the defaults of an index that was not tuned."""
 
         def read() -> dict[str, Method]:
             embedder, sets = self.catalog.embedder["name"], self.catalog.sets.all().values()
-            sentences = [one.name for one in sets if one.settings["source"] == "sentences"]
+            sentences = [set_.name for set_ in sets if set_.settings["source"] == "sentences"]
             if embedder in WORDS or not sentences:
                 return default_methods(embedder)
             return default_methods(embedder, lacks_language(self.views.snapshot(), sentences[0]))
@@ -189,8 +190,8 @@ class Searcher:
     def tuned_record(self) -> dict[str, Any] | None:
         """Return what ``strop tune`` stored, and whether it is in use; None if it stored nothing.
 
-        It is not in use after a change of the query sets. It is refused if ``strop tune`` cannot
-        have written it.
+        It is not in use after a change of the query sets. A record that ``strop tune`` cannot have
+        written is refused.
         """
         stored = self.catalog.settings.get("tuned")
         if stored is None:
@@ -218,12 +219,12 @@ class Searcher:
     ) -> Hits:
         """Return the best k documents that match ``where`` for each query, with some fields.
 
-        ``query_texts`` may be empty; words do not count then. Where documents are cut, hits are
+        ``query_texts`` may be empty; then words do not count. If documents are split, hits are
         chunks unless ``by_document``.
         """
         if not query_texts and method.words:
             method = replace(method, words=0.0)
-        with self.catalog.reading():  # scores and documents must be of the same moment
+        with self.catalog.reading():  # scores and documents must be of the same version
             view = self.views.of(method)
             selected = (
                 FilteredDocuments() if where is None else select(self.catalog, view.cache, where)
@@ -233,11 +234,11 @@ class Searcher:
             transformed, compared = layout.transformed(query_vectors), [np.empty(0, np.int64)]
 
             def best(n: int) -> tuple[Floats, Ints]:
-                folder = self._folder(view, method, n, exact, selected)
-                scores, places = folder.best(transformed, query_texts, n, method, compared)
+                store = self._store(view, method, n, exact, selected)
+                scores, places = store.best(transformed, query_texts, n, method, compared)
                 return scores, selected.among_all(places)
 
-            with np.errstate(over="ignore", invalid="ignore"):  # of damaged rows: verified below
+            with np.errstate(over="ignore", invalid="ignore"):  # from damaged rows: verified below
                 group_of = partial(group, self.catalog, view.cache)
                 scores, places = (
                     best_documents(best, group_of, k, layout.size) if by_document else best(k)
@@ -250,30 +251,30 @@ class Searcher:
             )  # fmt: skip
 
     def _verify(self, view: View, method: Method, places: Ints, others: Ints) -> None:
-        """Compare the rows behind the documents at ``places`` with their checksums.
+        """Compare the vectors of the documents at ``places`` with their checksums.
 
-        Of ``others`` only the documents' own rows are compared.
+        Of ``others`` only the documents' own vectors are compared.
         """
-        known, names, snapshot = self.catalog.sets.all(), view.names, view.snapshot
+        sets, names, snapshot = self.catalog.sets.all(), view.names, view.snapshot
         if method.augmented is not None:
             names = [*names, augmented_set(method.augmented)]
         spans = {DOCUMENTS: snapshot.documents}
-        spans |= {known[name].set_id: snapshot.sets[name] for name in names}
+        spans |= {sets[name].set_id: snapshot.sets[name] for name in names}
         best = {*places.ravel().tolist()}
         compared = np.array([*best.union(others.tolist())], np.int64)
-        for set_id, of in spans.items():
-            wanted = compared if set_id == DOCUMENTS else np.array([*best], np.int64)
-            rows = ranges(of.start[wanted], of.count[wanted])
-            self.catalog.vectors.verify_rows(set_id, of.vectors, rows, of.known_sums)
+        for set_id, lists in spans.items():
+            verified = compared if set_id == DOCUMENTS else np.array([*best], np.int64)
+            rows = ranges(lists.start[verified], lists.count[verified])
+            self.catalog.vectors.verify_rows(set_id, lists.vectors, rows, lists.known_sums)
 
     def warn_of_unknown(self, where: Filter | None) -> None:
-        """Warn the caller's caller of fields, or kinds of values, that no document has."""
+        """Warn the caller's caller about fields, or kinds of values, that no document has."""
         if where is None:
             return
-        for field, (kinds, there) in self.catalog.facets.other_kinds(where).items():
+        for field, (kinds, stored) in self.catalog.facets.other_kinds(where).items():
             warnings.warn(
                 f"filter: {field!r} is compared with {kind_names(kinds)}, and documents have"
-                f" {kind_names(there)} there. Write numbers without quotes, texts in quotes, dates"
+                f" {kind_names(stored)} there. Write numbers without quotes, texts in quotes, dates"
                 " as 2024-05-01",
                 stacklevel=3,
             )
@@ -286,7 +287,7 @@ class Searcher:
                 stacklevel=3,
             )
 
-    def _folder(
+    def _store(
         self, view: View, method: Method, k: int, exact: bool, selected: FilteredDocuments
     ) -> FolderStore:
         """Return the documents to search: all, or those that a filter selected."""
@@ -304,8 +305,8 @@ class Searcher:
     def _prefilter(
         self, view: View, method: Method, k: int, selected: FilteredDocuments
     ) -> Prefilter | None:
-        whole, size = view.layout.size, selected.layout(view.layout).size
-        if whole < PREFILTER_FROM or size <= SCANNED_SHARE * whole:
+        total, size = view.layout.size, selected.layout(view.layout).size
+        if total < PREFILTER_FROM or size <= SCANNED_SHARE * total:
             return None
         if method.bm25 != "no" or self.views.fixed or view.names != self.views.query_sets():
             return None
@@ -329,7 +330,7 @@ class Searcher:
     def explain(
         self, query_vector: Vectors, query_text: str, id_: str, method: Method
     ) -> Explanation:
-        """Say how much each stored query of a document, or of its best chunk, moved its score."""
+        """Return how much each stored query of a document (or its best chunk) moved its score."""
         if method.weighting == "none":
             raise BadInput(f"{method.name} uses no stored queries: there is nothing to explain")
         if method.bm25 != "no":
@@ -338,12 +339,13 @@ class Searcher:
             view = self.views.of(method)
             transformed = view.layout.transformed(query_vector[None])[0]
             ids = [*self.catalog.documents.ids_of(self.catalog.documents.numbers_of(id_)).values()]
-            terms = self.terms(ids, query_text if method.words else "", method)
-        found = [explain(one, transformed, of, method) for one, of in zip(ids, terms, strict=True)]
-        return max(found, key=lambda part: part.score)
+            inputs = self.terms(ids, query_text if method.words else "", method)
+        pairs = zip(ids, inputs, strict=True)
+        explanations = [explain(row_id, transformed, row, method) for row_id, row in pairs]
+        return max(explanations, key=lambda explanation: explanation.score)
 
     def terms(self, ids: Sequence[str], query: str, method: Method) -> list[ScoreInputs]:
-        """Return what the scores of documents, or of chunks, are made of: vectors, texts, words."""
+        """Return the inputs of the scores of documents, or of chunks: vectors, texts, words."""
         with self.catalog.reading():
             view = self.views.of(method)
             places = np.array([self._place(view, id_) for id_ in ids], np.int64)
@@ -351,7 +353,7 @@ class Searcher:
             texts = self.views.mixed_texts(view, method, numbers)
             words = self.views.words(method).of(query).at(places) if query else np.zeros(len(ids))
             return score_inputs_of(
-                view.layout.fetch(places), [texts[one] for one in numbers], words
+                view.layout.fetch(places), [texts[number] for number in numbers], words
             )
 
     # -- documents ------------------------------------------------------------------------
@@ -359,7 +361,7 @@ class Searcher:
     def lists_by_row(
         self, lists: Lists, style: str, embed: Callable[[list[str]], Vectors]
     ) -> Lists:
-        """Return lists of queries by row: of documents that are cut, by chunk."""
+        """Return lists of queries by row: for split documents, by chunk."""
         if not self.catalog.documents.are_chunked():
             return lists
         return lists_by_chunk(self.catalog, self.views, lists, style, embed)
@@ -370,10 +372,10 @@ class Searcher:
         return np.array(view.layout.document(self._place(view, id_)))
 
     def contrast_rate(self, name: str) -> float | None:
-        """Return the share of a set's queries nearer their document than all its references.
+        """Return the share of a set's queries nearer to their document than to all its references.
 
-        None if no document has references. It is a measure, not a goal: the queries that an
-        embedder places wrongly are those it can learn from.
+        None if no document has references. It is a measurement, not a target: the queries that
+        an embedder places wrongly are those that it can learn from.
         """
         with self.catalog.reading():
             set_ = self.require(name)

@@ -1,4 +1,4 @@
-"""The file of codes beside an index: written by its one writer, opened by its readers."""
+"""The file of codes in an index folder: its writer writes it, readers open it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from strop.storage.sidecar import CACHE, delete_sidecar, replaced_sidecar
 
 
 class CodeCache:
-    """The codes of an index; the catalog names the file that counts."""
+    """The codes of an index; the catalog has the name of the file in use."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        # Replaced as one value: threads may look at different versions at the same time.
+        # Replaced as one value: threads may use different versions at the same time.
         self._last: tuple[str | None, Layout, Prefilter | None] | None = None
 
     def close(self) -> None:
@@ -32,18 +32,18 @@ class CodeCache:
         self._last = None
 
     def update(self, view: View) -> None:
-        """Compute the codes if many are missing or useless; for the one writer."""
+        """Compute the codes if many are missing or obsolete; only the writer calls it."""
         older = self._catalog.settings.sidecar("candidates")
         with suppress(IndexDamaged):
             if (spare := self._match(view, older).spare) >= 0:
-                return self._put(older, view, spare)
+                return self._store(older, view, spare)
         try:
             with replaced_sidecar(self._catalog.folder, "candidates", older) as path:
                 table = CodeTable.of(view.layout, _sources(view), view.names)
                 table.write(path)
                 fresh = Prefilter(table, view.layout, np.arange(len(table)))
-                self._put(path.name, view, fresh.spare)
-        except (OSError, BadIndex) as error:  # a full disk: the older ones still serve
+                self._store(path.name, view, fresh.spare)
+        except (OSError, BadIndex) as error:  # such as a full disk: older codes stay in use
             warnings.warn(
                 f"the search codes of {self._catalog.folder} could not be written ({error}): "
                 f"searches use what there is. To write them: strop finish {self._catalog.folder}",
@@ -51,7 +51,7 @@ class CodeCache:
             )
 
     def drop(self) -> None:
-        """Delete the codes, of an index that is small now or to compute them anew."""
+        """Delete the codes of an index that has become small, or before they are recomputed."""
         self.close()
         older = self._catalog.settings.sidecar("candidates")
         with self._catalog.writing(searchable=False):
@@ -59,18 +59,19 @@ class CodeCache:
             self._catalog.settings.put(codes=None)
         delete_sidecar(self._catalog.folder, older)
 
-    def _put(self, name: str | None, view: View, spare: int) -> None:
-        """Let a file count, and note how many documents may change until it must be looked at."""
-        known = {"file": name, "sets": view.names, "version": view.snapshot.version, "spare": spare}
+    def _store(self, name: str | None, view: View, spare: int) -> None:
+        """Store the name of the file in use, and how many documents may change before a check."""
+        version = view.snapshot.version
+        record = {"file": name, "sets": view.names, "version": version, "spare": spare}
         with self._catalog.writing(searchable=False):
             self._catalog.settings.put_sidecar("candidates", name)
-            self._catalog.settings.put(codes=known)
+            self._catalog.settings.put(codes=record)
 
     def prefilter(self, view: View) -> Prefilter | None:
         """Return the codes matched with a view; None, with a warning, if there are none."""
         last = self._last
         if last and last[1] is view.layout and last[2] and not len(last[2].without_row):
-            return last[2]  # there can be no better ones
+            return last[2]  # it is complete
         name, prefilter = self._catalog.settings.sidecar("candidates"), None
         if last is None or last[0] != name or last[1] is not view.layout:
             try:
@@ -86,8 +87,11 @@ class CodeCache:
 
     def _match(self, view: View, name: str | None) -> Prefilter:
         """Open the codes and match them with a view."""
-        known, _, before = self._last or (None, None, None)
-        table = before.table if before is not None and known == name else self._open(name)
+        opened, _, previous = self._last or (None, None, None)
+        if previous is not None and opened == name:
+            table = previous.table
+        else:
+            table = self._open(name)
         if table.sets != view.names:
             raise IndexDamaged(f"they are of other query sets ({', '.join(table.sets)})")
         if table.dim != view.layout.dim:
@@ -103,8 +107,8 @@ class CodeCache:
         try:
             return CodeTable.open(self._catalog.folder / CACHE / name)
         except IndexDamaged:
-            # A writer may have replaced them since this search began to read. Newer ones serve as
-            # well: which rows can be used is known from their sources.
+            # A writer may have replaced the file since this search began to read. A newer one can
+            # be used too: its sources show which rows are valid.
             with closing(Database(self._catalog.path)) as now:
                 newer = Settings(now).sidecar("candidates")
             if newer in (None, name):
@@ -113,9 +117,9 @@ class CodeCache:
 
 
 def _sources(view: View) -> Ints:
-    """Return what names the vectors of each document, as ``CodeTable.sources``."""
+    """Return the values that identify the vectors of each document, as ``CodeTable.sources``."""
     snapshot = view.snapshot
     sets = [snapshot.sets[name] for name in view.names]
-    versions = [one.vector_version for one in (snapshot.documents, *sets)]
-    columns = [snapshot.numbers, np.max(versions, axis=0), *(one.count for one in sets)]
+    versions = [spans.vector_version for spans in (snapshot.documents, *sets)]
+    columns = [snapshot.numbers, np.max(versions, axis=0), *(spans.count for spans in sets)]
     return np.stack(columns, axis=1)

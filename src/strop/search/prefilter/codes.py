@@ -2,8 +2,8 @@
 
 A *sign code* has one bit for each value of a vector. The user's query is rounded to four levels
 (two bits, each a *plane* of bits), so a product of the two is a count of common bits. A *byte code*
-has one byte for each value. A document's *record* has its codes one after the other: what is read
-together stands together. ``formula.py`` lists which line each kernel estimates.
+has one byte for each value. A document's *record* has its codes one after the other, because they
+are read together. ``formula.py`` lists which line each kernel estimates.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Bytes = NDArray[np.int8]
 Signs = NDArray[np.uint64]
 """A bit for each value, 64 per word."""
 Records = NDArray[np.uint64]
-"""Of each document: the byte code of its centroid, filled up with zeros to whole words; two words
-with the factor of this code, the two means of ``parts_of_documents`` and an unused float; then of
+"""For each document: the byte code of its centroid, padded with zeros to full words; two words
+with the factor of this code, the two means of ``parts_of_documents`` and an unused float; then for
 each difference a sign code and one word with its two factors."""
 
 _STEP = 0.996
-"""Distance of the four levels, as a share of the values' standard deviation: it loses least where
-the values are normally distributed."""
+"""Distance of the four levels, as a share of the values' standard deviation: the rounding error is
+least if the values are normally distributed."""
 _TOGETHER = 1024
-"""Rows of a column of sign codes that are counted before those of the next."""
+"""This many rows of a column of sign codes are counted before those of the next column."""
 
 
 def byte_codes(vectors: Vectors) -> tuple[Bytes, Floats]:
-    """Return vectors (n, dim) as int8, and the factor that gives each its length again."""
+    """Return vectors (n, dim) as int8, and the factors that restore their lengths."""
     codes = stored_rows(vectors, "int8")
     lengths = np.linalg.norm(codes.astype(np.float32), axis=1)
     factors = np.zeros_like(lengths)
@@ -58,7 +58,7 @@ def sign_codes(vectors: Vectors) -> tuple[Signs, Floats]:
     signs = np.zeros((size, 8 * sign_words(dim)), np.uint8)
     signs[:, : -(-dim // 8)] = np.packbits(positive, axis=1, bitorder="little")
     squares, totals = np.einsum("ij,ij->i", vectors, vectors), np.abs(vectors).sum(axis=1)
-    # With s the signs of v, q.v is about q.s * v.v / s.v: right for the part of q along v.
+    # With s the signs of v, q.v is about q.s * v.v / s.v: exact for the component of q along v.
     along = np.divide(squares, totals, out=np.zeros_like(squares), where=totals > 0)
     factors = np.stack([along, positive.sum(axis=1)], axis=1).astype(np.float32)
     return signs.view(np.uint64), factors
@@ -82,7 +82,7 @@ def query_planes(query_vector: Vectors) -> tuple[Signs, Floats]:
             planes[p, c // 64] |= np.uint64((level >> p) & 1) << np.uint64(c % 64)
     # Scaled so that the rounded query is as long as the query, measured along the query.
     scale = square / along if along > 0 else np.float32(0.0)
-    # A sum of +q and -q by sign is twice the sum over the bits that are set, less the whole sum.
+    # A sum of +q and -q by sign is twice the sum over the bits that are set, minus the full sum.
     factors[0], factors[1] = np.float32(2.0) * scale, np.float32(-3.0) * scale
     factors[2] = (np.float32(1.5 * dim) - np.float32(total)) * scale
     return planes, factors
@@ -117,7 +117,7 @@ def sign_products(
 
 @compiled()
 def differences_below(coarse: Floats, fine: Floats, edge: float) -> tuple[float, float]:
-    """Return mean and standard deviation of fine - coarse, where coarse is ``edge`` or less."""
+    """Return mean and standard deviation of fine - coarse, for rows with coarse <= ``edge``."""
     count, total, squares = 0, 0.0, 0.0
     for row in range(len(coarse)):
         if coarse[row] <= edge:
@@ -130,26 +130,27 @@ def differences_below(coarse: Floats, fine: Floats, edge: float) -> tuple[float,
 
 
 def parts_of_documents(fetched: Fetched) -> tuple[Vectors, Vectors, Floats]:
-    """Split documents into a centroid c = d + mean of q_i and what differs from the mean.
+    """Split documents into a centroid c = d + mean of q_i and the differences from the mean.
 
     Returns c (n, dim), all q_i - mean (rows, dim), and the means (n, 2) of d.q_i and of q_i.q_j for
-    i != j, 0 where there are none.
+    i != j, 0 if a document has none.
     """
     documents, queries, counts = fetched.documents, fetched.queries, fetched.counts
     rows, n = np.arange(len(queries)), np.maximum(1, counts).astype(np.float32)
     ends = np.concatenate([[0], np.cumsum(counts)])
-    of_each = csr_array((np.ones(len(rows), np.float32), rows, ends), (len(n), len(rows)))
-    sums = of_each @ queries
+    sum_matrix = csr_array((np.ones(len(rows), np.float32), rows, ends), (len(n), len(rows)))
+    sums = sum_matrix @ queries
     means = sums / n[:, None]
-    along = np.einsum("ij,ij->i", documents, means)
-    others = np.einsum("ij,ij->i", sums, sums) - of_each @ np.einsum("ij,ij->i", queries, queries)
-    beside = others / np.maximum(1, n * (n - 1))
+    doc_means = np.einsum("ij,ij->i", documents, means)
+    squares = np.einsum("ij,ij->i", queries, queries)
+    pair_sums = np.einsum("ij,ij->i", sums, sums) - sum_matrix @ squares
+    pair_means = pair_sums / np.maximum(1, n * (n - 1))
     differences = queries - np.repeat(means, counts, axis=0)
-    return documents + means, differences, np.stack([along, beside], axis=1)
+    return documents + means, differences, np.stack([doc_means, pair_means], axis=1)
 
 
 def record_words(dim: int) -> tuple[int, int]:
-    """Return how many words of a record a document has, and each of its differences."""
+    """Return the number of words of a document's head in its record, and of each difference."""
     return -(-dim // 8) + 2, sign_words(dim) + 1
 
 
@@ -183,7 +184,7 @@ def estimated_scores(
     d and the mean differ in weight; q.d and q.mean are then taken as equal. Softmax is
     shift-invariant, so products with the differences are enough for w. Byte codes give q.c, sign
     codes the rest; |d*| follows to a percent from the means of d.q_i and q_i.q_j. ``as_bytes`` and
-    ``as_floats`` are the records again; ``begin`` has the word where each begins.
+    ``as_floats`` are views of the records; ``begin`` has the word where each begins.
     """
     keep = np.float32(1.0 / max(1.0, abs(alpha)))
     add = np.float32(alpha / max(1.0, abs(alpha)))
@@ -195,7 +196,7 @@ def estimated_scores(
         longest = max(longest, begin[row + 1] - begin[row])
     sims = np.empty(longest, np.float32)  # longer than needed: a difference has several words
     for x in range(len(rows)):
-        later = rows[min(x + 3, len(rows) - 1)]  # near enough to be in the cache still
+        later = rows[min(x + 3, len(rows) - 1)]  # soon enough to be still in the cache
         prefetch_rows(records, begin[later], begin[later + 1])
         first, last = begin[rows[x]], begin[rows[x] + 1]
         code, near = as_bytes[8 * first : 8 * first + dim], np.float32(0.0)

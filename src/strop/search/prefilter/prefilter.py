@@ -1,9 +1,9 @@
-"""Which documents are scored for a query: enough of them, as its own estimates tell.
+"""Chooses which documents are scored for a query; their number depends on its estimates.
 
-Each step looks at the best rows by a cheap estimate and computes a better one for them. How much
-the two differ, for this query, tells how far below the best a row can be that still belongs to the
-best k; if rows above that were left out, they are looked at too. So a query close to stored vectors
-is answered from few rows, and a query that is far from all of them from many.
+Each step takes the best rows by a cheap estimate and computes a better one for them. How much the
+two differ for this query shows how low the cheap estimate of one of the best k can be; if rows
+above that were left out, they are examined too. So a query close to stored vectors is answered
+from few rows, and a query far from all of them from many.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from strop.search.scoring import best_of
 from strop.types import Vectors
 
 FEWEST = 64
-"""Rows that are always estimated; a test of a small index may lower it."""
-_MISSING, _USELESS = 0.1, 0.3
-"""Codes are computed anew when this share of documents has none, or this share of them no use."""
+"""At least this many rows are estimated; a test of a small index may lower it."""
+_MISSING, _OBSOLETE = 0.1, 0.3
+"""Codes are recomputed if this share of documents has none, or this share of codes is obsolete."""
 _SAMPLE = 2048
 THREADS_FROM = 100_000
-"""Rows from which the threads share one query's scan of the signs."""
-_LOOK_AT_ALL = float(np.finfo(np.float32).min)
+"""From this many rows on, several threads share one query's scan of the signs."""
+_NO_BOUND = float(np.finfo(np.float32).min)
 """Below every estimate."""
 _DEVIATIONS = 5.0, 4.0
-"""How many standard deviations of the difference between two estimates (signs to bytes, bytes to
-exact) a row may be below the k-th best and still be looked at."""
+"""A row is examined if it is at most this many standard deviations of the difference between two
+estimates (signs to bytes, bytes to exact) below the k-th best."""
 
 
 def suits(method: Method, documents: int, k: int) -> bool:
-    """Tell whether the codes describe what a method compares, and whether it is worth it."""
-    described = method.sharpens and method.alpha > 0 and method.n is None and not method.whiten
-    return described and documents >= 40 * k
+    """Return whether a method can use the codes, and whether this saves time."""
+    applicable = method.sharpens and method.alpha > 0 and method.n is None and not method.whiten
+    return applicable and documents >= 40 * k
 
 
 class Prefilter:
-    """A table of codes beside the layout it serves."""
+    """A table of codes, matched with a layout."""
 
     def __init__(self, table: CodeTable, layout: Layout, place_of: Ints) -> None:
         """``place_of`` has each row's place in the layout; -1: removed, changed or filtered out."""
         self.table, self.layout, self.place_of = table, layout, place_of
-        self._useful, self._useless = np.flatnonzero(place_of >= 0), np.flatnonzero(place_of < 0)
+        self._valid, self._obsolete = np.flatnonzero(place_of >= 0), np.flatnonzero(place_of < 0)
         has_row = np.zeros(layout.size, np.bool_)
-        has_row[place_of[self._useful]] = True
+        has_row[place_of[self._valid]] = True
         self.without_row = np.flatnonzero(~has_row)
-        self._rest = layout.only(self.without_row)
+        self._uncoded = layout.only(self.without_row)
 
     @classmethod
     def of(cls, table: CodeTable, layout: Layout, sources: Ints) -> Prefilter:
@@ -69,36 +69,36 @@ class Prefilter:
         return cls(table, layout, np.where(same, at, -1))
 
     def only(self, places: Ints, layout: Layout) -> Prefilter:
-        """Return it for a layout of some of the documents, those at ``places``."""
-        at = np.full(self.layout.size + 1, -1, np.int64)  # the last one for rows of no place
+        """Return the prefilter for a layout of some of the documents, those at ``places``."""
+        at = np.full(self.layout.size + 1, -1, np.int64)  # the last for rows without a place
         at[places] = np.arange(len(places))
         return Prefilter(self.table, layout, at[self.place_of])
 
     @property
     def spare(self) -> int:
-        """So many documents may change before codes must be computed; below 0: now."""
-        lacking = _MISSING * self.layout.size - len(self.without_row)
-        return math.floor(min(lacking, _USELESS * len(self.table) - len(self._useless)))
+        """How many documents may change before codes must be computed; below 0: now."""
+        missing = _MISSING * self.layout.size - len(self.without_row)
+        return math.floor(min(missing, _OBSOLETE * len(self.table) - len(self._obsolete)))
 
     @property
     def usable(self) -> int:
-        """How many rows are of documents of the layout."""
-        return len(self._useful)
+        """The number of rows that belong to documents of the layout."""
+        return len(self._valid)
 
     def search(self, query_vectors: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
         """Return the best k documents for each query vector: scores and places, (n, k)."""
         best = np.empty((len(query_vectors), k), np.float32)
         places = np.empty((len(query_vectors), k), np.int64)
-        rest = self._rest.scan(query_vectors, method, k) if len(self.without_row) else None
+        uncoded = self._uncoded.scan(query_vectors, method, k) if len(self.without_row) else None
         alone = len(query_vectors) == 1
 
         def work(first: int, last: int) -> None:
             for q in range(first, last):
-                scores, found = self.candidates(query_vectors[q], method, k, alone)
-                if rest is not None:
-                    scores = np.concatenate([scores, rest[0][q]])
-                    found = np.concatenate([found, self.without_row[rest[1][q]]])
-                best[q], places[q] = best_of(scores, found, k)
+                scores, likely = self.candidates(query_vectors[q], method, k, alone)
+                if uncoded is not None:
+                    scores = np.concatenate([scores, uncoded[0][q]])
+                    likely = np.concatenate([likely, self.without_row[uncoded[1][q]]])
+                best[q], places[q] = best_of(scores, likely, k)
 
         in_parts(len(query_vectors), work)
         return best, places
@@ -128,17 +128,19 @@ class Prefilter:
             in_parts(len(table), scan)
         else:
             scan(0, len(table))
-        by_signs[self._useless] = -np.inf
+        by_signs[self._obsolete] = -np.inf
         cut, k = self._cut(by_signs, max(16 * FEWEST, 24 * k)), min(k, self.usable)
-        rows, estimates = _look(by_signs, estimate, cut, k, _DEVIATIONS[0])
+        rows, estimates = _refine_best(by_signs, estimate, cut, k, _DEVIATIONS[0])
         cut = _nth_largest(estimates, FEWEST + 2 * k)
-        best, scores = _look(estimates, lambda some: exact(rows[some]), cut, k, _DEVIATIONS[1])
+        best, scores = _refine_best(
+            estimates, lambda some: exact(rows[some]), cut, k, _DEVIATIONS[1]
+        )
         return scores, self.place_of[rows[best]]
 
     def _cut(self, values: Floats, n: int) -> float:
-        """Return the value that about the n largest reach, from a sample of the useful rows."""
-        step = max(1, min(len(self._useful) // _SAMPLE, n // 16))
-        sample = values[self._useful[::step]] if len(self._useless) else values[::step]
+        """Return a value that about n rows reach, estimated from a sample of the valid rows."""
+        step = max(1, min(len(self._valid) // _SAMPLE, n // 16))
+        sample = values[self._valid[::step]] if len(self._obsolete) else values[::step]
         return _nth_largest(sample, max(1, n // step))
 
 
@@ -148,7 +150,7 @@ def _nth_largest(values: Floats, n: int) -> float:
     return float(np.partition(values, at)[at])
 
 
-def _look(
+def _refine_best(
     coarse: Floats, refine: Callable[[Ints], Floats], cut: float, k: int, deviations: float
 ) -> tuple[Ints, Floats]:
     """Return the rows that can be among the best k by a finer estimate, and that estimate.
@@ -159,9 +161,9 @@ def _look(
     fine = refine(rows)
     lower = _lowest_of_best(coarse[rows], fine, k, deviations)
     if lower < cut:
-        more = np.flatnonzero((coarse >= lower) & (coarse < cut))
-        rows, fine = np.concatenate([rows, more]), np.concatenate([fine, refine(more)])
-    if len(rows) < k:  # estimates that are no numbers
+        others = np.flatnonzero((coarse >= lower) & (coarse < cut))
+        rows, fine = np.concatenate([rows, others]), np.concatenate([fine, refine(others)])
+    if len(rows) < k:  # estimates are NaN
         raise IndexDamaged(
             "the search codes are damaged. To compute them again: strop check INDEX --repair"
         )
@@ -171,12 +173,12 @@ def _look(
 def _lowest_of_best(coarse: Floats, fine: Floats, k: int, deviations: float) -> float:
     """Return the lowest coarse estimate of a row that can be among the best k by the finer one.
 
-    The lower half of the rows tells how the two differ: at the top are rows whose coarse estimate
-    is too high, because that is how they came there. Of this only sums are compiled: numba takes
-    ten seconds for ``partition``.
+    The lower half of the rows shows how the two differ: the top rows are biased, because rows whose
+    coarse estimate is too high get there. Only the sums are compiled: numba takes ten seconds to
+    compile ``partition``.
     """
     if len(fine) < max(1, k):
-        return _LOOK_AT_ALL
+        return _NO_BOUND
     middle = _nth_largest(coarse, (len(coarse) + 1) // 2)
     mean, deviation = differences_below(coarse, fine, middle)
-    return max(_LOOK_AT_ALL, _nth_largest(fine, k) - mean - deviations * deviation)
+    return max(_NO_BOUND, _nth_largest(fine, k) - mean - deviations * deviation)

@@ -28,7 +28,7 @@ from strop.types import Vectors
 
 FORMAT = 7
 _CENTRE_FROM = 30_000
-"""Documents whose mean stands for the mean of all."""
+"""The mean of about this many documents is used as the mean of all."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class CodeTable:
     """The codes of documents, one row each, ordered by the numbers of the documents.
 
     ``records`` have most of them. ``signs`` (words, n) are the sign codes, by column, of the
-    centroids c = d + mean of q_i as unit vectors, less the mean of all of these; ``sign_factors``
-    (2, n) are theirs. ``sources`` (n, 2 + sets) name the vectors that a row was made from: the
+    centroids c = d + mean of q_i as unit vectors, minus the mean of all of these; ``sign_factors``
+    (2, n) are their factors. ``sources`` (n, 2 + sets) identify the vectors of a row: the
     document's number, the newest ``vector_version``, and how many queries of each of the ``sets``
     it has.
     """
@@ -69,15 +69,15 @@ class CodeTable:
         centre = _centre(layout)
 
         def fill(block: tuple[int, int]) -> None:
-            part, words = slice(*block), slice(begin[block[0]], begin[block[1]])
+            rows, words = slice(*block), slice(begin[block[0]], begin[block[1]])
             table.records[words], centroids = records_of(layout.fetch(np.arange(*block)))
             signs, factors = sign_codes(unit_rows(centroids) - centre)
-            table.signs[:, part], table.sign_factors[:, part] = signs.T, factors.T
+            table.signs[:, rows], table.sign_factors[:, rows] = signs.T, factors.T
 
         with one_blas_thread():
             list(pool().map(fill, layout.blocks))
         for array in (table.records, table.signs, table.sign_factors):
-            array.flags.writeable = False  # as in a file: numba compiles anew for writable ones
+            array.flags.writeable = False  # as in a file: numba compiles again for writable arrays
         return table
 
     @classmethod
@@ -90,37 +90,38 @@ class CodeTable:
             arrays, about = contents
             if about["format"] != FORMAT:
                 raise ValueError(f"it has format {about['format']}, not {FORMAT}")
-            arrays["sources"] = np.array(arrays["sources"])  # checked now, used later: not a map
+            # A copy, because the mapped file could change after the check.
+            arrays["sources"] = np.array(arrays["sources"])
             table = cls(**arrays, sets=about["sets"], dim=about["dim"])
-            if not table._is_possible():
+            if not table._is_consistent():
                 raise ValueError("its arrays do not belong together")
             return table
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise IndexDamaged(f"the search codes {path} cannot be used: {error}") from error
 
-    def _is_possible(self) -> bool:
-        """Tell whether its arrays belong together: kernels would read outside of others."""
+    def _is_consistent(self) -> bool:
+        """Return whether its arrays belong together; if not, kernels would read outside of them."""
         size, words, counts = len(self), len(self.records), self.sources[:, 2:]
-        known = type(self.dim) is int and self.dim > 0
-        known = known and all(isinstance(name, str) for name in self.sets)
-        known = known and all(
+        valid = type(self.dim) is int and self.dim > 0
+        valid = valid and all(isinstance(name, str) for name in self.sets)
+        valid = valid and all(
             getattr(self, name).dtype == dtype and getattr(self, name).shape == shape
             for name, (dtype, shape) in _kinds(size, self.dim, words, len(self.sets)).items()
         )
-        if not known or (counts < 0).any() or (counts > words).any():
+        if not valid or (counts < 0).any() or (counts > words).any():
             return False  # sums of larger counts could overflow
         head, each = record_words(self.dim)
         return head * size + each * int(counts.sum()) == words
 
     def write(self, path: Path) -> None:
-        """Write a new file; return when it is on the disk."""
+        """Write a new file and sync it to the disk."""
         arrays = {name: getattr(self, name) for name in _kinds(0, 0, 0, 0)}
         about = {"format": FORMAT, "sets": self.sets, "dim": self.dim}
         write_arrays(path, arrays, about, sync=True)
 
 
 def _kinds(size: int, dim: int, words: int, sets: int) -> dict[str, tuple[type, tuple[int, ...]]]:
-    """Return type and shape of each array, for records of ``words`` in all."""
+    """Return type and shape of each array, for records of ``words`` in total."""
     return {
         "records": (np.uint64, (words,)),
         "signs": (np.uint64, (sign_words(dim), size)),
@@ -136,7 +137,7 @@ def _begin(sources: Ints, dim: int) -> Ints:
 
 
 def _centre(layout: Layout) -> Vectors:
-    """Return the mean of the documents' centroids as unit vectors, from some of them."""
+    """Return the mean of some documents' centroids as unit vectors."""
     total, documents = np.zeros(layout.dim, np.float32), 0
     for first, last in layout.blocks[:: max(1, layout.size // _CENTRE_FROM)]:
         total += unit_rows(parts_of_documents(layout.fetch(np.arange(first, last)))[0]).sum(axis=0)
