@@ -1,8 +1,8 @@
 """Queries written by a language model: prompts, parsing, filters, plan, calls, triplets.
 
-A change of a prompt, of what is kept of a reply, or of what a run costs is made here. Why a reply
-was dropped: parsing.py; why a query was: filters.py; ``strop queries … --show-dropped`` lists both.
-Why there was no reply: ``Failure`` of ``lm/base.py``. Nothing here ranks documents.
+Change prompts, the parsing of replies and the cost of a run here. parsing.py decides which replies
+are dropped, filters.py which queries; ``strop queries … --show-dropped`` lists both. ``Failure`` of
+``lm/base.py`` has the reason why a call has no reply. Nothing here ranks documents.
 """
 
 from strop.generate.generation import Generation, Summary

@@ -42,7 +42,7 @@ class Spending:
     """Replies in a batch or a file that belong to no request of this index."""
 
     def over_budget(self, budget: float, next_cost: float) -> None:
-        """Note that one more call could exceed the budget."""
+        """Record that one more call could exceed the budget."""
         self.next_cost = next_cost
         self.stopped = (
             f"the next call can cost up to {next_cost:.2g} USD and exceed the budget of"
@@ -50,7 +50,7 @@ class Spending:
         )
 
     def add(self, other: Spending) -> None:
-        """Add the results of further calls."""
+        """Add the results and costs of other calls."""
         for name in ("replies", "failures", "input_tokens", "output_tokens", "cached_tokens"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         if self.cost is not None:
@@ -60,7 +60,7 @@ class Spending:
 
 
 class Calls:
-    """Calls one model for one purpose; ``settings`` are kept with each reply as its provenance."""
+    """Calls one model for one purpose; ``settings`` are stored with each reply as provenance."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class Calls:
         given_price: Price | None = None,
         room_problem: Callable[[], StropError | None] = lambda: None,
     ) -> None:
-        """``room_problem`` says why no further reply could be kept, None if there is room."""
+        """``room_problem`` returns why no more replies can be stored, None if there is room."""
         self.lm = lm
         self.price = given_price or price(lm.name.partition(":")[2], host=lm.host)
         self._save, self._room_problem = save, room_problem
         unkeyed: frozenset[str] = getattr(lm, "unkeyed_options", frozenset())
         options = dict(lm.options)
         self.keyed_options = {key: value for key, value in options.items() if key not in unkeyed}
-        """What of the model, besides its name, changes its replies."""
+        """The options that, besides the model's name, change its replies."""
         self.keyed_options.update(getattr(lm, "identity", {}))
         self.provenance = Provenance(lm.name, options, settings)
 
@@ -89,7 +89,7 @@ class Calls:
         sample: int,
         stop: tuple[str, ...],
     ) -> Request:
-        """Make a request; its key is a hash of all that leads to the reply."""
+        """Make a request; its key is a hash of everything that determines the reply."""
         parts = [prompt.system, prompt.shared, prompt.rest, max_tokens, temperature, sample]
         key = reply_key(self.lm.name, self.keyed_options, parts)
         return Request(
@@ -106,35 +106,35 @@ class Calls:
     ) -> Spending:
         """Send (request, number of its document) pairs, no key twice; commit replies as they come.
 
-        Ends before ``budget`` (USD) could be exceeded. Calls in flight count at their worst-case
-        cost; when they are back at their true cost, there may be money for more. Whatever ends
-        the run, it waits for calls in flight and keeps their replies.
+        Ends before ``budget`` (USD) could be exceeded. Calls in flight count with their worst-case
+        cost; when their true cost is known, there may be money for more calls. Whatever ends the
+        run, it waits for calls in flight and stores their replies.
         """
         self.check_budget(budget)
         spending = self.no_spending()
         in_flight: dict[str, tuple[Request, int, float]] = {}
         """By key: a request, the number of its document, its worst-case cost."""
-        left = iter(requests)
+        unsent = iter(requests)
         arrived: list[Reply | Failure] = []
 
         def affordable() -> Iterator[Request]:
-            """Yield until the next call could exceed the budget; that one is left."""
-            nonlocal left
-            for request, number in left:
+            """Yield requests until the next one could exceed the budget; it stays unsent."""
+            nonlocal unsent
+            for request, number in unsent:
                 if problem := self._room_problem():
-                    raise problem  # the run raises it once replies in flight are kept
+                    raise problem  # the run raises it once replies in flight are stored
                 cost = 0.0 if budget is None else self.worst_case_cost(request)
                 if budget is not None:
-                    due = sum(worst_case for _, _, worst_case in in_flight.values())
-                    if (spending.cost or 0.0) + due + cost > budget:
-                        left = chain([(request, number)], left)
+                    reserved = sum(worst_case for _, _, worst_case in in_flight.values())
+                    if (spending.cost or 0.0) + reserved + cost > budget:
+                        unsent = chain([(request, number)], unsent)
                         spending.over_budget(budget, cost)
                         return
                 in_flight[request.key] = (request, number, cost)
                 yield request
 
         def keep_arrived() -> None:
-            # Those that are not in flight any more were kept when an interrupt came.
+            # Answers that are not in flight any more were stored when an interrupt came.
             fresh = [answer for answer in arrived if answer.key in in_flight]
             self.keep([(answer, in_flight[answer.key][1]) for answer in fresh], spending)
             for answer in fresh:
@@ -151,24 +151,27 @@ class Calls:
         while (first := next(batch := affordable(), None)) is not None:
             spending.stopped, spending.next_cost = "", 0.0
             with interrupts.deferred():
-                self._round(chain([first], batch), arrived, keep_arrived, eager=budget is None)
+                self._send_until_exhausted(
+                    chain([first], batch), arrived, keep_arrived, eager=budget is None
+                )
             if not spending.stopped:
                 break
         return spending
 
-    def _round(
+    def _send_until_exhausted(
         self,
         requests: Iterable[Request],
         arrived: list[Reply | Failure],
         keep_arrived: Callable[[], None],
         eager: bool,
     ) -> None:
-        """Send requests until they end; put what comes into ``arrived`` and keep it."""
+        """Send requests until they end; add the answers to ``arrived`` and store them."""
         answers = self.lm.complete(requests)
         try:
             for answer in answers:
-                # All that is there goes into one commit, since a disk sync costs more than a
-                # reply. Meanwhile the next calls are sent, unless they depend on the cost.
+                # All answers that have arrived go into one commit: a disk sync takes longer than
+                # handling a reply. Meanwhile the next calls are sent, unless a budget needs to
+                # know the cost first.
                 arrived += [answer, *answers.ready()]
                 if eager:
                     answers.send_more()
@@ -179,11 +182,11 @@ class Calls:
             keep_arrived()
 
     def no_spending(self) -> Spending:
-        """Return an empty account, which counts money if the price is known."""
+        """Return an empty ``Spending``, which counts money if the price is known."""
         return Spending(cost=None if self.price is None else 0.0)
 
     def check_budget(self, budget: float | None) -> None:
-        """Refuse a budget that could not be kept."""
+        """Refuse a budget that cannot be enforced."""
         if budget is not None and math.isnan(budget):
             raise BadInput("the budget is nan: give a number of USD")
         if budget is not None and self.price is None:
@@ -193,7 +196,9 @@ class Calls:
             )
 
     def worst_case_cost(self, request: Request, batch: bool = False) -> float:
-        """Worst-case cost of a request in USD: all written to the cache, the longest reply."""
+        """Return the worst-case cost of a request in USD: all input tokens at the higher of the
+        prices for plain input and for writing the cache, and the longest reply.
+        """
         assert self.price is not None
         tokens = count_tokens(request.prompt)
         return max(
@@ -210,7 +215,7 @@ class Calls:
     ) -> None:
         """Commit answers with the numbers of their documents, and count them.
 
-        ``provenance`` if they come from a batch or file, which may belong to other settings.
+        ``provenance`` is given for answers from a batch or file, which may have other settings.
         """
         if not answers:
             return
@@ -229,7 +234,7 @@ class Calls:
                 spending.cost += self.cost(reply.usage, batch) or 0.0
 
     def cost(self, usage: Usage, batch: bool = False) -> float | None:
-        """USD for tokens, None if the price is unknown."""
+        """Return the cost of tokens in USD, None if the price is unknown."""
         if self.price is None:
             return None
         return self.price.cost(

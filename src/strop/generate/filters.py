@@ -1,7 +1,7 @@
 """Which generated queries are dropped, and why.
 
-Only the texts decide. What an embedder thinks of a query does not: the queries that it places
-wrongly are those it can learn from, and dropping them makes sharpening worse.
+Only the texts decide, not the vectors of an embedder: the queries that it places far from their
+document are the useful ones, and dropping them makes sharpening worse.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 NEAR = 0.9
-"""The share of common words, or of common letter trigrams, that makes two queries the same."""
+"""Jaccard similarity of words, or of letter trigrams, from which on queries are duplicates."""
 _SCRIPTS = {"HIRAGANA": "KANA", "KATAKANA": "KANA", "CJK": "HAN", "IDEOGRAPHIC": "HAN"}
 _NEUTRAL = ("", "MODIFIER", "MICRO")
 
 
 @dataclass(frozen=True)
 class Filtered:
-    """What is left of a list of queries."""
+    """The result of filtering a list of queries."""
 
     kept: list[str]
     positions: list[int]
-    """Where the kept queries stood in the list."""
+    """The positions of the kept queries in the list."""
     dropped: list[tuple[str, str]]
     """(reason, query), in the order of the list."""
 
@@ -72,21 +72,21 @@ def apply_filters(
 
 
 def normal_form(text: str) -> str:
-    """Return a text without what makes no difference: case, spaces, punctuation, widths.
+    """Return a text without case, spaces, punctuation and character widths.
 
-    Marks within numbers stay, as do symbols: 1.5 is not 15, and C++ is not C.
+    Marks within numbers stay, and so do symbols: 1.5 is not 15, and C++ is not C.
     """
-    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", _words(text))
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", _normalized_words(text))
 
 
 def near(first: str, second: str, threshold: float = NEAR) -> bool:
-    """Tell whether one query nearly repeats another.
+    """Return whether one query nearly repeats another.
 
     It does if the Jaccard similarity of their words, or of their letter trigrams, reaches the
-    threshold. Queries with different numbers are different.
+    threshold. Queries that contain different numbers are different.
     """
-    numbers, *features = _features(first)
-    other_numbers, *others = _features(second)
+    numbers, *features = _duplicate_features(first)
+    other_numbers, *others = _duplicate_features(second)
     return numbers == other_numbers and any(
         len(one & other) / max(1, len(one | other)) >= threshold
         for one, other in zip(features, others, strict=True)
@@ -94,9 +94,9 @@ def near(first: str, second: str, threshold: float = NEAR) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _features(query: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+def _duplicate_features(query: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """Return the numbers, the words and the letter trigrams of a query."""
-    text = _words(query)
+    text = _normalized_words(query)
     words = frozenset(text.split())
     numbers = frozenset(word for word in words if any(map(str.isdigit, word)))
     padded = f" {text} "
@@ -104,10 +104,10 @@ def _features(query: str) -> tuple[frozenset[str], frozenset[str], frozenset[str
 
 
 def wrong_script(query: str, document_text: str, examples: Sequence[str] = ()) -> bool:
-    """Tell whether a query is in a script that neither its document nor the examples use.
+    """Return whether a query is in a script that neither its document nor the examples use.
 
-    Latin words among others are fine, and so is a query all of whose words are in the document,
-    such as a name.
+    Latin words among words of another script are accepted. So is a query whose words are all in
+    the document, such as a name.
     """
     expected: set[str] = set()
     for text in (document_text, " ".join(examples)):
@@ -124,22 +124,22 @@ def wrong_script(query: str, document_text: str, examples: Sequence[str] = ()) -
     if main in expected:
         return False
     mixed = main == "LATIN" and sum(shares.get(name, 0.0) for name in expected) >= 0.2
-    quoted = set(_words(query).split()) <= set(_words(document_text).split())
+    quoted = set(_normalized_words(query).split()) <= set(_normalized_words(document_text).split())
     return not mixed and not quoted
 
 
 @lru_cache(maxsize=4096)
-def _words(text: str) -> str:
+def _normalized_words(text: str) -> str:
     """Return the words of a text in lower case, with single spaces between them."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     pieces = re.split(r"(?<=\d)([.,:/])(?=\d)", folded)
-    pieces[::2] = ["".join(map(_letter, piece)) for piece in pieces[::2]]
+    pieces[::2] = ["".join(map(_letter_or_space, piece)) for piece in pieces[::2]]
     return " ".join("".join(pieces).split())
 
 
 @lru_cache(maxsize=65536)
-def _letter(letter: str) -> str:
-    """Return a letter, mark, number or symbol as it is, anything else as a space."""
+def _letter_or_space(letter: str) -> str:
+    """Return a letter, mark, number or symbol unchanged, a space for any other character."""
     category = unicodedata.category(letter)
     return letter if (category[0] in "LMNS" and category != "Sk") or letter in "#%" else " "
 
@@ -154,7 +154,7 @@ def _script(letter: str) -> str:
 
 @lru_cache(maxsize=256)
 def _script_shares(text: str) -> dict[str, float]:
-    """Return each script's share of a text's letters; nothing for a text with hardly any."""
+    """Return each script's share of a text's letters; {} for a text of fewer than 3 letters."""
     counts: Counter[str] = Counter()
     for letter, n in Counter(unicodedata.normalize("NFKC", text)).items():
         counts[_script(letter)] += n

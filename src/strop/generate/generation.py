@@ -27,8 +27,8 @@ from strop.storage.replies import Provenance
 from strop.storage.workspace import Workspace
 from strop.types import Progress
 
-_AT_ONCE = 500
-"""Replies of a batch or a file that are kept in one commit."""
+_REPLIES_PER_COMMIT = 500
+"""Replies of a batch or a file that are stored in one commit."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,10 @@ class IndexSteps:
 
 @dataclass(frozen=True)
 class Submission:
-    """The batches sent, by id, with their numbers of requests; why not all, if not all."""
+    """The submitted batches: the number of requests by batch id.
+
+    ``stopped`` is the reason why some requests were not sent, "" if all were.
+    """
 
     batches: dict[str, int]
     stopped: str = ""
@@ -52,7 +55,7 @@ class Submission:
 
 @dataclass
 class Summary:
-    """What a run did, and what the set holds afterwards."""
+    """What a run did, and the content of the query set afterwards."""
 
     spending: Spending
     documents: int = 0
@@ -70,18 +73,18 @@ class Summary:
     refused: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
-        own = {name: value for name, value in vars(self).items() if name != "spending"}
-        values = {**vars(self.spending), **own}
+        """Return all values as JSON values."""
+        counts = {name: value for name, value in vars(self).items() if name != "spending"}
+        values = {**vars(self.spending), **counts}
         return {k: dict(v) if isinstance(v, Counter) else v for k, v in values.items()}
 
 
 class Generation:
     """One model's work on one query set of an index.
 
-    ``into`` is the set the queries go to, by default that of the style. ``limit`` plans for the
-    first documents only, ``retry`` for what failed before. Lists that came from a file are kept
-    unless ``replace`` is given: they cannot be restored.
+    ``into`` is the set that receives the queries, by default the one named like the style.
+    ``limit`` plans for the first documents only, ``retry`` for requests that failed before. Lists
+    that came from a file are kept unless ``replace`` is given: they cannot be restored.
     """
 
     def __init__(
@@ -103,8 +106,8 @@ class Generation:
         self._catalog = workspace.catalog
         self.name = into or settings.prompt.style
         check_set_name(self.name)
-        known = self._catalog.sets.all().get(self.name)
-        if known is not None and known.settings["source"] == "file" and not replace:
+        existing_set = self._catalog.sets.all().get(self.name)
+        if existing_set is not None and existing_set.settings["source"] == "file" and not replace:
             raise BadInput(
                 f"the set {self.name!r} came from a file, and these queries would replace it: give "
                 "them a set of their own (--set NAME; in Python into=NAME), or --replace it"
@@ -124,11 +127,11 @@ class Generation:
         return self.plan.settings.prompt.style
 
     def estimate(self, batch: bool = False) -> Estimate:
-        """Return what the requests still open would cost. Takes no lock, chooses no references."""
+        """Return what the open requests would cost. Takes no lock, chooses no references."""
         return self.plan.estimate(batch)
 
     def lists(self) -> Iterator[QueryList]:
-        """Yield the queries of each document as the stored replies give them, and what was dropped.
+        """Yield the queries that the stored replies give for each document, and what was dropped.
 
         Takes no lock and changes nothing.
         """
@@ -141,10 +144,10 @@ class Generation:
         again: bool = False,
         progress: Progress | None = None,
     ) -> Summary:
-        """Send requests without a reply, keep every reply, and embed the queries.
+        """Send requests without a reply, store every reply, and embed the queries.
 
-        Stops before ``budget`` (USD) could be exceeded. ``again`` sends although a batch may be
-        running whose submission was cut off.
+        Stops before ``budget`` (USD) could be exceeded. ``again`` sends requests even if a batch
+        may be running whose submission was interrupted.
         """
         self.plan.calls.check_budget(budget)
         if not again:
@@ -153,7 +156,7 @@ class Generation:
             try:
                 with self._catalog.replies.reserved():
                     spending = self.plan.run(budget=budget, progress=progress)
-            except ServiceError:  # such as no money left: replies that were paid for are used
+            except ServiceError:  # for example no money left: paid replies are used
                 self._store_lists(Spending(), progress)
                 raise
             return self._store_lists(spending, progress)
@@ -169,8 +172,8 @@ class Generation:
     ) -> Submission:
         """Send open requests to the vendor's batch service, at half the price within a day.
 
-        Each batch is recorded as soon as the service has taken it. ``again`` sends although an
-        earlier submission was cut off.
+        Each batch is recorded as soon as the service has accepted it. ``again`` sends requests
+        even if an earlier submission was interrupted.
         """
         self.plan.calls.check_budget(budget)
         recorded = self._catalog.batches
@@ -183,10 +186,12 @@ class Generation:
         with self._writing(progress):
             recorded.mark_sending(self.lm.name)
             try:
-                for id, names in service.submit(_noted(self._affordable(budget, spending), sent)):
+                for id, names in service.submit(
+                    _recording_custom_ids(self._affordable(budget, spending), sent)
+                ):
                     try:
-                        own = {name: sent.pop(name) for name in names}
-                        recorded.record(id, own, self.plan.calls.provenance)
+                        batch_requests = {name: sent.pop(name) for name in names}
+                        recorded.record(id, batch_requests, self.plan.calls.provenance)
                     except Exception as error:
                         raise MayHaveBegun(
                             f"batch {id} has begun and could not be recorded ({error}). When that "
@@ -195,7 +200,7 @@ class Generation:
                         ) from error
                     submitted[id] = len(names)
             except MayHaveBegun:
-                raise  # sending the same again could be paid for twice
+                raise  # sending the same requests again could be paid for twice
             except Exception:  # the service answered with an error: nothing is running
                 recorded.mark_sending(None)
                 raise
@@ -217,17 +222,17 @@ class Generation:
             yield request, number
 
     def status(self) -> list[Status]:
-        """Ask the service about the batches that have not been collected. Takes no lock."""
+        """Return the state of the batches that have not been collected. Takes no lock."""
         ids = [batch.id for batch in self._catalog.batches.open_for(self.lm.name)]
         return open_batches(self.lm).status(ids)
 
     def collect(
         self, *, again: bool = False, progress: Progress | None = None
     ) -> tuple[Summary, list[Status]]:
-        """Keep the results of batches that have ended; also return those still running.
+        """Store the results of batches that have ended; return a summary and the running batches.
 
-        Requests that failed or expired there are open again. ``again`` gives up batches that the
-        service does not know.
+        Requests that failed or expired in a batch are open again. ``again`` gives up batches that
+        the service does not know.
         """
         service, recorded = open_batches(self.lm), self._catalog.batches
         spending = self.plan.calls.no_spending()
@@ -239,8 +244,8 @@ class Generation:
                 except ServiceError as error:
                     if error.status != 404:
                         raise
-                    # Services forget batches after a while, but do not know those of another
-                    # account either: only the user can decide to send, and pay for, the same again.
+                    # The service may have deleted an old batch, or it belongs to another account:
+                    # only the user can decide to send, and pay for, the same requests again.
                     message = f"batch {batch.id} is not known there: {error}"
                     if again:
                         recorded.collected(batch.id)
@@ -252,7 +257,7 @@ class Generation:
             for state in states:
                 if state.ended:
                     results = service.collect(state.id, recorded.names_in(state.id))
-                    self._keep(results, spending, batch=True)
+                    self._store_answers(results, spending, batch=True)
                     recorded.collected(state.id)
             summary = self._store_lists(spending, progress)
         return summary, [state for state in states if not state.ended]
@@ -263,95 +268,99 @@ class Generation:
         """Write the open requests to a file in the vendor's form; return how many."""
         sent: dict[str, tuple[str, int]] = {}
         with self._writing(progress):
-            written = write_requests(path, _noted(self.plan.open_requests(), sent), self.lm)
+            written = write_requests(
+                path, _recording_custom_ids(self.plan.open_requests(), sent), self.lm
+            )
             self._catalog.batches.record_file(sent, self.plan.calls.provenance)
         return written
 
     def read_replies(
         self, path: str | os.PathLike[str], progress: Progress | None = None
     ) -> Summary:
-        """Keep the replies in a file of either vendor's form, and embed the queries.
+        """Store the replies in a file of either vendor's format, and embed the queries.
 
-        With a malformed line none is kept.
+        If a line is malformed, no reply is stored.
         """
         spending = self.plan.calls.no_spending()
         with self._writing(progress):
             with self._catalog.writing(searchable=False):  # standard input can be read only once
-                if self._keep(read_replies(path), spending, batch=False):
-                    # These are of a batch that was not recorded.
+                if self._store_answers(read_replies(path), spending, batch=False):
+                    # These replies are of a batch that was not recorded.
                     self._catalog.batches.mark_sending(None)
             return self._store_lists(spending, progress)
 
     # -- storing --------------------------------------------------------------------------
 
-    def _keep(self, answers: Iterable[Reply | Failure], spending: Spending, *, batch: bool) -> bool:
-        """Keep answers by the names of their requests, each with its own provenance.
+    def _store_answers(
+        self, answers: Iterable[Reply | Failure], spending: Spending, *, batch: bool
+    ) -> bool:
+        """Store answers by the custom ids of their requests, each with its own provenance.
 
-        Returns whether some were for requests of this plan that are not recorded as sent.
+        Returns whether some answer requests of this plan that are not recorded as sent.
         """
         answers = iter(answers)
         planned: dict[str, tuple[str, int, Provenance]] = {}
         unrecorded = False
-        while part := list(islice(answers, _AT_ONCE)):
-            sent = self._catalog.batches.requests([answer.key for answer in part])
-            if len(sent) < len({answer.key for answer in part}):
+        while group := list(islice(answers, _REPLIES_PER_COMMIT)):
+            sent = self._catalog.batches.requests([answer.key for answer in group])
+            if len(sent) < len({answer.key for answer in group}):
                 planned = planned or {
                     custom_id(request.key): (request.key, task.number, self.plan.calls.provenance)
                     for task in self.plan.tasks()
                     for request in task.requests
                 }
-                unrecorded |= any(one.key in planned and one.key not in sent for one in part)
+                unrecorded |= any(one.key in planned and one.key not in sent for one in group)
                 sent = {**planned, **sent}
-            known = self._catalog.replies.known(
-                [sent[answer.key][0] for answer in part if answer.key in sent]
+            stored_keys = self._catalog.replies.known(
+                [sent[answer.key][0] for answer in group if answer.key in sent]
             )
             kept: dict[str, tuple[Reply | Failure, int, Provenance]] = {}
-            for answer in part:
+            for answer in group:
                 if answer.key not in sent:
                     spending.unknown_replies += 1
                     continue
                 key, number, provenance = sent[answer.key]
                 earlier = kept.get(key)
-                if key in known or (earlier and isinstance(earlier[0], Reply)):
-                    continue  # it was kept before
+                if key in stored_keys or (earlier and isinstance(earlier[0], Reply)):
+                    continue  # it is stored already
                 kept[key] = (replace(answer, key=key), number, provenance)
-            by_source: dict[str, list[tuple[Reply | Failure, int, Provenance]]] = {}
+            by_provenance: dict[str, list[tuple[Reply | Failure, int, Provenance]]] = {}
             for entry in kept.values():
-                by_source.setdefault(repr(entry[2]), []).append(entry)
-            for same in by_source.values():
-                pairs = [(answer, number) for answer, number, _ in same]
-                self.plan.calls.keep(pairs, spending, batch=batch, provenance=same[0][2])
+                by_provenance.setdefault(repr(entry[2]), []).append(entry)
+            for entries in by_provenance.values():
+                pairs = [(answer, number) for answer, number, _ in entries]
+                self.plan.calls.keep(pairs, spending, batch=batch, provenance=entries[0][2])
         return unrecorded
 
     def _writing(self, progress: Progress | None) -> AbstractContextManager[None]:
-        """Hold the writer's lock; references are chosen first if the style needs them."""
+        """Return the writer's lock; references are chosen first if the style needs them."""
         if self.plan.settings.needs_references:
             self._steps.choose_references(progress=progress)
         return self._workspace.writing()
 
     def _store_lists(self, spending: Spending, progress: Progress | None) -> Summary:
-        """Make the set from the stored replies, and embed it."""
+        """Build the query set from the stored replies, and embed it."""
         summary = Summary(spending)
 
-        def answered() -> Iterator[tuple[int, list[str]]]:
-            for answers in self.plan.lists():
-                summary.dropped.update(reason for reason, _ in answers.dropped)
-                summary.empty_replies += answers.empty_replies
-                summary.in_batches += len(self._catalog.batches.outstanding(answers.missing))
-                summary.refused += sum(self._catalog.replies.failed(answers.missing).values())
-                if answers.replies:
+        def query_lists() -> Iterator[tuple[int, list[str]]]:
+            for query_list in self.plan.lists():
+                summary.dropped.update(reason for reason, _ in query_list.dropped)
+                summary.empty_replies += query_list.empty_replies
+                summary.in_batches += len(self._catalog.batches.outstanding(query_list.missing))
+                summary.refused += sum(self._catalog.replies.failed(query_list.missing).values())
+                if query_list.replies:
                     summary.answered += 1
-                    yield answers.number, answers.queries
+                    yield query_list.number, query_list.queries
 
-        known = self._catalog.sets.all().get(self.name)
-        summary.replaced_source = known.settings["source"] if known else ""
+        old_set = self._catalog.sets.all().get(self.name)
+        summary.replaced_source = old_set.settings["source"] if old_set else ""
         summary.replaced = self._catalog.sets.store_generated(
-            self.name, self._set_settings(), answered()
+            self.name, self._set_settings(), query_lists()
         )
         self._steps.make_vectors(progress)
-        stored = self._catalog.sets.all().get(self.name)
-        if stored is not None:  # there may be no query at all
-            file = self._catalog.vectors.files()[stored.set_id]
+        new_set = self._catalog.sets.all().get(self.name)
+        if new_set is not None:  # there may be no query at all
+            file = self._catalog.vectors.files()[new_set.set_id]
             summary.documents, summary.queries = file.lists, file.live
             summary.contrast = self._steps.contrast_rate(self.name)
         return summary
@@ -365,7 +374,7 @@ class Generation:
         }  # fmt: skip
 
 
-def _noted(
+def _recording_custom_ids(
     requests: Iterable[tuple[Request, int]], sent: dict[str, tuple[str, int]]
 ) -> Iterator[Request]:
     """Yield requests; add the key and the document of each to ``sent``, by its custom id."""

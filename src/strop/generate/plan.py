@@ -1,7 +1,7 @@
-"""The requests for each document, what they cost, and the queries that the replies hold.
+"""The requests for each document, their cost, and the queries in the replies.
 
 A plan lists the requests document by document. Requests with a stored reply are not sent again.
-The query list of a document is made from its stored replies.
+The query list of a document is built from its stored replies.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from strop.storage.catalog import Catalog
 from strop.types import Document, Progress
 
 EXPECTED_REFERENCES = 4
-"""How many references a document gets, while they are not chosen yet (Cranfield: 4.0)."""
-# Used before any reply came: queries in a reply, tokens of one query with its plan and tags,
-# seconds before a reply begins, tokens a second of a service (output) and of a small local model
+"""Assumed number of references per document until they are chosen (Cranfield: 4.0)."""
+# Assumptions until the first reply: queries in a reply, tokens of one query with its plan and tags,
+# seconds before a reply begins, tokens per second of a service (output) and of a small local model
 # (output, input).
 _QUERIES_PER_CALL = 8
 _TOKENS_PER_QUERY = {"simple": 25, "contrastive": 65, "negative": 65}
-_SECONDS_BEFORE, _OUTPUT_SPEED, _INPUT_SPEED = 1.0, 60, 1000
+_SECONDS_TO_FIRST_TOKEN, _OUTPUT_SPEED, _INPUT_SPEED = 1.0, 60, 1000
 
-_TOGETHER = 8
-"""Documents read at a time, with their requests; more would hold up calls in flight."""
+_DOCUMENTS_PER_READ = 8
+"""Documents read at a time, with their requests; more would delay calls in flight."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class GenerationSettings:
         return self.prompt.style != "simple"
 
     def prompt_for(self, references: int) -> PromptSettings:
-        """Share a limit among several calls: each writes its part and one more."""
+        """Divide the limit of queries among several calls: each gets its share and one more."""
         prompt = self.prompt
         if not self.needs_references or prompt.packed or prompt.max_queries is None:
             return prompt
@@ -73,7 +73,7 @@ class GenerationSettings:
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> GenerationSettings:
-        """Return the settings that ``to_json`` gave."""
+        """Return the settings that ``to_json`` returned."""
         prompt = {key: value for key, value in saved["prompt"].items() if key != "prompts"}
         return cls(**{**saved, "prompt": PromptSettings(**prompt)})
 
@@ -86,7 +86,7 @@ class Task:
     document: Document
     references: tuple[Document, ...]
     chosen: bool
-    """Whether its references have been chosen, if it needs any."""
+    """Whether its references have been chosen; true if it needs none."""
     requests: tuple[Request, ...]
     shown: tuple[tuple[int, ...], ...]
     """For each request the positions of the references in its prompt."""
@@ -104,7 +104,7 @@ class Estimate:
     cost: float | None
     seconds: float
     guessed: bool
-    """The model has not replied yet, so the length of replies and the speed are rules of thumb."""
+    """True if the model has not replied yet: length of replies and speed are rules of thumb."""
     host: str
     without_references: int
     unchosen_references: int
@@ -135,7 +135,7 @@ class QueryList:
 class Plan:
     """The requests of one model and one style; equal settings always find the same replies.
 
-    ``retry`` sends only the requests that failed before; otherwise those that failed for good
+    ``retry`` sends only the requests that failed before; otherwise requests with a final failure
     are left out.
     """
 
@@ -161,20 +161,22 @@ class Plan:
 
     def tasks(self) -> Iterator[Task]:
         """Yield the requests for each document, in order."""
-        for done, (number, document, _) in enumerate(self._catalog.documents.all(_TOGETHER)):
-            if self._limit is not None and done >= self._limit:
+        for position, (number, document, _) in enumerate(
+            self._catalog.documents.all(_DOCUMENTS_PER_READ)
+        ):
+            if self._limit is not None and position >= self._limit:
                 return
             references: list[Document] = []
             selected = (
                 self._catalog.references.of(number) if self.settings.needs_references else None
             )
             for reference in selected.references if selected else ():
-                other = self._catalog.documents.number_of(reference.id)
-                references.append(self._catalog.documents.get(other))
+                reference_number = self._catalog.documents.number_of(reference.id)
+                references.append(self._catalog.documents.get(reference_number))
             chosen = selected is not None or not self.settings.needs_references
             yield make_task(self.calls, self.settings, number, document, tuple(references), chosen)
 
-    def _open(self, tasks: Sequence[Task]) -> list[tuple[Request, int]]:
+    def _requests_to_send(self, tasks: Sequence[Task]) -> list[tuple[Request, int]]:
         """Return the requests to send, each once, with the number of their first document."""
         requests: dict[str, tuple[Request, int]] = {}
         for task in tasks:
@@ -193,23 +195,23 @@ class Plan:
     def open_requests(self) -> Iterator[tuple[Request, int]]:
         """Yield the requests to send now, with the number of their document.
 
-        Each comes once: documents of one text share one request, whether or not it has been
-        answered by the time the next of them is looked up.
+        Each is yielded once: documents with equal texts share one request, whether or not it has
+        been answered when the next of these documents is read.
         """
         tasks, seen = self.tasks(), set[str]()
         while True:
             with self._catalog.reading():  # one transaction for several documents is faster
-                part = list(islice(tasks, _TOGETHER))
-                requests = self._open(part)
+                group = list(islice(tasks, _DOCUMENTS_PER_READ))
+                requests = self._requests_to_send(group)
             for request, number in requests:
                 if request.key not in seen:
                     seen.add(request.key)
                     yield request, number
-            if not part:
+            if not group:
                 return
 
     def run(self, *, budget: float | None = None, progress: Progress | None = None) -> Spending:
-        """Send open requests and keep each reply as it comes; stop before exceeding ``budget``."""
+        """Send open requests, store each reply as it arrives; stop before exceeding ``budget``."""
         total = sum(1 for _ in self.open_requests()) if progress is not None else 0
         return self.calls.run(self.open_requests(), budget=budget, progress=progress, total=total)
 
@@ -217,23 +219,29 @@ class Plan:
 
     def estimate(self, batch: bool = False) -> Estimate:
         """Return what the open requests would cost. Only reads, and chooses no references."""
-        documents = calls = stored = input_tokens = output_tokens = without = unchosen = cut = 0
+        documents = calls = stored = input_tokens = output_tokens = 0
+        without_references = unchosen_references = cut_documents = 0
         count, usage, seconds = self._catalog.replies.totals(self.lm.name, self.settings.to_json())
         text_limit = self.settings.prompt.text_limit
         for task in self.tasks():
             documents += 1
-            cut += text_limit is not None and len(task.document.content) > text_limit
+            cut_documents += text_limit is not None and len(task.document.content) > text_limit
             if task.chosen or not task.document.content:
-                requests = [request for request, _ in self._open([task])]
-                without += not task.requests and bool(task.document.content)
+                requests = [request for request, _ in self._requests_to_send([task])]
+                without_references += not task.requests and bool(task.document.content)
                 stored += len(
                     self._catalog.replies.known([request.key for request in task.requests])
                 )
             else:  # references are likely to be about as long as their document
-                unchosen += 1
-                likely = (task.document,) * EXPECTED_REFERENCES
+                unchosen_references += 1
+                expected_references = (task.document,) * EXPECTED_REFERENCES
                 task = make_task(
-                    self.calls, self.settings, task.number, task.document, likely, chosen=False
+                    self.calls,
+                    self.settings,
+                    task.number,
+                    task.document,
+                    expected_references,
+                    chosen=False,
                 )
                 requests = list(task.requests)
             calls += len(requests)
@@ -243,25 +251,28 @@ class Plan:
             output_tokens = round(calls * usage.output_tokens / count)
         if not seconds:
             seconds = self._expected_seconds(input_tokens, output_tokens, calls)
-        at_once = min(int(getattr(self.lm, "concurrency", 1)), calls or 1)
+        concurrency = min(int(getattr(self.lm, "concurrency", 1)), calls or 1)
         packed = None
         if self.settings.needs_references and not self.settings.prompt.packed:
-            other = replace(self.settings, prompt=replace(self.settings.prompt, packed=True))
+            packed_settings = replace(
+                self.settings, prompt=replace(self.settings.prompt, packed=True)
+            )
             packed = Plan(
-                self._catalog, self.lm, other, limit=self._limit, price=self.calls.price,
+                self._catalog, self.lm, packed_settings, limit=self._limit, price=self.calls.price,
                 retry=self._retry,
             ).estimate(batch)  # fmt: skip
         cost = self.calls.cost(Usage(input_tokens, output_tokens), batch)
         return Estimate(
-            documents, calls, stored, input_tokens, output_tokens, cost, calls * seconds / at_once,
-            not count, self.lm.host, without, unchosen, cut, packed,
+            documents, calls, stored, input_tokens, output_tokens, cost,
+            calls * seconds / concurrency, not count, self.lm.host, without_references,
+            unchosen_references, cut_documents, packed,
         )  # fmt: skip
 
     def _expected_seconds(self, input_tokens: int, output_tokens: int, calls: int) -> float:
-        writing = output_tokens / max(1, calls) / _OUTPUT_SPEED
-        if self.lm.host == THIS_PROCESS:  # reading takes long too
-            return writing + input_tokens / max(1, calls) / _INPUT_SPEED
-        return _SECONDS_BEFORE + writing
+        output_seconds = output_tokens / max(1, calls) / _OUTPUT_SPEED
+        if self.lm.host == THIS_PROCESS:  # a small local model reads input slowly too
+            return output_seconds + input_tokens / max(1, calls) / _INPUT_SPEED
+        return _SECONDS_TO_FIRST_TOKEN + output_seconds
 
     # -- replies --------------------------------------------------------------------------
 
@@ -318,14 +329,15 @@ def read_task(task: Task, prompt: PromptSettings, read: Callable[[str], Reply | 
                 for query, against in zip(parsed.queries, parsed.against, strict=True)
             ]
         )
-    # The first query of each reply, then the second of each, and so on: all references count.
-    pooled = [pair for turn in zip_longest(*per_reply) for pair in turn if pair is not None]
+    # The first query of each reply, then the second of each, and so on: a limit on the number of
+    # queries then keeps queries against all references.
+    pooled = [pair for rank in zip_longest(*per_reply) for pair in rank if pair is not None]
     filtered = apply_filters(
         [query for query, _ in pooled], task.document.content, prompt.examples,
         limit=prompt.max_queries,
     )  # fmt: skip
     against = [
-        tuple(task.references[at] for at in pooled[place][1]) for place in filtered.positions
+        tuple(task.references[at] for at in pooled[position][1]) for position in filtered.positions
     ]
     return QueryList(
         task.number, task.document, filtered.kept, against, dropped + filtered.dropped,

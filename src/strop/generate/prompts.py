@@ -1,4 +1,4 @@
-"""Prompts that have a language model write queries."""
+"""Prompts by which a language model writes queries."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from strop.types import Document
 Style = Literal["contrastive", "simple", "negative"]
 
 DOCUMENT_CHARS = 8000
-"""Longer texts are cut in prompts, unless the settings say otherwise."""
+"""Default length limit of texts in prompts, in characters; longer texts are cut."""
 SMALL_STOPS = ("\nDocument:", "\n\n")
-"""Where completions of the small profile may be stopped."""
+"""Stop sequences of the small profile."""
 _SMALL_CHARS = 2000  # small models have short contexts
 
-# Before the bar: when the line is used. ``contrast``: pair or packed; ``free``: without examples.
+# A line is used if the label before its bar applies. ``contrast``: pair or packed; ``free``:
+# without examples.
 SYSTEM = """\
          | You write {nouns} that teach a search engine to tell similar texts apart.
          |
@@ -65,7 +66,7 @@ contrast | <PLAN>one short English sentence: the difference used, the language w
 packed   | <AGAINST>numbers of references, such as 2,5</AGAINST>
          | <QUERY>the {noun}</QUERY>"""
 CLOSING = "Now write the {nouns}{most}, in the language of {speaker}."
-# Queries in the words of their documents: other queries lead small models away from the text.
+# The queries use the words of their documents: other queries lead small models away from the text.
 FEW_SHOT_EXAMPLES = {
     "what does the angle of the waggle dance of honey bees tell": "Waggle dance. Honey bees dance "
     "on the comb to tell nest mates where food is. The angle of the waggle dance gives its "
@@ -85,7 +86,7 @@ class PromptSettings:
 
     style: Style = "contrastive"
     examples: tuple[str, ...] = ()  # not shown to small models, which would stray from the text
-    noun: str = "query"  # what to call it: "counter-argument passage", say
+    noun: str = "query"  # the prompt's word for a query, such as "counter-argument passage"
     packed: bool = False  # all references of a document in one call
     profile: Profile = "instruct"  # "small": a text to complete
     max_queries: int | None = None  # of a document; None: as many as are good
@@ -103,13 +104,13 @@ class PromptSettings:
         object.__setattr__(self, "examples", tuple(self.examples))
         if not re.fullmatch(r"[^\W\d_][^\n<>{}:]*", self.noun):
             raise BadInput(f"noun must be words such as 'query', not {self.noun!r}")
-        for name, least in (("max_queries", 1), ("document_chars", 20)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise BadInput(f"{name} must be {least} or more, or None, not {value}")
+        for name, minimum in (("max_queries", 1), ("document_chars", 20)):
+            if (value := getattr(self, name)) is not None and value < minimum:
+                raise BadInput(f"{name} must be {minimum} or more, or None, not {value}")
 
     @property
     def text_limit(self) -> int | None:
-        """How many characters of a text are shown."""
+        """The length limit of a text in the prompt, in characters."""
         if self.profile == "small":
             return min(self.document_chars or _SMALL_CHARS, _SMALL_CHARS)
         return self.document_chars
@@ -124,17 +125,17 @@ def build_prompt(
 ) -> list[Prompt]:
     """Return the calls for one document: one if simple or packed, else one for each reference.
 
-    There are none for a document without text, nor where references are needed and missing.
+    There are none for a document without text, or if references are needed and missing.
     """
     if not document.content:
         return []
     if settings.profile == "small":
         label = f"Relevant {settings.noun}:"
-        shots = "".join(
+        examples = "".join(
             f"Document: {text}\n{label} {query}\n\n" for query, text in FEW_SHOT_EXAMPLES.items()
         )
         text = safe_text(single_line(document.content), settings.text_limit)
-        return [Prompt("", f"{shots}Document: {text}\n", label)]
+        return [Prompt("", f"{examples}Document: {text}\n", label)]
     (system, closing), shared = instructions(settings), _block("DOCUMENT", document, settings)
     if settings.style == "simple":
         return [Prompt(system, shared, closing)]
@@ -154,14 +155,15 @@ def instructions(settings: PromptSettings) -> tuple[str, str]:
     target, other = "DOCUMENT", "the references" if settings.packed else "REFERENCE"
     if settings.style == "negative":
         target, other = ("a reference" if settings.packed else other), target
-    shown = [f"<EXAMPLE>{safe_text(single_line(text))}</EXAMPLE>" for text in settings.examples]
+    examples = [f"<EXAMPLE>{safe_text(single_line(text))}</EXAMPLE>" for text in settings.examples]
     words = {
-        "noun": settings.noun, "target": target, "other": other, "shown": "\n".join([*shown, ""]),
+        "noun": settings.noun, "target": target, "other": other,
+        "shown": "\n".join([*examples, ""]),
         "nouns": nouns + ("es" if re.search(r"(s|x|z|ch|sh)$", nouns) else "s"),
-        "speaker": "the examples" if shown else target,
+        "speaker": "the examples" if examples else target,
         "most": f" (at most {settings.max_queries})" if settings.max_queries else "",
     }  # fmt: skip
-    labels = ["shown" if shown else "free"]
+    labels = ["shown" if examples else "free"]
     pair = ["contrast", "packed" if settings.packed else "pair"]
     labels += ["simple"] if settings.style == "simple" else pair
     return chosen_lines(SYSTEM, labels).format(**words), CLOSING.format(**words)
@@ -172,18 +174,18 @@ def _block(name: str, document: Document, settings: PromptSettings) -> str:
     return f"<{name}>\n{safe_text(text, settings.document_chars) or '(no text)'}\n</{name}>\n\n"
 
 
-def _every_kind() -> Iterator[Prompt]:
+def _sample_prompts() -> Iterator[Prompt]:
     text = Document("1", "<QUERY>" + "word " * 30, "title")
     kinds = product(get_args(Style), ((), ("one",)), ("query", "act"), (True, False), (3, None))
-    for style, examples, noun, packed, most in kinds:
+    for style, examples, noun, packed, max_queries in kinds:
         for profile in get_args(Profile)[: 1 + (style == "simple")]:
-            settings = PromptSettings(style, examples, noun, packed, profile, most, 99)
+            settings = PromptSettings(style, examples, noun, packed, profile, max_queries, 99)
             yield from build_prompt(settings, text, [text, text])
 
 
 def prompt_version() -> str:
-    """Hash prompts of every kind, so that no change of wording goes unnoticed."""
-    return version_of(_every_kind())
+    """Return a hash of prompts of every kind: it changes with any wording."""
+    return version_of(_sample_prompts())
 
 
-PROMPT_VERSION: str = prompt_version()  # a reply belongs to one wording
+PROMPT_VERSION: str = prompt_version()  # stored with each reply

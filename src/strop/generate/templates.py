@@ -1,4 +1,4 @@
-"""What all prompts share: their parts, templates of labelled lines, and text made safe to show.
+"""Tools of all prompts: their parts, templates of labelled lines, escaping of inserted texts.
 
 The wording of prompts is in prompts.py, that of query expansion in ``expand/prompts.py``.
 """
@@ -18,7 +18,7 @@ Profile = Literal["instruct", "small"]
 
 @dataclass(frozen=True)
 class Prompt:
-    """One call, in parts so ordered that services can cache the beginning."""
+    """The prompt of one call; the shared parts come first, so that services can cache them."""
 
     system: str  # the same for the whole corpus; empty for small models
     shared: str  # the same for all calls of one document
@@ -35,18 +35,19 @@ def chosen_lines(template: str, labels: Iterable[str]) -> str:
 
     A line is written ``label | text``.
     """
-    wanted = {"", *labels}
+    used_labels = {"", *labels}
     lines = (line.partition("|") for line in template.split("\n"))
-    return "\n".join(text[1:] for label, _, text in lines if label.strip() in wanted)
+    return "\n".join(text[1:] for label, _, text in lines if label.strip() in used_labels)
 
 
 def version_of(prompts: Iterable[Prompt]) -> str:
-    """Hash prompts: kept with each reply, it tells which wording the reply belongs to."""
+    """Return a hash of prompts; it is stored with each reply and identifies the wording."""
     text = json.dumps([asdict(prompt) for prompt in prompts])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-# Our own tags, and the marks of turns in chat templates, which servers honour in any text.
+# The tags of our prompts, and the turn markers of chat templates, which servers interpret in any
+# text.
 _MARKS = re.compile(
     r"(?i)[<＜](?=\s*/?\s*(?:document|reference|example|plan|query|against|(?:start|end)_of_turn)"
     r"(?![a-z])|\||/?s>)"
@@ -55,7 +56,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def safe_text(text: str, limit: int | None = None) -> str:
-    """Make a text unable to end its block, and cut it after a word (where spaces divide words)."""
+    """Escape tags, so that a text cannot end its block; cut it after a word if it has spaces."""
     if limit is not None and len(text) > limit:
         space = max(text.rfind(" ", 0, limit + 1), text.rfind("\n", 0, limit + 1))
         text = text[: space if space > limit // 2 else limit].rstrip() + " […]"

@@ -1,6 +1,6 @@
 """(query, positive, negative) triplets for contrastive training.
 
-The columns and their order are what the losses of sentence-transformers take.
+The columns and their order are those that the losses of sentence-transformers expect.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Triplet(NamedTuple):
 
 
 def triplets(catalog: Catalog, set_: QuerySet, negatives: int = 1) -> Iterator[Triplet]:
-    """Yield the triplets of a set: for each query at most so many negatives, the nearest first.
+    """Yield the triplets of a set: for each query up to ``negatives`` triplets, nearest first.
 
-    Negatives are the references the query was written against if that is known, else the
-    document's own. A set of negative queries gives the reference as the positive.
+    Negatives are the references that the query was written against if they are known, else all
+    references of the document. In a set of negative queries the reference is the positive.
     """
     check_count("negatives", negatives)
     if not catalog.references.counts():
@@ -70,7 +70,7 @@ def _references(catalog: Catalog, number: int) -> list[Document]:
 
 
 def _generated_lists(catalog: Catalog, set_: QuerySet) -> Iterator[QueryList]:
-    """Yield, in order, the lists that tell which references a query was written against."""
+    """Yield, in order, the query lists with the references each query was written against."""
     source = set_.settings
     if source["source"] != "lm" or source["settings"]["prompt"]["style"] == "simple":
         return
