@@ -22,7 +22,7 @@ CountTokens = Callable[[Sequence[str]], Sequence[int]]
 """Returns the number of tokens of each text."""
 
 _HEADING, _PARAGRAPH, _SENTENCE, _LINE, _WORD, _ANYWHERE = range(6)
-"""Kinds of places to cut at, best first."""
+"""Kinds of positions to cut at, best first."""
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 _UNDERLINE = re.compile(r"([=\-~^\"'*+#])\1{2,}$")
 _CAPITALS = re.compile(r"[A-Z0-9][A-Z0-9 ,&/()'-]{1,59}$")
@@ -37,7 +37,7 @@ _CUTS = {
 
 @dataclass(frozen=True)
 class Chunking:
-    """Sizes in tokens: at most ``size`` in a chunk, of which ``overlap`` are of the one before."""
+    """Sizes in tokens: a chunk has at most ``size``, of which ``overlap`` repeat the one before."""
 
     size: int
     overlap: int = 0
@@ -61,7 +61,7 @@ def parse_chunking(text: str) -> Chunking:
 
 @dataclass(frozen=True)
 class ChunkSpan:
-    """A chunk of a text: its place there, and the headings it stands under, outermost first."""
+    """A chunk of a text: its position there, and the headings above it, outermost first."""
 
     start: int
     end: int
@@ -71,25 +71,25 @@ class ChunkSpan:
 def split_text(text: str, chunking: Chunking, count: CountTokens) -> list[ChunkSpan]:
     """Cut a text into chunks; an empty text is one chunk."""
     sections = _sections(text)
-    atoms = _Segments(text, sections, chunking.size, count)
-    pieces: list[ChunkSpan] = []
+    segments = _Segments(text, sections, chunking.size, count)
+    spans: list[ChunkSpan] = []
     first = 0
     while first < len(sections):
         last = first
-        begin = atoms.place(sections[first].start)
+        begin = segments.index_at(sections[first].start)
         while (
             last + 1 < len(sections)
-            and atoms.tokens(begin, atoms.place(sections[last + 1].end)) <= chunking.size
+            and segments.tokens(begin, segments.index_at(sections[last + 1].end)) <= chunking.size
         ):
             last += 1
         paths = [section.headings for section in sections[first : last + 1]]
         levels = takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False))
         shared = tuple(names[0] for names in levels)
-        ends = atoms.place(sections[last].end)
-        places = atoms.fill(begin, ends, chunking)
-        pieces += [ChunkSpan(start, end, shared) for start, end in places]
+        ends = segments.index_at(sections[last].end)
+        places = segments.fill(begin, ends, chunking)
+        spans += [ChunkSpan(start, end, shared) for start, end in places]
         first = last + 1
-    return pieces
+    return spans
 
 
 # -- headings ---------------------------------------------------------------------------------
@@ -99,23 +99,23 @@ def _sections(text: str) -> list[ChunkSpan]:
     """Return the parts of a text that begin with a heading, and the text before the first."""
     sections: list[ChunkSpan] = []
     path: list[tuple[int, str]] = []
-    styles: list[str] = []  # characters of underlines; which of them is above which, by first use
-    begin = body = 0
-    for place, end, level, style, heading in _headings(text):
-        if text[body:place].strip():  # else a heading stands right above this one
-            sections.append(ChunkSpan(begin, place, tuple(name for _, name in path)))
-            begin = place
-        body = end
+    styles: list[str] = []  # characters of underlines; the one used first has the highest level
+    section_start = body_start = 0
+    for start, heading_end, level, style, heading in _headings(text):
+        if text[body_start:start].strip():  # else the line above is a heading too
+            sections.append(ChunkSpan(section_start, start, tuple(name for _, name in path)))
+            section_start = start
+        body_start = heading_end
         if style and style not in styles:
             styles.append(style)
         level = level or 1 + styles.index(style)
         path = [(above, name) for above, name in path if above < level] + [(level, heading)]
-    sections.append(ChunkSpan(begin, len(text), tuple(name for _, name in path)))
+    sections.append(ChunkSpan(section_start, len(text), tuple(name for _, name in path)))
     return sections
 
 
 def _headings(text: str) -> list[tuple[int, int, int, str, str]]:
-    """Return (start, end, level, underline, text) of headings; level 0 if the underline says it."""
+    """Return (start, end, level, underline, text) of headings; level 0 for underlined ones."""
     lines = text.splitlines(keepends=True)
     places = [0, *accumulate(map(len, lines))]
     bare = [line.rstrip() for line in lines] + ["", ""]
@@ -144,52 +144,54 @@ def _headings(text: str) -> list[tuple[int, int, int, str, str]]:
 
 
 class _Segments:
-    """A text as a row of small parts: where each ends, what ends there, and its tokens."""
+    """A text as a sequence of segments: the start, the kind of end and the tokens of each."""
 
     def __init__(self, text: str, sections: list[ChunkSpan], size: int, count: CountTokens) -> None:
-        parts = [(section.start, section.end, _HEADING) for section in sections]
-        for kind in (_PARAGRAPH, _SENTENCE):  # overlaps are made of sentences
-            parts = [piece for part in parts for piece in _cut(text, *part, kind)]
-        done: list[tuple[int, int, int, int]] = []
-        for finer in (_LINE, _WORD, _ANYWHERE, None):
-            counts = count([text[start:end] for start, end, _ in parts])
-            counted, parts = list(zip(parts, counts, strict=True)), []
-            for part, tokens in counted:
-                if tokens <= size or finer is None:
-                    done.append((*part, tokens))
+        segments = [(section.start, section.end, _HEADING) for section in sections]
+        for kind in (_PARAGRAPH, _SENTENCE):  # overlaps consist of sentences
+            segments = [piece for segment in segments for piece in _cut(text, *segment, kind)]
+        finished: list[tuple[int, int, int, int]] = []
+        for cut_kind in (_LINE, _WORD, _ANYWHERE, None):
+            counts = count([text[start:end] for start, end, _ in segments])
+            counted, segments = list(zip(segments, counts, strict=True)), []
+            for segment, tokens in counted:
+                if tokens <= size or cut_kind is None:
+                    finished.append((*segment, tokens))
                 else:
-                    parts += _cut(text, *part, finer)
-        done.sort()
-        self._starts = [start for start, _, _, _ in done] + [len(text)]
-        self._kinds = [kind for _, _, kind, _ in done]  # what ends where the part ends
-        self._before = [0, *accumulate(tokens for _, _, _, tokens in done)]
+                    segments += _cut(text, *segment, cut_kind)
+        finished.sort()
+        self._starts = [start for start, _, _, _ in finished] + [len(text)]
+        self._kinds = [
+            kind for _, _, kind, _ in finished
+        ]  # the kind of position at which each segment ends
+        self._tokens_before = [0, *accumulate(tokens for _, _, _, tokens in finished)]
 
-    def place(self, offset: int) -> int:
-        """Return the number of the part that begins at an offset."""
+    def index_at(self, offset: int) -> int:
+        """Return the index of the segment that begins at an offset."""
         return bisect_left(self._starts, offset)
 
     def tokens(self, first: int, stop: int) -> int:
-        """Return the tokens of some parts."""
-        return self._before[stop] - self._before[first]
+        """Return the number of tokens of the segments from ``first`` to before ``stop``."""
+        return self._tokens_before[stop] - self._tokens_before[first]
 
     def fill(self, first: int, stop: int, chunking: Chunking) -> list[tuple[int, int]]:
-        """Return the places of the chunks of some parts."""
+        """Return start and end of the chunks of the segments from ``first`` to before ``stop``."""
         chunks: list[tuple[int, int]] = []
-        begin = done = first
+        begin = covered = first
         while True:
-            most = self._before[begin] + chunking.size
-            end = max(begin + 1, bisect_right(self._before, most) - 1)
+            token_limit = self._tokens_before[begin] + chunking.size
+            end = max(begin + 1, bisect_right(self._tokens_before, token_limit) - 1)
             if end >= stop:
                 chunks.append((self._starts[begin], self._starts[stop]))
                 return chunks
-            done = self._best_end(begin, done + 1, end, chunking.size)
-            chunks.append((self._starts[begin], self._starts[done]))
-            begin = self._overlapping(begin, done, chunking)
+            covered = self._best_end(begin, covered + 1, end, chunking.size)
+            chunks.append((self._starts[begin], self._starts[covered]))
+            begin = self._overlapping(begin, covered, chunking)
 
-    def _best_end(self, begin: int, least: int, end: int, size: int) -> int:
-        """Return the best place to cut in the second half of a chunk, the last of its kind."""
-        half = [at for at in range(least, end + 1) if 2 * self.tokens(begin, at) >= size]
-        return min(half or [end], key=lambda at: (self._kinds[at - 1], -at))
+    def _best_end(self, begin: int, first_end: int, end: int, size: int) -> int:
+        """Return the best end in the second half of a chunk: the best kind, of these the last."""
+        candidates = [at for at in range(first_end, end + 1) if 2 * self.tokens(begin, at) >= size]
+        return min(candidates or [end], key=lambda at: (self._kinds[at - 1], -at))
 
     def _overlapping(self, begin: int, end: int, chunking: Chunking) -> int:
         """Return where the chunk after ``end`` begins, with its overlap; always after ``begin``."""
@@ -203,13 +205,16 @@ class _Segments:
         return at
 
 
-def _cut(text: str, start: int, end: int, kind: int, to: int) -> list[tuple[int, int, int]]:
-    """Cut a part at places of the kind ``to``; its own end stays of the kind it was."""
-    part = text[start:end]
-    if to == _SENTENCE:
-        ends = [_SPACE.match(part, at).end() for at in sentence_ends(part)]  # type: ignore[union-attr]
+def _cut(text: str, start: int, end: int, kind: int, cut_kind: int) -> list[tuple[int, int, int]]:
+    """Cut a segment at positions of the kind ``cut_kind``; the kind of its end does not change."""
+    segment_text = text[start:end]
+    if cut_kind == _SENTENCE:
+        ends = [
+            _SPACE.match(segment_text, at).end()  # type: ignore[union-attr]
+            for at in sentence_ends(segment_text)
+        ]
     else:
-        ends = [match.end() for match in _CUTS[to].finditer(part)]
-    places = [0, *dict.fromkeys(at for at in ends if 0 < at < len(part)), len(part)]
-    cut = [(start + first, start + last, to) for first, last in pairwise(places)]
+        ends = [match.end() for match in _CUTS[cut_kind].finditer(segment_text)]
+    bounds = [0, *dict.fromkeys(at for at in ends if 0 < at < len(segment_text)), len(segment_text)]
+    cut = [(start + first, start + last, cut_kind) for first, last in pairwise(bounds)]
     return [*cut[:-1], (*cut[-1][:2], kind)]

@@ -19,12 +19,12 @@ from strop.io.markdown import first_heading
 
 
 def can_convert(suffix: str) -> bool:
-    """Tell whether the libraries for this kind of file are installed."""
+    """Return whether the libraries for this kind of file are installed."""
     return all(importlib.util.find_spec(name) is not None for name in _READERS[suffix][1])
 
 
 def convert(data: bytes, suffix: str, path: str, max_bytes: int) -> tuple[str, str]:
-    """Return the text of a file and the title it gives itself, "" if none.
+    """Return the text and the title of a file; the title is "" if the file has none.
 
     A file that cannot be read is refused with its name and a remedy.
     """
@@ -51,8 +51,8 @@ def _html(data: bytes, path: str, max_bytes: int) -> tuple[str, str]:
 
     soup = BeautifulSoup(data, "html.parser")
     title = soup.title.get_text(" ", strip=True) if soup.title else ""
-    for part in soup(["head", "script", "style", "template", "noscript", "svg"]):
-        part.decompose()
+    for element in soup(["head", "script", "style", "template", "noscript", "svg"]):
+        element.decompose()
     converter = MarkdownConverter(
         heading_style="ATX", strip=["img", "a"], escape_asterisks=False, escape_underscores=False
     )
@@ -64,7 +64,8 @@ def _docx(data: bytes, path: str, max_bytes: int) -> tuple[str, str]:
     import mammoth
 
     # A few kilobytes can unpack to gigabytes.
-    if sum(part.file_size for part in zipfile.ZipFile(io.BytesIO(data)).infolist()) > 4 * max_bytes:
+    members = zipfile.ZipFile(io.BytesIO(data)).infolist()
+    if sum(member.file_size for member in members) > 4 * max_bytes:
         raise too_long(path, "its unpacked content", 4 * max_bytes)
     no_images = mammoth.images.img_element(lambda _: {"src": ""})
     html = mammoth.convert_to_html(io.BytesIO(data), convert_image=no_images).value
@@ -102,5 +103,5 @@ _READERS: dict[str, tuple[_Reader, tuple[str, ...]]] = {
     ".pdf": (_pdf, ("pypdf",)),
     ".ipynb": (_notebook, ()),
 }
-"""What reads a kind of file, and the packages that it needs, by the end of the file's name."""
+"""The function that reads a kind of file, and the packages that it needs, by suffix."""
 CONVERTED = tuple(_READERS)

@@ -49,12 +49,12 @@ _FORMAT_OF = {
 _ID_FIELDS = ("_id", "id")
 _DELIMITERS = (",", ";", "\t", "|")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,2})?")
-"""As JSON writes them: 007 is a code, and so are more digits than a number of 64 bits keeps."""
-_csv_limit = threading.Lock()
+"""Numbers as in JSON: 007 is a code, and so are more digits than a 64-bit number can store."""
+_csv_limit_lock = threading.Lock()
 
 
 class LocatedDocument(NamedTuple):
-    """A document and the place it came from: ``corpus.jsonl line 17``, or a text file's path."""
+    """A document and its source: ``corpus.jsonl line 17``, or the path of a text file."""
 
     document: Document
     where: str
@@ -77,7 +77,7 @@ def read_corpus_with_locations(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> Iterator[LocatedDocument]:
-    """Yield documents in the order of a corpus, and their places, with few of them in memory.
+    """Yield the documents of a corpus in order, with their locations; few are in memory at a time.
 
     ``source`` is a BEIR folder (with ``corpus.jsonl``), a JSONL, CSV, TSV or Parquet file, a
     folder of files (folders.py), or ``-`` for JSON lines on standard input. Plain text may be
@@ -86,7 +86,7 @@ def read_corpus_with_locations(
 
     The fields are ``_id`` or ``id``, ``text`` and optionally ``title``; a field named by the
     caller must be in every record. Other fields become metadata. An object in the field
-    ``metadata`` is merged into it; where both have a name, the field outside wins. In a folder
+    ``metadata`` is merged into it; if both have a name, the field outside wins. In a folder
     of files the ids are relative paths, which ``include`` and ``exclude`` choose; YAML front matter
     of an .md file becomes metadata, and the title is the one named there, else the first heading.
     A column of a CSV file whose values are all numbers becomes numbers. Ids may repeat: the index
@@ -94,8 +94,9 @@ def read_corpus_with_locations(
     """
     format, path = _find_corpus(os.fspath(source), format)
     if delimiter is not None and (format not in ("csv", "tsv") or len(delimiter) != 1):
-        what = "takes one character, such as ';'" if len(delimiter) != 1 else "is for csv and tsv"
-        raise BadInput(f"delimiter {short(delimiter)}: it {what}")
+        one_character = len(delimiter) == 1
+        problem = "is for csv and tsv" if one_character else "takes one character, such as ';'"
+        raise BadInput(f"delimiter {short(delimiter)}: it {problem}")
     fields = (id_field, text_field, title_field)
     if format == "text":
         files = files_in(path, include, exclude)
@@ -108,17 +109,17 @@ def read_corpus_with_locations(
         if delimiter is None and format == "tsv":
             delimiter = "\t"
         expected = {name for name in (*fields, *_ID_FIELDS, "text") if name}
-        read = partial(_csv_records, path, delimiter, expected, max_document_bytes)
+        read_records = partial(_csv_records, path, delimiter, expected, max_document_bytes)
         # Standard input can be read once only.
-        numbers = set() if path == "-" else _number_columns(record for _, record in read())
-        records = _with_numbers(read(), numbers - expected - {"title"})
+        numbers = set() if path == "-" else _number_columns(record for _, record in read_records())
+        records = _with_numbers(read_records(), numbers - expected - {"title"})
     else:
         records = json_records(path, max_document_bytes)
     return (LocatedDocument(_document(record, where, *fields), where) for where, record in records)
 
 
 def is_folder_of_files(source: PathLike, format: str | None = None) -> bool:
-    """Tell whether a corpus is a folder of files, which ``Index.sync`` can follow."""
+    """Return whether a corpus is a folder of files, which ``Index.sync`` can follow."""
     return _find_corpus(os.fspath(source), format)[0] == "text"
 
 
@@ -141,11 +142,12 @@ def _find_corpus(path: str, format: str | None) -> tuple[str, str]:
             raise BadInput(f"{path}: is a folder, and --format {format} needs a file")
         if format == "beir":
             return format, corpus
-        inside = sorted(file.parent for file in Path(path).glob("*/corpus.jsonl*"))
-        if inside:
+        beir_folders = sorted(file.parent for file in Path(path).glob("*/corpus.jsonl*"))
+        if beir_folders:
+            names = ", ".join(folder.name for folder in beir_folders[:5])
             raise BadInput(
-                f"{path}: holds BEIR folders ({', '.join(folder.name for folder in inside[:5])}"
-                f"{', …' if len(inside) > 5 else ''}): name one of them, such as {inside[0]}"
+                f"{path}: holds BEIR folders ({names}{', …' if len(beir_folders) > 5 else ''}):"
+                f" name one of them, such as {beir_folders[0]}"
             )
         return format, path
     if format in ("beir", "text"):
@@ -184,8 +186,9 @@ def _parquet_records(path: str, max_bytes: int) -> Iterator[tuple[str, Record]]:
                         raise too_long(f"{path} row {row}", "the row", max_bytes)
                     yield f"{path} row {row}", dict(zip(names, values, strict=True))
     except (pyarrow.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
-        what = f"cannot be read as Parquet after row {row}: {one_line(error)}"
-        raise BadInput(f"{path}: {what}; if it is damaged or cut short, copy it again") from error
+        problem = f"cannot be read as Parquet after row {row}: {one_line(error)}"
+        remedy = "if it is damaged or cut short, copy it again"
+        raise BadInput(f"{path}: {problem}; {remedy}") from error
 
 
 def _csv_records(
@@ -200,57 +203,60 @@ def _csv_records(
     where, header = next(rows, (f"{shown_name(path)} line 1", []))
     if not any(cell.strip() for cell in header):
         raise BadInput(f"{where}: the header is empty; name the columns there, as in id,title,text")
-    # A column may lack a name: pandas writes row numbers so.
+    # A column may have no name: pandas writes row numbers without one.
     columns = [cell.strip() or f"column_{number}" for number, cell in enumerate(header, 1)]
     _distinct(columns, where)
     for where, row in rows:
         if len(row) > len(columns):
             extra = short(row[len(columns)])
-            what = f"{len(row)} fields, but the header has {len(columns)}: {extra} is one too many"
             raise BadInput(
-                f"{where}: {what}; put fields that contain {delimiter!r} in double quotes, or give"
-                " another --delimiter"
+                f"{where}: {len(row)} fields, but the header has {len(columns)}: {extra} is one too"
+                f" many; put fields that contain {delimiter!r} in double quotes, or give another"
+                " --delimiter"
             )
         yield where, dict(zip(columns, row, strict=False))
 
 
 def _number_columns(rows: Iterable[Record]) -> set[str]:
-    """Return the columns whose values are all numbers, or empty; most files end this soon."""
+    """Return the columns whose values are all numbers or empty.
+
+    Reading stops when no column is left, which in most files is soon.
+    """
     possible: set[str] | None = None
-    seen: set[str] = set()
+    nonempty: set[str] = set()
     for row in rows:
         possible = set(row) if possible is None else possible
         filled = {name for name in possible if row.get(name)}
-        seen |= filled
+        nonempty |= filled
         possible -= {name for name in filled if not _NUMBER.fullmatch(row[name])}
         if not possible:
             break
-    return (possible or set()) & seen
+    return (possible or set()) & nonempty
 
 
 def _with_numbers(
     records: Iterable[tuple[str, Record]], columns: set[str]
 ) -> Iterator[tuple[str, Record]]:
-    """Yield records with numbers in some columns, None where a cell is empty."""
+    """Yield records with the texts of ``columns`` as numbers, None for empty cells."""
     for where, record in records:
         for name in columns & record.keys():
             text = record[name]
-            whole = text.lstrip("-").isdigit()
-            record[name] = None if not text else int(text) if whole else float(text)
+            is_integer = text.lstrip("-").isdigit()
+            record[name] = None if not text else int(text) if is_integer else float(text)
         yield where, record
 
 
 def _guess_delimiter(header: str, expected: set[str]) -> str:
-    """Return the delimiter that splits a header into expected names, then into most columns."""
+    """Return the delimiter that gives most expected column names; of these, most columns."""
 
-    def quality(delimiter: str) -> tuple[int, int]:
+    def header_matches(delimiter: str) -> tuple[int, int]:
         try:
             cells = next(csv.reader([header], delimiter=delimiter), [])
-        except csv.Error:  # reading the rows will say what is wrong
+        except csv.Error:  # reported when the rows are read
             return 0, 0
         return len(expected & {cell.strip() for cell in cells}), len(cells)
 
-    return max(_DELIMITERS, key=quality)
+    return max(_DELIMITERS, key=header_matches)
 
 
 def _csv_rows(
@@ -272,8 +278,8 @@ def _csv_rows(
     row: list[str] | None = []
     while row is not None:
         where, size = f"{shown_name(path)} line {reader.line_num + 1}", 0
-        # Python's limit of 128 KB a cell is shared by the whole process: lift it for this row.
-        with _csv_limit:
+        # Python's limit of 128 KB per cell is one for the whole process: raise it for this row.
+        with _csv_limit_lock:
             limit = csv.field_size_limit(max(max_bytes, 1))
             try:
                 row = next(reader, None)
@@ -307,16 +313,16 @@ def _document(
     )
     title = record.get(title_key)
     title = "" if title is None else number_as_string(title)
-    rest = {key: record[key] for key in record if key not in (id_key, text_key, title_key)}
-    if isinstance(nested := rest.get("metadata"), dict):
-        del rest["metadata"]
-        rest = nested | rest
+    fields = {key: record[key] for key in record if key not in (id_key, text_key, title_key)}
+    if isinstance(nested := fields.get("metadata"), dict):
+        del fields["metadata"]
+        fields = nested | fields
     try:
-        metadata = jsonable(rest, where)
+        metadata = jsonable(fields, where)
     except RecursionError:
         raise BadInput(f"{where}: values nested too deeply to be stored; flatten them") from None
     remedy = (
-        f"make it one, or name another field with --text-field (there are: {field_names(rest)})"
+        f"make it one, or name another field with --text-field (there are: {field_names(fields)})"
     )
     return Document(
         checked_id(record[id_key], where),

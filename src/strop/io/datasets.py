@@ -24,7 +24,7 @@ from strop.io.files import (
 )
 from strop.types import Dataset
 
-_FORM_OF = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".tsv": "tsv"}
+_FORMAT_OF = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".tsv": "tsv"}
 _log = logging.getLogger(__name__)
 
 
@@ -32,14 +32,14 @@ def read_queries(path: PathLike) -> dict[str, str]:
     """Read queries by id, in the file's order, from JSON lines or ``id<TAB>text`` lines.
 
     JSON lines have ``_id`` or ``id``, and ``text`` or ``query``. The suffix decides the
-    form, without one the first character does. A blank query is an error.
+    format; without a suffix the first character does. A blank query is an error.
     """
-    form = _FORM_OF.get(suffix(os.fspath(path)))
+    format = _FORMAT_OF.get(suffix(os.fspath(path)))
     queries: dict[str, str] = {}
     places: dict[str, str] = {}
     for where, line in nonblank_lines(path):
-        form = form or ("jsonl" if line.lstrip().startswith("{") else "tsv")
-        if form == "jsonl":
+        format = format or ("jsonl" if line.lstrip().startswith("{") else "tsv")
+        if format == "jsonl":
             record = json_object(line, where)
             id = checked_id(record[field_name(record, where, ("_id", "id"))], where)
             value = record[field_name(record, where, ("text", "query"))]
@@ -73,16 +73,17 @@ def read_qrels(path: PathLike) -> dict[str, dict[str, int]]:
         if is_first and columns == 3 and cells[2].lower() == "score":
             continue
         if len(cells) != columns or columns not in (3, 4):
-            what = f"{len(cells)} columns in {short(line)}"
-            raise BadInput(f"{where}: {what}; use BEIR's 3 or TREC's 4 columns on every line")
+            problem = f"{len(cells)} columns in {short(line)}"
+            raise BadInput(f"{where}: {problem}; use BEIR's 3 or TREC's 4 columns on every line")
         query, document = checked_id(cells[0], where), checked_id(cells[-2], where)
         try:
             grade = int(cells[-1])
         except ValueError:
             raise BadInput(f"{where}: {short(cells[-1])} is no grade; use whole numbers") from None
-        if (before := qrels.setdefault(query, {}).setdefault(document, grade)) != grade:
+        if (earlier_grade := qrels.setdefault(query, {}).setdefault(document, grade)) != grade:
             pair = f"query {short(query)} and document {short(document)}"
-            raise BadInput(f"{where}: {pair} have grade {grade}, but {before} before; keep one")
+            grades = f"grade {grade}, but {earlier_grade} before"
+            raise BadInput(f"{where}: {pair} have {grades}; keep one")
     return qrels
 
 
@@ -106,11 +107,11 @@ def read_dataset(folder: PathLike, split: str = "test") -> Dataset:
     queries = {id: text for id, text in read_queries(queries_path).items() if id in judged}
     missing = [id for id in judged if id not in queries]
     if not queries:
-        what = f"none of its {len(judged)} queries ({short(missing[:3])}) is in {queries_path}"
-        raise BadInput(f"{qrels_path}: {what}; take both from the same collection")
+        problem = f"none of its {len(judged)} queries ({short(missing[:3])}) is in {queries_path}"
+        raise BadInput(f"{qrels_path}: {problem}; take both from the same collection")
     if missing:
-        what = "%s: %d of %d queries are not in %s and left out, first %r"
-        _log.warning(what, qrels_path, len(missing), len(judged), queries_path, missing[0])
+        problem = "%s: %d of %d queries are not in %s and left out, first %r"
+        _log.warning(problem, qrels_path, len(missing), len(judged), queries_path, missing[0])
     return Dataset(Path(folder).resolve().name, queries, {id: judged[id] for id in queries})
 
 
@@ -133,7 +134,7 @@ def read_query_lists(path: PathLike) -> Iterator[tuple[str, str, list[str]]]:
 def write_run(path: PathLike, run: Mapping[str, Iterable[tuple[str, float]]], tag: str) -> None:
     """Write (document id, score) pairs, best first, as a TREC run, with every digit.
 
-    The file appears whole or not at all. A query without documents leaves no line in it.
+    The file is written completely or not at all. A query without documents has no line in it.
     """
     name = os.fspath(path)
     _check_word(tag, "tag", name)
@@ -147,8 +148,8 @@ def write_run(path: PathLike, run: Mapping[str, Iterable[tuple[str, float]]], ta
                 if math.isnan(number):  # it cannot be ranked
                     raise BadInput(f"{name}: the score of {short(document)} is not a number (nan)")
                 if document in seen:
-                    what = f"{short(document)} twice for query {short(query)}"
-                    raise BadInput(f"{name}: {what}; keep one")
+                    problem = f"{short(document)} twice for query {short(query)}"
+                    raise BadInput(f"{name}: {problem}; keep one")
                 seen.add(document)
                 file.write(f"{query} Q0 {document} {rank} {number!r} {tag}\n")
 

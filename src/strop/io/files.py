@@ -1,6 +1,6 @@
-"""Text files: lines and JSON records with their places; files written whole or not at all.
+"""Text files: lines and JSON records with their locations; files written completely or not at all.
 
-A file that cannot be used raises a ``BadInput`` of one line that names the place, the value and
+A file that cannot be used raises a ``BadInput`` of one line that names the location, the value and
 the remedy. A path may be ``-`` for standard input; gzip is recognised everywhere.
 """
 
@@ -32,9 +32,9 @@ short = _shortener.repr
 """The repr of a value, shortened for messages."""
 
 MAX_BYTES = 64_000_000
-"""The longest line and the longest document that are read unless the caller allows more.
+"""Default limit of the length of a line and of a document.
 
-A gzip file of a few megabytes can hold one line of many gigabytes.
+A gzip file of a few megabytes can contain one line of many gigabytes.
 """
 
 
@@ -42,7 +42,7 @@ A gzip file of a few megabytes can hold one line of many gigabytes.
 def atomic_write(path: PathLike) -> Iterator[TextIO]:
     """Open a UTF-8 text file to write, gzipped if its name ends in ``.gz``; see ``replaced``."""
     with replaced(path) as temporary, open(temporary, "xb") as raw:
-        # No name and no time inside the gzip file: equal texts give equal files.
+        # The gzip header has no name and no time, so that equal texts give equal files.
         gzipped = is_gzip(os.fspath(path))
         sink = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if gzipped else raw
         with sink, io.TextIOWrapper(sink, encoding="utf-8", newline="\n") as text:
@@ -51,9 +51,9 @@ def atomic_write(path: PathLike) -> Iterator[TextIO]:
 
 @contextmanager
 def replaced(path: PathLike) -> Iterator[str]:
-    """Yield a hidden name beside ``path``, which takes its place once all is on the disk.
+    """Yield the name of a hidden file in its folder, which replaces ``path`` once it is synced.
 
-    If anything fails before that, an older file stays as it was. An ``OSError`` becomes
+    If anything fails before that, an older file does not change. An ``OSError`` becomes
     ``BadInput``.
     """
     path = os.fspath(path)
@@ -76,7 +76,7 @@ def replaced(path: PathLike) -> Iterator[str]:
 
 
 def json_records(path: PathLike, max_bytes: int = MAX_BYTES) -> Iterator[tuple[str, Record]]:
-    """Yield the place and the object of each line that is not blank."""
+    """Yield the location and the object of each line that is not blank."""
     for where, line in nonblank_lines(path, max_bytes):
         yield where, json_object(line, where)
 
@@ -84,14 +84,14 @@ def json_records(path: PathLike, max_bytes: int = MAX_BYTES) -> Iterator[tuple[s
 def json_object(line: str, where: str) -> Record:
     """Read one line as a JSON object."""
     if line.lstrip().startswith("["):
-        what = "a JSON array, where each line should be an object"
-        raise BadInput(f"{where}: {what}; make lines with: jq -c '.[]' FILE > lines.jsonl")
+        problem = "a JSON array, where each line should be an object"
+        raise BadInput(f"{where}: {problem}; make lines with: jq -c '.[]' FILE > lines.jsonl")
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         near = repr(line[max(0, error.pos - 20) : error.pos + 20])
-        what = f"not valid JSON at column {error.colno}: {error.msg}, near {near}"
-        raise BadInput(f"{where}: {what}; write one object a line (jq -c . FILE)") from error
+        problem = f"not valid JSON at column {error.colno}: {error.msg}, near {near}"
+        raise BadInput(f"{where}: {problem}; write one object a line (jq -c . FILE)") from error
     except (ValueError, RecursionError) as error:  # too many digits or brackets
         raise BadInput(f"{where}: JSON too large to read: {one_line(error)}; cut it") from error
     if not isinstance(record, dict):
@@ -100,7 +100,7 @@ def json_object(line: str, where: str) -> Record:
 
 
 def nonblank_lines(path: PathLike, max_bytes: int = MAX_BYTES) -> Iterator[tuple[str, str]]:
-    """Yield the place and the text, without its line break, of each line that is not blank."""
+    """Yield the location and the text, without its line break, of each line that is not blank."""
     path = os.fspath(path)
     for number, line in numbered_lines(path, max_bytes):
         if line.strip():
@@ -120,8 +120,8 @@ def numbered_lines(path: str, max_bytes: int = MAX_BYTES) -> Iterator[tuple[int,
         except UnicodeDecodeError as error:
             place = f"{shown_name(path)} line {number}, byte {error.start + 1}"
             encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin1"
-            what = f"0x{data[error.start]:02x} is not UTF-8"
-            raise BadInput(f"{place}: {what}; try: iconv -f {encoding} -t utf-8 FILE") from error
+            problem = f"0x{data[error.start]:02x} is not UTF-8"
+            raise BadInput(f"{place}: {problem}; try: iconv -f {encoding} -t utf-8 FILE") from error
         yield number, line.removeprefix("\ufeff") if number == 1 else line
 
 
@@ -133,18 +133,18 @@ def too_long(where: str, what: str, max_bytes: int) -> BadInput:
     )
 
 
-def _byte_lines(path: str, longest: int) -> Iterator[bytes]:
-    """Yield lines as bytes; of one longer than ``longest``, only so much is read at a time."""
+def _byte_lines(path: str, max_bytes: int) -> Iterator[bytes]:
+    """Yield lines as bytes; a line longer than ``max_bytes`` is yielded in pieces of that size."""
     try:
         with _open(path) as stream:
             if is_gzip(path) or stream.peek(2)[:2] == b"\x1f\x8b":
                 with gzip.GzipFile(fileobj=stream) as unpacked:
-                    yield from iter(lambda: unpacked.readline(longest), b"")
+                    yield from iter(lambda: unpacked.readline(max_bytes), b"")
             else:
-                yield from iter(lambda: stream.readline(longest), b"")
+                yield from iter(lambda: stream.readline(max_bytes), b"")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        what = f"gzip data damaged or cut short: {one_line(error)}"
-        raise BadInput(f"{shown_name(path)}: {what}; copy or make the file again") from error
+        problem = f"gzip data damaged or cut short: {one_line(error)}"
+        raise BadInput(f"{shown_name(path)}: {problem}; copy or make the file again") from error
     except OSError as error:
         raise cannot_read(shown_name(path), error) from error
 
@@ -155,7 +155,7 @@ def _open(path: str) -> Iterator[io.BufferedReader]:
         with open(path, "rb") as stream:
             yield stream
         return
-    # sys.stdin may be replaced by something that cannot peek; and it is not ours to close.
+    # sys.stdin may be replaced by an object that cannot peek, and this function must not close it.
     stream = io.BufferedReader(cast(io.RawIOBase, sys.stdin.buffer))
     try:
         yield stream
@@ -176,7 +176,7 @@ def shown_name(path: str) -> str:
 
 
 def is_gzip(path: str) -> bool:
-    """Tell whether a name ends in .gz."""
+    """Return whether a name ends in .gz."""
     return path.lower().endswith(".gz")
 
 
@@ -196,9 +196,10 @@ def field_name(record: Record, where: str, names: tuple[str, ...], option: str =
     for name in names:
         if name in record:
             return name
-    wanted = " or ".join(map(short, names))
+    expected = " or ".join(map(short, names))
     remedy = f"add it, or name another with {option}" if option else "add it"
-    raise BadInput(f"{where}: no field {wanted}; {remedy}. Fields there are: {field_names(record)}")
+    fields = field_names(record)
+    raise BadInput(f"{where}: no field {expected}; {remedy}. Fields there are: {fields}")
 
 
 def field_names(record: Record) -> str:
@@ -208,7 +209,7 @@ def field_names(record: Record) -> str:
 
 
 def checked_id(value: object, where: str) -> str:
-    """Return an id as a string, or say what is wrong with it."""
+    """Return an id as a string; ``BadInput`` with the problem if it cannot be used."""
     id = checked_string(number_as_string(value), "id", where, "ids are strings or numbers")
     if not id.strip() or "\0" in id:
         problem = "holds a NUL character" if "\0" in id else "is empty"
@@ -217,14 +218,14 @@ def checked_id(value: object, where: str) -> str:
 
 
 def number_as_string(value: object) -> object:
-    """Return a finite number as a string, anything else as it is."""
+    """Return a finite number as a string, any other value unchanged."""
     if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
         return value
     return str(value) if isinstance(value, int | float | Decimal) else value
 
 
 def checked_string(value: object, what: str, where: str, remedy: str) -> str:
-    """Return a string that can be stored, or say what is wrong with it."""
+    """Return a string that can be stored; ``BadInput`` with the problem for other values."""
     if not isinstance(value, str):
         shown = "null" if value is None else f"{short(value)} ({type(value).__name__})"
         raise BadInput(f"{where}: {what} is {shown}, not a string; {remedy}")

@@ -1,7 +1,7 @@
 """Folders of files as documents: which files, and their texts.
 
-The id of a document is the file's path in the folder. Its metadata have that path and when the file
-was last modified, and the front matter of Markdown.
+The id of a document is the file's path in the folder. Its metadata are that path, the time of the
+last modification, and the front matter of Markdown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class File(NamedTuple):
-    """A file of a folder: the id of its document, where it is, its size and when it changed."""
+    """A file of a folder: the id of its document, its path, size and time of modification."""
 
     id: str
     path: str
@@ -49,7 +49,8 @@ def files_in(folder: str, include: Sequence[str] = (), exclude: Sequence[str] = 
 
     Hidden names are skipped and links to folders not followed. ``include`` and ``exclude`` are
     patterns such as ``*.md`` or ``docs/*``: one without a slash is compared with the name of each
-    file and folder, another with the whole path in the folder, where ``*`` stands for slashes too.
+    file and folder; one with a slash is compared with the path in the folder, and ``*`` matches
+    slashes too.
     Files of a kind that ``include`` names, such as ``*.py``, are read as text.
     """
     files: list[File] = []

@@ -1,4 +1,4 @@
-"""The languages whose words are stemmed: scripts, stop words, and which ones a corpus has."""
+"""The languages whose words are stemmed: scripts, stop words, detection in a corpus."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from importlib.resources import files
 
 from strop.errors import BadInput
 
-STOP = " "
-"""What the term of a stop word begins with."""
+STOP_WORD_PREFIX = " "
+"""The term of a stop word begins with this."""
 STOP_WORDS: Mapping[str, frozenset[str]] = {
     language: frozenset(words.split())
     for language, words in json.loads(
         (files("strop.io") / "stop_words.json").read_text("utf-8")
     ).items()
 }
-"""Of each language; the English ones are the list of Lucene."""
+"""The stop words of each language; the English ones are the list of Lucene."""
 _SCRIPTS: tuple[tuple[int, int, str, tuple[str, ...]], ...] = (
-    # first and last character, name, languages; the first stands for a corpus that does not tell
+    # first and last character, name, languages; the first is the default
     (0x0370, 0x03FF, "greek", ("greek",)),
     (0x0400, 0x052F, "cyrillic", ("russian", "serbian")),
     (0x0530, 0x058F, "armenian", ("armenian",)),
@@ -31,22 +31,23 @@ _SCRIPTS: tuple[tuple[int, int, str, tuple[str, ...]], ...] = (
 )
 LATIN = "latin"
 SAMPLE = 1000
-"""How many texts tell the languages of all."""
-_OTHERS = frozenset(one for _, _, _, languages in _SCRIPTS for one in languages)
+"""Number of texts from which the languages of a corpus are detected."""
+_NOT_LATIN = frozenset(one for _, _, _, languages in _SCRIPTS for one in languages)
 LANGUAGES: Mapping[str, tuple[str, ...]] = {
-    LATIN: ("english", *sorted(STOP_WORDS.keys() - _OTHERS - {"english"})),
+    LATIN: ("english", *sorted(STOP_WORDS.keys() - _NOT_LATIN - {"english"})),
     **{script: languages for _, _, script, languages in _SCRIPTS},
 }
-"""The languages of each script; the first is taken where a corpus does not tell."""
-_CLEARLY = 1.2
-"""So many times as many stop words as the first language of a script another one needs."""
-_SHARE = 0.1
-_DIFFERENT = 3
-"""And its stop words are so large a part of the words of its script, and so many different ones."""
+"""The languages of each script; the first is the default if detection is not clear."""
+_MIN_RATIO = 1.2
+"""A language replaces the default of its script if it has this many times as many stop words."""
+_MIN_SHARE = 0.1
+_MIN_DISTINCT = 3
+"""A language is likely if its stop words exceed this share of the words of its script, and if at
+least this number of different ones occur."""
 
 
 def script_of(character: str) -> str:
-    """Return the script of a letter, "" for one whose words have no stems here."""
+    """Return the script of a letter, "" for a script whose words are not stemmed."""
     code = ord(character)
     if code < 0x250 or 0x1E00 <= code <= 0x1EFF:
         return LATIN
@@ -57,24 +58,27 @@ def script_of(character: str) -> str:
 
 
 def detect_languages(texts: Iterable[str]) -> dict[str, str]:
-    """Return the language of each script that these texts are most probably in.
+    """Return the most probable language of these texts for each script.
 
-    It is the one with the most of its stop words in them. Hebrew letters need evidence: Yiddish
+    It is the language whose stop words are most frequent. Hebrew letters have no default: Yiddish
     stems are wrong for Hebrew.
     """
-    seen: Counter[str] = Counter()
+    word_counts: Counter[str] = Counter()
     for text in texts:
-        seen.update(text.casefold().split())
-    words: Counter[str] = Counter()
-    for word, times in seen.items():
-        words[script_of(word[0])] += times
+        word_counts.update(text.casefold().split())
+    words_per_script: Counter[str] = Counter()
+    for word, times in word_counts.items():
+        words_per_script[script_of(word[0])] += times
     chosen = {}
     for script, languages in LANGUAGES.items():
-        found = {one: sum(seen[word] for word in STOP_WORDS[one]) for one in languages}
-        best, first = max(languages, key=found.__getitem__), languages[0]
-        likely = found[best] > _SHARE * words[script]
-        likely &= len(STOP_WORDS[best] & seen.keys()) >= _DIFFERENT
-        if likely and found[best] > _CLEARLY * found[first]:
+        stop_word_counts = {
+            language: sum(word_counts[word] for word in STOP_WORDS[language])
+            for language in languages
+        }
+        best, first = max(languages, key=stop_word_counts.__getitem__), languages[0]
+        likely = stop_word_counts[best] > _MIN_SHARE * words_per_script[script]
+        likely &= len(STOP_WORDS[best] & word_counts.keys()) >= _MIN_DISTINCT
+        if likely and stop_word_counts[best] > _MIN_RATIO * stop_word_counts[first]:
             chosen[script] = best
         elif likely or script != "hebrew":
             chosen[script] = first
@@ -82,10 +86,10 @@ def detect_languages(texts: Iterable[str]) -> dict[str, str]:
 
 
 def given_language(name: str) -> dict[str, str]:
-    """Return the language of each script if texts are in this one, the usual ones of others."""
+    """Return the language of each script for texts in this language; defaults for other scripts."""
     chosen = {script: names[0] for script, names in LANGUAGES.items() if script != "hebrew"}
     for script, names in LANGUAGES.items():
         if name in names:
             return {**chosen, script: name}
-    known = ", ".join(sorted(STOP_WORDS))
-    raise BadInput(f"no stems for {name!r}: the languages are {known}")
+    languages = ", ".join(sorted(STOP_WORDS))
+    raise BadInput(f"no stems for {name!r}: the languages are {languages}")

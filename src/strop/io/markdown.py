@@ -1,4 +1,4 @@
-"""What a Markdown file says about itself: its first heading and its YAML front matter."""
+"""The first heading and the YAML front matter of a Markdown file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from strop.common.secrets import one_line
 
 HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#*)?[ \t]*$")
-"""A line: the hashes that say its level, and its text."""
+"""A heading line: group 1 has the hashes, whose number is the level, group 2 the text."""
 _FRONT_MATTER = re.compile(
     r"---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 def split_front_matter(text: str, path: str) -> tuple[dict[str, Any], str]:
     """Return the YAML front matter of a Markdown text, {} if it has none, and the rest.
 
-    Front matter stands between ``---`` on the first line and ``---`` or ``...`` on a later one.
-    What is no mapping there (a rule, a table) is text. So is what is not valid YAML, with a
-    warning: one such note must not stop a whole folder.
+    Front matter is between ``---`` on the first line and ``---`` or ``...`` on a later one. If it
+    is not a mapping (a rule, a table), it is text. Invalid YAML is text too, with a warning: one
+    such file must not stop the import of a folder.
     """
     block = _FRONT_MATTER.match(text)
     if block is None or len(block[1]) > _MAX_CHARACTERS:

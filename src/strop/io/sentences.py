@@ -1,4 +1,4 @@
-"""Splits a document into its title and sentences, in any language, without a model; finds them."""
+"""Splits a document into title and sentences, in any language, without a model; locates them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 # Khmer, Burmese, Tibetan. After the CJK, Indic and similar marks no space is needed.
 _END = re.compile(
     r"""
-    (?: (?<![.!?\u037e\u2026])                         # from the first of several
+    (?: (?<![.!?\u037e\u2026])                         # from the first of several marks
         [.!?\u037e\u2026]+ ["'”’»)\]]* (?=\s)       # marks that need a space after them
       | [。！？｡۔؟।॥։።៕။།]+ ["'”’»)\]」』]*         # marks that do not
       | \n\s*\n                                      # a paragraph ends its last sentence
@@ -24,14 +24,14 @@ _ABBREVIATIONS = frozenset(
     "cf ca dr e.g eg eq eqs fig figs i.e ie mr mrs ms no nos pp prof ref refs spp st vol vs".split()
 )
 _THREE_WORDS = re.compile(r"(?:[^0-9A-Za-z]*[0-9A-Za-z]\S*(?:\s|\Z)){3}")
-"""In ASCII. A shorter piece (initials, "P < 0.01).") is joined to the piece before it."""
+"""Three ASCII words. A shorter piece (initials, "P < 0.01).") is joined to the one before it."""
 _UNMARKED = re.compile(r"[\u0e00-\u0eff]")
 """Thai and Lao: a space ends a sentence, but also occurs inside one."""
-_UNMARKED_LENGTH = 120
-_LONGEST = 1000
-"""Characters. A longer sentence (a table, code) is cut at spaces."""
+_UNMARKED_MAX_CHARS = 120
+_MAX_CHARS = 1000
+"""A longer sentence (a table, code) is cut at spaces."""
 MOST = 100
-"""The longest list. In a longer document neighbouring sentences are joined."""
+"""The largest number of sentences of a document. If there are more, neighbours are joined."""
 
 
 def split_sentences(text: str) -> list[str]:
@@ -40,11 +40,11 @@ def split_sentences(text: str) -> list[str]:
     for begin, end in pairwise([0, *sentence_ends(text), len(text)]):
         folded = " ".join(text[begin:end].split())
         short = folded.isascii() and not _THREE_WORDS.match(folded)
-        if short and sentences and len(sentences[-1]) + len(folded) < _LONGEST:
+        if short and sentences and len(sentences[-1]) + len(folded) < _MAX_CHARS:
             sentences[-1] = f"{sentences[-1]} {folded}".strip()
         elif folded:
-            longest = _UNMARKED_LENGTH if _UNMARKED.search(folded) else _LONGEST
-            sentences += _cut_at_spaces(folded, longest)
+            max_chars = _UNMARKED_MAX_CHARS if _UNMARKED.search(folded) else _MAX_CHARS
+            sentences += _cut_at_spaces(folded, max_chars)
     return sentences
 
 
@@ -63,10 +63,10 @@ def sentence_ends(text: str) -> list[int]:
 def title_and_sentences(title: str, text: str, most: int = MOST) -> list[str]:
     """Return a document's title and sentences, each once, at most ``most`` of them.
 
-    Where there are more, neighbours are joined so that the whole text stays covered.
+    If there are more, neighbours are joined, so that the sentences still cover the whole text.
     """
-    parts = dict.fromkeys([" ".join(title.split()), *split_sentences(text)])
-    texts = [part for part in parts if any(letter.isalnum() for letter in part)]
+    candidates = dict.fromkeys([" ".join(title.split()), *split_sentences(text)])
+    texts = [candidate for candidate in candidates if any(letter.isalnum() for letter in candidate)]
     if len(texts) <= most:
         return texts
     edges = [round(at * len(texts) / most) for at in range(most + 1)]
@@ -76,7 +76,7 @@ def title_and_sentences(title: str, text: str, most: int = MOST) -> list[str]:
 def locate(part: str, text: str) -> tuple[int, int] | None:
     """Return the start and end of ``part`` in ``text``, with any white space in between.
 
-    Sentences are stored with single spaces. None where the part is not there.
+    Sentences are stored with single spaces. Returns None if the text does not contain the part.
     """
     if not part:
         return None
@@ -84,7 +84,7 @@ def locate(part: str, text: str) -> tuple[int, int] | None:
     if start >= 0:
         return start, start + len(part)
     words = [match.span() for match in re.finditer(r"\S+", text)]
-    begins, length = [], 0  # of each word where all stand one space apart
+    begins, length = [], 0  # positions of the words in the text with single spaces
     for begin, end in words:
         begins.append(length)
         length += end - begin + 1
@@ -103,14 +103,14 @@ def _is_abbreviation(before: str) -> bool:
     return re.split(r"[\s(\[]", before[-12:])[-1].lower() in _ABBREVIATIONS
 
 
-def _cut_at_spaces(sentence: str, longest: int) -> list[str]:
-    """Cut an overlong sentence into nearly equal parts, at spaces where there are any near."""
-    parts = -(-len(sentence) // longest)
-    cut, begin = [], 0
-    for at in range(1, parts):
-        want = round(at * len(sentence) / parts)
-        space = sentence.rfind(" ", begin + 1, want)
-        end = space if space > want - longest // 2 else want
-        cut.append(sentence[begin:end].strip())
+def _cut_at_spaces(sentence: str, max_chars: int) -> list[str]:
+    """Cut a long sentence into nearly equal pieces, at spaces if there are any nearby."""
+    count = -(-len(sentence) // max_chars)
+    pieces, begin = [], 0
+    for at in range(1, count):
+        target = round(at * len(sentence) / count)
+        space = sentence.rfind(" ", begin + 1, target)
+        end = space if space > target - max_chars // 2 else target
+        pieces.append(sentence[begin:end].strip())
         begin = end
-    return [part for part in [*cut, sentence[begin:].strip()] if part]
+    return [part for part in [*pieces, sentence[begin:].strip()] if part]

@@ -65,8 +65,9 @@ def read_stdlib(modules: Iterable[str] = sys.stdlib_module_names) -> list[Docume
         for name, value in _public(module, module_name):
             path = name if module_name == "builtins" else f"{module_name}.{name}"
             home = getattr(value, "__module__", None) or module_name
-            own = name == getattr(value, "__name__", name)  # OSError before EnvironmentError
-            rank = (not own, home != module_name, path.count("."), path)
+            # OSError before EnvironmentError.
+            is_original_name = name == getattr(value, "__name__", name)
+            rank = (not is_original_name, home != module_name, path.count("."), path)
             if id(value) not in names or rank < names[id(value)][0]:
                 names[id(value)] = (rank, path, value)
     for _, path, value in sorted(names.values(), key=lambda item: item[1]):
@@ -80,7 +81,7 @@ def read_stdlib(modules: Iterable[str] = sys.stdlib_module_names) -> list[Docume
 
 
 def _modules(names: Iterable[str]) -> Iterator[tuple[str, types.ModuleType]]:
-    """Import and yield the public ones of these modules with their public submodules."""
+    """Import and yield the public modules among ``names``, with their public submodules."""
     waiting = sorted({*names, *(["os.path"] if "os" in names else [])}, reverse=True)
     while waiting:
         name = waiting.pop()

@@ -33,7 +33,7 @@ def load(spec: str | LM | Callable[[str], str], **options: Any) -> LM:
     - ``llama:<file.gguf>``: a model file, run in this process;
     - ``smollm2``: SmolLM2-135M-Instruct from a package, run in this process;
     - a function of a prompt that returns a text;
-    - a language model, which is returned as it is.
+    - a language model, which is returned unchanged.
 
     ``options`` belong to the family; ``load(lm.name, **lm.options)`` makes ``lm`` again. Keys
     come from the environment and are no options.

@@ -53,19 +53,19 @@ class AnthropicLM(ServiceLM):
             url = base_url or os.environ.get("ANTHROPIC_BASE_URL")
             if isinstance(url, str):  # people give it as they do for OpenAI's protocol
                 url = url.rstrip("/").removesuffix("/v1")
-        own = {"bedrock": bedrock, "region": region}
-        super().__init__(name, url or self.vendor, own, **shared)
+        own_options = {"bedrock": bedrock, "region": region}
+        super().__init__(name, url or self.vendor, own_options, **shared)
         self.bedrock, self._region = bedrock, region
 
     def headers(self) -> dict[str, str]:
-        """The key and the version of the protocol; Bedrock wants a token or a signature."""
+        """Return the key and the version of the protocol; Bedrock needs a token or a signature."""
         if self.bedrock:
             return {"Authorization": f"Bearer {self.key()}"} if os.environ.get(_TOKEN) else {}
         key = self.key()
         return {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})}
 
     def body(self, request: Request) -> Body:
-        """The JSON body of a request, the system and the shared part marked for caching.
+        """Return the JSON body of a request; system and shared part are marked for caching.
 
         Anthropic refuses blank blocks and blank stop sequences, so neither is sent.
         """
@@ -98,7 +98,7 @@ class AnthropicLM(ServiceLM):
         return read_anthropic(client.parsed(data), self.host)
 
     def _signed(self, url: str, content: bytes) -> dict[str, str]:
-        """The headers that sign a call with the credentials of Amazon's tools."""
+        """Return the headers that sign a call with the credentials of Amazon's tools."""
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
         from botocore.session import get_session
@@ -130,5 +130,5 @@ def _fields(body: Any) -> Fields:
 def _usage(usage: Any) -> Usage:
     cached = token_count(usage, "cache_read_input_tokens")
     written = token_count(usage, "cache_creation_input_tokens")
-    total = token_count(usage, "input_tokens") + cached + written  # which it leaves out
+    total = token_count(usage, "input_tokens") + cached + written  # input_tokens excludes both
     return Usage(total, token_count(usage, "output_tokens"), cached, written)

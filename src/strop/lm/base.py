@@ -20,12 +20,12 @@ THIS_PROCESS = "this process"
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt. The part that many requests share stands first, so that services can cache it.
+    """One prompt. The part that many requests share comes first, so that services can cache it.
 
-    ``system`` holds the instructions, ``shared`` the beginning that several requests of one
+    ``system`` contains the instructions, ``shared`` the beginning that several requests of one
     document share, ``rest`` the request's own part; the user's text is ``shared + rest``.
-    ``key`` comes back with the reply. A ``temperature`` of None leaves the choice to the
-    service: several newer models accept nothing else.
+    ``key`` is returned with the reply. With a ``temperature`` of None the service chooses:
+    several newer models accept nothing else.
     """
 
     key: str
@@ -49,10 +49,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens that a service counted; all 0 where it does not say.
+    """Tokens that a service counted; all 0 if it does not report them.
 
     ``input_tokens`` is the whole prompt. ``cached_tokens`` of it were read from the service's
-    cache and ``written_tokens`` written to it; both have prices of their own.
+    cache and ``written_tokens`` written to it; both have separate prices.
     """
 
     input_tokens: int
@@ -102,10 +102,10 @@ class Failure:
 class Replies(Protocol):
     """An iterator over replies and failures, in any order, each as soon as it arrives.
 
-    Requests are pulled in the thread that iterates, and only when a place is free: never more
-    are open than the concurrency (above 32, a half more). So ending the iterable of requests
-    ends the run, after the results of all that were pulled. An error of the whole run (a
-    refused key) is raised after every reply in flight has been returned.
+    Requests are pulled in the thread that iterates, and only when a call may be sent: the number
+    of open requests is at most the concurrency (above 32, one and a half times that). So the end
+    of the iterable of requests ends the run, after the results of all that were pulled. An error
+    of the whole run (a refused key) is raised after every reply in flight has been returned.
     """
 
     def __iter__(self) -> Replies: ...
@@ -116,7 +116,7 @@ class Replies(Protocol):
         """Return the results that have arrived, without waiting and without sending more."""
 
     def send_more(self) -> None:
-        """Fill the places that have become free, as taking the next reply would."""
+        """Send as many requests as the concurrency allows, as taking the next reply would."""
 
     def close(self) -> list[Reply | Failure]:
         """End the run early: send and repeat nothing more, wait for calls in flight.
@@ -136,7 +136,7 @@ class LM(Protocol):
 
     @property
     def options(self) -> Options:
-        """The further arguments of ``load``; JSON values, never a secret."""
+        """The other arguments of ``load``; JSON values, never a secret."""
 
     @property
     def host(self) -> str:
@@ -148,19 +148,19 @@ class LM(Protocol):
 
 # -- reading replies -------------------------------------------------------------------------
 
-_LONGEST_NAME = 200
+_MAX_NAME_CHARS = 200
 MOST_TOKENS = 10**9
-"""No call has more; larger counts of a service are ignored."""
+"""Upper limit of a token count; larger counts reported by a service are ignored."""
 
 
 Fields = tuple[str, bool, str | None]
-"""Of a vendor's reply: its text, whether it was truncated, why the model declined if it did."""
+"""Text of a vendor's reply, whether it was truncated, why the model declined (None: it did not)."""
 
 
 def read_answer(
     host: str, body: Any, fields: Callable[[Any], Fields], usage: Callable[[Any], Usage]
 ) -> Answer:
-    """Read a reply, without keys; ``CallFailed`` if it holds none."""
+    """Read a reply and remove API keys from it; ``CallFailed`` if there is no text."""
     try:
         text, truncated, declined = fields(body)
         model = body.get("model")
@@ -177,12 +177,12 @@ def read_answer(
         counts = usage(body.get("usage"))
     except (AttributeError, TypeError, ValueError):  # the reply is used without its counts
         counts = Usage(0, 0)
-    name = redact(storable(str(model or "")))[:_LONGEST_NAME]
+    name = redact(storable(str(model or "")))[:_MAX_NAME_CHARS]
     return Answer(redact(storable(text)), truncated, name, counts)
 
 
 def text_of(content: Any) -> str:
-    """A text, or the texts of a list of blocks without its reasoning."""
+    """Return a text, or the joined texts of a list of blocks, without the model's reasoning."""
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(block["text"] for block in content if block.get("type", "text") == "text")
@@ -195,6 +195,6 @@ def token_count(usage: Mapping[str, Any], name: str) -> int:
         return 0
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise ValueError(f"{name} is no number")
-    if not 0 <= number <= MOST_TOKENS:  # NaN neither
+    if not 0 <= number <= MOST_TOKENS:  # also refuses NaN
         raise ValueError(f"{name} is out of bounds")
     return int(number)

@@ -1,4 +1,4 @@
-"""Files of requests and of replies, in the forms of both vendors' batch services."""
+"""Files of requests and of replies, in the formats of both vendors' batch services."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _FINAL_TYPES = frozenset(
 
 
 def custom_id(key: str) -> str:
-    """The name under which a request goes to a batch service: a hash of its key.
+    """Return the id of a request at a batch service: a hash of its key.
 
     Services allow 64 letters, digits, _ and -. Replies of batches have it as their key; the
-    caller keeps the mapping.
+    caller stores the mapping.
     """
     return "s" + hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=24).hexdigest()
 
 
 def write_requests(path: str | os.PathLike[str], requests: Iterable[Request], lm: LM) -> int:
-    """Write requests as JSON lines, as batch services read them; return how many.
+    """Write requests as JSON lines, as batch services read them; return their number.
 
-    They have the form of the model's vendor, or OpenAI's where the model has no service.
+    The format is that of the model's vendor, or OpenAI's if the model has no service.
     """
     service = lm
     if not isinstance(service, ServiceLM):
@@ -51,7 +51,7 @@ def write_requests(path: str | os.PathLike[str], requests: Iterable[Request], lm
 
 
 def request_line(lm: ServiceLM, request: Request, seen: set[str]) -> str:
-    """One request as a line; its id is added to those ``seen``."""
+    """Return one request as a line, and add its id to ``seen``."""
     name = custom_id(request.key)
     if name in seen:
         raise BadInput(f"two requests have the key {short(request.key)}; keys must differ")
@@ -65,13 +65,13 @@ def request_line(lm: ServiceLM, request: Request, seen: set[str]) -> str:
     try:
         line.encode()
     except UnicodeEncodeError as error:
-        what = f"a lone surrogate, not UTF-8, at {error.start}"
-        raise BadInput(f"request {short(request.key)}: {what}; remove it") from None
+        problem = f"a lone surrogate, not UTF-8, at {error.start}"
+        raise BadInput(f"request {short(request.key)}: {problem}; remove it") from None
     return line
 
 
 def read_replies(path: str | os.PathLike[str]) -> Iterator[Reply | Failure]:
-    """Read a file of results in either vendor's form; keys are those that ``custom_id`` gives."""
+    """Read a file of results in either vendor's format; keys are those of ``custom_id``."""
     for where, record in json_records(path):
         try:
             yield read_result(record)
@@ -80,15 +80,15 @@ def read_replies(path: str | os.PathLike[str]) -> Iterator[Reply | Failure]:
 
 
 def read_result(record: Any) -> Reply | Failure:
-    """One result; ``BadInput`` if it has neither vendor's form."""
+    """Read one result; ``BadInput`` if it has neither vendor's format."""
     fields = as_object(record)
     name, result = fields.get("custom_id"), fields.get("result")
     response, error = fields.get("response"), fields.get("error")
     is_openai = isinstance(response, dict) or isinstance(error, dict)
     if not isinstance(name, str) or not (isinstance(result, dict) or is_openai):
-        known = "custom_id with response (OpenAI) or result (Anthropic)"
-        there = f"there are {field_names(fields)}" if fields else f"this is {short(record)}"
-        raise BadInput(f"no result: expected {known}; {there}")
+        expected = "custom_id with response (OpenAI) or result (Anthropic)"
+        actual = f"there are {field_names(fields)}" if fields else f"this is {short(record)}"
+        raise BadInput(f"no result: expected {expected}; {actual}")
     key = storable(name)
     try:
         if isinstance(result, dict):
@@ -115,12 +115,12 @@ def _anthropic_result(result: Record) -> Answer:
     if kind == "succeeded":
         return read_anthropic(result.get("message"), "the batch")
     error = as_object(result.get("error"))
-    inner = as_object(error.get("error")) or error  # the error of an error response
-    what, message = str(inner.get("type") or kind), inner.get("message", "")
-    message = one_line(f"{what}: {message}".rstrip(": "))
-    raise CallFailed(message, retryable=what not in _FINAL_TYPES)
+    inner = as_object(error.get("error")) or error  # the error may be nested in a response
+    error_type, message = str(inner.get("type") or kind), inner.get("message", "")
+    message = one_line(f"{error_type}: {message}".rstrip(": "))
+    raise CallFailed(message, retryable=error_type not in _FINAL_TYPES)
 
 
 def as_object(value: Any) -> Record:
-    """A JSON object; an empty one in place of anything else."""
+    """Return a JSON object unchanged, an empty one for any other value."""
     return value if isinstance(value, dict) else {}

@@ -1,7 +1,7 @@
 """Batch services, at half the price within a day: OpenAI's batches, Anthropic's message batches.
 
 service = open_batches(load("anthropic:claude-sonnet-5"))
-for id, names in service.submit(requests):  # keep both; the names are custom ids
+for id, names in service.submit(requests):  # store both; the names are custom ids
     ...
 service.status([id])
 for reply in service.collect(id, names):    # reply.key is the custom id of the request
@@ -32,17 +32,17 @@ from strop.lm.service import ServiceLM
 
 T = TypeVar("T")
 _TIMEOUT = 3600.0
-"""Seconds for a call that sends or fetches a whole file."""
+"""Timeout in seconds of a call that sends or fetches a file."""
 _RESULT_BYTES = 4 << 30
 
 
 class MayHaveBegun(ServiceError):
-    """The answer of the service did not arrive: a batch may be running."""
+    """The service's answer to a submission did not arrive: a batch may be running."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """Progress of a batch. ``state`` is the service's own word, ``error`` why it failed."""
+    """Progress of a batch. ``state`` is the service's term, ``error`` the reason of a failure."""
 
     id: str
     state: str
@@ -54,7 +54,7 @@ class Status:
 
 
 class Batches(ABC):
-    """One service. Ids of batches are kept by the caller; nothing is remembered here.
+    """One service. The caller stores the ids of batches; nothing is stored here.
 
     ``most_requests`` and ``most_bytes`` are the service's limits of one batch.
     """
@@ -69,8 +69,9 @@ class Batches(ABC):
     def submit(self, requests: Iterable[Request]) -> Iterator[tuple[str, list[str]]]:
         """Submit requests, in as many batches as the service's limits require.
 
-        Each batch, its id and the custom ids in it, is yielded as soon as the service has taken it
-        and before the next is made: keep both at once. Requests are pulled as batches are filled.
+        The id of each batch and the custom ids in it are yielded as soon as the service has
+        accepted it, before the next batch is sent: store both at once. Requests are pulled as
+        batches are filled.
         """
         with self.lm.client(_TIMEOUT) as client:
             for names, lines in self._grouped(requests):
@@ -79,16 +80,16 @@ class Batches(ABC):
     def status(self, ids: Iterable[str]) -> list[Status]:
         """Return the status of batches, in the order of ``ids``."""
         with self.lm.client() as client:
-            return [self._read_status(id, self._look(client, id)) for id in ids]
+            return [self._read_status(id, self._fetch_batch(client, id)) for id in ids]
 
     def collect(self, id: str, names: Collection[str]) -> Iterator[Reply | Failure]:
         """Fetch the results of a batch; there are none before it has ended.
 
-        ``names`` are the custom ids submitted: a request without an answer (expired, cancelled,
-        refused as a whole) comes as a failure.
+        ``names`` are the submitted custom ids: a request without an answer (expired, cancelled,
+        batch refused) is yielded as a failure.
         """
         with self.lm.client(_TIMEOUT) as client:
-            batch = self._look(client, id)
+            batch = self._fetch_batch(client, id)
             status = self._read_status(id, batch)
             if not status.ended:
                 return
@@ -103,10 +104,12 @@ class Batches(ABC):
     def _results(
         self, client: Client, id: str, batch: Record, problems: list[str]
     ) -> Iterator[Reply | Failure]:
-        """Yield the results of a batch; other lines are added to the problems."""
+        """Yield the results of a batch; lines that are no result are added to ``problems``."""
         for path in self._result_paths(id, batch):
             with tempfile.TemporaryFile() as file:
-                self._try(partial(client.send, "GET", path, limit=_RESULT_BYTES, into=file))
+                self._call_with_retries(
+                    partial(client.send, "GET", path, limit=_RESULT_BYTES, into=file)
+                )
                 file.seek(0)
                 for line in file:
                     try:
@@ -117,7 +120,7 @@ class Batches(ABC):
                         problems.append(f"{self.lm.host} sent no result but: {text}")
 
     def _grouped(self, requests: Iterable[Request]) -> Iterator[tuple[list[str], IO[bytes]]]:
-        """Fill files with lines up to the limits; yield each with the ids in it."""
+        """Write requests to files up to the service's limits; yield each file with its ids."""
         seen: set[str] = set()
         names: list[str] = []
         with tempfile.TemporaryFile() as lines:
@@ -140,15 +143,15 @@ class Batches(ABC):
     def _begin(self, client: Client, lines: IO[bytes]) -> str:
         """Submit one batch; return its id."""
         lines.seek(0)
-        body = self._prepared(client, lines)
-        batch = self._try(partial(self._once, client, body))
+        body = self._creation_body(client, lines)
+        batch = self._call_with_retries(partial(self._create_batch, client, body))
         id = as_object(batch).get("id")
         if not isinstance(id, str) or not id:
             raise MayHaveBegun(f"{self.lm.host} sent no batch but: {one_line(batch)}")
         return redact(storable(id))
 
-    def _once(self, client: Client, body: Record) -> Any:
-        """Begin a batch; repeat only if it was certainly refused: a second batch costs money."""
+    def _create_batch(self, client: Client, body: Record) -> Any:
+        """Create a batch; retry only if it was certainly refused: a second batch costs money."""
         try:
             return client.post(self.path, body)
         except CallFailed as failure:
@@ -157,9 +160,9 @@ class Batches(ABC):
                 raise MayHaveBegun(f"{failure}; {advice}, then submit again") from None
             raise
 
-    def _look(self, client: Client, id: str) -> Record:
-        """The service's JSON about a batch."""
-        batch = self._try(partial(client.get, self._path(id)))
+    def _fetch_batch(self, client: Client, id: str) -> Record:
+        """Return the service's JSON about a batch."""
+        batch = self._call_with_retries(partial(client.get, self._path(id)))
         if not isinstance(batch, dict):
             raise ServiceError(f"{self.lm.host} said of batch {id}: {one_line(batch)}")
         return batch
@@ -167,8 +170,8 @@ class Batches(ABC):
     def _path(self, id: str) -> str:
         return f"{self.path}/{quote(id, safe='')}"
 
-    def _try(self, call: Callable[[], T]) -> T:
-        """Call, repeating what may work later."""
+    def _call_with_retries(self, call: Callable[[], T]) -> T:
+        """Call a function; retry failures that may be temporary."""
         try:
             return call_with_retries(
                 call, ConcurrencyLimit(1, self.lm.policy.clock), self.lm.policy
@@ -177,8 +180,8 @@ class Batches(ABC):
             raise ServiceError(str(failure), failure.status) from None
 
     @abstractmethod
-    def _prepared(self, client: Client, lines: IO[bytes]) -> Record:
-        """The body of the call that begins a batch of these lines."""
+    def _creation_body(self, client: Client, lines: IO[bytes]) -> Record:
+        """Return the body of the call that creates a batch of these lines."""
 
     @abstractmethod
     def _read_status(self, id: str, batch: Record) -> Status:
@@ -186,22 +189,22 @@ class Batches(ABC):
 
     @abstractmethod
     def _result_paths(self, id: str, batch: Record) -> Iterator[str]:
-        """Where the results of a batch that has ended are."""
+        """Yield the paths of the results of a batch that has ended."""
 
 
 class OpenAIBatches(Batches):
-    """A file of requests is uploaded, a batch made of it, and files of results fetched."""
+    """A file of requests is uploaded, a batch created from it, and files of results fetched."""
 
     most_requests = 50_000
     most_bytes = 200_000_000
     path = "/batches"
 
-    def _prepared(self, client: Client, lines: IO[bytes]) -> Record:
+    def _creation_body(self, client: Client, lines: IO[bytes]) -> Record:
         def upload() -> Any:
             sent = client.send("POST", "/files", form={"purpose": "batch"}, file=lines)
             return client.parsed(sent)
 
-        file = self._try(upload)
+        file = self._call_with_retries(upload)
         return {
             "input_file_id": as_object(file).get("id"),
             "endpoint": self.lm.endpoint,
@@ -239,7 +242,7 @@ class AnthropicBatches(Batches):
     most_bytes = 256_000_000
     path = "/v1/messages/batches"
 
-    def _prepared(self, client: Client, lines: IO[bytes]) -> Record:
+    def _creation_body(self, client: Client, lines: IO[bytes]) -> Record:
         return {"requests": [json.loads(line) for line in lines]}
 
     def _read_status(self, id: str, batch: Record) -> Status:
@@ -251,12 +254,12 @@ class AnthropicBatches(Batches):
         return Status(id, state, state == "ended", total, succeeded, failed)
 
     def _result_paths(self, id: str, batch: Record) -> Iterator[str]:
-        # Not the address in results_url: the key would go wherever that points.
+        # Not the address in results_url: the API key would be sent to any host named there.
         yield f"{self._path(id)}/results"
 
 
 def _count(counts: Record, name: str) -> int:
-    """Read a number of requests; 0 for anything else."""
+    """Read a number of requests; 0 if it is not a valid number."""
     try:
         return token_count(counts, name)
     except ValueError:
@@ -264,7 +267,7 @@ def _count(counts: Record, name: str) -> int:
 
 
 def open_batches(lm: LM) -> Batches:
-    """The batch service of a model's vendor."""
+    """Return the batch service of a model's vendor."""
     if isinstance(lm, OpenAILM):
         return OpenAIBatches(lm)
     if isinstance(lm, AnthropicLM) and not lm.bedrock:

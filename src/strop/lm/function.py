@@ -28,8 +28,8 @@ class CallableLM(BaseLM):
         self, function: Callable[[str], str], *, name: str | None = None, threads: int = 1
     ) -> None:
         check_whole(threads=(threads, 1))
-        own = getattr(function, "__qualname__", type(function).__qualname__)
-        self.name = PREFIX + (name or own).removeprefix(PREFIX)
+        default_name = getattr(function, "__qualname__", type(function).__qualname__)
+        self.name = PREFIX + (name or default_name).removeprefix(PREFIX)
         self.options = {"threads": threads} if threads != 1 else {}
         self._function, self.concurrency = function, threads
 

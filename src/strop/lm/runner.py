@@ -1,6 +1,6 @@
-"""Many calls at a time: requests are pulled here, answered by threads, returned here.
+"""Many calls at a time: the caller's thread pulls requests and returns results; threads answer.
 
-``BaseLM`` is what all models share: a new one says how a single request is answered.
+``BaseLM`` is the base of all models: a new model implements how a single request is answered.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from strop.errors import ServiceError
 from strop.lm.base import THIS_PROCESS, Answer, Failure, Options, Reply, Request
 
 PREFETCH_ABOVE = 32
-"""Above so many calls at a time, more requests are pulled than can be sent: replies then arrive so
-fast that handling them would leave places empty."""
+"""Above this concurrency, more requests are pulled than can be sent: replies then arrive so fast
+that threads would have to wait for the next request."""
 _POLL_SECONDS = 0.2
 
 _Call = Callable[[Request], Answer]
 _Outcome = tuple[str, Answer | Exception, float]
-"""What became of a request: its key, an answer or an error, after how many seconds."""
+"""The key of a request, its answer or error, and the seconds that it took."""
 
 
 class Run:
     """``Replies``: each request is answered by one of ``concurrency`` threads.
 
-    ``answer`` makes one call. It is repeated by ``policy``. ``release`` is called in the end.
+    ``answer`` makes one call, which is retried by ``policy``. ``release`` is called at the end.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class Run:
         self._source = iter(requests)
         self._exhausted = False
         self._gate = ConcurrencyLimit(concurrency, policy.clock)
-        self._ahead = concurrency // 2 if concurrency > PREFETCH_ABOVE else 0
+        self._prefetched = concurrency // 2 if concurrency > PREFETCH_ABOVE else 0
         self._waiting: SimpleQueue[Request | None] = SimpleQueue()
         self._outcomes: SimpleQueue[_Outcome] = SimpleQueue()
-        # Threads hold no reference to the run, so a run that is dropped can stop them.
+        # Threads have no reference to the run, so that a run that is garbage collected stops them.
         self._work = partial(_work, self._waiting, self._outcomes, answer, self._gate, policy)
         self._release = release
         self._threads: list[threading.Thread] = []
@@ -79,8 +79,8 @@ class Run:
                 return item
 
     def send_more(self) -> None:
-        """Pull requests while there is a free place. See ``Replies``."""
-        while not self._exhausted and self._outstanding < self._gate.limit + self._ahead:
+        """Pull requests while the concurrency allows it. See ``Replies``."""
+        while not self._exhausted and self._outstanding < self._gate.limit + self._prefetched:
             try:
                 request = next(self._source)
             except StopIteration:
@@ -109,7 +109,7 @@ class Run:
             with suppress(Empty):
                 outcome = self._outcomes.get(timeout=_POLL_SECONDS)
                 break
-            interrupts.check()  # while no reply is held here
+            interrupts.check()  # here no reply can be lost
         self._outstanding -= 1
         item = self._read(*outcome)
         if not isinstance(item, Exception):
@@ -125,7 +125,7 @@ class Run:
         """Return the result for the caller, or the error that ends the whole run."""
         if isinstance(result, Answer):
             return Reply(key, *result, seconds)
-        if not isinstance(result, CallFailed):  # of the whole run, or a bug that must be seen
+        if not isinstance(result, CallFailed):  # an error of the whole run, or a bug to report
             return result
         if result.configuration and not self._gate.succeeded:
             return ServiceError(str(result))
@@ -135,15 +135,15 @@ class Run:
         """End the run; return the results not returned yet. See ``Replies``."""
         self._gate.stop()
         self._end()
-        rest: list[Reply | Failure] = []
+        results: list[Reply | Failure] = []
         while not self._outcomes.empty():
             key, result, seconds = self._outcomes.get()
             item = self._read(key, result, seconds)
             if isinstance(item, Exception):
                 item = Failure(key, one_line(item), False, seconds)
-            rest.append(item)
+            results.append(item)
         self._outstanding = 0
-        return rest
+        return results
 
     def _end(self, wait: bool = True) -> None:
         """End the threads, then release what they used."""
@@ -157,7 +157,7 @@ class Run:
         self._release()
 
     def __del__(self) -> None:
-        """A run that is dropped sends nothing more."""
+        """Stop sending when the run is garbage collected."""
         if not getattr(self, "_ended", True):
             self._gate.stop()
             with suppress(Exception):
@@ -171,7 +171,7 @@ def _work(
     gate: ConcurrencyLimit,
     policy: Policy,
 ) -> None:
-    """Answer requests, with retries, until there is a None; each thread runs this."""
+    """Answer requests, with retries, until None comes from the queue; each thread runs this."""
     now = policy.clock.now
     while (request := waiting.get()) is not None:
         start = now()
@@ -184,7 +184,7 @@ def _work(
 
 
 class BaseLM:
-    """The common part: the name, and the options that differ from their defaults."""
+    """The base of all models: the name, and the options that differ from their defaults."""
 
     name: str
     options: Options
@@ -193,7 +193,7 @@ class BaseLM:
     unkeyed_options: frozenset[str] = frozenset()
     """Options that change speed or retries, not replies."""
     identity: Mapping[str, str] = MappingProxyType({})
-    """What tells it from another model of the same name and options."""
+    """Values that distinguish it from another model of the same name and options."""
 
     def __repr__(self) -> str:
         options = "".join(f", {key}={value!r}" for key, value in self.options.items())

@@ -1,4 +1,4 @@
-"""``ServiceLM``: what the models that are called over HTTP share, such as options and keys."""
+"""``ServiceLM``: the base of models that are called over HTTP, with their options and keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strop.errors import BadInput
 from strop.lm.base import Answer, Body, Request
 from strop.lm.runner import PREFETCH_ABOVE, BaseLM, Run
 
-_SPARE = 64
+_OTHER_OPEN_FILES = 64
 """Open files that a process needs besides its connections."""
 
 
@@ -26,18 +26,18 @@ class ServiceLM(BaseLM):
     """A model behind HTTP.
 
     At most ``concurrency`` calls are in flight; fewer while the service limits their rate.
-    ``retries`` and ``backoff`` say how often and after how many seconds a call is repeated,
-    ``timeout`` after how many seconds a call fails. ``extra`` holds further fields for the body
-    of each call, such as {"reasoning_effort": "low"}. ``clock`` is for tests.
+    ``retries`` and ``backoff`` are how often and after how many seconds a call is retried,
+    ``timeout`` is after how many seconds it fails. ``extra`` contains additional fields for the
+    body of each call, such as {"reasoning_effort": "low"}. ``clock`` is for tests.
     """
 
     unkeyed_options = frozenset({"concurrency", "retries", "timeout", "backoff"})
     key_variables: tuple[str, ...]
-    """Where the key is looked for, the first that is set."""
+    """Environment variables of the key; the first that is set is used."""
     vendor: str
     """The vendor's own address, which needs a key."""
     endpoint: str = ""
-    """The path that lines of batches name; "" where they name none."""
+    """The path in each line of a batch file; "" if the vendor's lines have none."""
 
     def __init__(
         self,
@@ -67,9 +67,10 @@ class ServiceLM(BaseLM):
         shared = {
             "concurrency": concurrency, "retries": retries, "timeout": timeout, "backoff": backoff,
         }  # fmt: skip
-        own = {"base_url": None if self.at_vendor else self.url, **own_options, "extra": self.extra}
+        base_url = None if self.at_vendor else self.url
+        provider_options = {"base_url": base_url, **own_options, "extra": self.extra}
         self.options = {
-            **{option: value for option, value in own.items() if value},
+            **{option: value for option, value in provider_options.items() if value},
             **differing(shared, ServiceLM.__init__.__kwdefaults__ or {}),
         }
         self.timeout, self.concurrency = timeout, concurrency
@@ -86,7 +87,7 @@ class ServiceLM(BaseLM):
 
     @abstractmethod
     def body(self, request: Request) -> Body:
-        """The JSON body of a request."""
+        """Return the JSON body of a request."""
 
     @abstractmethod
     def answer(self, client: Client, request: Request) -> Answer:
@@ -107,7 +108,7 @@ class ServiceLM(BaseLM):
         )  # fmt: skip
 
     def key(self) -> str | None:
-        """The key in the environment; services other than the vendor's own may need none."""
+        """Return the key in the environment; hosts other than the vendor's may need none."""
         key = key_for(self.host, self.key_variables)
         if key is None and self.at_vendor:
             raise BadInput(f"{self.host} needs a key; set {' or '.join(self.key_variables)}")
@@ -121,10 +122,10 @@ def check_connections(concurrency: int) -> None:
     import resource
 
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files != resource.RLIM_INFINITY and concurrency + _SPARE > files:
+    if files != resource.RLIM_INFINITY and concurrency + _OTHER_OPEN_FILES > files:
         raise BadInput(
             f"concurrency is {concurrency:,}, but this process may have {files:,} files and "
-            f"connections open at a time, and needs {_SPARE} for others; take at most "
-            f"{max(files - _SPARE, PREFETCH_ABOVE):,}, or raise the limit: "
-            f"ulimit -n {concurrency + _SPARE}"
+            f"connections open at a time, and needs {_OTHER_OPEN_FILES} for others; take at most "
+            f"{max(files - _OTHER_OPEN_FILES, PREFETCH_ABOVE):,}, or raise the limit: "
+            f"ulimit -n {concurrency + _OTHER_OPEN_FILES}"
         )
