@@ -11,7 +11,7 @@ import pytest
 from helpers.commands import strop
 from helpers.fakes import create, vectors_of
 
-from strop.engines.base import comparable
+from strop.engines.base import sortable_bytes
 from strop.engines.export import Form, export
 from strop.errors import BadInput
 
@@ -116,7 +116,7 @@ def test_bytes_compare_as_numbers_do() -> None:
         -float("inf"), -1e300, -(2**62) - 1, -(2**62), -1.5, -1, 0, 5e-324, 0.5, 1, 2**53,
         2**53 + 1, 2**62, 2**62 + 1, 2**63 - 1, 1e300, float("inf"),
     ]  # fmt: skip
-    coded = [comparable("number", number) for number in numbers]
+    coded = [sortable_bytes("number", number) for number in numbers]
     assert coded == sorted(set(coded))
-    assert comparable("number", -0.0) == comparable("number", 0)
-    assert comparable("number", 1.0) == comparable("number", 1)
+    assert sortable_bytes("number", -0.0) == sortable_bytes("number", 0)
+    assert sortable_bytes("number", 1.0) == sortable_bytes("number", 1)

@@ -36,7 +36,7 @@ class Store:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(lease, "SETTLED", 0.0)
+    monkeypatch.setattr(lease, "CONFLICT_WAIT", 0.0)
     return Store()
 
 

@@ -102,13 +102,13 @@ def test_what_was_scored_is_fetched_once(
     from strop.engines.qdrant import Qdrant
 
     fetched: list[int] = []
-    found = Qdrant.found
+    packed_vectors = Qdrant.packed_vectors
 
     def counted(self: Qdrant, numbers: Any) -> Any:
         fetched.append(len(numbers))
-        return found(self, numbers)
+        return packed_vectors(self, numbers)
 
-    monkeypatch.setattr(Qdrant, "found", counted)
+    monkeypatch.setattr(Qdrant, "packed_vectors", counted)
     with open_copy(url) as copy:
         first = copy.search("alder3 grows", 5)
         assert sum(fetched) > 5
@@ -124,7 +124,7 @@ def test_what_was_scored_is_fetched_once(
         fetched.clear()
         assert copy.search("alder3 grows", 5, fields=()).ids[0, 0] == "d3"
         assert sum(fetched) > 0
-        monkeypatch.setattr(copies, "REMEMBERED_BYTES", 1)
+        monkeypatch.setattr(copies, "CACHE_BYTES", 1)
         copy.search("elm7", 5, fields=())
         fetched.clear()
         copy.search("elm7", 5, fields=())
@@ -139,15 +139,15 @@ def test_many_queries_are_answered_as_each_alone(
 
     queries = [f"alder{at} stands in the sun" for at in range(70)]
     fetched = Counter[int]()
-    found = Qdrant.found
+    packed_vectors = Qdrant.packed_vectors
 
     def counted(self: Qdrant, numbers: Any) -> Any:
         fetched.update(numbers.tolist())
-        return found(self, numbers)
+        return packed_vectors(self, numbers)
 
     with open_copy(url) as copy, open_copy(url) as other:
         alone = [other.search(query, 3)[0] for query in queries]
-        monkeypatch.setattr(Qdrant, "found", counted)
+        monkeypatch.setattr(Qdrant, "packed_vectors", counted)
         assert [*copy.search(queries, 3)] == alone
         assert max(fetched.values()) == 2  # when it is scored, and where texts are read
         fetched.clear()

@@ -41,54 +41,54 @@ def expected(numbers: list[int], sets: tuple[int, ...], most: int | None) -> lis
 @pytest.mark.parametrize("sets", [(3,), (7,), (7, 3)])
 @pytest.mark.parametrize("most", [None, 2, 0])
 def test_vectors_are_those_that_were_added(sets: tuple[int, ...], most: int | None) -> None:
-    held = VectorCache(DIM, SETS)
+    vectors = VectorCache(DIM, SETS)
     for first in range(0, 60, 7):
-        held.add({number: found(number) for number in range(first, first + 7)})
+        vectors.add({number: found(number) for number in range(first, first + 7)})
     numbers = RNG.permutation(60)[:20].tolist()
-    slots = np.array([held.slots[number] for number in numbers])
+    slots = np.array([vectors.slots[number] for number in numbers])
     own = np.concatenate([parts_of(number)[0] for number in numbers])
-    np.testing.assert_array_equal(held.own(slots), own)
-    queries, counts = held.queries(slots, sets, most)
+    np.testing.assert_array_equal(vectors.document_vectors(slots), own)
+    queries, counts = vectors.queries(slots, sets, most)
     want = expected(numbers, sets, most)
     assert counts.tolist() == [len(rows) for rows in want]
     np.testing.assert_allclose(queries, np.concatenate(want), rtol=1e-6, atol=1e-7)
     ids = [(f"d{number}", checksum(found(number))) for number in numbers]
-    assert [held.records[slot] for slot in slots.tolist()] == ids
+    assert [vectors.records[slot] for slot in slots.tolist()] == ids
 
 
 def test_nothing_is_held_or_wanted() -> None:
-    held, none = VectorCache(DIM, SETS), np.empty(0, np.int64)
-    assert held.add({}) == {}
-    assert held.own(none).shape == (0, DIM)
-    held.add({1: found(1)})
-    assert held.queries(none, SETS, None)[0].shape == (0, DIM)
-    assert held.queries(np.array([0]), (), None)[1].tolist() == [0]
+    vectors, none = VectorCache(DIM, SETS), np.empty(0, np.int64)
+    assert vectors.add({}) == {}
+    assert vectors.document_vectors(none).shape == (0, DIM)
+    vectors.add({1: found(1)})
+    assert vectors.queries(none, SETS, None)[0].shape == (0, DIM)
+    assert vectors.queries(np.array([0]), (), None)[1].tolist() == [0]
 
 
 def test_a_document_that_is_added_again_has_a_new_slot() -> None:
-    held = VectorCache(DIM, SETS)
-    (before,) = held.add({1: found(1)}).values()
-    (after,) = held.add({1: found(2)}).values()
-    assert held.slots[1] == after != before
-    np.testing.assert_array_equal(held.own(np.array([before, after])),
+    vectors = VectorCache(DIM, SETS)
+    (before,) = vectors.add({1: found(1)}).values()
+    (after,) = vectors.add({1: found(2)}).values()
+    assert vectors.slots[1] == after != before
+    np.testing.assert_array_equal(vectors.document_vectors(np.array([before, after])),
                                   np.concatenate([parts_of(1)[0], parts_of(2)[0]]))  # fmt: skip
 
 
 def test_threads_read_while_others_add() -> None:
-    held = VectorCache(DIM, SETS)
+    vectors = VectorCache(DIM, SETS)
 
     def work(thread: int) -> None:
         for first in range(0, 200, 5):
-            added = held.add({at: found(at) for at in range(first, first + 5)})
+            added = vectors.add({at: found(at) for at in range(first, first + 5)})
             slots = np.array([*added.values()])
             own = np.concatenate([parts_of(at)[0] for at in added])
-            np.testing.assert_array_equal(held.own(slots), own)
+            np.testing.assert_array_equal(vectors.document_vectors(slots), own)
             want = expected([*added], SETS, None)
             np.testing.assert_allclose(
-                held.queries(slots, SETS, None)[0], np.concatenate(want), rtol=1e-6, atol=1e-7
+                vectors.queries(slots, SETS, None)[0], np.concatenate(want), rtol=1e-6, atol=1e-7
             )
 
     with ThreadPoolExecutor(4) as threads:
         for done in [threads.submit(work, thread) for thread in range(4)]:
             done.result()
-    assert len(held.records) == 800
+    assert len(vectors.records) == 800

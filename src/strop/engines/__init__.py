@@ -1,9 +1,9 @@
 """Published copies of an index in databases: PostgreSQL, Qdrant, LanceDB, DuckDB.
 
-The folder is the truth. ``publish`` brings a copy up to date, and ``Published`` searches it
-without the folder: the engine proposes and fetches, ``search.scoring`` scores. A new engine is one
-more file that implements ``Engine`` (base.py), and its scheme in ``ENGINES`` below. An engine knows
-nothing of methods, words or embedders; only the SQL functions for users without strop
+The folder is the source of truth. ``publish`` brings a copy up to date. ``Published`` searches it
+without the folder: the engine proposes and fetches, ``search.scoring`` scores. To add an engine,
+implement ``Engine`` (base.py) in a new file and add its scheme to ``ENGINES`` below. Engines do not
+know methods, words or embedders; only the SQL functions for users without strop
 (``postgres_sql.py``, ``duckdb.py``) repeat the formula.
 """
 
@@ -29,11 +29,11 @@ ENGINES = {
     **dict.fromkeys(("lancedb", "lancedb+s3", "lancedb+gs", "lancedb+az"), "lancedb.LanceDB"),
     "duckdb": "duckdb.DuckDB",
 }
-"""The module and the class of each scheme of a URL."""
+"""The module and the class of the engine, by URL scheme."""
 
 
 def open_engine(url: str) -> Engine:
-    """Return the engine that a URL names; it connects when it is first used."""
+    """Return the engine of a URL; it connects when it is first used."""
     address = Address.read(url)
     if address.scheme not in ENGINES:
         near = get_close_matches(address.scheme, ENGINES, 1)

@@ -2,9 +2,9 @@
 
 An engine keeps *records*, one for each document, and *pieces*, named bytes. A record has everything
 that is scored and shown, so a reader never sees half a document. The rows that an engine searches,
-and the values that filters read, only lead to records: they are written before the record, and one
-that leads nowhere does no harm. Pieces hold the words (``storage.word_copies``) and ``META``, which
-says what the copy is and is written last.
+and the values that filters read, only refer to records. They are written before the record; a row
+without a record does no harm. Pieces contain the words (``storage.word_copies``) and ``META``,
+which describes the copy and is written last.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from strop.storage.facets import stored_text
 from strop.types import Document, Vectors
 
 META = "meta"
-"""The piece that says what the copy is."""
-Known = Collection[int]
+"""The name of the piece that describes the copy."""
+Cached = Collection[int]
+"""Numbers of documents whose vectors the caller has in its cache."""
 Fact = tuple[bytes, int, bytes]
-"""A field, the kind of a value, and the value, so that bytes compare as values do."""
+"""A field, the kind of a value, and the value (``sortable_bytes``)."""
 _KINDS: dict[Kind, int] = {
     "exists": 0, "null": 1, "bool": 2, "number": 3, "string": 4, "instant": 5,
 }  # fmt: skip
@@ -43,12 +44,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}")
 
 
 class EngineError(BadIndex):
-    """A database that cannot be reached, or refuses."""
+    """A database cannot be reached, or refuses a request."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """The URL of a copy. ``shown`` has no password; ``options`` are what only strop reads."""
+    """The URL of a copy. ``shown`` has no password; only strop reads ``options``."""
 
     url: str
     scheme: str
@@ -57,16 +58,16 @@ class Address:
 
     @classmethod
     def read(cls, url: str) -> Address:
-        """Read a URL; what follows ``?`` may hold ``table`` and ``schema``."""
-        in_store = url.startswith("lancedb+")
-        if in_store and not set("@?#").isdisjoint(unquote(url)):
-            raise BadInput(  # without the URL, which may hold a key
+        """Parse a URL; its query string may contain ``table`` and ``schema``."""
+        in_object_store = url.startswith("lancedb+")
+        if in_object_store and not set("@?#").isdisjoint(unquote(url)):
+            raise BadInput(  # without the URL, which may contain a key
                 "the URL of an object store is bucket and path alone, lancedb+s3://BUCKET/PATH: its"
                 " keys come from the environment, such as AWS_ACCESS_KEY_ID"
             )
         try:
             parts = urlsplit(url)
-            _ = parts.hostname, parts.port  # raises where they make no sense
+            _ = parts.hostname, parts.port  # raises ValueError if they are invalid
         except ValueError as error:
             raise BadInput(f"{_hidden(url)} is not a URL: {error}") from None
         options, others = {}, []
@@ -82,29 +83,29 @@ class Address:
 
     @property
     def shown(self) -> str:
-        """The URL as messages may show it."""
+        """The URL without passwords and keys, for messages."""
         return _hidden(self.url)
 
     @property
     def server(self) -> str:
-        """The URL without strop's own options."""
+        """The URL without strop's options, for the database driver."""
         return urlunsplit(self.parts)
 
     @property
     def path(self) -> str:
-        """The path of a file or folder: ``duckdb:///a/b`` is /a/b, ``duckdb://b`` is b here."""
+        """The path of a file or folder: ``duckdb:///a/b`` is /a/b, ``duckdb://b`` is ./b."""
         return unquote(self.parts.netloc + self.parts.path)
 
     @property
     def hint(self) -> str:
-        """What a message adds where a path that begins at the root may be meant to begin here."""
+        """A suggestion for messages: an absolute path may have been meant as a relative one."""
         if self.scheme not in ("duckdb", "lancedb") or not self.path.startswith("/"):
             return ""
         return f"; did you mean {self.scheme}://{self.path[1:]}?"
 
 
 def _hidden(url: str) -> str:
-    # Up to the last @: a password may hold any character.
+    # Up to the last @: a password may contain any character.
     url = re.sub(r"(?<=//)([^/@:]*):.*@", r"\1:***@", url)
     return re.sub(r"(?i)([?&](?:password|api_key|sslpassword)=)[^&]*", r"\1***", url)
 
@@ -114,9 +115,9 @@ class Record:
     """A document as an engine stores it.
 
     ``queries`` has the texts of its stored queries by set, ``packed`` all its vectors as the folder
-    has them. ``rows`` (n, dim) are the vectors to search: those of length one, ``own`` says whether
-    the first is the document's. ``stamp`` is a hash of all that is stored. ``elsewhere``: title,
-    text and metadata stay in the user's own table.
+    has them. ``rows`` (n, dim) are the vectors to search: those of length one. ``has_own_row``: the
+    first of them is the document's own vector, not that of a query. ``text_in_source``: title, text
+    and metadata stay in the user's table.
     """
 
     number: int
@@ -124,51 +125,52 @@ class Record:
     queries: Mapping[str, Sequence[str]]
     packed: bytes
     rows: Vectors
-    own: bool
-    elsewhere: bool = False
+    has_own_row: bool
+    text_in_source: bool = False
 
     @property
     def stamp(self) -> str:
-        """A hash of all that is stored: a copy with the same one is up to date."""
-        one = self.document
-        texts: list[Any] = [one.id, one.title, one.text, dict(one.metadata), self.queries]
-        texts += ["elsewhere"] if self.elsewhere else []
-        found = hashlib.blake2b(json.dumps(texts).encode(), digest_size=12)
-        found.update(self.packed)
-        found.update(self.rows.tobytes())  # also what is searched, should that be chosen anew
-        return found.hexdigest()
+        """A hash of all that is stored: a copy with the same stamp is up to date."""
+        document = self.document
+        texts: list[Any] = [document.id, document.title, document.text]
+        texts += [dict(document.metadata), self.queries]
+        texts += ["elsewhere"] if self.text_in_source else []
+        digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=12)
+        digest.update(self.packed)
+        digest.update(self.rows.tobytes())  # included, in case other rows are searched later
+        return digest.hexdigest()
 
     @property
     def facts(self) -> list[Fact]:
-        """What filters can test."""
+        """The values that filters can test."""
         return sorted(
             {
-                (stored_text(field), _KINDS[kind], comparable(kind, value))
+                (stored_text(field), _KINDS[kind], sortable_bytes(kind, value))
                 for field, kind, value in facts(self.document.metadata)
             }
         )
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What is stored of it as one row of a table, by column."""
-        one = self.document
+        """The values to store in a row of a table, by column."""
+        document = self.document
         return {
-            "number": self.number, "id": one.id, "stamp": self.stamp, "title": one.title,
-            "text": one.text, "metadata": json.dumps(dict(one.metadata)),
+            "number": self.number, "id": document.id, "stamp": self.stamp, "title": document.title,
+            "text": document.text, "metadata": json.dumps(dict(document.metadata)),
             "queries": json.dumps(self.queries), "packed": self.packed,
         }  # fmt: skip
 
 
 def fact_rows(records: Sequence[Record]) -> list[tuple[bytes, int, bytes, int]]:
     """Return the facts of records, each with the number of its record."""
-    return [(*fact, one.number) for one in records for fact in one.facts]
+    return [(*fact, record.number) for record in records for fact in record.facts]
 
 
 def searched_rows(records: Sequence[Record]) -> dict[str, NDArray[Any]]:
-    """Return the rows that are searched as columns: number, own and vector."""
+    """Return the rows to search as columns: number, own (is it the document's?) and vector."""
     return {
         "number": np.repeat([one.number for one in records], [len(one.rows) for one in records]),
-        "own": np.concatenate([np.arange(len(one.rows)) < one.own for one in records]),
+        "own": np.concatenate([np.arange(len(one.rows)) < one.has_own_row for one in records]),
         "vector": np.concatenate([one.rows for one in records]),
     }
 
@@ -181,16 +183,16 @@ class StoredDocument(NamedTuple):
 
 
 class PackedVectors(NamedTuple):
-    """What scoring needs of a record: its vectors, packed; and its id."""
+    """The fields of a record that scoring needs: its id and its vectors (``pack``)."""
 
     id: str
     packed: bytes
 
 
 class Engine(Protocol):
-    """A database with a copy; engines inherit what they have in common.
+    """A database with a copy; engines inherit the methods that have a body.
 
-    Documents are known by number. Several threads may read.
+    Documents are identified by number. Several threads may read.
     """
 
     address: Address
@@ -198,28 +200,28 @@ class Engine(Protocol):
     # -- reading
 
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return those of some pieces that are there; none if there is no copy."""
+        """Return pieces by name, without missing ones; none if there is no copy."""
 
     def nearest(
-        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, extra: Ints, cached: Cached
     ) -> Mapping[int, PackedVectors | None]:
-        """Return the documents of so many rows nearest to a query vector, by number.
+        """Return the documents of the ``rows`` rows nearest to a query vector, by number.
 
-        An engine may look at fewer rows, down to half of them.
-        ``own``: only of the documents' own vectors. ``among``: only of these documents. ``also``
-        are documents that are wanted whatever their rows. Of ``known`` documents an engine that
-        fetches them in a second step may return None.
+        An engine may use fewer rows, down to half of them. ``own``: search only the documents' own
+        vectors. ``among``: search only these documents. ``extra`` documents are returned too,
+        however far their rows are. For ``cached`` documents, an engine that fetches documents in a
+        second step may return None.
         """
 
     def values(self, numbers: Ints, *columns: str) -> Iterable[tuple[Any, ...]]:
-        """Return the number and some columns (``Record.columns``) of documents that are there."""
+        """Return the number and some columns (``Record.columns``), without missing documents."""
 
-    def found(self, numbers: Ints) -> dict[int, PackedVectors]:
-        """Return the ids and vectors of documents, of those that are there."""
-        return as_found(self.values(numbers, "id", "packed"))
+    def packed_vectors(self, numbers: Ints) -> dict[int, PackedVectors]:
+        """Return the ids and vectors of documents, without missing ones."""
+        return packed_by_number(self.values(numbers, "id", "packed"))
 
     def documents(self, numbers: Ints) -> dict[int, StoredDocument]:
-        """Return documents, of those that are there."""
+        """Return documents with the texts of their queries, without missing ones."""
         rows = self.values(numbers, "id", "text", "title", "metadata", "queries")
         return {
             number: StoredDocument(
@@ -229,7 +231,7 @@ class Engine(Protocol):
         }
 
     def ids(self, numbers: Ints) -> dict[int, str]:
-        """Return the ids of documents, of those that are there."""
+        """Return the ids of documents, without missing ones."""
         return dict(self.values(numbers, "id"))
 
     def every(self) -> Ints:
@@ -242,7 +244,7 @@ class Engine(Protocol):
         """Return the numbers of the documents that pass a test of a filter, ascending."""
 
     def size(self) -> int:
-        """Return the bytes that the copy takes."""
+        """Return the size of the copy in bytes."""
 
     def close(self) -> None:
         """Release files and connections."""
@@ -250,17 +252,17 @@ class Engine(Protocol):
     # -- writing, within ``publishing``
 
     def refuse_foreign(self, dim: int) -> None:
-        """Raise ``BadInput`` if something else than a copy is at the address."""
+        """Raise ``BadInput`` if the address contains something other than a copy."""
 
     def publishing(self, dim: int) -> AbstractContextManager[None]:
-        """Be the only publisher, or raise ``IndexBusy``; tables are made where they are missing."""
+        """Be the only publisher, or raise ``IndexBusy``; create missing tables."""
 
     def stamps(self, numbers: Ints) -> dict[int, str]:
-        """Return the stamps of records, of those that are there."""
+        """Return the stamps of records, without missing ones."""
         return dict(self.values(numbers, "stamp"))
 
     def put(self, records: Sequence[Record]) -> None:
-        """Store records in place of those with the same numbers; all of one or nothing."""
+        """Store records in place of those with the same numbers; each record completely or not."""
 
     def remove(self, numbers: Ints) -> None:
         """Remove documents."""
@@ -282,14 +284,14 @@ def engine_errors(address: Address, *errors: type[Exception]) -> Iterator[None]:
         yield
     except errors as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        if len(reason) > 300:  # what an object store answered stands at the end
+        if len(reason) > 300:  # an object store's answer is at the end
             reason = f"{reason[:150]} … {reason[-150:]}"
         raise EngineError(f"{address.shown}: {reason}") from None
 
 
 @contextmanager
 def locked(path: Path, address: Address) -> Iterator[None]:
-    """Be the only publisher to a file or folder, by a lock on a file of its own."""
+    """Be the only publisher to a file or folder, by a lock on the separate file ``path``."""
     lock = FileLock(path, timeout=0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -306,11 +308,11 @@ def locked(path: Path, address: Address) -> Iterator[None]:
 
 
 def as_numbers(numbers: Iterable[int]) -> Ints:
-    """Return numbers of documents ascending, each once."""
+    """Return numbers of documents in ascending order, without duplicates."""
     return np.unique(np.array(list(numbers), np.int64))
 
 
-def as_found(rows: Iterable[tuple[Any, ...]]) -> dict[int, PackedVectors]:
+def packed_by_number(rows: Iterable[tuple[Any, ...]]) -> dict[int, PackedVectors]:
     """Return rows of number, id and vectors by number."""
     return {number: PackedVectors(id_, packed) for number, id_, packed in rows}
 
@@ -318,65 +320,68 @@ def as_found(rows: Iterable[tuple[Any, ...]]) -> dict[int, PackedVectors]:
 # -- values of filters -------------------------------------------------------------------------
 
 
-def comparable(kind: Kind, value: Value) -> bytes:
-    """Return a value as bytes that compare as values of its kind do, exactly."""
+def sortable_bytes(kind: Kind, value: Value) -> bytes:
+    """Return a value as bytes whose order is exactly the order of values of this kind."""
     if value is None:
         return b""
     if kind == "string":
         return stored_text(str(value))
     if kind == "bool":
         return bytes([bool(value)])
-    near = float(value) + 0.0  # no -0
-    # Whole numbers beyond 2**53 have several values for one float: the rest tells them apart.
-    rest = int(value) - int(near) if isinstance(value, int) else 0
-    (bits,) = struct.unpack(">Q", struct.pack(">d", near))
+    rounded = float(value) + 0.0  # no -0
+    # Above 2**53 several integers share one float: the remainder distinguishes them.
+    remainder = int(value) - int(rounded) if isinstance(value, int) else 0
+    (bits,) = struct.unpack(">Q", struct.pack(">d", rounded))
     bits = bits ^ (2**64 - 1 if bits >> 63 else 1 << 63)
-    return struct.pack(">QH", bits, rest + 2**15)
+    return struct.pack(">QH", bits, remainder + 2**15)
 
 
-def tested(test: Test) -> tuple[bytes, int, list[bytes]]:
-    """Return the field, the kind and the values of a test, as ``Record.facts`` has them."""
-    values = sorted({comparable(test.kind, value) for value in test.values})
+def encoded_test(test: Test) -> tuple[bytes, int, list[bytes]]:
+    """Return the field, kind and values of a test, encoded as in ``Record.facts``."""
+    values = sorted({sortable_bytes(test.kind, value) for value in test.values})
     return stored_text(test.field), _KINDS[test.kind], values
 
 
 OPERATORS = {"in": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
-"""The operators of tests in SQL."""
+"""SQL operators by the operators of tests."""
 
 
-# -- vectors in one piece ----------------------------------------------------------------------
+# -- vectors as bytes --------------------------------------------------------------------------
 
-_HEAD, _PART, _SUM = struct.Struct("<2sH"), struct.Struct("<IBI"), struct.Struct("<I")
+_HEADER, _SET_HEADER, _CHECKSUM = struct.Struct("<2sH"), struct.Struct("<IBI"), struct.Struct("<I")
 _MAGIC = b"S1"
 _TYPES = (np.dtype("<f4"), np.dtype("i1"))
 Rows = NDArray[Any]
 
 
-def pack(parts: Mapping[int, Rows]) -> bytes:
-    """Return a document's vectors by set, as they are stored, in one piece with a checksum."""
-    head = [_HEAD.pack(_MAGIC, len(parts))]
-    head += [
-        _PART.pack(set_id, _TYPES.index(rows.dtype), len(rows)) for set_id, rows in parts.items()
+def pack(by_set: Mapping[int, Rows]) -> bytes:
+    """Return a document's vectors by set as bytes, in their stored types, with a checksum."""
+    headers = [_HEADER.pack(_MAGIC, len(by_set))]
+    headers += [
+        _SET_HEADER.pack(set_id, _TYPES.index(rows.dtype), len(rows))
+        for set_id, rows in by_set.items()
     ]
-    data = b"".join([*head, *(np.ascontiguousarray(rows).tobytes() for rows in parts.values())])
-    return data + _SUM.pack(crc32(data))
+    data = b"".join([*headers, *(np.ascontiguousarray(rows).tobytes() for rows in by_set.values())])
+    return data + _CHECKSUM.pack(crc32(data))
 
 
 def unpack(data: bytes, dim: int) -> dict[int, Rows]:
-    """Return what ``pack`` was given; refuse what it cannot have made."""
+    """Return the vectors by set that ``pack`` encoded; raise ``BadIndex`` for other bytes."""
     try:
-        magic, count = _HEAD.unpack_from(data)
-        (sum_,) = _SUM.unpack_from(data, len(data) - _SUM.size)
-        if magic != _MAGIC or crc32(memoryview(data)[: -_SUM.size]) != sum_:
+        magic, count = _HEADER.unpack_from(data)
+        (checksum,) = _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)
+        if magic != _MAGIC or crc32(memoryview(data)[: -_CHECKSUM.size]) != checksum:
             raise ValueError("a wrong checksum")
-        at, parts = _HEAD.size + count * _PART.size, {}
-        for part in range(count):
-            set_id, kind, rows = _PART.unpack_from(data, _HEAD.size + part * _PART.size)
-            found = np.frombuffer(data, _TYPES[kind], rows * dim, at)
-            parts[set_id] = found.reshape(rows, dim)
-            at += found.nbytes
-        if at + _SUM.size != len(data) or len(parts.get(0, ())) != 1:
+        offset, by_set = _HEADER.size + count * _SET_HEADER.size, {}
+        for place in range(count):
+            set_id, kind, rows = _SET_HEADER.unpack_from(
+                data, _HEADER.size + place * _SET_HEADER.size
+            )
+            vectors = np.frombuffer(data, _TYPES[kind], rows * dim, offset)
+            by_set[set_id] = vectors.reshape(rows, dim)
+            offset += vectors.nbytes
+        if offset + _CHECKSUM.size != len(data) or len(by_set.get(0, ())) != 1:
             raise ValueError("a wrong length")
     except (struct.error, ValueError, IndexError) as error:
         raise BadIndex(f"vectors of the copy are damaged ({error}): publish it again") from error
-    return parts
+    return by_set

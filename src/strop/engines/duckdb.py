@@ -1,7 +1,7 @@
-"""A copy in one DuckDB file. A search compares the signs of all rows, then the nearest themselves.
+"""A copy in one DuckDB file. A search compares the signs of all rows, then the nearest vectors.
 
-A publisher changes a copy of the file beside it and then puts that in its place. So readers of any
-process never wait and never see a half-published file.
+A publisher changes a second file in the same folder, and then replaces the first file by it. So
+readers of any process never wait and never see a half-published file.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import numpy as np
 from strop.common.arrays import Ints
 from strop.engines.base import (
     Address,
+    Cached,
     EngineError,
-    Known,
     PackedVectors,
     Record,
-    as_found,
     engine_errors,
     fact_rows,
     locked,
+    packed_by_number,
     searched_rows,
 )
 from strop.engines.sql import Row, SqlEngine
@@ -69,7 +69,7 @@ CREATE MACRO sharp(query, k := 10, alpha := 1.0, temperature := 0.1, nearest := 
     FROM scored JOIN lengths USING (number) JOIN documents USING (number)
     WHERE length > 1e-6 ORDER BY score DESC, number LIMIT k;
 """
-"""The macro has lines (1) to (4g) of search/formula.py in one query, for programs without strop."""
+"""The macro computes lines (1) to (4g) of search/formula.py, for programs without strop."""
 _TABLE_NAMES = {"documents", "rows", "own", "facts", "pieces"}
 _LISTS = {"numbers": "BIGINT", "texts": "VARCHAR", "blobs": "BLOB"}
 _NAMES = {
@@ -77,8 +77,8 @@ _NAMES = {
     **{name: name for name in _TABLE_NAMES},
     **{name: f"(SELECT unnest(?::{type_}[]))" for name, type_ in _LISTS.items()},
 }
-_LEAST, _SHARE = 3000, 20
-"""The rows whose signs are nearest are compared themselves: so many, or one in so many of all."""
+_MIN_COMPARED, _COMPARED_FRACTION = 3000, 20
+"""Rows with the nearest signs whose vectors are compared: at least 3000, and one in 20 of all."""
 
 
 class DuckDB(SqlEngine):
@@ -90,7 +90,7 @@ class DuckDB(SqlEngine):
     def __init__(self, address: Address) -> None:
         self.address = address
         self._path = Path(address.path)
-        self._new = self._beside(".new")
+        self._new = self._sibling(".new")
         self._lock = threading.RLock()
         self._reader: Any = None
         self._writer: Any = None
@@ -98,7 +98,7 @@ class DuckDB(SqlEngine):
         self._counted: tuple[object, int] = None, 0
         self._changed = False
 
-    def _beside(self, ending: str) -> Path:
+    def _sibling(self, ending: str) -> Path:
         return self._path.with_name(self._path.name + ending)
 
     def close(self) -> None:
@@ -111,17 +111,17 @@ class DuckDB(SqlEngine):
     # -- connections ----------------------------------------------------------------------
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
-        """Return the rows of a statement, from the file as it is now; none without a copy."""
-        with self._lock, self._explained():
+        """Return the rows of a statement, from the current file; none without a copy."""
+        with self._lock, self._translated_errors():
             connection = self._writer or self._current()
             if connection is None:
                 return []
             statement = sql.format_map(self.names)
-            found: list[Row] = connection.execute(statement, values).fetchall()
-            return found
+            result: list[Row] = connection.execute(statement, values).fetchall()
+            return result
 
     def _current(self) -> Any:
-        """Return a connection to the file that has the name now."""
+        """Return a connection to the current file: a publisher may have replaced it."""
         try:
             status = os.stat(self._path)
         except FileNotFoundError:
@@ -133,7 +133,7 @@ class DuckDB(SqlEngine):
         return self._reader
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         with engine_errors(self.address, duckdb.Error):
             try:
                 yield
@@ -146,11 +146,11 @@ class DuckDB(SqlEngine):
     @contextmanager
     def publishing(self, dim: int) -> Iterator[None]:
         """Be the only publisher; the file is replaced at the end."""
-        with locked(self._beside(".lock"), self.address):
+        with locked(self._sibling(".lock"), self.address):
             try:
                 self._begin(dim)
                 yield
-                with self._explained():
+                with self._translated_errors():
                     self._writer.execute("CHECKPOINT")
                     self._writer.close()
                 if self._changed:
@@ -159,44 +159,46 @@ class DuckDB(SqlEngine):
                 with suppress(Exception):
                     self._writer.close()
                 self._writer = None
-                if not self._changed:  # nothing to go on with
+                if not self._changed:  # nothing that the next publisher could continue
                     self._new.unlink(missing_ok=True)
 
     def _begin(self, dim: int) -> None:
-        """Open the file that a stopped publisher left, or a copy of the present one."""
+        """Open the file that a stopped publisher left, or a copy of the current one."""
         self._changed = self._new.exists()
         self.refuse_foreign(dim)
-        with self._explained():
+        with self._translated_errors():
             if not self._changed:
-                begun = self._beside(".new.begun")
-                begun.unlink(missing_ok=True)
-                if self._path.exists() and self._present():
-                    shutil.copyfile(self._path, begun)
+                unfinished = self._sibling(".new.begun")
+                unfinished.unlink(missing_ok=True)
+                if self._path.exists() and self._has_current_tables():
+                    shutil.copyfile(self._path, unfinished)
                 else:
                     codes = ", ".join(f"c{at} UBIGINT" for at in range(-(-dim // 64)))
-                    new = _open(begun, "READ_WRITE")
+                    new = _open(unfinished, "READ_WRITE")
                     new.execute(_TABLES.format(dim=dim, codes=codes))
                     new.close()
-                os.replace(begun, self._new)
+                os.replace(unfinished, self._new)
             self._writer = _open(self._new, "READ_WRITE")
 
     def refuse_foreign(self, dim: int) -> None:
-        """Refuse a file with the tables of something else: it would be replaced."""
+        """Refuse a file with tables of another program: it would be replaced."""
         names = {name for (name,) in self.rows("SELECT table_name FROM information_schema.tables")}
-        is_copy = {"documents", "pieces"} <= names and (names <= _TABLE_NAMES or self._present())
+        is_copy = {"documents", "pieces"} <= names and (
+            names <= _TABLE_NAMES or self._has_current_tables()
+        )
         if names and not is_copy:
             shown = ", ".join(sorted(names)[:5])
             raise BadInput(f"{self._path} is no copy (its tables: {shown}): publish to a new file")
 
-    def _present(self) -> bool:
-        """Tell whether the file's tables are those of this version; others are made anew."""
+    def _has_current_tables(self) -> bool:
+        """Return whether the file has the tables of this version; others are replaced."""
         sql = "SELECT 1 FROM duckdb_columns() WHERE table_name = 'rows' AND column_name = 'own'"
         return bool(self.rows(sql))
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         """Yield the publisher's connection in a transaction."""
-        with self._lock, self._explained():
+        with self._lock, self._translated_errors():
             self._writer.execute("BEGIN")
             self._changed = True
             try:
@@ -210,35 +212,35 @@ class DuckDB(SqlEngine):
     # -- reading --------------------------------------------------------------------------
 
     def nearest(
-        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, extra: Ints, cached: Cached
     ) -> dict[int, PackedVectors]:
         """Return the documents of the nearest rows."""
-        where, given = "", list[Any]()
+        where, parameters = "", list[Any]()
         if among is not None:
-            where, given = "WHERE number = ANY {numbers}", [among.tolist()]
+            where, parameters = "WHERE number = ANY {numbers}", [among.tolist()]
         elif not own:
             (code,) = _codes(query[None]).tolist()
             differing = " + ".join(
-                f"bit_count(xor(c{at}, ?::UBIGINT))::USMALLINT" for at in range(len(code))
+                f"bit_count(xor(c{word}, ?::UBIGINT))::USMALLINT" for word in range(len(code))
             )
             # A join by rowid reads the vectors of these rows only.
             where = f"WHERE rowid IN (SELECT rowid FROM rows ORDER BY {differing} LIMIT ?)"
-            given = [*code, max(_LEAST, 4 * rows, self._total() // _SHARE)]
+            parameters = [*code, max(_MIN_COMPARED, 4 * rows, self._total() // _COMPARED_FRACTION)]
         sql = (
             "SELECT number, id, packed FROM documents WHERE number IN"
             f" (SELECT number FROM {'own' if own else 'rows'} {where}"
             f" ORDER BY array_inner_product(vector, ?::FLOAT[{len(query)}]) DESC"
             " LIMIT ?) OR number = ANY {numbers}"
         )
-        return as_found(self.rows(sql, *given, query, rows, also.tolist()))
+        return packed_by_number(self.rows(sql, *parameters, query, rows, extra.tolist()))
 
     def _total(self) -> int:
         """Return the number of rows, counted once for each file."""
         with self._lock:
             self._current()
             if self._counted[0] != self._opened:
-                found = self.rows("SELECT count(*) FROM rows")
-                self._counted = self._opened, found[0][0] if found else 0
+                counts = self.rows("SELECT count(*) FROM rows")
+                self._counted = self._opened, counts[0][0] if counts else 0
             return self._counted[1]
 
     def size(self) -> int:
@@ -249,11 +251,11 @@ class DuckDB(SqlEngine):
 
     def put(self, records: Sequence[Record]) -> None:
         """Store records in one transaction."""
-        found = searched_rows(records)
-        numbers, is_own, vectors = found["number"], found["own"], found["vector"]
+        columns = searched_rows(records)
+        numbers, is_own, vectors = columns["number"], columns["own"], columns["vector"]
         with self.transaction() as connection:
-            self.delete(connection, [one.number for one in records])
-            rows = [tuple(one.columns.values()) for one in records]
+            self.delete(connection, [record.number for record in records])
+            rows = [tuple(record.columns.values()) for record in records]
             self.insert(connection, "documents", rows)
             _insert(connection, "rows", [numbers, is_own, *_codes(vectors).T, vectors])
             _insert(connection, "own", [numbers[is_own], vectors[is_own]])
@@ -271,26 +273,28 @@ def _codes(vectors: Vectors) -> Any:
 
 
 def _open(path: Path, mode: str) -> Any:
-    """Return a connection of its own: by name, DuckDB would give an older file of this name."""
+    """Return a new connection: DuckDB caches by name, so it could return a replaced file."""
     connection = duckdb.connect(":memory:")
     quoted = str(path).replace("'", "''")
     connection.execute(f"ATTACH '{quoted}' AS copy ({mode}); USE copy;")
-    # The file may be somebody else's: a view in it must read no other file and no address.
+    # The file may come from somebody else: a view in it must read no other file and no URL.
     connection.execute("SET enable_external_access=false; SET lock_configuration=true;")
     return connection
 
 
 def _insert(connection: Any, table: str, columns: Sequence[Any]) -> None:
-    """Insert columns, by Arrow: row by row it takes a hundred times as long."""
+    """Insert columns by Arrow: row by row takes a hundred times as long."""
     import pyarrow as pa
 
     if not columns or not len(columns[0]):
         return
     arrays = []
     for values in columns:
-        rows = isinstance(values, np.ndarray) and values.ndim == 2
-        array = pa.array(values.ravel() if rows else values)
-        arrays.append(pa.FixedSizeListArray.from_arrays(array, values.shape[1]) if rows else array)
+        is_matrix = isinstance(values, np.ndarray) and values.ndim == 2
+        array = pa.array(values.ravel() if is_matrix else values)
+        arrays.append(
+            pa.FixedSizeListArray.from_arrays(array, values.shape[1]) if is_matrix else array
+        )
     connection.register("arriving", pa.table(arrays, names=[*map(str, range(len(arrays)))]))
     connection.execute(f"INSERT INTO {table} SELECT * FROM arriving")
     connection.unregister("arriving")

@@ -1,4 +1,4 @@
-"""Vectors of an index as a file, for any database: what each form keeps is in docs/engines.md."""
+"""Writes the vectors of an index to a file, for any database (docs/engines.md)."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def export(
 
     ``indexsharp``: one vector for each document, d + ``alpha`` * the mean of its queries, of unit
     length. ``rows``: the document's own vector and one for each query. ``augmented``: the vector of
-    the text with the queries of one set appended (``Index.augment`` makes these). ``sets``: all
-    that ``sharp`` mixes. The ending of the file says how it is written; beside ``x.npy`` stands
-    ``x.npy.ids.jsonl`` with ids and metadata.
+    the text with the queries of one set appended (``Index.augment`` computes these). ``sets``:
+    query sets, by default all that ``sharp`` mixes. The suffix of the file determines its format;
+    ids and metadata of ``x.npy`` are written to ``x.npy.ids.jsonl``.
     """
     path = Path(output)
     if form not in get_args(Form):
@@ -58,23 +58,26 @@ def export(
 
 def _rows(searcher: Searcher, names: Sequence[str], form: Form, alpha: float) -> Iterator[Row]:
     catalog, snapshot = searcher.catalog, searcher.views.snapshot()
-    known = catalog.sets.all()
-    for at in range(0, len(snapshot.numbers), BATCH):
-        for record in records_of(catalog, snapshot, snapshot.numbers[at : at + BATCH]):
-            parts = {id_: as_floats(of) for id_, of in unpack(record.packed, catalog.dim).items()}
+    all_sets = catalog.sets.all()
+    for first in range(0, len(snapshot.numbers), BATCH):
+        for record in records_of(catalog, snapshot, snapshot.numbers[first : first + BATCH]):
+            by_set = {
+                set_id: as_floats(stored)
+                for set_id, stored in unpack(record.packed, catalog.dim).items()
+            }
             about = {"id": record.document.id, "metadata": dict(record.document.metadata)}
-            lists = [(name, parts.get(known[name].set_id)) for name in names]
-            queries = [of for _, of in lists if of is not None]
+            lists = [(name, by_set.get(all_sets[name].set_id)) for name in names]
+            queries = [vectors for _, vectors in lists if vectors is not None]
             if form == "indexsharp":
-                vector = parts[0]
+                vector = by_set[0]
                 if queries:
                     mean = np.concatenate(queries).mean(axis=0, dtype=np.float64)
                     vector = unit_rows(vector + alpha * mean)
                 yield {**about, "vector": vector[0]}
                 continue
-            yield {**about, "set": "", "n": 0, "text": "", "vector": parts[0][0]}
-            for name, of in lists:
-                for n, row in enumerate([] if of is None else of):
+            yield {**about, "set": "", "n": 0, "text": "", "vector": by_set[0][0]}
+            for name, vectors in lists:
+                for n, row in enumerate([] if vectors is None else vectors):
                     text = record.queries[name][n]
                     yield {**about, "set": name, "n": n + 1, "text": text, "vector": row}
 
@@ -89,13 +92,13 @@ def _augmented(searcher: Searcher, names: Sequence[str]) -> Iterator[Row]:
             f"not every document is embedded with its {names[0]!r} queries: call"
             f" index.augment({names[0]!r}) first"
         )
-    for at in range(0, len(snapshot.numbers), BATCH):
-        numbers = snapshot.numbers[at : at + BATCH].tolist()
+    for first in range(0, len(snapshot.numbers), BATCH):
+        numbers = snapshot.numbers[first : first + BATCH].tolist()
         documents = searcher.catalog.documents.several(numbers)
-        vectors = as_floats(np.asarray(spans.vectors[spans.start[at : at + BATCH]]))
+        vectors = as_floats(np.asarray(spans.vectors[spans.start[first : first + BATCH]]))
         for number, vector in zip(numbers, vectors, strict=True):
-            one = documents[number]
-            yield {"id": one.id, "metadata": dict(one.metadata), "vector": vector}
+            document = documents[number]
+            yield {"id": document.id, "metadata": dict(document.metadata), "vector": vector}
 
 
 # -- writing -----------------------------------------------------------------------------------
@@ -112,7 +115,7 @@ def _write_jsonl(path: Path, rows: Iterator[Row], dim: int) -> int:
 
 
 def ids_beside(path: Path) -> Path:
-    """Return the file with the ids of a ``.npy`` file: of a name that nothing else has."""
+    """Return the path of the file with the ids of a ``.npy`` file; no other file has it."""
     return path.with_name(f"{path.name}.ids.jsonl")
 
 
@@ -133,16 +136,16 @@ def _write_parquet(path: Path, rows: Iterator[Row], dim: int) -> int:
     except ImportError:
         raise MissingExtra("Writing Parquet", "parquet") from None
     types = {"vector": pa.list_(pa.float32(), dim), "n": pa.int32()}
-    count, part = 0, list(islice(rows, 5000))
-    names = part[0] if part else ("id", "metadata", "vector")
+    count, batch = 0, list(islice(rows, 5000))
+    names = batch[0] if batch else ("id", "metadata", "vector")
     schema = pa.schema([(name, types.get(name, pa.string())) for name in names])
     with atomic_write(path) as file, parquet.ParquetWriter(file.buffer, schema) as writer:
-        while part:
-            for row in part:
+        while batch:
+            for row in batch:
                 row["metadata"] = json.dumps(row["metadata"], ensure_ascii=False)
-            writer.write_table(pa.Table.from_pylist(part, schema))
-            count += len(part)
-            part = list(islice(rows, 5000))
+            writer.write_table(pa.Table.from_pylist(batch, schema))
+            count += len(batch)
+            batch = list(islice(rows, 5000))
     return count
 
 

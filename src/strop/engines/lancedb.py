@@ -1,10 +1,10 @@
 """A copy in LanceDB: rows in a graph with one byte per value, all else in plain tables.
 
-It is a folder, or a place in an object store (``lancedb+s3://bucket/path``, gs, az). Keys and
-address of the store come from the environment, as LanceDB reads them.
+It is a folder, or a path in an object store (``lancedb+s3://bucket/path``, gs, az). LanceDB reads
+the keys and the address of the store from the environment.
 
-Each change of a table is a new version of it, so readers see the tables as some publisher's batch
-left them. Rows and facts are written before the records they lead to (base.py).
+Each change of a table is a new version of it, so readers see the tables as they were after some
+batch of a publisher. Rows and facts are written before the records they refer to (base.py).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from strop.common.arrays import Ints
 from strop.engines.base import (
     OPERATORS,
     Address,
+    Cached,
     Engine,
-    Known,
     PackedVectors,
     Record,
     as_numbers,
+    encoded_test,
     engine_errors,
     fact_rows,
     locked,
     searched_rows,
-    tested,
 )
 from strop.engines.lease import LEASE, Lease
 from strop.errors import BadInput
@@ -42,10 +42,12 @@ from strop.filters import Test
 from strop.types import Vectors
 
 EF = 400
+"""HNSW's ef, the breadth of the graph search."""
 _GRAPH_FROM = 5000
-"""Rows from which a graph is made; fewer are read in milliseconds."""
+"""Rows from which on a graph is built; fewer are read in milliseconds."""
 _TABLES = ("documents", "rows", "facts", "pieces")
-_MANY = 1000
+_MAX_TERMS = 1000
+"""Terms of one condition: a statement has a limited size."""
 
 
 class LanceDB(Engine):
@@ -76,8 +78,8 @@ class LanceDB(Engine):
         with self._opening:
             if name not in self._tables:
                 if not self._store and not (self._folder / f"{name}.lance").exists():
-                    return None  # before the folder is made
-                with self._explained():
+                    return None  # LanceDB would create the folder
+                with self._translated_errors():
                     try:
                         self._tables[name] = self._database().open_table(name)
                     except ValueError as error:
@@ -86,26 +88,26 @@ class LanceDB(Engine):
                         raise
             return self._tables[name]
 
-    def _explained(self) -> AbstractContextManager[None]:
+    def _translated_errors(self) -> AbstractContextManager[None]:
         return engine_errors(self.address, OSError, RuntimeError, ValueError)
 
     def _rows(self, name: str, where: str | None, *columns: str) -> list[tuple[Any, ...]]:
-        """Return some columns of the rows of a table that meet a condition."""
+        """Return some columns of the rows of a table that match a condition."""
         table = self._table(name)
         if table is None:
             return []
-        with self._explained():
+        with self._translated_errors():
             query = table.search().select(list(columns)).limit(2**31)
-            found = (query.where(where) if where else query).to_arrow()
-        return list(zip(*(found[column].to_pylist() for column in columns), strict=True))
+            matches = (query.where(where) if where else query).to_arrow()
+        return list(zip(*(matches[column].to_pylist() for column in columns), strict=True))
 
     def _rows_with(
-        self, texts: Sequence[str], name: str, column: str, wanted: str
+        self, texts: Sequence[str], name: str, column: str, other: str
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield two columns of the rows of a table that have one of many texts in the first."""
-        for at in range(0, len(texts), _MANY):
-            where = f"{column} IN ({', '.join(map(_quoted, texts[at : at + _MANY]))})"
-            yield from self._rows(name, where, column, wanted)
+        """Yield two columns of a table: of the rows that have one of the texts in the first."""
+        for at in range(0, len(texts), _MAX_TERMS):
+            where = f"{column} IN ({', '.join(map(_quoted, texts[at : at + _MAX_TERMS]))})"
+            yield from self._rows(name, where, column, other)
 
     @contextmanager
     def publishing(self, dim: int) -> Iterator[None]:
@@ -115,38 +117,38 @@ class LanceDB(Engine):
             self._make(dim)
             yield
 
-    # A table of its own: dropping it leaves no versions behind, and it is written by a thread.
+    # The lease has a separate table: dropping it leaves no versions, and another thread writes it.
 
     def _read_lease(self) -> bytes | None:
         with self._opening:
-            self._tables.pop(LEASE, None)  # another publisher may have made it anew
+            self._tables.pop(LEASE, None)  # another publisher may have replaced it
             table = self._table(LEASE)
-        with self._explained():
+        with self._translated_errors():
             rows = [] if table is None else table.to_arrow().to_pylist()
         return rows[0]["content"] if rows else None
 
     def _write_lease(self, claim: bytes) -> None:
-        with self._explained():
+        with self._translated_errors():
             self._database().create_table(LEASE, [{"content": claim}], mode="overwrite")
 
     def _drop_lease(self) -> None:
-        with self._explained():
+        with self._translated_errors():
             self._database().drop_table(LEASE)
 
     def refuse_foreign(self, dim: int) -> None:
         """Refuse tables that have other columns."""
         for name, schema in _schemas(dim).items():
-            there = self._table(name)
-            if there is not None and not {*schema.names} <= {*there.schema.names}:
+            table = self._table(name)
+            if table is not None and not {*schema.names} <= {*table.schema.names}:
                 raise BadInput(
                     f"{self.address.shown} has a table {name!r} of something else: publish to"
                     " a new folder"
                 )
 
     def _make(self, dim: int) -> None:
-        """Make the tables that are not there."""
+        """Create missing tables."""
         self.refuse_foreign(dim)
-        with self._explained():
+        with self._translated_errors():
             for name, schema in _schemas(dim).items():
                 table = self._database().create_table(name, schema=schema, exist_ok=True)
                 key = {"pieces": "name", "facts": "field"}.get(name, "number")
@@ -156,11 +158,11 @@ class LanceDB(Engine):
     # -- reading --------------------------------------------------------------------------
 
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return those of some pieces that are there."""
+        """Return pieces by name, without missing ones."""
         return dict(self._rows_with(names, "pieces", "name", "content"))
 
     def nearest(
-        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, extra: Ints, cached: Cached
     ) -> dict[int, PackedVectors]:
         """Return the documents of the nearest rows."""
         table = self._table("rows")
@@ -169,13 +171,13 @@ class LanceDB(Engine):
         conditions = ["own"] if own else []
         if among is not None:
             conditions.append(_within(among))
-        with self._explained():
+        with self._translated_errors():
             search = table.search(query).distance_type("dot").select(["number", "_distance"])
             search = search.limit(rows).ef(max(EF, rows)).nprobes(1)
             if conditions:
                 search = search.where(" AND ".join(conditions), prefilter=True)
             numbers = search.to_arrow()["number"].to_numpy()
-            return self.found(np.union1d(numbers.astype(np.int64), also))
+            return self.packed_vectors(np.union1d(numbers.astype(np.int64), extra))
 
     def values(self, numbers: Ints, *columns: str) -> list[tuple[Any, ...]]:
         """Return the number and some columns of documents."""
@@ -191,11 +193,11 @@ class LanceDB(Engine):
 
     def passing(self, test: Test) -> Ints:
         """Return the numbers of the documents that pass a test."""
-        field, kind, values = tested(test)
-        same = f"field = '{field.hex()}' AND kind = {kind} AND value {OPERATORS[test.op]}"
-        wheres = [f"{same} '{value.hex()}'" for value in values]
+        field, kind, values = encoded_test(test)
+        prefix = f"field = '{field.hex()}' AND kind = {kind} AND value {OPERATORS[test.op]}"
+        conditions = [f"{prefix} '{value.hex()}'" for value in values]
         return as_numbers(
-            number for where in wheres for (number,) in self._rows("facts", where, "number")
+            number for where in conditions for (number,) in self._rows("facts", where, "number")
         )
 
     def size(self) -> int:
@@ -203,30 +205,30 @@ class LanceDB(Engine):
         if self._store:
             tables = filter(None, map(self._table, _TABLES))
             return sum(int(table.stats()["total_bytes"]) for table in tables)
-        return sum(one.stat().st_size for one in self._folder.rglob("*") if one.is_file())
+        return sum(file.stat().st_size for file in self._folder.rglob("*") if file.is_file())
 
     # -- writing --------------------------------------------------------------------------
 
     def put(self, records: Sequence[Record]) -> None:
-        """Store records; a record last, once what leads to it is there."""
+        """Store records: first the rows and facts that refer to them, then the records."""
         self._lease.check()
-        gone = _within(np.array([one.number for one in records]))
+        replaced = _within(np.array([record.number for record in records]))
         rows = searched_rows(records)
         facts = [
             {"field": field.hex(), "kind": kind, "value": value.hex(), "number": number}
             for field, kind, value, number in fact_rows(records)
         ]
-        with self._explained():
+        with self._translated_errors():
             for name, new in (("rows", {**rows, "vector": list(rows["vector"])}), ("facts", facts)):
                 table = self._table(name)
-                table.delete(gone)
+                table.delete(replaced)
                 if len(arrow := _arrow(new, table.schema)):
                     table.add(arrow)
-        self._merge("documents", "number", [one.columns for one in records])
+        self._merge("documents", "number", [record.columns for record in records])
 
     def _merge(self, name: str, key: str, rows: list[dict[str, Any]]) -> None:
         """Store rows in place of those with the same keys."""
-        with self._explained():
+        with self._translated_errors():
             table = self._table(name)
             merge = table.merge_insert(key).when_matched_update_all()
             merge.when_not_matched_insert_all().execute(_arrow(rows, table.schema))
@@ -234,16 +236,16 @@ class LanceDB(Engine):
     def remove(self, numbers: Ints) -> None:
         """Remove documents."""
         self._lease.check()
-        with self._explained():
+        with self._translated_errors():
             for name in ("rows", "facts", "documents"):
                 self._table(name).delete(_within(numbers))
 
     def prepare(self) -> None:
-        """Make or extend the graph, join small files and drop old versions."""
-        with self._explained():
+        """Build or extend the graph, merge small files and drop old versions."""
+        with self._translated_errors():
             rows = self._table("rows")
-            known = {column for index in rows.list_indices() for column in index.columns}
-            if rows.count_rows() >= _GRAPH_FROM and "vector" not in known:
+            indexed = {column for index in rows.list_indices() for column in index.columns}
+            if rows.count_rows() >= _GRAPH_FROM and "vector" not in indexed:
                 graph = HnswSq("dot", num_partitions=1, ef_construction=200)
                 rows.create_index("vector", config=graph)
             for name in _TABLES:
@@ -259,9 +261,9 @@ class LanceDB(Engine):
         """Remove pieces."""
         conditions = [f"name = {_quoted(name)}" for name in (*names, *prefixes)]
         conditions += [f"starts_with(name, {_quoted(prefix + '.')})" for prefix in prefixes]
-        with self._explained():
-            for at in range(0, len(conditions), _MANY):
-                self._table("pieces").delete(" OR ".join(conditions[at : at + _MANY]))
+        with self._translated_errors():
+            for at in range(0, len(conditions), _MAX_TERMS):
+                self._table("pieces").delete(" OR ".join(conditions[at : at + _MAX_TERMS]))
 
 
 def _schemas(dim: int) -> dict[str, Any]:

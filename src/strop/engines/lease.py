@@ -1,4 +1,4 @@
-"""A lease: what keeps publishers apart in a database that has no locks."""
+"""A lease: lets one publisher at a time write to a database without locks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from strop.errors import IndexBusy, StropError
 
 LEASE = "lease"
-"""The name under which an engine keeps it."""
+"""The name under which an engine stores the lease."""
 SECONDS = 60.0
-"""How long it counts without a sign of life, by the clocks of the publishers' machines."""
-SETTLED = 0.5
-"""Seconds between writing it and looking whether another publisher wrote at the same moment."""
+"""How long a lease is valid without renewal, by the clocks of the publishers' machines."""
+CONFLICT_WAIT = 0.5
+"""Seconds between writing the lease and checking that no other publisher overwrote it."""
 
 
 class Lease:
@@ -29,7 +29,7 @@ class Lease:
         write: Callable[[bytes], None],
         forget: Callable[[], None],
     ) -> None:
-        """The last three read, store and remove the lease in the database."""
+        """``read``, ``write`` and ``forget`` read, store and remove the lease in the database."""
         self._shown, self._read, self._write, self._forget = shown, read, write, forget
         self._owner = uuid.uuid4().hex
         self._lost = False
@@ -43,44 +43,44 @@ class Lease:
                 f" {SECONDS:.0f} seconds ago"
             )
         self.renew()
-        time.sleep(SETTLED)
+        time.sleep(CONFLICT_WAIT)
         self._lost = self._claim()[0] != self._owner
         self.check()
         ended = threading.Event()
-        renewing = threading.Thread(target=self._keep, args=(ended,), daemon=True)
-        renewing.start()
+        renewal = threading.Thread(target=self._renew_until, args=(ended,), daemon=True)
+        renewal.start()
         try:
             yield
         finally:
             ended.set()
-            renewing.join()
-            with suppress(StropError):  # it ends by itself; what went wrong before counts
+            renewal.join()
+            with suppress(StropError):  # a lease expires anyway; the earlier error is reported
                 if self._claim()[0] == self._owner:
                     self._forget()
 
     def check(self) -> None:
-        """Fail if another publisher took the lease, because this one was silent for too long."""
+        """Fail if another publisher took the lease, because this one did not renew it in time."""
         if self._lost:
             raise IndexBusy(f"another process is publishing to {self._shown}")
 
-    def _keep(self, ended: threading.Event) -> None:
+    def _renew_until(self, ended: threading.Event) -> None:
         while not ended.wait(SECONDS / 4):
-            with suppress(StropError):  # a moment without a connection: the next time may do
+            with suppress(StropError):  # no connection for a moment: the next attempt may succeed
                 self._lost = self._claim()[0] != self._owner
                 if self._lost:
                     return
                 self.renew()
 
     def renew(self) -> None:
-        """Say that this publisher is at work."""
+        """Store that this publisher is working."""
         claim = {"owner": self._owner, "until": time.time() + SECONDS}
         self._write(json.dumps(claim).encode())
 
     def _claim(self) -> tuple[str, float]:
-        """Return who is at work, and until when that counts."""
+        """Return the owner of the stored lease, and when it expires."""
         stored = self._read()
         try:
-            found = json.loads(stored or b"")
-            return str(found["owner"]), float(found["until"])
+            claim = json.loads(stored or b"")
+            return str(claim["owner"]), float(claim["until"])
         except (KeyError, TypeError, ValueError):  # none, or not written by strop
             return "", 0.0

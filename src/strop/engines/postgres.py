@@ -1,7 +1,7 @@
 """A copy in PostgreSQL with pgvector: rows as halfvec in HNSW graphs, all else in plain tables.
 
 The URL is libpq's; passwords and TLS come from it, from PGPASSWORD, a service or a password file.
-``?schema=`` and ``?table=`` name where the tables stand (public, strop).
+``?schema=`` and ``?table=`` are the schema and the prefix of the tables (public, strop).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from strop.common.arrays import Ints
 from strop.engines.base import (
     Address,
-    Known,
+    Cached,
     PackedVectors,
     Record,
     StoredDocument,
-    as_found,
     engine_errors,
     fact_rows,
+    packed_by_number,
 )
 from strop.engines.postgres_source import checked_source, rows_of_source
 from strop.engines.postgres_sql import PREPARE, TABLES
@@ -33,12 +33,12 @@ from strop.engines.sql import Row, SqlEngine, storable
 from strop.errors import BadInput, IndexBusy
 from strop.types import Document, Vectors
 
-ELSEWHERE = ""
-"""In the column ``raw``: title, text and metadata are in the user's own table."""
+IN_SOURCE = ""
+"""This value of the column ``raw`` means: title, text and metadata are in the user's table."""
 EF = 400
-"""Rows that a graph search looks at; at 200 two hundredths of NFCorpus's best ten are missed."""
+"""Rows that a graph search visits (HNSW's ef); at 200, 0.02 of NFCorpus's top ten are missed."""
 NOTICED_AFTER = 5
-"""Seconds in which the server usually notices that a publisher was killed."""
+"""Seconds within which the server usually notices that a publisher was killed."""
 
 
 class Postgres(SqlEngine):
@@ -51,7 +51,7 @@ class Postgres(SqlEngine):
         self._pool: Any = None
         self._opening = threading.Lock()
         self._publisher: Any = None
-        # Names need no more than quotes: ``Address`` lets no others pass.
+        # Quotes are enough for names: ``Address`` refuses names with special characters.
         self._schema = address.options.get("schema", "public")
         self._table = address.options.get("table", "strop")
         tables = {
@@ -73,11 +73,11 @@ class Postgres(SqlEngine):
 
     # -- connections ----------------------------------------------------------------------
 
-    def _explained(self) -> AbstractContextManager[None]:
+    def _translated_errors(self) -> AbstractContextManager[None]:
         return engine_errors(self.address, psycopg.Error, PoolTimeout)
 
     def _connect(self) -> Any:
-        """Open one connection, so that an error is said at once and not after a pool's waiting."""
+        """Open one connection: it reports an error at once, a pool only after its timeout."""
         return psycopg.connect(self.address.server, autocommit=True, connect_timeout=10)
 
     def _connections(self) -> Any:
@@ -96,44 +96,46 @@ class Postgres(SqlEngine):
             connection.execute("SELECT NULL::halfvec")  # loads the settings of pgvector
             connection.execute(f"SET hnsw.ef_search = {EF}")
             connection.execute("SET hnsw.iterative_scan = relaxed_order")
-            # A plan for any query reads the query's vector from text again for each comparison;
-            # compiling one takes longer than it saves.
+            # A generic plan parses the query vector from text again for each comparison.
+            # Compiling a plan (jit) takes longer than it saves.
             connection.execute("SET plan_cache_mode = force_custom_plan")
             connection.execute("SET jit = off")
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
-        """Return the rows of a statement; none if there are no tables yet."""
-        with self._explained():
+        """Return the rows of a statement; none if the tables do not exist yet."""
+        with self._translated_errors():
             try:
                 with self._connections().connection() as connection:
                     statement = sql.format_map(self.names)
-                    found = connection.execute(statement, values, prepare=True, binary=True)
-                    rows: list[Row] = found.fetchall()
+                    cursor = connection.execute(statement, values, prepare=True, binary=True)
+                    rows: list[Row] = cursor.fetchall()
                     return rows
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
                 return []
 
     def refuse_foreign(self, dim: int) -> None:
-        """Do nothing: tables of something else have not the columns, and stay as they are."""
+        """Do nothing: tables of other programs lack the columns, so they are never changed."""
 
     @contextmanager
     def publishing(self, dim: int) -> Iterator[None]:
         """Hold an advisory lock, which the server releases however the publisher ends."""
         if dim > 4000:
             raise BadInput(f"pgvector searches up to 4,000 dimensions of halfvec, not {dim:,}")
-        with self._explained():
+        with self._translated_errors():
             connection = self._connect()
         try:
             key = crc32(repr(sorted(self.address.options.items())).encode())
-            with self._explained():
+            with self._translated_errors():
                 try:
-                    with connection.transaction():  # the lock is the session's and outlives it
+                    with (
+                        connection.transaction()
+                    ):  # the lock belongs to the session and outlives it
                         connection.execute(f"SET LOCAL lock_timeout = '{NOTICED_AFTER}s'")
                         connection.execute("SELECT pg_advisory_lock(%s::bigint)", (key,))
                 except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
                     shown = self.address.shown
                     raise IndexBusy(f"another process is publishing to {shown}") from None
-            with self._explained():
+            with self._translated_errors():
                 for statement in TABLES:
                     self.execute(connection, statement.replace("DIM", str(int(dim))))
             self._publisher = connection
@@ -145,13 +147,13 @@ class Postgres(SqlEngine):
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         """Yield the publisher's connection in a transaction."""
-        with self._explained(), self._publisher.transaction():
+        with self._translated_errors(), self._publisher.transaction():
             yield self._publisher
 
     # -- reading --------------------------------------------------------------------------
 
     def nearest(
-        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, extra: Ints, cached: Cached
     ) -> dict[int, PackedVectors]:
         """Return the documents of the nearest rows, in one round trip."""
         conditions = ["own"] if own else []
@@ -163,22 +165,22 @@ class Postgres(SqlEngine):
             f"{where} ORDER BY vector <#> %s::text::halfvec LIMIT %s) AS nearest"
             " UNION SELECT unnest(%s::bigint[])) AS proposed JOIN {documents} USING (number)"
         )
-        given = [] if among is None else [among.tolist()]
-        return as_found(self.rows(sql, *given, _text(query), rows, also.tolist()))
+        parameters = [] if among is None else [among.tolist()]
+        return packed_by_number(self.rows(sql, *parameters, _text(query), rows, extra.tolist()))
 
     def documents(self, numbers: Ints) -> dict[int, StoredDocument]:
         """Return documents with the texts of their queries."""
         columns = "id", "title", "text", "raw", "metadata", "queries"
-        found, rows = {}, self.values(numbers, *columns)
-        elsewhere = rows_of_source(self, [row[1] for row in rows if row[4] == ELSEWHERE])
+        stored, rows = {}, self.values(numbers, *columns)
+        source_documents = rows_of_source(self, [row[1] for row in rows if row[4] == IN_SOURCE])
         for number, id_, title, text, raw, metadata, queries in rows:
-            if raw == ELSEWHERE:
-                document = elsewhere.get(id_) or Document(id_, "")
+            if raw == IN_SOURCE:
+                document = source_documents.get(id_) or Document(id_, "")
             else:
                 title, text = json.loads(raw) if raw is not None else (title, text)
                 document = Document(id_, text, title, metadata)
-            found[number] = StoredDocument(document, queries)
-        return found
+            stored[number] = StoredDocument(document, queries)
+        return stored
 
     def size(self) -> int:
         """Return the bytes of the tables with their indexes."""
@@ -192,23 +194,23 @@ class Postgres(SqlEngine):
     # -- writing --------------------------------------------------------------------------
 
     def use_source(self, source: str) -> None:
-        """Make the view that has the texts and metadata of records that are elsewhere."""
+        """Create the view with the texts and metadata of the user's table."""
         with self.transaction() as connection:
             self.execute(connection, "DROP VIEW IF EXISTS {source}")
             connection.execute(f"CREATE VIEW {self.names['source']} AS {checked_source(source)}")
 
     def put(self, records: Sequence[Record]) -> None:
         """Store records in one transaction."""
-        for one in records:
-            if not storable(one.document.id):
-                raise BadInput(f"PostgreSQL cannot store the id {one.document.id!r}")
+        for record in records:
+            if not storable(record.document.id):
+                raise BadInput(f"PostgreSQL cannot store the id {record.document.id!r}")
         vectors = [
-            (one.number, bool(one.own and not at), _text(row))
-            for one in records
-            for at, row in enumerate(one.rows)
+            (record.number, bool(record.has_own_row and not place), _text(row))
+            for record in records
+            for place, row in enumerate(record.rows)
         ]
         with self.transaction() as connection:
-            self.delete(connection, [one.number for one in records])
+            self.delete(connection, [record.number for record in records])
             self.insert(connection, "documents", [*map(_row, records)])
             self.insert(connection, "rows", vectors)
             self.insert(connection, "facts", fact_rows(records))
@@ -220,19 +222,23 @@ class Postgres(SqlEngine):
                 copy.write_row(row)
 
     def prepare(self) -> None:
-        """Make the graphs, once there are rows; PostgreSQL keeps them up to date then."""
+        """Build the graphs once there are rows; then PostgreSQL keeps them up to date."""
         with self.transaction() as connection:
             for statement in PREPARE:
                 self.execute(connection, statement)
 
 
 def _row(record: Record) -> Row:
-    """Return what is stored of a document, in the order of the table's columns."""
-    columns, one = record.columns, record.document
-    raw = None if storable(one.title + one.text) else json.dumps([one.title, one.text])
-    if record.elsewhere:
+    """Return the values to store of a document, in the order of the table's columns."""
+    columns, document = record.columns, record.document
+    raw = (
+        None
+        if storable(document.title + document.text)
+        else json.dumps([document.title, document.text])
+    )
+    if record.text_in_source:
         columns |= {"title": "", "text": "", "metadata": "{}"}
-        raw = ELSEWHERE
+        raw = IN_SOURCE
     texts = [columns[name].replace("\0", "") for name in ("title", "text")]
     return (
         *(columns[name] for name in ("number", "id", "stamp")), *texts, raw,

@@ -1,8 +1,8 @@
-"""Texts and metadata that stay in a user's own tables of PostgreSQL: a query names them.
+"""Texts and metadata that stay in a user's tables of PostgreSQL: a query selects them.
 
-The query has the columns ``id`` and ``text`` (or ``body``), may have ``title``, and all others are
+The query has the columns ``id`` and ``text`` (or ``body``) and may have ``title``; all others are
 metadata. An index is built from its rows, and a copy in the same database shows them: its publisher
-makes a view of the query, and readers read that view.
+creates a view of the query, and readers read that view.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read_source(url: str, source: str) -> Iterator[Document]:
 
 
 def checked_source(source: str) -> str:
-    """Return a query without its last semicolon; refuse what is no single SELECT."""
+    """Return a query without its last semicolon; refuse other statements and several."""
     query = source.strip().removesuffix(";").strip()
     first = query.split(None, 1)[0].upper() if query else ""
     if first not in ("SELECT", "WITH") or ";" in _QUOTED.sub("", query):
@@ -81,7 +81,7 @@ def sync_source(index: Any, url: str, source: str, progress: Any = None) -> Any:
 
 
 def rows_of_source(postgres: SqlEngine, ids: list[str]) -> dict[str, Document]:
-    """Return documents of the view by id; those that are gone from the user's table are missing."""
+    """Return documents of the view by id, without those removed from the user's table."""
     if not ids:
         return {}
     # Ids are compared in the type of the column, so that its index is used.
@@ -92,10 +92,10 @@ def rows_of_source(postgres: SqlEngine, ids: list[str]) -> dict[str, Document]:
     )
     if not types:
         return {}
-    found = postgres.rows(
+    rows = postgres.rows(
         "SELECT to_jsonb(one)::text FROM {source} AS one"
         f" WHERE id = ANY(%s::text[]::{types[0][0]}[])",
         ids,
     )
-    documents = (as_document(json.loads(row)) for (row,) in found)
-    return {one.id: one for one in documents}
+    documents = (as_document(json.loads(row)) for (row,) in rows)
+    return {document.id: document for document in documents}

@@ -1,4 +1,4 @@
-"""What a publisher makes in PostgreSQL: tables, and a function that searches without strop."""
+"""SQL that creates a copy in PostgreSQL: tables, and a function that searches without strop."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LANGUAGE sql STABLE AS $$
     ORDER BY 2 DESC, number LIMIT $2
 $$
 """
-"""Lines (1) to (4) of search/formula.py in one query, for programs that have no strop."""
+"""Lines (1) to (4) of search/formula.py in one query, for programs without strop."""
 PREPARE = (
     "SET LOCAL maintenance_work_mem = '256MB'",
     "CREATE INDEX IF NOT EXISTS {rows_index} ON {rows} USING hnsw (vector halfvec_ip_ops)",

@@ -1,8 +1,9 @@
 """Publishing: brings the copy of an index in an engine up to date, in proportion to what changed.
 
-The log of changes says which documents may differ from the copy; their stamps say which do. So a
-publisher that was stopped is continued by the next one, and a second run writes nothing. Where the
-log does not reach back, all stamps are compared. ``META`` is written last, with the words.
+The log of changes tells which documents may differ from the copy, their stamps which do differ. So
+the next publisher continues the work of one that was stopped, and a second run writes nothing. If
+the log does not reach back far enough, all stamps are compared. ``META`` is written last, with the
+state of the words.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from strop.common.arrays import Ints, ranges
 from strop.engines import open_engine
 from strop.engines.base import META, Engine, Record, pack
-from strop.engines.parents import document_id, piece_name, whole_pieces
+from strop.engines.parents import document_id, parent_pieces, piece_name
 from strop.errors import BadIndex, BadInput, StropError
 from strop.io.tokenizer import VERSION
 from strop.methods import Method
@@ -33,19 +34,20 @@ from strop.storage.word_copies import State, new_pieces, no_words, old_pieces, w
 from strop.types import Progress, Vectors
 
 FORMAT = 2
-"""Of what a copy holds. A copy of another format is refused."""
+"""The format number of copies. A copy of another format is refused."""
 BATCH = 500
 """Documents written at a time."""
 PIECES = 5000
 """Pieces of words written at a time."""
 WORDS, WHITENING = "words", "whitening"
-_BEGUN = "begun"
-"""The pieces that have the state of the words, and that of a publisher which is at work."""
+"""Names of the pieces with the state of the words, and with the whitening."""
+_PENDING_WORDS = "begun"
+"""Name of the piece with the state of the words that a publisher is writing."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What publishing did, or would do: documents by what happened to them."""
+    """The result of publishing: numbers of documents by what was, or would be, done."""
 
     url: str
     version: int
@@ -55,7 +57,7 @@ class Publication:
     unchanged: int
     documents: int
     compared: str
-    """``log``: only what changed was compared; ``all``: every document."""
+    """``log``: only changed documents were compared; ``all``: every document."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -70,9 +72,9 @@ def publish(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Publication:
-    """Bring the copy at a URL up to date; with ``dry_run`` only say what would be done.
+    """Bring the copy at a URL up to date; with ``dry_run`` only report what would be done.
 
-    ``source`` is a query for the texts (``postgres_source``), which are not copied then.
+    ``source`` is a query for the texts (``postgres_source``); then they are not copied.
     """
     catalog = searcher.catalog
     with closing(open_engine(url)) as engine:
@@ -89,17 +91,17 @@ class _Publisher:
         self._searcher, self._catalog, self._engine = searcher, searcher.catalog, engine
         self._snapshot, self._documents = searcher.views.snapshot(), searcher.catalog.documents
         self._sets = self._catalog.sets.all()
-        self._known = about = self._read(META)
+        self._previous_meta = about = self._read(META)
         if about is not None and about["index_id"] != self._catalog.settings.get("index_id"):
             raise BadIndex(
                 f"{engine.address.shown} holds a copy of another index: give the copy another name"
                 " (in PostgreSQL ?table=NAME, else another collection or path), or delete that one"
                 " first"
             )
-        known = None if about is None else about.get("source")
-        self._source: str | None = source or known
-        # What the copy names is not run: somebody else may have written it. Its view is there.
-        self._new_source = source if source != known else None
+        published_source = None if about is None else about.get("source")
+        self._source: str | None = source or published_source
+        # The copy's query is not run: somebody else may have written it. Its view exists already.
+        self._new_source = source if source != published_source else None
         if self._source and not hasattr(engine, "use_source"):
             raise BadInput(f"--source needs PostgreSQL, not {engine.address.shown}")
         if self._source and self._documents.are_chunked():
@@ -109,115 +111,121 @@ class _Publisher:
             )
 
     def _read(self, name: str) -> Any:
-        found = self._engine.read([name])
-        return json.loads(found[name]) if name in found else None
+        pieces = self._engine.read([name])
+        return json.loads(pieces[name]) if name in pieces else None
 
     def run(self, dry_run: bool, progress: Progress | None) -> Publication:
-        """Write what differs; return what that was."""
-        candidates, gone, compared = self._differing()
+        """Write what differs, and return what was done."""
+        candidates, removed, compared = self._differing()
         if self._new_source and not dry_run:
             self._engine.use_source(self._new_source)  # type: ignore[attr-defined]
         counts = {"new": 0, "changed": 0, "unchanged": 0}
-        for at in range(0, len(candidates), BATCH):
-            numbers = candidates[at : at + BATCH]
+        for first in range(0, len(candidates), BATCH):
+            numbers = candidates[first : first + BATCH]
             stamps = self._engine.stamps(numbers)
             records = []
             for record in records_of(self._catalog, self._snapshot, numbers):
-                record = replace(record, elsewhere=bool(self._source))
+                record = replace(record, text_in_source=bool(self._source))
                 old = stamps.get(record.number)
                 same = old == record.stamp
                 counts["new" if old is None else "unchanged" if same else "changed"] += 1
                 if not same:
                     records.append(record)
             if not dry_run:
-                self._write_wholes(set(self._documents.document_ids_of(numbers.tolist()).values()))
+                self._write_parents(set(self._documents.document_ids_of(numbers.tolist()).values()))
             if records and not dry_run:
                 self._engine.put(records)
             if progress is not None:
-                progress("publishing documents", at + len(numbers), len(candidates))
+                progress("publishing documents", first + len(numbers), len(candidates))
         written = counts["new"] + counts["changed"]
         if not dry_run:
-            if len(gone):
-                self._remove(gone)
-            if written or len(gone) or self._known is None:
+            if len(removed):
+                self._remove(removed)
+            if written or len(removed) or self._previous_meta is None:
                 self._engine.prepare()
             self._finish(progress)
         return Publication(
-            url=self._engine.address.shown, version=self._snapshot.version, removed=len(gone),
+            url=self._engine.address.shown, version=self._snapshot.version, removed=len(removed),
             documents=len(self._snapshot.numbers), compared=compared, **counts,
         )  # fmt: skip
 
-    def _write_wholes(self, ids: set[str]) -> None:
-        """Write documents that are cut, where they differ: before the records of their chunks."""
+    def _write_parents(self, ids: set[str]) -> None:
+        """Write the pieces of chunked documents that differ, before the records of their chunks."""
         if not self._documents.are_chunked():
             return
-        pieces = dict(whole_pieces(self._catalog, ids - self._documents.unknown(ids)))
-        there = self._engine.read(list(pieces))
-        if changed := {name: new for name, new in pieces.items() if there.get(name) != new}:
+        pieces = dict(parent_pieces(self._catalog, ids - self._documents.unknown(ids)))
+        stored = self._engine.read(list(pieces))
+        if changed := {
+            name: content for name, content in pieces.items() if stored.get(name) != content
+        }:
             self._engine.write(changed)
 
-    def _remove(self, gone: Ints) -> None:
-        ids = {document_id(id_) for id_ in self._engine.ids(gone).values()}
-        self._write_wholes(ids)
-        self._engine.remove(gone)
+    def _remove(self, numbers: Ints) -> None:
+        ids = {document_id(id_) for id_ in self._engine.ids(numbers).values()}
+        self._write_parents(ids)
+        self._engine.remove(numbers)
         if self._documents.are_chunked():
             self._engine.forget([], [piece_name(id_) for id_ in self._documents.unknown(ids)])
 
     def _differing(self) -> tuple[Ints, Ints, str]:
-        """Return the documents that may differ from the copy, those to remove, and how it knows."""
-        here, about = self._snapshot.numbers, self._known
-        since = None if about is None else self._since(about["version"], about.get("mark"))
-        known = None if about is None else (about["format"], about.get("source"))
-        if since is None or known != (FORMAT, self._source):
-            there = self._engine.every()
-            return here, np.setdiff1d(there, here, assume_unique=True), "all"
-        touched = np.unique(ranges(since[:, 0], since[:, 1] - since[:, 0] + 1))
-        missing = np.setdiff1d(touched, here, assume_unique=True)
-        gone = np.array(sorted(self._engine.stamps(missing)), np.int64)
-        return np.intersect1d(touched, here, assume_unique=True), gone, "log"
+        """Return the documents that may differ from the copy, those to remove, and ``compared``."""
+        current, about = self._snapshot.numbers, self._previous_meta
+        changes = (
+            None if about is None else self._changes_since(about["version"], about.get("mark"))
+        )
+        previous = None if about is None else (about["format"], about.get("source"))
+        if changes is None or previous != (FORMAT, self._source):
+            published = self._engine.every()
+            return current, np.setdiff1d(published, current, assume_unique=True), "all"
+        touched = np.unique(ranges(changes[:, 0], changes[:, 1] - changes[:, 0] + 1))
+        missing = np.setdiff1d(touched, current, assume_unique=True)
+        removed = np.array(sorted(self._engine.stamps(missing)), np.int64)
+        return np.intersect1d(touched, current, assume_unique=True), removed, "log"
 
-    def _since(self, version: int, mark: str | None) -> Any:
-        """Return what changed since a version, None if it is not one of this folder's history.
+    def _changes_since(self, version: int, mark: str | None) -> Any:
+        """Return the changes since a version, None if it is not in this folder's history.
 
-        A folder that was restored from a backup, or copied, reaches the same number another way.
+        A restored backup, or a copy of the folder, can have another version of the same number.
         """
         same = mark is not None and mark == self._catalog.settings.mark(version)
         return self._catalog.vectors.changes(version) if same else None
 
     def _finish(self, progress: Progress | None) -> None:
-        """Bring the words up to date, then say what the copy is."""
-        known: State = self._read(WORDS) or no_words()
-        left: State = self._read(_BEGUN) or no_words()  # of a publisher that was stopped
+        """Bring the words up to date, then write the description of the copy."""
+        published: State = self._read(WORDS) or no_words()
+        pending: State = self._read(_PENDING_WORDS) or no_words()  # left by a stopped publisher
         with self._catalog.reading() as connection:
             state = word_state(connection)
-            pieces = new_pieces(connection, state, known)
-            if state != known:
-                self._engine.write({_BEGUN: _json(state)})
+            pieces = new_pieces(connection, state, published)
+            if state != published:
+                self._engine.write({_PENDING_WORDS: _json(state)})
             done = 0
-            while part := dict(islice(pieces, PIECES)):
-                self._engine.write(part)
+            while batch := dict(islice(pieces, PIECES)):
+                self._engine.write(batch)
                 done += 1
                 if progress is not None:
                     progress("publishing words", done, done)
         about = self._about()
         unchanged = {key: about[key] for key in about if key != "published"}
-        before = {key: value for key, value in (self._known or {}).items() if key != "published"}
-        if state != known or unchanged != before:
+        previous = {
+            key: value for key, value in (self._previous_meta or {}).items() if key != "published"
+        }
+        if state != published or unchanged != previous:
             written = {WORDS: _json(state), META: _json(about)}
             if whitening := about["whitening"]:
                 rows = [self._snapshot.sets[name].vectors for name in whitening["sets"]]
                 written = {WHITENING: Whitening(rows, whitening["power"]).to_bytes(), **written}
             self._engine.write(written)
-        for old in (known, left):
+        for old in (published, pending):
             prefixes, names = old_pieces(state, old)
             if prefixes or names:
                 self._engine.forget(prefixes, names)
 
     def _about(self) -> dict[str, Any]:
-        """Return what a copy must know to be searched without the folder."""
+        """Return the description that a search of the copy needs, without the folder."""
         catalog, searcher = self._catalog, self._searcher
         files = catalog.vectors.files()
-        mixed, cut = searcher.views.query_sets(), self._documents.are_chunked()
+        mixed, chunked = searcher.views.query_sets(), self._documents.are_chunked()
         sets = {name: set_ for name, set_ in self._sets.items() if not set_.augmented}
         ids = {0, *(set_.set_id for set_ in sets.values())}
         defaults = {"": searcher.method(None)}
@@ -231,8 +239,8 @@ class _Publisher:
             "published": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "embedder": catalog.embedder,
             "source": self._source,
-            "documents": self._documents.total() if cut else len(self._snapshot.numbers),
-            "chunks": len(self._snapshot.numbers) if cut else None,
+            "documents": self._documents.total() if chunked else len(self._snapshot.numbers),
+            "chunks": len(self._snapshot.numbers) if chunked else None,
             "rows": sum(file.live for set_id, file in files.items() if set_id in ids),
             "sets": {
                 name: {
@@ -253,41 +261,45 @@ class _Publisher:
 
 
 def whitened(method: Method, mixed: list[str]) -> dict[str, Any] | None:
-    """Return which map of whitening.py a method needs, as JSON values."""
+    """Return the power and the sets of the whitening that a method needs, as JSON values."""
     if not method.whiten:
         return None
     return {"power": method.whiten, "sets": list(mixed if method.sets is None else method.sets)}
 
 
 def records_of(catalog: Catalog, snapshot: Snapshot, numbers: Ints) -> Iterator[Record]:
-    """Yield documents as engines store them, of numbers that a snapshot has; verified."""
+    """Yield documents of a snapshot as engines store them, with verified checksums."""
     sets = {name: set_ for name, set_ in catalog.sets.all().items() if not set_.augmented}
     places = np.searchsorted(snapshot.numbers, numbers)
     spans = {0: snapshot.documents}
     spans |= {set_.set_id: snapshot.sets[name] for name, set_ in sets.items()}
-    for set_id, of in spans.items():
-        used = ranges(of.start[places], of.count[places])
-        catalog.vectors.verify_rows(set_id, of.vectors, used, of.known_sums)
+    for set_id, span in spans.items():
+        used = ranges(span.start[places], span.count[places])
+        catalog.vectors.verify_rows(set_id, span.vectors, used, span.known_sums)
     documents = catalog.documents.several(numbers.tolist())
     texts = {name: catalog.sets.queries_of(set_, numbers.tolist()) for name, set_ in sets.items()}
     searched = {0, *(set_.set_id for set_ in sets.values() if not set_.negative)}
     for number, place in zip(numbers.tolist(), places.tolist(), strict=True):
-        parts = {
-            set_id: np.asarray(of.vectors[of.start[place] : of.start[place] + of.count[place]])
-            for set_id, of in spans.items()
-            if of.count[place]
+        by_set = {
+            set_id: np.asarray(
+                span.vectors[span.start[place] : span.start[place] + span.count[place]]
+            )
+            for set_id, span in spans.items()
+            if span.count[place]
         }
-        queries = {name: of[number] for name, of in texts.items() if of.get(number)}
-        rows_of_queries = sum(map(len, parts.values())) - 1
-        if number not in documents or sum(map(len, queries.values())) != rows_of_queries:
-            raise StropError(  # a copy of damage is no copy
+        queries = {name: lists[number] for name, lists in texts.items() if lists.get(number)}
+        query_rows = sum(map(len, by_set.values())) - 1
+        if number not in documents or sum(map(len, queries.values())) != query_rows:
+            raise StropError(  # damage must not be copied
                 f"{catalog.folder}: document {number} has vectors and not the texts they belong to."
                 f" To see what is wrong: strop check {catalog.folder}"
             )
-        vectors = [as_floats(rows) for set_id, rows in parts.items() if set_id in searched]
+        vectors = [as_floats(rows) for set_id, rows in by_set.items() if set_id in searched]
         rows: Vectors = np.concatenate(vectors)
         filled = np.any(rows, axis=1)
-        yield Record(number, documents[number], queries, pack(parts), rows[filled], bool(filled[0]))
+        yield Record(
+            number, documents[number], queries, pack(by_set), rows[filled], bool(filled[0])
+        )
 
 
 def _json(value: Any) -> bytes:

@@ -33,11 +33,11 @@ from strop.storage.trust import consent, needs_consent
 from strop.types import HIT_FIELDS, Chunk, Document, Hit, Hits, Passage, Vectors
 
 FRESH = 1.0
-"""Seconds for which a copy is taken to be as it was when it was looked at last."""
-_TIMES = 5
-"""How often a search begins anew because the copy was replaced meanwhile."""
-_CHOSEN = 100
-"""Methods by name whose settings a copy remembers."""
+"""Seconds for which a copy is assumed to be unchanged since it was last read."""
+_ATTEMPTS = 5
+"""Attempts of a read: it is repeated if the copy was replaced meanwhile."""
+_MAX_METHODS = 100
+"""Maximum of methods by name that a copy caches."""
 T = TypeVar("T")
 
 
@@ -53,11 +53,11 @@ class Published:
     ) -> None:
         """Use ``strop.connect`` instead."""
         self._engine, self.path = engine, engine.address.shown
-        self._given = embedder, options
+        self._requested_embedder = embedder, options
         self._embedder: Embedder | None = None
         self._lock = threading.Lock()
         self._copy: Copy | None = None
-        self._looked = 0.0
+        self._read_at = 0.0
         try:
             copy = self._current()
             self.dim = copy.dim
@@ -85,33 +85,33 @@ class Published:
         copy = self._current()
         return int(copy.about["documents"]) if copy.chunked else len(copy.numbers)
 
-    # -- the copy as it is ----------------------------------------------------------------
+    # -- the current copy -----------------------------------------------------------------
 
     def _current(self) -> Copy:
-        """Return the copy as it is, looked at anew if the last look is long ago."""
+        """Return the copy, read again if the last read is more than ``FRESH`` seconds ago."""
         with self._lock:
-            if self._copy is None or time.monotonic() - self._looked > FRESH:
+            if self._copy is None or time.monotonic() - self._read_at > FRESH:
                 self._copy = self._refresh(self._copy)
-                self._looked = time.monotonic()
+                self._read_at = time.monotonic()
             return self._copy
 
-    def _refresh(self, before: Copy | None) -> Copy:
-        for left in reversed(range(_TIMES)):
-            found = self._engine.read([META])
-            if META not in found:
+    def _refresh(self, previous: Copy | None) -> Copy:
+        for remaining in reversed(range(_ATTEMPTS)):
+            pieces = self._engine.read([META])
+            if META not in pieces:
                 address = self._engine.address
                 hint = address.hint if os.path.exists(address.path[1:]) else ""
                 raise BadIndex(
                     f"{self.path} holds no copy: strop publish INDEX URL makes one{hint}"
                 )
-            if before is not None and before.raw == found[META]:
-                return before
-            about = self._checked(found[META])
+            if previous is not None and previous.raw == pieces[META]:
+                return previous
+            about = self._checked(pieces[META])
             try:
                 words = json.loads(self._engine.read([WORDS])[WORDS])
-                return Copy(self._engine, found[META], about, words, before)
-            except DECODING_ERRORS as error:  # or a publisher is at work
-                if not left:
+                return Copy(self._engine, pieces[META], about, words, previous)
+            except DECODING_ERRORS as error:  # damage, or a publisher is writing
+                if not remaining:
                     raise BadIndex(
                         f"{self.path} is not what strop publishes ({error!r:.200}): publish again"
                     ) from error
@@ -119,7 +119,7 @@ class Published:
         raise AssertionError
 
     def _checked(self, raw: bytes) -> dict[str, Any]:
-        """Return what a copy says of itself: data from outside, like a catalog."""
+        """Return the description of a copy, validated: it is data from outside, like a catalog."""
         try:
             about: dict[str, Any] = json.loads(raw)
             if about["format"] != FORMAT:
@@ -135,12 +135,12 @@ class Published:
             ) from error
 
     def _retry_if_replaced(self, read: Callable[[Copy], T]) -> T:
-        """Return ``read(copy)``; again, if the copy was replaced meanwhile."""
-        for left in reversed(range(_TIMES)):
+        """Return ``read(copy)``; repeat it if the copy was replaced meanwhile."""
+        for remaining in reversed(range(_ATTEMPTS)):
             try:
                 return read(self._current())
-            except DECODING_ERRORS as error:  # or words and documents went meanwhile
-                if not left:
+            except DECODING_ERRORS as error:  # damage, or something was removed meanwhile
+                if not remaining:
                     raise BadIndex(
                         f"{self.path} is damaged ({error!r:.200}): publish it again"
                     ) from error
@@ -152,13 +152,13 @@ class Published:
 
     @property
     def embedder(self) -> Embedder:
-        """The embedder the index was made with; loaded when it is first needed."""
+        """The embedder that the index was built with; loaded when it is first needed."""
         if self._embedder is None:
             self._embedder = self._load(self._current())
         return self._embedder
 
     def _load(self, copy: Copy) -> Embedder:
-        spec, options = self._given
+        spec, options = self._requested_embedder
         about = copy.about
         return given_embedder(self.path, about["index_id"], about["embedder"], spec, options)
 
@@ -185,8 +185,8 @@ class Published:
         spec = method or "" if isinstance(method, str | None) and not settings else None
         if spec is not None and spec in copy.chosen:
             return copy.chosen[spec]
-        known = METHODS | {name: one for name, one in copy.methods.items() if name}
-        chosen = chosen_method(method or copy.default.name, settings, known)
+        methods = METHODS | {name: tuned for name, tuned in copy.methods.items() if name}
+        chosen = chosen_method(method or copy.default.name, settings, methods)
         for name in chosen.sets or ():
             if name not in copy.sets:
                 have = ", ".join(copy.sets) or "none"
@@ -201,7 +201,7 @@ class Published:
                 " of the index's default method only: search the index folder"
             )
         if spec is not None:
-            if len(copy.chosen) >= _CHOSEN:
+            if len(copy.chosen) >= _MAX_METHODS:
                 copy.chosen = {}
             copy.chosen[spec] = chosen
         return chosen
@@ -223,7 +223,7 @@ class Published:
     ) -> Hits:
         """Return the best k documents for each query; ``exact`` scores all documents.
 
-        Documents that are cut are as good as their best chunk; with ``chunks`` a hit is a chunk.
+        A chunked document has the score of its best chunk; with ``chunks`` a hit is a chunk.
         """
         check_fields(fields)
         k, filter_ = check_count("k", k), None if where is None else read_filter(where)
@@ -238,25 +238,25 @@ class Published:
                 warnings.warn(f"filter: no document has the field {names}", stacklevel=2)
 
         def read(copy: Copy) -> Hits:
-            part, by_document = copy.part(filter_, exact), copy.chunked and not chunks
+            store, by_document = copy.store(filter_, exact), copy.chunked and not chunks
             transformed = transformed_queries(copy, rows, chosen)
 
             def best(n: int) -> tuple[Floats, Ints]:
-                return rank(part, transformed, texts, n, chosen)
+                return rank(store, transformed, texts, n, chosen)
 
             def group_of(places: Ints) -> Ints:
-                return group(part.ids_of(places), places.shape)
+                return group(store.ids_of(places), places.shape)
 
-            size = len(part.numbers)
+            size = len(store.numbers)
             ranked = best_documents(best, group_of, k, size) if by_document else best(k)
-            return self._hits(copy, part, chosen, transformed, texts, ranked, fields, by_document)
+            return self._hits(copy, store, chosen, transformed, texts, ranked, fields, by_document)
 
         return self._retry_if_replaced(read)
 
     def _hits(
         self,
         copy: Copy,
-        part: CopyStore,
+        store: CopyStore,
         method: Method,
         transformed: Vectors,
         texts: Sequence[str],
@@ -266,17 +266,17 @@ class Published:
     ) -> Hits:
         """Return the hits of a ranking, scores and places (queries, k), with some fields."""
         scores, places = ranked
-        numbers = part.numbers[places]
+        numbers = store.numbers[places]
         if not {*fields} - {"id", "score"}:
-            ids = part.ids_of(places)
+            ids = store.ids_of(places)
             return Hits(_objects(map(document_id, ids) if by_document else ids, scores), scores)
         if "passage" in fields:
-            part.hold(numbers)
+            store.prefetch(numbers)
         stored = self._engine.documents(np.unique(numbers))
-        part.check_remembered(numbers)
-        wholes: dict[str, ParentDocument] = {}
+        store.check_cached(numbers)
+        parents: dict[str, ParentDocument] = {}
         if copy.chunked:
-            wholes = copy.wholes.read({document_id(one.document.id) for one in stored.values()})
+            parents = copy.parents.read({document_id(one.document.id) for one in stored.values()})
         rows: list[list[Hit]] = []
         for query in range(len(scores)):
             rows.append([])
@@ -287,10 +287,10 @@ class Published:
                 if "passage" in fields:
                     text = texts[query] if texts else ""
                     passage = _passage(
-                        part, method, transformed[query], text, number, stored[number]
+                        store, method, transformed[query], text, number, stored[number]
                     )
                 hit = Hit(one.id, score, one.title, one.text, one.metadata, passage)
-                rows[-1].append(with_parent(hit, wholes.get(document_id(one.id)), by_document))
+                rows[-1].append(with_parent(hit, parents.get(document_id(one.id)), by_document))
         return Hits(_objects((hit.id for row in rows for hit in row), scores), scores, rows)
 
     def explain(
@@ -302,7 +302,7 @@ class Published:
         vectors: Vectors | None = None,
         **settings: Any,
     ) -> Explanation:
-        """Say how much each stored query of a document changed its score."""
+        """Return how much each stored query of a document changed its score."""
         chosen = self.method(method, **settings)
         if chosen.weighting == "none" or chosen.bm25 != "no":
             raise BadInput(f"{chosen.name} has no score that stored queries move: explain sharp")
@@ -312,42 +312,42 @@ class Published:
         def read(copy: Copy) -> Explanation:
             numbers = self._numbers(copy, id_)
             (transformed,) = transformed_queries(copy, q[None], chosen)
-            terms = self._terms(copy.part(), numbers, text, chosen)
-            parts = [explain(one, transformed, of, chosen) for one, of in terms.items()]
-            return max(parts, key=lambda one: one.score)
+            terms = self._terms(copy.store(), numbers, text, chosen)
+            explained = [explain(one, transformed, of, chosen) for one, of in terms.items()]
+            return max(explained, key=lambda explanation: explanation.score)
 
         return self._retry_if_replaced(read)
 
     def terms(self, ids: Sequence[str], query: str, method: Method) -> list[ScoreInputs]:
-        """Return what the scores of documents for a query are made of: vectors, texts, words."""
+        """Return the inputs of the scores of documents for a query: vectors, texts, words."""
 
         def read(copy: Copy) -> list[ScoreInputs]:
             numbers = [self._numbers(copy, id_)[0] for id_ in ids]
-            return list(self._terms(copy.part(), numbers, query, method).values())
+            return list(self._terms(copy.store(), numbers, query, method).values())
 
         return self._retry_if_replaced(read)
 
     def _terms(
-        self, part: CopyStore, numbers: Sequence[int], query: str, method: Method
+        self, store: CopyStore, numbers: Sequence[int], query: str, method: Method
     ) -> dict[str, ScoreInputs]:
         stored = self._engine.documents(np.unique(numbers))
-        places = np.searchsorted(part.numbers, numbers)
-        scores = part.words(method).of(query).at(places) if query else np.zeros(len(numbers))
-        texts = [_texts(part, method, stored[number]) for number in numbers]
-        terms = score_inputs_of(part.fetch(places, (), method), texts, scores)
-        return {stored[number].document.id: of for number, of in zip(numbers, terms, strict=True)}
+        places = np.searchsorted(store.numbers, numbers)
+        scores = store.words(method).of(query).at(places) if query else np.zeros(len(numbers))
+        texts = [_texts(store, method, stored[number]) for number in numbers]
+        terms = score_inputs_of(store.fetch(places, (), method), texts, scores)
+        return {stored[at].document.id: inputs for at, inputs in zip(numbers, terms, strict=True)}
 
     # -- documents ------------------------------------------------------------------------
 
-    def _whole(self, copy: Copy, id_: str) -> ParentDocument | None:
-        """Return a document that is cut; None for a chunk, and where documents are not cut."""
-        return copy.wholes.read([id_]).get(id_) if copy.chunked else None
+    def _parent(self, copy: Copy, id_: str) -> ParentDocument | None:
+        """Return a chunked document; None for a chunk, and if documents are not chunked."""
+        return copy.parents.read([id_]).get(id_) if copy.chunked else None
 
     def _numbers(self, copy: Copy, id_: str) -> list[int]:
         """Return the number of a document, or those of its chunks; or that of a chunk."""
-        whole = self._whole(copy, id_)
+        parent = self._parent(copy, id_)
         numbers: list[int] = (
-            copy.wholes.numbers(whole) if whole else self._engine.with_ids([id_]).tolist()
+            copy.parents.numbers(parent) if parent else self._engine.with_ids([id_]).tolist()
         )
         if not numbers:
             raise BadInput(f"{self.path} has no document {id_!r}")
@@ -357,17 +357,17 @@ class Published:
         """Return a document, or a chunk of one."""
 
         def read(copy: Copy) -> Document:
-            first = self._numbers(copy, id_)[0]  # a piece may outlive the chunks of its document
-            if whole := self._whole(copy, id_):
-                return whole.document
+            first = self._numbers(copy, id_)[0]  # raises if only the piece of the document is left
+            if parent := self._parent(copy, id_):
+                return parent.document
             return self._engine.documents(np.array([first]))[first].document
 
         return self._retry_if_replaced(read)
 
     def chunks(self, id_: str) -> list[Chunk]:
-        """Return the chunks of a document, in order; none where documents are not cut."""
-        whole = self._whole(self._current(), id_)
-        return [] if whole is None else list(whole.chunks.values())
+        """Return the chunks of a document, in order; none if documents are not chunked."""
+        parent = self._parent(self._current(), id_)
+        return [] if parent is None else list(parent.chunks.values())
 
     def queries_of(self, id_: str) -> dict[str, list[str]]:
         """Return a document's stored queries by set."""
@@ -380,10 +380,10 @@ class Published:
 
     def unknown(self, ids: Iterable[str]) -> set[str]:
         """Return those of ``ids`` that are not in the copy."""
-        wanted, copy = list(ids), self._current()
+        requested, copy = list(ids), self._current()
         if copy.chunked:
-            return {*wanted} - copy.wholes.known(wanted)
-        return {*wanted} - {*self._engine.ids(self._engine.with_ids(wanted)).values()}
+            return {*requested} - copy.parents.existing(requested)
+        return {*requested} - {*self._engine.ids(self._engine.with_ids(requested)).values()}
 
     # -- maintenance ----------------------------------------------------------------------
 
@@ -401,14 +401,14 @@ class Published:
         }
 
     def check(self) -> list[str]:
-        """Read everything and return the problems; publishing again mends them."""
+        """Read everything and return the problems; publishing again repairs them."""
         copy, problems = self._current(), []
         for at in range(0, len(copy.numbers), 1000):
             numbers = copy.numbers[at : at + 1000]
-            found, stored = self._engine.found(numbers), self._engine.documents(numbers)
+            packed, stored = self._engine.packed_vectors(numbers), self._engine.documents(numbers)
             for number in numbers.tolist():
                 try:
-                    rows = unpack(found[number].packed, self.dim)
+                    rows = unpack(packed[number].packed, self.dim)
                     texts = sum(map(len, stored[number].queries.values()))
                     if texts != sum(map(len, rows.values())) - 1:
                         raise BadIndex("queries without vectors, or vectors without queries")
@@ -424,27 +424,27 @@ class Published:
 
 
 def _objects(ids: Iterable[str], scores: Floats) -> Any:
-    found = np.empty(scores.size, object)
-    found[:] = list(ids)
-    return found.reshape(scores.shape)
+    array = np.empty(scores.size, object)
+    array[:] = list(ids)
+    return array.reshape(scores.shape)
 
 
-def _texts(part: CopyStore, method: Method, stored: StoredDocument) -> list[tuple[str, str]]:
-    names = part.names(method)
+def _texts(store: CopyStore, method: Method, stored: StoredDocument) -> list[tuple[str, str]]:
+    names = store.names(method)
     return [(name, text) for name in names for text in stored.queries.get(name, [])[: method.n]]
 
 
 def _passage(
-    part: CopyStore,
+    store: CopyStore,
     method: Method,
     query_vector: Vectors,
     text: str,
     number: int,
     stored: StoredDocument,
 ) -> Passage | None:
-    places = np.searchsorted(part.numbers, [number])
-    pairs = _texts(part, method, stored)
-    rows = part.fetch(places, (), method).queries
-    if not pairs or len(pairs) != len(rows):  # it has none, or was replaced just now
-        return passage_by_words(stored.document, text, part.tokenizer)
+    places = np.searchsorted(store.numbers, [number])
+    pairs = _texts(store, method, stored)
+    rows = store.fetch(places, (), method).queries
+    if not pairs or len(pairs) != len(rows):  # it has no queries, or was replaced meanwhile
+        return passage_by_words(stored.document, text, store.tokenizer)
     return nearest_passage(stored.document, pairs, rows @ query_vector)

@@ -1,8 +1,8 @@
 """A copy in Qdrant: a document is one point of ``NAME``, its rows are points of ``NAME-rows``.
 
-Rows only point to documents. A document is scored from its own point, which is written as one, so
-it is there whole or not at all. Words are in ``NAME-pieces``. A key comes from QDRANT_API_KEY or
-the URL's password.
+Rows only refer to documents. A document is scored from its own point, which is written in one step,
+so it is stored completely or not at all. Words are in ``NAME-pieces``. The API key comes from
+QDRANT_API_KEY or from the URL's password.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
 from strop.common.arrays import Ints
 from strop.engines.base import (
     Address,
+    Cached,
     Engine,
     EngineError,
-    Known,
     PackedVectors,
     Record,
     StoredDocument,
     as_numbers,
+    encoded_test,
     engine_errors,
     locked,
-    tested,
 )
 from strop.engines.lease import LEASE, Lease
 from strop.errors import BadInput
@@ -43,16 +43,17 @@ from strop.filters import Test
 from strop.types import Document, Vectors
 
 EF = {"own": 200, "row": 800}
-"""How wide graphs are searched. Those of int8 take at 800 half the time of float16 at 600, and find
-0.003 less (docs/log.md). Twice the links, searched half as wide, were no faster and found less."""
-_SHARE, _LEAST = 0.5, 100
-"""The share of the rows that a search wants and that is asked for, and the least rows: fetching
-their documents takes most of the time, and more of them find hardly more."""
+"""HNSW's ef by name of the vectors. int8 graphs at 800 take half the time of float16 graphs at 600,
+and find 0.003 less (docs/log.md). Twice the links with half the ef: no faster, and found less."""
+_ROW_SHARE, _MIN_ROWS = 0.5, 100
+"""The share of the requested rows that is searched for, and its minimum: fetching the documents of
+the rows takes most of the time, and with more rows a search finds hardly more."""
 _AT_ONCE = 200
+"""Documents written at a time."""
 _ROW_BITS = 20
-"""A row's id is its document's number, then so many bits for its place among the rows."""
+"""A row's id is its document's number, followed by this number of bits for its place there."""
 _SCORED = ["id", "packed"]
-"""The fields that scores are made of."""
+"""The fields that scoring needs."""
 _SPACE = uuid.UUID("5f0f6a0c-2f0b-4d57-9a8b-2c1a52b1c9aa")
 
 
@@ -89,8 +90,8 @@ class Qdrant(Engine):
             if self._opened is None:
                 parts = self.address.parts
                 if self._local:  # for trials: one process at a time, which shares one client
-                    if not os.path.isdir(self._folder):  # the client would make it
-                        raise _NothingThere
+                    if not os.path.isdir(self._folder):  # the client would create it
+                        raise _NoCollection
                     if self._folder not in _shared:
                         _shared[self._folder] = [0, qdrant_client.QdrantClient(path=self._folder)]
                     _shared[self._folder][0] += 1
@@ -118,104 +119,110 @@ class Qdrant(Engine):
             self._opened = None
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         with engine_errors(self.address, ApiException, OSError, RuntimeError):
             try:
                 yield
             except UnexpectedResponse as error:
                 if error.status_code == 404:  # no such collection
-                    raise _NothingThere from None
+                    raise _NoCollection from None
                 raise EngineError(f"{self.address.shown}: {error.reason_phrase}") from None
-            except ValueError as error:  # of the local mode
+            except ValueError as error:  # raised by the local mode
                 if "not found" in str(error):
-                    raise _NothingThere from None
+                    raise _NoCollection from None
                 raise
 
     # -- reading --------------------------------------------------------------------------
 
     def _points(self, collection: str, ids: Sequence[Any], fields: Any) -> list[Any]:
-        """Return points by id, of those that are there."""
-        found: list[Any] = []
+        """Return points by id, without missing ones."""
+        points: list[Any] = []
         try:
-            with self._lock, self._explained():
+            with self._lock, self._translated_errors():
                 for at in range(0, len(ids), 1000):
-                    found += self._client.retrieve(
+                    points += self._client.retrieve(
                         collection, list(ids[at : at + 1000]), with_payload=fields
                     )
-        except _NothingThere:
+        except _NoCollection:
             return []
-        return found
+        return points
 
     def _scroll(self, filter_: Any, fields: Any = False) -> Iterator[Any]:
-        """Yield the points that meet a condition."""
+        """Yield the points that match a filter."""
         offset: Any = None
         while True:
             try:
-                with self._lock, self._explained():
+                with self._lock, self._translated_errors():
                     points, offset = self._client.scroll(
                         self._name, filter_, limit=5000, offset=offset, with_payload=fields
                     )
-            except _NothingThere:
+            except _NoCollection:
                 return
             yield from points
             if offset is None:
                 return
 
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return those of some pieces that are there."""
-        wanted = {_key(name): name for name in names}
-        found = self._points(self._pieces, list(wanted), ["content"])
-        return {wanted[str(one.id)]: b64decode(one.payload["content"]) for one in found}
+        """Return pieces by name, without missing ones."""
+        name_of = {_key(name): name for name in names}
+        points = self._points(self._pieces, list(name_of), ["content"])
+        return {name_of[str(point.id)]: b64decode(point.payload["content"]) for point in points}
 
     def nearest(
-        self, query: Vectors, rows: int, own: bool, among: Ints | None, also: Ints, known: Known
+        self, query: Vectors, rows: int, own: bool, among: Ints | None, extra: Ints, cached: Cached
     ) -> dict[int, PackedVectors | None]:
         """Return the documents of the nearest rows."""
-        only = None if among is None else _among(among, own)
-        near, wanted = dict[int, PackedVectors | None](), {*also.tolist()}
+        filter_ = None if among is None else _among(among, own)
+        near, proposed = dict[int, PackedVectors | None](), {*extra.tolist()}
         if own:
-            near |= _found(self._query(self._name, "own", query, rows, only, _SCORED))
+            near |= _packed_vectors(self._query(self._name, "own", query, rows, filter_, _SCORED))
         else:
-            limit = max(_LEAST, int(_SHARE * rows))
-            points = self._query(self._rows, "row", query, limit, only, False)
-            wanted |= {one.id >> _ROW_BITS for one in points}
-        near |= {number: None for number in wanted - near.keys() if number in known}
-        if missing := sorted(wanted - near.keys()):
-            near |= self.found(np.array(missing))
+            limit = max(_MIN_ROWS, int(_ROW_SHARE * rows))
+            points = self._query(self._rows, "row", query, limit, filter_, False)
+            proposed |= {point.id >> _ROW_BITS for point in points}
+        near |= {number: None for number in proposed - near.keys() if number in cached}
+        if missing := sorted(proposed - near.keys()):
+            near |= self.packed_vectors(np.array(missing))
         return near
 
     def _query(
-        self, collection: str, vectors: str, near: Vectors, limit: int, only: Any, fields: Any
+        self,
+        collection: str,
+        vectors: str,
+        near: Vectors,
+        limit: int,
+        only: Any,
+        fields: Any,
     ) -> list[Any]:
         """Return the points nearest to a vector."""
         params = models.SearchParams(hnsw_ef=max(EF[vectors], limit))  # the local mode compares all
         try:
-            with self._lock, self._explained():
+            with self._lock, self._translated_errors():
                 answer = self._client.query_points(
                     collection, query=near.tolist(), using=vectors, limit=limit, query_filter=only,
                     search_params=None if self._local else params, with_payload=fields,
                 )  # fmt: skip
-        except _NothingThere:
+        except _NoCollection:
             raise EngineError(f"{self.address.shown} has no {collection}: publish again") from None
         return list(answer.points)
 
-    def found(self, numbers: Ints) -> dict[int, PackedVectors]:
+    def packed_vectors(self, numbers: Ints) -> dict[int, PackedVectors]:
         """Return the ids and vectors of documents."""
-        return _found(self._points(self._name, numbers.tolist(), _SCORED))
+        return _packed_vectors(self._points(self._name, numbers.tolist(), _SCORED))
 
     def documents(self, numbers: Ints) -> dict[int, StoredDocument]:
         """Return documents with the texts of their queries."""
-        found = {}
-        for number, id_, text, title, rest in self.values(numbers, "id", "text", "title", "json"):
-            metadata, queries = json.loads(rest)
-            found[number] = StoredDocument(Document(id_, text, title, metadata), queries)
-        return found
+        stored = {}
+        for number, id_, text, title, other in self.values(numbers, "id", "text", "title", "json"):
+            metadata, queries = json.loads(other)
+            stored[number] = StoredDocument(Document(id_, text, title, metadata), queries)
+        return stored
 
     def values(self, numbers: Ints, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Yield the number and some fields of documents."""
-        for one in self._points(self._name, numbers.tolist(), list(columns)):
-            fields = {"stamp": "", **one.payload}
-            yield one.id, *(fields[column] for column in columns)
+        for point in self._points(self._name, numbers.tolist(), list(columns)):
+            fields = {"stamp": "", **point.payload}
+            yield point.id, *(fields[column] for column in columns)
 
     def every(self) -> Ints:
         """Return the numbers of all documents."""
@@ -225,42 +232,45 @@ class Qdrant(Engine):
         """Return the numbers of the documents with these ids."""
         if not ids:
             return np.empty(0, np.int64)
-        same = models.FieldCondition(key="id", match=models.MatchAny(any=list(ids)))
-        return as_numbers(one.id for one in self._scroll(models.Filter(must=[same])))
+        condition = models.FieldCondition(key="id", match=models.MatchAny(any=list(ids)))
+        return as_numbers(one.id for one in self._scroll(models.Filter(must=[condition])))
 
     def passing(self, test: Test) -> Ints:
-        """Return the numbers of the documents that pass a test; ranges are compared here."""
-        field, kind, values = tested(test)
+        """Return the numbers of the documents that pass a test; strop compares ranges itself."""
+        field, kind, values = encoded_test(test)
         prefix = f"{field.hex()}.{kind}."
         if test.op == "in":
             facts, key = [prefix + value.hex() for value in values], "facts"
         else:
             facts, key = [prefix], "kinds"
-        has = models.FieldCondition(key=key, match=models.MatchAny(any=facts))
-        points = self._scroll(models.Filter(must=[has]), ["facts"])
+        condition = models.FieldCondition(key=key, match=models.MatchAny(any=facts))
+        points = self._scroll(models.Filter(must=[condition]), ["facts"])
         if test.op == "in":
-            return as_numbers(one.id for one in points)
-        least = prefix + values[0].hex()
+            return as_numbers(point.id for point in points)
+        bound = prefix + values[0].hex()
         meets = {
-            "gt": least.__lt__, "gte": least.__le__, "lt": least.__gt__, "lte": least.__ge__,
+            "gt": bound.__lt__, "gte": bound.__le__, "lt": bound.__gt__, "lte": bound.__ge__,
         }[test.op]  # fmt: skip
         return as_numbers(
-            one.id
-            for one in points
-            if any(meets(fact) for fact in one.payload["facts"] if fact.startswith(prefix))
+            point.id
+            for point in points
+            if any(meets(fact) for fact in point.payload["facts"] if fact.startswith(prefix))
         )
 
     def size(self) -> int:
-        """Return the bytes that vectors and payloads take; Qdrant does not tell those of graphs."""
-        payloads = (one.payload for one in self._scroll(None, ["packed", "text", "json"]))
-        # Where the folder has int8, Qdrant has it with float16 beside it.
-        return sum(sum(map(len, of.values())) + 3 * len(b64decode(of["packed"])) for of in payloads)
+        """Return the bytes of vectors and payloads; Qdrant does not report the size of graphs."""
+        payloads = (point.payload for point in self._scroll(None, ["packed", "text", "json"]))
+        # For each int8 value of the folder, Qdrant stores it and a float16.
+        return sum(
+            sum(map(len, payload.values())) + 3 * len(b64decode(payload["packed"]))
+            for payload in payloads
+        )
 
     # -- writing --------------------------------------------------------------------------
 
     def refuse_foreign(self, dim: int) -> None:
-        """Refuse a collection without pieces: a copy has them first."""
-        with suppress(_NothingThere), self._lock, self._explained():
+        """Refuse a collection without pieces: those of a copy are created first."""
+        with suppress(_NoCollection), self._lock, self._translated_errors():
             if self._client.collection_exists(self._pieces):
                 return
             if self._client.collection_exists(self._name):
@@ -268,7 +278,7 @@ class Qdrant(Engine):
 
     @contextmanager
     def publishing(self, dim: int) -> Iterator[None]:
-        """Hold a lease, which is renewed while this publisher writes; in the local mode a lock."""
+        """Hold a lease that is renewed while this publisher writes; in the local mode a lock."""
         if self._local:
             with locked(Path(self._folder) / f"{self._name}.publisher.lock", self.address):
                 self._make(dim)
@@ -279,8 +289,8 @@ class Qdrant(Engine):
                 yield
 
     def _make(self, dim: int) -> None:
-        """Make the collections; payload indexes before the graph, so that filters can use it."""
-        with self._lock, self._explained():
+        """Create the collections; payload indexes before the graph, so that filters can use it."""
+        with self._lock, self._translated_errors():
             self.refuse_foreign(dim)
             if not self._client.collection_exists(self._pieces):
                 self._client.create_collection(self._pieces, vectors_config={})
@@ -290,54 +300,57 @@ class Qdrant(Engine):
                 size=dim, distance=models.Distance.DOT, datatype=models.Datatype.FLOAT16,
                 quantization_config=int8,
             )  # fmt: skip
-            wanted = {
+            collections = {
                 self._rows: ("row", {"number": "integer"}),
                 self._name: ("own", dict.fromkeys(("id", "facts", "kinds"), "keyword")),
             }
-            for collection, (name, indexes) in wanted.items():
+            for collection, (name, indexes) in collections.items():
                 if not self._client.collection_exists(collection):
                     self._client.create_collection(collection, {name: vectors})
-                with warnings.catch_warnings():  # the local mode has no indexes, and says so
+                with warnings.catch_warnings():  # the local mode has no indexes, and warns
                     warnings.simplefilter("ignore", UserWarning)
                     for key, kind in indexes.items():
                         self._client.create_payload_index(collection, key, kind)
 
     def put(self, records: Sequence[Record]) -> None:
-        """Store records: rows first, for what points to nothing does no harm."""
+        """Store records: rows first, because rows without a document do no harm."""
         for at in range(0, len(records), _AT_ONCE):
             self._lease.check()
             rows, points = list[Any](), list[Any]()
-            for one in records[at : at + _AT_ONCE]:
-                number = {"number": one.number}
-                for id_, row in zip(_row_ids(one.number, len(one.rows)), one.rows, strict=False):
+            for record in records[at : at + _AT_ONCE]:
+                number = {"number": record.number}
+                ids = _row_ids(record.number, len(record.rows))
+                for id_, row in zip(ids, record.rows, strict=False):
                     vector = {"row": row.tolist()}
                     rows.append(models.PointStruct(id=id_, payload=number, vector=vector))
-                own: Any = {"own": one.rows[0].tolist()} if one.own else {}
-                points.append(models.PointStruct(id=one.number, payload=_payload(one), vector=own))
-            left = self._row_ids_of([one.id for one in points]) - {one.id for one in rows}
+                own: Any = {"own": record.rows[0].tolist()} if record.has_own_row else {}
+                points.append(
+                    models.PointStruct(id=record.number, payload=_payload(record), vector=own)
+                )
+            obsolete = self._row_ids_of([point.id for point in points]) - {row.id for row in rows}
             for first in range(0, len(rows), 1000):  # a server limits the size of requests
                 self._upsert(self._rows, rows[first : first + 1000])
-            self._delete(self._rows, sorted(left))
+            self._delete(self._rows, sorted(obsolete))
             self._upsert(self._name, points)
 
     def remove(self, numbers: Ints) -> None:
-        """Remove documents: rows first, for only the documents tell how many these are."""
+        """Remove documents: rows first, because only the documents contain the number of rows."""
         for at in range(0, len(numbers), 1000):
             self._lease.check()
-            gone = numbers[at : at + 1000].tolist()
-            self._delete(self._rows, sorted(self._row_ids_of(gone)))
-            self._delete(self._name, gone)
+            removed = numbers[at : at + 1000].tolist()
+            self._delete(self._rows, sorted(self._row_ids_of(removed)))
+            self._delete(self._name, removed)
 
     def _row_ids_of(self, numbers: Sequence[int]) -> set[int]:
-        """Return the ids of the rows that documents have now."""
-        found = self._points(self._name, numbers, ["rows"])
-        return {id_ for one in found for id_ in _row_ids(one.id, int(one.payload["rows"]))}
+        """Return the ids of the stored rows of documents."""
+        points = self._points(self._name, numbers, ["rows"])
+        return {id_ for point in points for id_ in _row_ids(point.id, int(point.payload["rows"]))}
 
     def prepare(self) -> None:
-        """Nothing: Qdrant makes its graphs by itself."""
+        """Do nothing: Qdrant builds its graphs by itself."""
 
     def write(self, pieces: Mapping[str, bytes]) -> None:
-        """Store pieces; what says what the copy is comes last."""
+        """Store pieces in their order: ``META`` is the last."""
         self._lease.check()
         self._write(pieces)
 
@@ -351,35 +364,37 @@ class Qdrant(Engine):
 
     def forget(self, prefixes: Sequence[str], names: Sequence[str]) -> None:
         """Remove pieces."""
-        gone: list[Any] = [_key(name) for name in (*names, *prefixes)]
+        removed: list[Any] = [_key(name) for name in (*names, *prefixes)]
         starts, offset = tuple(f"{prefix}." for prefix in prefixes), None
-        with self._lock, self._explained():
+        with self._lock, self._translated_errors():
             while starts:
                 points, offset = self._client.scroll(
                     self._pieces, limit=5000, offset=offset, with_payload=["name"]
                 )
-                gone += [str(one.id) for one in points if one.payload["name"].startswith(starts)]
+                removed += [
+                    str(point.id) for point in points if point.payload["name"].startswith(starts)
+                ]
                 if offset is None:
                     break
-        self._delete(self._pieces, gone)
+        self._delete(self._pieces, removed)
 
     def _upsert(self, collection: str, points: Sequence[Any]) -> None:
         if points:
-            with self._lock, self._explained():
+            with self._lock, self._translated_errors():
                 self._client.upsert(collection, points, wait=True)
 
     def _delete(self, collection: str, ids: list[Any]) -> None:
         if ids:
-            with self._lock, self._explained():
+            with self._lock, self._translated_errors():
                 self._client.delete(collection, models.PointIdsList(points=ids), wait=True)
 
 
 _shared: dict[str, list[Any]] = {}
-"""The clients of the local mode by folder, with how many use each."""
+"""By folder: how many users the client of the local mode has, and the client."""
 _locks: dict[str, threading.RLock] = {}
 
 
-class _NothingThere(Exception):
+class _NoCollection(Exception):
     """The collection does not exist."""
 
 
@@ -400,18 +415,19 @@ def _row_ids(number: int, rows: int) -> range:
 
 
 def _among(numbers: Ints, own: bool) -> Any:
-    """Return what limits a search to some documents, or to their rows."""
+    """Return a filter that limits a search to some documents (``own``), or to their rows."""
     if own:
         return models.Filter(must=[models.HasIdCondition(has_id=numbers.tolist())])
-    same = models.FieldCondition(key="number", match=models.MatchAny(any=numbers.tolist()))
-    return models.Filter(must=[same])
+    condition = models.FieldCondition(key="number", match=models.MatchAny(any=numbers.tolist()))
+    return models.Filter(must=[condition])
 
 
 def _key(name: str) -> str:
     return str(uuid.uuid5(_SPACE, name))
 
 
-def _found(points: Sequence[Any]) -> dict[int, PackedVectors]:
+def _packed_vectors(points: Sequence[Any]) -> dict[int, PackedVectors]:
     return {
-        one.id: PackedVectors(one.payload["id"], b64decode(one.payload["packed"])) for one in points
+        point.id: PackedVectors(point.payload["id"], b64decode(point.payload["packed"]))
+        for point in points
     }

@@ -1,7 +1,7 @@
-"""What PostgreSQL and DuckDB have in common: the same tables, and statements for them.
+"""The common part of PostgreSQL and DuckDB: the same tables, and statements for them.
 
-In a statement ``{documents}`` is the name of a table, ``{value}`` a parameter, and ``{numbers}``,
-``{texts}`` or ``{blobs}`` one that is a list.
+In a statement ``{documents}`` stands for the name of a table, ``{value}`` for a parameter, and
+``{numbers}``, ``{texts}`` or ``{blobs}`` for a parameter that is a list.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from strop.common.arrays import Ints
-from strop.engines.base import OPERATORS, Engine, as_numbers, tested
+from strop.engines.base import OPERATORS, Engine, as_numbers, encoded_test
 from strop.filters import Test
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
@@ -23,7 +23,7 @@ class SqlEngine(Engine, Protocol):
     """A copy in tables: documents, rows, facts, pieces."""
 
     names: Mapping[str, str]
-    """What stands in statements in braces."""
+    """The values of the names in braces in statements."""
     by_number: Sequence[str]
     """The tables with rows of documents."""
 
@@ -31,12 +31,12 @@ class SqlEngine(Engine, Protocol):
         """Return the rows of a statement; none if there is no copy."""
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """Yield the publisher's connection; all that is done with it is done at the end."""
+        """Yield the publisher's connection; its changes are committed together at the end."""
 
     # -- reading --------------------------------------------------------------------------
 
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return those of some pieces that are there."""
+        """Return pieces by name, without missing ones."""
         sql = "SELECT name, content FROM {pieces} WHERE name = ANY {texts}"
         return dict(self.rows(sql, list(names)))
 
@@ -61,7 +61,7 @@ class SqlEngine(Engine, Protocol):
             "SELECT DISTINCT number FROM {facts} WHERE field = {value} AND kind = {value}"
             f" AND value {OPERATORS[test.op]} ANY {{blobs}}"
         )
-        return self._numbers(sql, *tested(test))
+        return self._numbers(sql, *encoded_test(test))
 
     def _numbers(self, sql: str, *values: Any) -> Ints:
         return as_numbers(number for (number,) in self.rows(sql, *values))
@@ -105,5 +105,5 @@ class SqlEngine(Engine, Protocol):
 
 
 def storable(text: str) -> bool:
-    """Tell whether PostgreSQL can hold a text: any but NUL, and no half of a surrogate pair."""
+    """Return whether PostgreSQL can store a text: it has no NUL and no unpaired surrogate."""
     return _UNSTORABLE.search(text) is None
