@@ -1,4 +1,4 @@
-"""Which queries gained and lost most by a method, and which documents' moves explain that."""
+"""The queries that gained and lost most by a method, and the documents whose moves explain it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DEPTH = 50
 
 @dataclass(frozen=True)
 class Move:
-    """A document whose rank changed; a rank of None is beyond the first 50.
+    """A document whose rank changed; a rank of None is after the first 50.
 
-    ``why`` are the stored queries that moved it most, ``words`` is what its words added.
+    ``why`` are the stored queries that moved it most, ``words`` is what keyword matching added.
     """
 
     id: str
@@ -33,8 +33,8 @@ class Move:
 class Change:
     """A query, its value with the baseline and with the method, and the moves that explain it.
 
-    Of a query that gained, these are the relevant documents that rose most. Of one that lost, the
-    relevant document that fell most, and the other one that rose most.
+    For a query that gained, these are the relevant documents that rose most. For one that lost,
+    the relevant document that fell most and the irrelevant one that rose most.
     """
 
     query: str
@@ -45,17 +45,17 @@ class Change:
 
 
 def largest_changes(
-    index: Index, dataset: Dataset, report: Report, method: str, most: int
+    index: Index, dataset: Dataset, report: Report, method: str, limit: int
 ) -> tuple[list[Change], list[Change]]:
-    """Return the queries that gained and that lost most against the baseline, explained.
+    """Return up to ``limit`` queries that gained most, and that lost most, with explanations.
 
-    They are compared by the report's first measure.
+    Method and baseline are compared by the report's first measure.
     """
     measure = report.measures[0]
     before, after = (report.per_query[name][measure] for name in (report.baseline, method))
     order = sorted(before, key=lambda query: after[query] - before[query])
-    lost = [query for query in order[:most] if after[query] < before[query]]
-    gained = [query for query in order[::-1][:most] if after[query] > before[query]]
+    lost = [query for query in order[:limit] if after[query] < before[query]]
+    gained = [query for query in order[::-1][:limit] if after[query] > before[query]]
 
     def explained(query: str) -> Change:
         moves = tuple(_moves(index, dataset, report, method, query, after[query] > before[query]))
@@ -68,7 +68,7 @@ def largest_changes(
 def _moves(
     index: Index, dataset: Dataset, report: Report, method: str, query: str, gained: bool
 ) -> Iterator[Move]:
-    """Yield the moves that say most about a query, with their reasons."""
+    """Yield the moves that best explain a query's change, with their reasons."""
     old, new = (
         {id_: rank for rank, (id_, _) in enumerate(report.runs[name][query][:DEPTH], 1)}
         for name in (report.baseline, method)
@@ -87,6 +87,7 @@ def _moves(
     for id_ in ids:
         move = Move(id_, grades.get(id_, 0) > 0, old.get(id_), new.get(id_))
         if settings.weighting != "none" and settings.bm25 == "no":  # else there are no reasons
-            why = index.explain(dataset.queries[query], id_, settings)
-            move = replace(move, why=tuple(why.queries[:3]), words=why.words)
+            explanation = index.explain(dataset.queries[query], id_, settings)
+            top = tuple(explanation.queries[:3])
+            move = replace(move, why=top, words=explanation.words)
         yield move

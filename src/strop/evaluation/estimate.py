@@ -1,8 +1,8 @@
-"""Evaluation without labels: stored queries stand in for users'.
+"""Evaluation without labels: stored queries are used as test queries.
 
-Each query that was written for a document should find that document. A set must not be searched by
-its own queries, or the best method is the one that finds copies. So the queries of each generated
-set search an index that is sharpened by the other sets alone.
+Each query that was written for a document should find that document. Queries must not search an
+index sharpened by their own set, or the best method is the one that finds copies. So the queries of
+each generated set search an index that is sharpened by the other sets only.
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ class HeldOut:
     mix: tuple[str, ...]
 
 
-def held_out(index: Index, names: Sequence[str], among: Sequence[str], most: int) -> list[HeldOut]:
-    """Return at most so many queries of each set, to search the other sets of ``among``."""
+def held_out(index: Index, names: Sequence[str], mix: Sequence[str], limit: int) -> list[HeldOut]:
+    """Return at most ``limit`` queries of each set, which search the other sets of ``mix``."""
     return [
         HeldOut(
             name,
-            *sample_queries(index.searcher, name, most),
-            tuple(other for other in among if other != name),
+            *sample_queries(index.searcher, name, limit),
+            tuple(other for other in mix if other != name),
         )
         for name in names
     ]
 
 
 def written_sets(index: Index) -> tuple[str, ...]:
-    """Return the names of the query sets that can test others: all but sentences."""
+    """Return the names of the query sets that can test others: all except sentences."""
     mixed = index.query_sets()
-    return tuple(one.name for one in index.sets if one.source != "sentences" and one.name in mixed)
+    sets = (set_ for set_ in index.sets if set_.source != "sentences")
+    return tuple(set_.name for set_ in sets if set_.name in mixed)
 
 
 def estimate(
@@ -62,8 +63,8 @@ def estimate(
 ) -> Report:
     """Compare methods by at most ``queries`` stored queries of each generated set.
 
-    A query has one right document, the one it was written for. So the values themselves say little,
-    and gains come out larger or smaller than users will see; docs/evaluation.md compares them with
+    A query has one relevant document, the one it was written for. So the values mean little,
+    and gains are larger or smaller than users will see; docs/evaluation.md compares them with
     labels. Each method mixes its sets without the one whose queries search. ``settings`` as in
     ``evaluate``.
     """
@@ -73,7 +74,7 @@ def estimate(
             f"{index.path} has no query set that could test another one: name a dataset with"
             " labels, or have queries written (strop queries --help)"
         )
-    parts = []
+    reports = []
     for group in held_out(index, written, every, queries):
         if not group.ids:
             continue
@@ -84,45 +85,45 @@ def estimate(
             {key: {id_: 1} for key, id_ in zip(keys, group.ids, strict=True)},
         )
         chosen = [_without(index.method(spec, **settings), spec, group.mix) for spec in methods]
-        parts.append(
+        reports.append(
             evaluate(
                 index, data, chosen, measures=measures, query_vectors=group.vectors,
                 progress=progress,
             )
         )  # fmt: skip
-    if not parts:
+    if not reports:
         raise BadInput(f"{index.path} has no stored query yet: strop finish {index.path}")
-    return _joined(parts)
+    return _joined(reports)
 
 
 def _without(method: Method, name: str, others: tuple[str, ...]) -> Method:
-    """Return a method that mixes only what may be mixed."""
+    """Return a method that mixes only sets of ``others``."""
     if method.augmented is not None:
         raise BadInput(f"{name} appends stored queries to the texts: it needs labelled queries")
     if method.sets is None:
         return replace(method, name=name, sets=others)
-    sets = tuple(one for one in method.sets if one in others)
+    sets = tuple(set_name for set_name in method.sets if set_name in others)
     if method.sets and not sets:
         raise BadInput(f"{name} mixes the set alone that would test it: it needs labelled queries")
     return replace(method, name=name, sets=sets)
 
 
-def _joined(parts: Sequence[Report]) -> Report:
-    """Return one report of several that compare the same methods on different queries."""
-    first = parts[0]
+def _joined(reports: Sequence[Report]) -> Report:
+    """Join reports that compare the same methods on different queries."""
+    first = reports[0]
     per_query = {
         name: {
-            measure: _united(part.per_query[name][measure] for part in parts)
+            measure: _united(report.per_query[name][measure] for report in reports)
             for measure in first.measures
         }
         for name in first.results
     }
-    runs = {name: _united(part.runs[name] for part in parts) for name in first.results}
-    seconds = {name: sum(part.seconds[name] for part in parts) for name in first.results}
+    runs = {name: _united(report.runs[name] for report in reports) for name in first.results}
+    seconds = {name: sum(report.seconds[name] for report in reports) for name in first.results}
     return report_of(
         first.dataset, first.baseline, per_query, runs, seconds, first.settings, first.missing
     )
 
 
-def _united(parts: Iterable[Mapping[str, _Value]]) -> dict[str, _Value]:
-    return {key: value for part in parts for key, value in part.items()}
+def _united(mappings: Iterable[Mapping[str, _Value]]) -> dict[str, _Value]:
+    return {key: value for mapping in mappings for key, value in mapping.items()}

@@ -1,4 +1,4 @@
-"""The grid: ways to refine queries by ways to score documents, on one dataset."""
+"""The grid: every query method with every scoring method, on one dataset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strop.methods import Method
 from strop.types import Dataset, Progress
 
 NONE = "none"
-"""The name of queries that no method refines."""
+"""The name for queries without refinement."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Grid:
     ``reports`` has the scoring methods side by side for each query method, tested against each
     other; ``p_values[query method][scoring method][measure]`` tests a query method against
     ``none`` under the same scoring method, corrected by Holm's method over the query methods. It
-    is empty where ``none`` was not measured.
+    is empty if ``none`` was not measured.
     """
 
     reports: Mapping[str, Report]
@@ -39,7 +39,7 @@ class Grid:
 
     @property
     def first(self) -> Report:
-        """Any of the reports, for what all have in common."""
+        """The first of the reports, for values that all have in common."""
         return next(iter(self.reports.values()))
 
     def runs(self) -> Iterator[tuple[str, Run]]:
@@ -50,9 +50,9 @@ class Grid:
 
     def to_json(self, per_query: bool = False) -> dict[str, Any]:
         """Return the figures as JSON values, without the runs."""
-        whole = self.first.to_json()
+        common = self.first.to_json()
         return {
-            **{name: whole[name] for name in ("dataset", "queries", "baseline", "settings")},
+            **{name: common[name] for name in ("dataset", "queries", "baseline", "settings")},
             "judged_documents_missing": self.first.missing,
             "query_methods": {name: self._row(name, per_query) for name in self.reports},
         }
@@ -83,9 +83,9 @@ def evaluate_grid(
     progress: Progress | None = None,
     **how: Any,
 ) -> Grid:
-    """Score every method with every way to refine the queries; None leaves them as they are.
+    """Score every method with every query method; None leaves the queries unchanged.
 
-    ``budget`` (USD) is for all of them together. ``how`` is passed to ``evaluate``.
+    ``budget`` (USD) is for all query methods together. ``how`` is passed to ``evaluate``.
     """
     if not expand:
         raise BadInput("no query method to evaluate was given")

@@ -31,7 +31,7 @@ from strop.types import Dataset, Progress, Vectors
 
 MEASURES = ("nDCG@10", "R@50", "AP@50")
 _DEEPEST = 1000
-"""How deep to search for a measure that has no cut-off."""
+"""Search depth for a measure without a cut-off."""
 _SMALLEST = np.float32(1e-30)
 _DRAWS = 2000
 """Samples of the bootstrap."""
@@ -66,7 +66,7 @@ class Report:
 
     def to_json(self, per_query: bool = False) -> dict[str, Any]:
         """Return the figures as JSON values, without the runs."""
-        told = {
+        report = {
             "dataset": self.dataset,
             "queries": self.queries,
             "results": self.results,
@@ -78,21 +78,21 @@ class Report:
             **({"per_query": self.per_query} if per_query else {}),
         }
         if self.gated is None:
-            return told
+            return report
         gated = self.gated.to_json(per_query).items()
-        values = {key: of for key, of in gated if key in ("results", "p_values", "per_query")}
+        values = {key: value for key, value in gated if key in ("results", "p_values", "per_query")}
         gate = {"cosine": self.leak_gate, "left_out": self.left_out}
-        return {**told, "leak_gate": gate | values}
+        return {**report, "leak_gate": gate | values}
 
     def gain(self, method: str, measure: str | None = None) -> tuple[float, float, float]:
         """Return a method's gain over the baseline and its 95% interval, in percent points."""
         measure = measure or self.measures[0]
-        of, base = (self.per_query[name][measure] for name in (method, self.baseline))
-        gains = np.array([of[query] - base[query] for query in base])
+        values, base = (self.per_query[name][measure] for name in (method, self.baseline))
+        gains = np.array([values[query] - base[query] for query in base])
         return 100 * float(gains.mean()), *bootstrap_interval(gains)
 
     def conclusion(self, method: str) -> str:
-        """Say in one sentence whether a method beats the baseline, and how sure that is."""
+        """Return a sentence on whether a method beats the baseline, and how certain that is."""
         mean, low, high = self.gain(method)
         verdict = f"{method} and {self.baseline} do not differ clearly here"
         if low > 0 or high < 0:
@@ -106,9 +106,9 @@ class Report:
 def bootstrap_interval(gains: NDArray[np.float64]) -> tuple[float, float]:
     """Return the 95% bootstrap interval of the mean, in percent."""
     rng, size = np.random.default_rng(0), len(gains)
-    together = max(1, 10_000 // max(1, size))  # draws at a time, for the processor's cache
-    parts = (min(together, _DRAWS - at) for at in range(0, _DRAWS, together))
-    means = [gains[rng.integers(0, size, (part, size))].mean(axis=1) for part in parts]
+    at_once = max(1, 10_000 // max(1, size))  # draws at a time, for the processor's cache
+    batches = (min(at_once, _DRAWS - at) for at in range(0, _DRAWS, at_once))
+    means = [gains[rng.integers(0, size, (draws, size))].mean(axis=1) for draws in batches]
     low, high = np.percentile(100 * np.concatenate(means), [2.5, 97.5])
     return float(low), float(high)
 
@@ -136,14 +136,14 @@ def evaluate(
     ``alpha`` are for methods whose spec does not set them. With a ``leak_gate`` everything is
     scored again without the generated queries whose cosine to any test query is at least that. A
     published copy is searched as its users search it; an index folder exactly.
-    ``rerank:of=sharp:model=NAME`` ranks the best 50 of a method again by a cross-encoder.
+    ``rerank:of=sharp:model=NAME`` re-ranks the best 50 of a method by a cross-encoder.
     """
     if leak_gate is not None and not 0 < leak_gate <= 1:
         raise BadInput(f"the leak gate is a cosine above 0 and up to 1, not {leak_gate}")
     if not isinstance(dataset, Dataset):
         dataset = read_dataset(dataset)
     dataset = select_queries(dataset, exclude, limit)
-    parsed = _parsed(measures)
+    parsed = _parse_measures(measures)
     chosen, rerankers = _resolved_methods(index, methods, settings)
     baseline = baseline or next(iter(chosen))
     if baseline not in chosen:
@@ -193,8 +193,8 @@ def report_of(
 ) -> Report:
     """Return a report with the means and the p-values of the values per query."""
     results = {
-        name: {measure: float(np.mean(list(of.values()))) for measure, of in values.items()}
-        for name, values in per_query.items()
+        name: {measure: float(np.mean([*values.values()])) for measure, values in measured.items()}
+        for name, measured in per_query.items()
     }
     return Report(
         dataset, len(runs[baseline]), tuple(per_query[baseline]), baseline, results, per_query,
@@ -205,7 +205,7 @@ def report_of(
 def _resolved_methods(
     index: Index | Published, methods: Sequence[str | Method], settings: Mapping[str, Any]
 ) -> tuple[dict[str, Method], dict[str, Reranker]]:
-    """Return the methods by name, with the settings of this index, and what ranks again."""
+    """Return the methods by name, with the settings of this index, and their rerankers."""
     chosen, rerankers = {}, {}
     for spec in methods:
         if isinstance(spec, Method):
@@ -250,19 +250,19 @@ def _run(
 
 
 def decreasing(scores: Sequence[float] | Floats) -> list[float]:
-    """Return scores, best first, lowered by as little as makes each less than the one before.
+    """Return scores, best first, lowered as little as possible so that each is below the previous.
 
     trec_eval orders documents by their scores as 32-bit floats, and of equal scores it puts the
     larger id first. Without ties it keeps the order of the search.
     """
     lowered: list[float] = []
-    last = np.float32(np.inf)
+    previous = np.float32(np.inf)
     for score in np.asarray(scores, np.float32):
-        if not score < last:
-            # Near 0 the next float is so small that some processors take it for 0.
-            score = min(np.nextafter(last, np.float32(-np.inf)), last - _SMALLEST)
+        if not score < previous:
+            # Near 0 the next float is so small that some processors treat it as 0.
+            score = min(np.nextafter(previous, np.float32(-np.inf)), previous - _SMALLEST)
         lowered.append(float(score))
-        last = score
+        previous = score
     return lowered
 
 
@@ -282,7 +282,7 @@ def select_queries(
     return replace(dataset, queries=queries)
 
 
-def _parsed(names: Sequence[str]) -> dict[str, Any]:
+def _parse_measures(names: Sequence[str]) -> dict[str, Any]:
     import ir_measures
 
     parsed = {}
@@ -328,10 +328,10 @@ def _values(parsed: Mapping[str, Any], dataset: Dataset, run: Run) -> dict[str, 
     qrels = {query: dict(dataset.qrels.get(query, {})) for query in dataset.queries}
     scores = {query: dict(pairs) for query, pairs in run.items()}
     try:
-        for one in ir_measures.iter_calc(list(parsed.values()), qrels, scores):
-            for name in names[str(one.measure)]:
-                values[name][one.query_id] = float(one.value)
-    except Exception as error:  # a measure whose own tool is not installed
+        for result in ir_measures.iter_calc(list(parsed.values()), qrels, scores):
+            for name in names[str(result.measure)]:
+                values[name][result.query_id] = float(result.value)
+    except Exception as error:  # a measure whose tool is not installed
         raise BadInput(f"cannot compute {', '.join(parsed)}: {error}") from error
     return values
 
@@ -358,7 +358,7 @@ def significance(
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Correct p-values for having made several comparisons (Holm's step-down method)."""
+    """Correct p-values for several comparisons (Holm's step-down method)."""
     corrected, largest = {}, 0.0
     for at, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
         largest = max(largest, min(1.0, (len(p_values) - at) * p_values[name]))

@@ -1,16 +1,16 @@
-"""Choosing how to sharpen an index: without labels, or on labelled queries.
+"""Chooses how to sharpen an index: without labels, or on labelled queries.
 
-Without labels, stored queries stand in for users': each should find the document it was written
-for. They must not be of a set that is mixed, or the best setting is one that finds copies. So
-generated sets cross-validate each other: the queries of each search an index sharpened by the
-others alone. One generated set beside sentences can judge whitening and words, not strength.
-Sentences alone judge nothing: held out of their documents they want too little sharpening where the
-document's own vector still holds them, praise whitening also where users' questions lose by it, and
-ask for more words than users' queries do (docs/log.md). Feedback is tried only with labels: it
-finds what else is relevant, and a stored query has but one document.
+Without labels, stored queries are used as test queries: each should find the document that it was
+written for. They must not be of a set that is mixed, or the best setting is one that finds copies.
+So generated sets cross-validate each other: the queries of each search an index sharpened by the
+others only. One generated set together with sentences can judge whitening and words, not strength.
+Sentences alone judge nothing. If they are held out, they favour too little sharpening, because the
+document's own vector still contains them. They favour whitening even if users' questions lose by
+it, and a higher weight of words than users' queries need (docs/log.md). Feedback is tried only with
+labels: it finds further relevant documents, and a stored query has only one.
 
 A gain is measured on queries that had no part in the choice (folds), with a bootstrap interval.
-What was not measured, or may lose, is not taken: the index keeps its defaults.
+Settings that were not measured, or may lose, are not taken: the index keeps its defaults.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ ALPHAS = (0.5, 1.0, 2.0, 4.0, 8.0)
 TEMPERATURES = (0.05, 0.1, 0.2, 1.0)
 WHITENINGS = (0.0, 0.5)
 WORDS = (0.0, 0.5, 1.0, 2.0)
-"""Weights of words that are tried, as factors of the default one."""
+"""Weights of words to try, as factors of the default weight."""
 LENGTHS = (3, 5)
-"""First queries of each list, tried against all of them."""
+"""Values of ``n`` to try: only the first n queries of each list."""
 _FOLDS = 5
 _FEWEST = 20
 _REMEDY = (
@@ -53,11 +53,11 @@ class Choice:
     """What was chosen for ``sharp``, the expected gain and its uncertainty.
 
     ``gain`` is in points of nDCG@10 (percent) against the defaults, ``low`` to ``high`` its 95%
-    interval, over ``queries`` queries that had no part in the choice; None where nothing could be
-    measured. Gains that ``why`` names as further ones are not in it, unless nothing else was
-    taken: then it is the gain on the queries that decided. Without labels a query has one right
-    document, the one it was written for: gains come out larger or smaller than users will see, but
-    the order of settings carries over.
+    interval, over ``queries`` queries that had no part in the choice; None if nothing could be
+    measured. Gains that ``why`` names as "on top of that" are not in it, unless nothing else was
+    taken: then it is the gain on the queries that decided. Without labels a query has one relevant
+    document, the one it was written for: gains are larger or smaller than users will see, but the
+    order of settings is the same.
     """
 
     method: Method
@@ -71,8 +71,8 @@ class Choice:
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
         settings = asdict(self.method)
-        named = ("sets", "alpha", "temperature", "n", "whiten", "feedback", "words")
-        return {**asdict(self), "method": {name: settings[name] for name in named}}
+        names = ("sets", "alpha", "temperature", "n", "whiten", "feedback", "words")
+        return {**asdict(self), "method": {name: settings[name] for name in names}}
 
 
 def tune(
@@ -84,10 +84,10 @@ def tune(
     queries: int = 1000,
     progress: Progress | None = None,
 ) -> Choice:
-    """Choose alpha, temperature, sets, n, whitening and words for ``sharp``; the index keeps it.
+    """Choose alpha, temperature, sets, n, whitening and words for ``sharp``, and store the choice.
 
     With ``labels`` on that dataset's queries (``exclude`` and ``ignore_same_id`` as in
-    ``evaluate``); without, on at most ``queries`` stored ones of each set. The index uses the
+    ``evaluate``); without labels on at most ``queries`` stored ones of each set. The index uses the
     choice for every ``sharp`` until ``index.keep_tuned(None)`` or until it gets another query set.
     """
     if queries < _FEWEST:
@@ -120,12 +120,12 @@ def tune(
 
 
 def default_sharp(index: Index) -> Method:
-    """Return ``sharp`` as it is in an index that was not tuned."""
+    """Return ``sharp`` with the defaults of an index that was not tuned."""
     return index.searcher.untuned_methods()["sharp"]
 
 
 def settings_grid(default: Method, sets: tuple[str, ...] | None) -> list[Method]:
-    """Return every setting of strength, temperature and whitening that is tried, without words."""
+    """Return the settings of strength, temperature and whitening to try, without words."""
     dense = replace(default, sets=sets, words=0.0)
     return [
         replace(dense, alpha=alpha, temperature=temperature, whiten=whiten)
@@ -138,26 +138,26 @@ def settings_grid(default: Method, sets: tuple[str, ...] | None) -> list[Method]
 def _labelled_grid(
     default: Method, every: tuple[str, ...], written: tuple[str, ...]
 ) -> list[Method]:
-    """Return the settings to try on labels: of all sets, the generated ones, and each alone.
+    """Return the settings to try on labels: for all sets, the generated ones, and each alone.
 
     The methods are named by their numbers.
     """
     mixes = dict.fromkeys([every, written, *((name,) for name in every)])
     tried = [method for mix in mixes if mix for method in settings_grid(default, mix)]
     tried += [replace(method, feedback=0.0) for method in tried if not method.whiten]
-    whole = [method for method in tried if method.sets in (every, written)]
-    tried += [replace(one, words=f * default.words) for one in whole for f in WORDS if f]
+    full_mixes = [method for method in tried if method.sets in (every, written)]
+    tried += [replace(one, words=f * default.words) for one in full_mixes for f in WORDS if f]
     return [replace(method, name=str(at)) for at, method in enumerate(tried)]
 
 
 def _by_labels(report: Report, default: Method) -> Choice:
     tried = [replace(method, name=default.name) for method in report.settings.values()]
-    values = np.array([list(of["nDCG@10"].values()) for of in report.per_query.values()])
+    values = np.array([list(one["nDCG@10"].values()) for one in report.per_query.values()])
     if values.shape[1] < _FEWEST:
-        found = f"{report.dataset} has {values.shape[1]} queries"
-        raise BadInput(f"{found}, too few to choose by: give at least {_FEWEST}")
-    usual = values[tried.index(default)]
-    return decide(values, usual, tried, f"labelled queries of {report.dataset}")
+        size = f"{report.dataset} has {values.shape[1]} queries"
+        raise BadInput(f"{size}, too few to choose by: give at least {_FEWEST}")
+    default_values = values[tried.index(default)]
+    return decide(values, default_values, tried, f"labelled queries of {report.dataset}")
 
 
 def _cross_validated(
@@ -169,49 +169,49 @@ def _cross_validated(
 ) -> Choice:
     """Choose by cross-validating the generated query sets."""
     groups = held_out(index, written, written, queries)
-    default, also = default_sharp(index), ("sentences",) if sentences else ()
-    usual = _values(index, groups, default, also)
-    if len(usual) < _FEWEST:
-        return _too_few(default, len(usual))
-    # Words cost most of a search: strength, temperature and whitening are chosen without them.
+    default, extra_sets = default_sharp(index), ("sentences",) if sentences else ()
+    default_values = _values(index, groups, default, extra_sets)
+    if len(default_values) < _FEWEST:
+        return _too_few(default, len(default_values))
+    # Words take most of the time of a search: the other settings are chosen without them.
     tried = settings_grid(default, written)
-    values = np.empty((len(tried), len(usual)))
+    values = np.empty((len(tried), len(default_values)))
     for at, method in enumerate(tried):
         values[at] = _values(index, groups, method)
         if progress is not None:
             progress("trying settings", at + 1, len(tried))
-    dense = _values(index, groups, replace(default, words=0.0), also)
+    dense = _values(index, groups, replace(default, words=0.0), extra_sets)
     choice = decide(values, dense, tried, f"cross-validated queries of {' and '.join(written)}")
-    # Fewer queries of each list, and another weight of words, only where that surely gains on top
-    # of what was chosen, or of the defaults. Sentences stay out of what was chosen: the crossed
-    # mixes lack a set that the final one has, so that anything added looks too good.
-    method, best, why = default, usual, choice.why
+    # Fewer queries of each list, or another weight of words, are taken only if they surely gain on
+    # top of the chosen settings, or of the defaults. With chosen settings, sentences are left out:
+    # the mixes lack a set that the final one has, so that anything added looks too good.
+    method, best, why = default, default_values, choice.why
     if choice.taken:
-        method, also = replace(choice.method, words=default.words), ()
+        method, extra_sets = replace(choice.method, words=default.words), ()
         best = _values(index, groups, method)
     changes: list[dict[str, Any]] = [{"n": n} for n in LENGTHS]
     changes += [{"words": factor * default.words} for factor in WORDS if factor != 1]
     for change in changes:
         other = replace(method, **change)
-        gains = _values(index, groups, other, also) - best
+        gains = _values(index, groups, other, extra_sets) - best
         if bootstrap_interval(gains)[0] > 0:
             method, best = other, best + gains
             ((setting, value),) = change.items()
             why += f"; {setting}={value:g} gains {100 * gains.mean():.2f} on top of that"
-    if choice.taken and bootstrap_interval(best - usual)[0] > 0:
+    if choice.taken and bootstrap_interval(best - default_values)[0] > 0:
         return replace(choice, method=method, why=why)
     if choice.taken or method == default:
         return replace(choice, method=default, taken=False, why=why)
-    return _gained(method, best - usual, why)
+    return _gained(method, best - default_values, why)
 
 
 def _by_sentences(index: Index, written: str, queries: int) -> Choice:
-    """Let one generated set search the sentences: it can judge the space, not its own strength."""
+    """Let one generated set search the sentences: it judges whitening and words, not strength."""
     groups = held_out(index, [written], ["sentences"], queries)
     default = default_sharp(index)
-    usual = _values(index, groups, default)
-    if len(usual) < _FEWEST:
-        return _too_few(default, len(usual))
+    default_values = _values(index, groups, default)
+    if len(default_values) < _FEWEST:
+        return _too_few(default, len(default_values))
     tried = [
         replace(default, whiten=whiten, words=factor * default.words)
         for whiten in WHITENINGS
@@ -222,11 +222,11 @@ def _by_sentences(index: Index, written: str, queries: int) -> Choice:
         f"{written} queries over sentences, which judge whitening and words alone (strength and "
         "temperature need a second generated set, or --labels)"
     )
-    return decide(values, usual, tried, measured)
+    return decide(values, default_values, tried, measured)
 
 
 def _gained(method: Method, gains: Doubles, why: str) -> Choice:
-    """Take a method if it surely gains."""
+    """Return the choice of a method, taken only if it surely gains."""
     low, high = bootstrap_interval(gains)
     return Choice(method, low > 0, why, len(gains), 100 * float(gains.mean()), low, high)
 
@@ -240,28 +240,30 @@ def _too_few(default: Method, queries: int) -> Choice:
 
 
 def _values(
-    index: Index, groups: Sequence[HeldOut], method: Method, also: tuple[str, ...] = ()
+    index: Index, groups: Sequence[HeldOut], method: Method, extra_sets: tuple[str, ...] = ()
 ) -> Doubles:
-    """Return each query's nDCG@10: its own document is the one that is right."""
+    """Return each query's nDCG@10: only its own document is relevant."""
     values = []
     for group in groups:
-        mixed = replace(method, sets=(*group.mix, *also))
+        mixed = replace(method, sets=(*group.mix, *extra_sets))
         hits = index.search(group.texts, 10, mixed, vectors=group.vectors, fields=())
-        right = hits.ids == np.array(group.ids, dtype=object)[:, None]
-        values.append(right @ _DISCOUNT[: right.shape[1]])
+        relevant = hits.ids == np.array(group.ids, dtype=object)[:, None]
+        values.append(relevant @ _DISCOUNT[: relevant.shape[1]])
     return np.concatenate(values).astype(np.float64)
 
 
-def decide(values: Doubles, usual: Doubles, tried: Sequence[Method], measured: str) -> Choice:
+def decide(
+    values: Doubles, default_values: Doubles, tried: Sequence[Method], measured: str
+) -> Choice:
     """Take the best of the settings if it surely gains on queries it was not chosen on.
 
-    values (settings, queries); usual (queries,) is what the defaults reach.
+    ``values`` (settings, queries); ``default_values`` (queries,) are the values of the defaults.
     """
-    fold = np.random.default_rng(0).permutation(len(usual)) % _FOLDS
-    gains = np.empty(len(usual))
+    fold = np.random.default_rng(0).permutation(len(default_values)) % _FOLDS
+    gains = np.empty(len(default_values))
     for at in range(_FOLDS):
         best = int(values[:, fold != at].mean(axis=1).argmax())
-        gains[fold == at] = values[best, fold == at] - usual[fold == at]
+        gains[fold == at] = values[best, fold == at] - default_values[fold == at]
     why = f"measured on {measured}; {len(tried)} settings tried"
     choice = _gained(tried[int(values.mean(axis=1).argmax())], gains, why)
     if choice.taken:

@@ -18,7 +18,7 @@ from strop.types import Vectors
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int32]
 
-_MOST_ROUNDS = 300
+_MAX_ROUNDS = 300
 
 
 @compiled(reorder=True)
@@ -105,7 +105,7 @@ def _seed(
         for i in range(m):
             total += closest[i]
             cumulated[i] = total
-        least = np.inf
+        lowest = np.inf
         for _ in range(trials):
             candidate = min(np.searchsorted(cumulated, draws[at_draw] * total), m - 1)
             at_draw += 1
@@ -114,8 +114,8 @@ def _seed(
             for i in range(m):
                 trial[i] = min(closest[i], row[i])
                 inertia += trial[i]
-            if inertia < least:
-                least = inertia
+            if inertia < lowest:
+                lowest = inertia
                 centres[c] = candidate
                 copy_to(best_trial, trial)
         copy_to(closest, best_trial)
@@ -156,7 +156,7 @@ def _refine(
         target, row = sums[labels[j]], distances[j]
         for i in range(m):
             target[i] += row[i]
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         within[:] = 0
         for i in range(m):
             within[labels[i]] += sums[labels[i], i]

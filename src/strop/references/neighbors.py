@@ -34,17 +34,17 @@ ROUNDING = 4e-6
 _PRODUCTS_AT_ONCE = 25_000_000
 _POINTS_PER_CELL = 40
 _ROUNDS = 8
-"""Of KMeans, on so many points for each cell: cells may be rough."""
+"""KMeans uses this many points per cell, and this many rounds: cells may be rough."""
 
 Mask = NDArray[np.bool_]
 Candidates = NDArray[np.int32]
-"""(n, wide) rows proposed for each of n rows, -1 for none; beside them ``best``, their products."""
+"""(n, wide) rows proposed for each of n rows, -1 for none; ``best`` has their products."""
 
 
 class Neighbors(NamedTuple):
     """The neighbours of each row, most similar first, of equally similar ones the earlier row.
 
-    ``rows`` (n, k) int64, -1 where there are no more; ``similarities`` (n, k) float32.
+    ``rows`` (n, k) int64, -1 after the last; ``similarities`` (n, k) float32.
     """
 
     rows: Ints
@@ -73,7 +73,7 @@ def nearest_neighbors(
 
 
 def resolve_method(method: str, size: int) -> str:
-    """Return ``exact`` or ``cells``: what ``method`` means for so many documents."""
+    """Return ``exact`` or ``cells``: what ``method`` means for ``size`` documents."""
     if method not in ("auto", "exact", "cells"):
         raise BadInput(f"no method {method!r} to find neighbours: use auto, exact or cells")
     if method != "auto":
@@ -81,34 +81,34 @@ def resolve_method(method: str, size: int) -> str:
     return "cells" if size > APPROXIMATE_ABOVE else "exact"
 
 
-def neighbors_of(vectors: Vectors, usable: Mask, wanted: Ints, k: int) -> Neighbors:
-    """Return the exact neighbours of the rows ``wanted`` only, among all ``usable`` rows."""
-    best, candidates = _empty_lists(len(wanted), k, usable)
-    propose(vectors, usable, wanted, np.arange(len(vectors)), best, candidates)
-    return rank(vectors, usable, wanted, candidates, k, best)
+def neighbors_of(vectors: Vectors, usable: Mask, targets: Ints, k: int) -> Neighbors:
+    """Return the exact neighbours of the rows ``targets`` only, among all ``usable`` rows."""
+    best, candidates = _empty_lists(len(targets), k, usable)
+    propose(vectors, usable, targets, np.arange(len(vectors)), best, candidates)
+    return rank(vectors, usable, targets, candidates, k, best)
 
 
 def neighbors_in_cells(
     vectors: Vectors,
     usable: Mask,
-    wanted: Ints,
+    targets: Ints,
     k: int,
     cell_of: NDArray[np.int32],
     probed: NDArray[np.int32],
     progress: Progress | None = None,
 ) -> Neighbors:
-    """Return the neighbours of the rows ``wanted`` among the rows of the cells that each probes.
+    """Return the neighbours of the rows ``targets`` among the rows of the cells that each probes.
 
-    ``cell_of`` (n,) is the cell of every row, ``probed`` (wanted, probes) the cells to compare.
+    ``cell_of`` (n,) is the cell of every row, ``probed`` (targets, probes) the cells to compare.
     """
-    best, candidates = _empty_lists(len(wanted), k, usable)
+    best, candidates = _empty_lists(len(targets), k, usable)
     members, visitors = _by_cell(cell_of), _by_cell(probed.ravel())
     for done, (cell, places) in enumerate(visitors.items(), 1):
-        others, lists = members.get(cell, wanted[:0]), np.sort(places // probed.shape[1])
-        propose(vectors, usable, wanted[lists], others, best, candidates, lists)
+        others, lists = members.get(cell, targets[:0]), np.sort(places // probed.shape[1])
+        propose(vectors, usable, targets[lists], others, best, candidates, lists)
         if progress is not None:
             progress("finding neighbours", done, len(visitors))
-    return rank(vectors, usable, wanted, candidates, k)
+    return rank(vectors, usable, targets, candidates, k)
 
 
 def _by_cell(cell_of: NDArray[np.int32]) -> dict[int, Ints]:
@@ -150,9 +150,9 @@ def probed_cells(points: Vectors, centres: Vectors, probes: int) -> NDArray[np.i
 def largest(values: Vectors, count: int) -> Ints:
     """Return where the ``count`` largest values of each row are, the largest first."""
     count = min(count, values.shape[1])
-    some = np.argpartition(-values, max(0, count - 1), axis=1)[:, :count]
-    order = np.argsort(-np.take_along_axis(values, some, 1), axis=1, kind="stable")
-    return np.asarray(np.take_along_axis(some, order, 1))
+    unordered = np.argpartition(-values, max(0, count - 1), axis=1)[:, :count]
+    order = np.argsort(-np.take_along_axis(values, unordered, 1), axis=1, kind="stable")
+    return np.asarray(np.take_along_axis(unordered, order, 1))
 
 
 def nonzero_rows(vectors: Vectors) -> Mask:
@@ -168,21 +168,21 @@ def _empty_lists(count: int, k: int, usable: Mask) -> tuple[Floats, Candidates]:
 
 
 def propose(
-    vectors: Vectors, usable: Mask, wanted: Ints, others: Ints, best: Floats,
+    vectors: Vectors, usable: Mask, targets: Ints, others: Ints, best: Floats,
     candidates: Candidates, lists: Ints | None = None,
 ) -> None:  # fmt: skip
-    """Compare the rows ``wanted`` with the rows ``others``: the nearest become their candidates.
+    """Compare the rows ``targets`` with the rows ``others``: the nearest become their candidates.
 
-    The candidates of ``wanted[i]`` are in row ``lists[i]``, by default in row i.
+    The candidates of ``targets[i]`` are in row ``lists[i]``, by default in row i.
     """
-    lists = np.arange(len(wanted)) if lists is None else lists
-    for at in range(0, len(wanted) if best.shape[1] else 0, BLOCK):
-        rows, their = wanted[at : at + BLOCK], lists[at : at + BLOCK]
+    lists = np.arange(len(targets)) if lists is None else lists
+    for at in range(0, len(targets) if best.shape[1] else 0, BLOCK):
+        rows, row_lists = targets[at : at + BLOCK], lists[at : at + BLOCK]
         row_vectors = vectors[rows]
         for first in range(0, len(others), BLOCK):
-            some = others[first : first + BLOCK]
-            products = row_vectors @ vectors[some].T
-            merge = partial(_merge_rows, products, usable, rows, some, their, best, candidates)
+            block = others[first : first + BLOCK]
+            products = row_vectors @ vectors[block].T
+            merge = partial(_merge_rows, products, usable, rows, block, row_lists, best, candidates)
             in_parts(len(rows), merge)
 
 
@@ -196,10 +196,10 @@ def _propose_from_all(
         row_vectors = points[rows]
         for others in blocks[at:]:
             products = row_vectors @ points[others].T
-            both = products, usable, rows, others
-            in_parts(len(rows), partial(_merge_rows, *both, rows, best, candidates))
+            pair = products, usable, rows, others
+            in_parts(len(rows), partial(_merge_rows, *pair, rows, best, candidates))
             if others is not rows:
-                in_parts(len(others), partial(_merge_columns, *both, best, candidates))
+                in_parts(len(others), partial(_merge_columns, *pair, best, candidates))
             done += 1
         if progress is not None:
             progress("finding neighbours", done, total)
@@ -208,28 +208,28 @@ def _propose_from_all(
 def rank(
     points: Vectors,
     usable: Mask,
-    wanted: Ints,
+    targets: Ints,
     candidates: Candidates,
     k: int,
     best: Floats | None = None,
 ) -> Neighbors:
-    """Return the first k candidates of each wanted row, ranked in double precision.
+    """Return the first k candidates of each target row, ranked in double precision.
 
-    With ``best``, rows whose last neighbour cannot be told from the candidates left out (many
+    With ``best``, rows whose last neighbour may be equal to a candidate that was left out (many
     equal vectors) are compared with all rows.
     """
     ranked = Neighbors(
-        np.full((len(wanted), k), -1, np.int64), np.zeros((len(wanted), k), np.float32)
+        np.full((len(targets), k), -1, np.int64), np.zeros((len(targets), k), np.float32)
     )
     wide = candidates.shape[1]
     if not wide:
         return ranked
-    uncertain = [wanted[:0]]
-    for first in range(0, len(wanted), BLOCK):
+    uncertain = [targets[:0]]
+    for first in range(0, len(targets), BLOCK):
         part = slice(first, first + BLOCK)
         rows = candidates[part]
         scores = np.full(rows.shape, -np.inf)
-        in_parts(len(rows), partial(_exact_products, points, wanted[part], rows, scores))
+        in_parts(len(rows), partial(_exact_products, points, targets[part], rows, scores))
         order = np.lexsort((rows, -scores), axis=1)[:, :k]
         rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
         ranked.rows[part, : order.shape[1]] = rows
@@ -237,29 +237,29 @@ def rank(
         if best is not None and wide < usable.sum() - 1:
             last = np.where(rows >= 0, scores, np.inf).min(axis=1)
             uncertain.append(first + np.flatnonzero(last <= best[part, -1] + ROUNDING))
-    _rank_all(points, usable, wanted, np.concatenate(uncertain), ranked)
+    _rank_all(points, usable, targets, np.concatenate(uncertain), ranked)
     return ranked
 
 
-def _rank_all(points: Vectors, usable: Mask, wanted: Ints, which: Ints, ranked: Neighbors) -> None:
-    """Rank all rows for ``wanted[which]``; equal rows are multiplied only once."""
+def _rank_all(points: Vectors, usable: Mask, targets: Ints, which: Ints, ranked: Neighbors) -> None:
+    """Rank all rows for ``targets[which]``; equal rows are multiplied only once."""
     if not len(which):
         return
     first_equal = _first_equal(points)
     step = max(1, _PRODUCTS_AT_ONCE // len(points))
     k = min(ranked.rows.shape[1], int(usable.sum()) - 1)
     for at in range(0, len(which), step):
-        part = which[at : at + step]
-        products = points[wanted[part]] @ points.T
+        block = which[at : at + step]
+        products = points[targets[block]] @ points.T
         products[:, ~usable] = -np.inf
-        products[np.arange(len(part)), wanted[part]] = -np.inf
+        products[np.arange(len(block)), targets[block]] = -np.inf
         lowest = np.partition(products, -k, axis=1)[:, -k] - 2 * ROUNDING
-        for i, row_products, least in zip(part, products, lowest, strict=True):
-            others = np.flatnonzero(row_products >= least)
+        for i, row_products, bound in zip(block, products, lowest, strict=True):
+            others = np.flatnonzero(row_products >= bound)
             distinct, copy_of = np.unique(first_equal[others], return_inverse=True)
             scores = np.empty((1, len(distinct)))
             _exact_products(
-                points, wanted[i : i + 1], distinct[None].astype(np.int32), scores, 0, 1
+                points, targets[i : i + 1], distinct[None].astype(np.int32), scores, 0, 1
             )
             scores = scores[0, copy_of]
             order = np.lexsort((others, -scores))[:k]
@@ -326,10 +326,10 @@ def _merge_columns(
 
 @compiled()
 def _exact_products(
-    points: Vectors, wanted: Ints, candidates: Candidates, scores: NDArray[np.float64],
+    points: Vectors, targets: Ints, candidates: Candidates, scores: NDArray[np.float64],
     first: int, last: int,
 ) -> None:  # fmt: skip
-    """Write products of each wanted row with its candidates, summed in one fixed order."""
+    """Write products of each target row with its candidates, summed in one fixed order."""
     for i in range(first, last):
         for at in range(candidates.shape[1]):
             other = candidates[i, at]
@@ -337,7 +337,7 @@ def _exact_products(
                 continue
             total = 0.0
             for c in range(points.shape[1]):
-                total += float(points[wanted[i], c]) * float(points[other, c])
+                total += float(points[targets[i], c]) * float(points[other, c])
             scores[i, at] = total
 
 

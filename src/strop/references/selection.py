@@ -1,4 +1,4 @@
-"""Contrastive references: the neighbours that queries of a document must tell it apart from.
+"""Contrastive references: the neighbours that a document's queries must distinguish it from.
 
 For each document: find its nearest neighbours, cluster them by KMeans for each k of a range, take
 the k with the best mean silhouette, and from each cluster the neighbour nearest the centroid.
@@ -29,7 +29,7 @@ class References(NamedTuple):
 
     ``rows`` (n, largest) int64, -1 after the last; ``similarities`` (n, largest) float32 to the
     document; ``cluster_sizes`` (n, largest) int64; ``silhouettes`` (n,) float32, the mean
-    silhouette of the clusters (0 where there are none).
+    silhouette of the clusters (0 if there are none).
     """
 
     rows: Ints
@@ -71,7 +71,7 @@ def choose_references(
         np.zeros((n, settings.largest), np.int64),
         np.zeros(n, np.float32),
     )
-    vectors, draws = read_only(vectors), settings.draws()  # vectors in files cannot be written
+    vectors, draws = read_only(vectors), settings.draws()  # vectors in files are read-only
     trials = np.array([seeding_trials(k) for k in range(settings.smallest, settings.largest + 1)])
     for at in range(0, n, _AT_ONCE):
         part = slice(at, at + _AT_ONCE)

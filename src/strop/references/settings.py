@@ -1,4 +1,4 @@
-"""The settings of the choice of references; loads no compiled code."""
+"""The settings for the choice of references; importing this loads no compiled code."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class ReferenceSettings:
             )
 
     @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> ReferenceSettings:
-        """Return stored settings; what is missing has its default, other keys are ignored."""
+    def from_json(cls, stored: Mapping[str, Any]) -> ReferenceSettings:
+        """Return stored settings; missing keys get their defaults, unknown keys are ignored."""
         names = {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in saved.items() if key in names})
+        return cls(**{key: value for key, value in stored.items() if key in names})
 
     def draws(self) -> NDArray[np.float64]:
         """Return random numbers for every k: (number of k, n_init, draws of the largest k)."""

@@ -1,7 +1,7 @@
-"""Keeps neighbour lists and references up to date as documents come, change and go.
+"""Updates neighbour lists and references after documents were added, changed or removed.
 
-Only lists that a change touches are computed again, and only their documents get new references;
-the result equals that of a fresh run. Each part is committed, so a run that was stopped continues.
+Only lists that a change affects are recomputed, and only their documents get new references. The
+result equals that of a fresh run. Each part is committed, so a run that was stopped continues.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def update_references(
     method: str = "auto",
     progress: Progress | None = None,
 ) -> int:
-    """Choose the references of every document where they are missing or out of date.
+    """Choose the references of every document whose references are missing or outdated.
 
-    ``snapshot`` is the newest. Without ``settings`` those of the last time are used, at first the
-    defaults. Return the number of documents done.
+    ``snapshot`` is the newest. Without ``settings`` those of the last run are used, in the first
+    run the defaults. Return the number of documents done.
     """
     settings = settings or ReferenceSettings.from_json(catalog.references.settings())
     method = resolve_method(method, len(snapshot.numbers))
@@ -70,7 +70,7 @@ def import_references(
     """Store neighbour lists and references that were computed elsewhere, for all documents.
 
     A part is (numbers of documents, their lists, their references), all as catalog numbers.
-    Whatever is missing after an interruption, ``update_references`` computes.
+    After an interruption, ``update_references`` computes what is missing.
     """
     stored, nothing = catalog.references, np.empty(0, np.int64)
     about = {**asdict(settings), "method": method, "width": settings.neighbors}
@@ -108,28 +108,29 @@ class _Update:
 
         Lists that are longer than these settings need stay.
         """
-        wanted: dict[str, Any] = {**asdict(settings), "method": method}
-        before = self._stored.settings()
-        width = max(settings.neighbors, int(before.get("width", 0)))
-        if before == {**wanted, "width": width}:
+        requested: dict[str, Any] = {**asdict(settings), "method": method}
+        previous = self._stored.settings()
+        width = max(settings.neighbors, int(previous.get("width", 0)))
+        if previous == {**requested, "width": width}:
             return width
-        lists = before.get("width", width) >= settings.neighbors and before.get("method") == method
+        lists = previous.get("width", width) >= settings.neighbors
+        lists = lists and previous.get("method") == method
         if not lists:
             width = settings.neighbors
-        selections = lists and {key: before.get(key) for key in wanted} == wanted
-        self._stored.begin({**wanted, "width": width}, lists=lists, selections=selections)
+        selections = lists and {key: previous.get(key) for key in requested} == requested
+        self._stored.begin({**requested, "width": width}, lists=lists, selections=selections)
         return width
 
     def apply_changes(self, width: int) -> None:
         """Merge new and changed documents into the lists; empty the lists with removed ones."""
-        known, versions, listed = self._stored.known().T
-        at = np.searchsorted(self._numbers, known)
+        numbers, versions, listed = self._stored.known().T
+        at = np.searchsorted(self._numbers, numbers)
         at[at == len(self._numbers)] = 0
-        current = np.zeros(len(known), bool)
+        current = np.zeros(len(numbers), bool)
         if len(self._numbers):
-            current = (self._numbers[at] == known) & (self._versions[at] == versions)
+            current = (self._numbers[at] == numbers) & (self._versions[at] == versions)
         new = np.setdiff1d(np.arange(len(self._numbers)), at[current])
-        removed = known[~current]
+        removed = numbers[~current]
         if not len(new) and not len(removed):
             return
         with_list = at[current & (listed > 0)]
@@ -161,7 +162,7 @@ class _Update:
         shape = (len(listed), min(len(new), width + SPARE))
         best, nearest = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int32)
         propose(self._vectors, self._usable, listed, new, best, nearest)
-        # The similarity that a new document must reach; any will do where a list is not full.
+        # The similarity that a new document must reach; none if a list is not full.
         worst = np.where(others[:, -1] >= 0, similarities[:, -1], np.float32(-np.inf))
         reached = np.flatnonzero(best[:, 0] > worst - ROUNDING)
         added = nearest[reached]
@@ -196,7 +197,7 @@ class _Update:
                 self._progress("finding neighbours", first + len(part), len(missing))
 
     def choose(self, settings: ReferenceSettings) -> int:
-        """Choose references where they are missing; return for how many documents."""
+        """Choose the missing references; return the number of documents."""
         missing = np.searchsorted(self._numbers, self._stored.without_selection())
         for first in range(0, len(missing), PART):
             part = missing[first : first + PART]
@@ -224,7 +225,7 @@ class _Update:
 
 
 def _contiguous(documents: Spans) -> Vectors:
-    """Return the documents' vectors in order, without a copy where they are stored in order."""
+    """Return the documents' vectors in order, without a copy if they are stored in order."""
     start = documents.start
     if len(start) and (start == np.arange(start[0], start[0] + len(start))).all():
         return as_floats(documents.vectors[start[0] : start[0] + len(start)])
