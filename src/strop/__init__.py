@@ -1,6 +1,6 @@
 """strop sharpens dense retrieval without training.
 
-Where to change what: the table "I want to ..." of docs/architecture.md.
+The table "I want to ..." of docs/architecture.md lists where to change what.
 
 >>> from strop import Index
 >>> index = Index.create("my.index")                      # doctest: +SKIP
@@ -48,7 +48,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Load the heavier parts (compiled kernels) when first asked for: the command starts fast."""
+    """Load the heavier parts (compiled kernels) at their first use, so that commands start fast."""
     if name in _HOME:
         import importlib
 

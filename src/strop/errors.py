@@ -1,4 +1,4 @@
-"""Errors that a user can fix. The command line prints their one line and exits with 1."""
+"""Errors that a user can fix. The command line prints their message and exits with 1."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 
 
 def pip_install(*packages: str) -> str:
-    """Return the command that installs packages for this Python; ``pip`` may be of another."""
+    """Return the command that installs packages for this Python; ``pip`` may belong to another."""
     return shlex.join([sys.executable or "python", "-m", "pip", "install", *packages])
 
 
 class StropError(Exception):
-    """The message names the thing, the value and the remedy, on one line."""
+    """The message names the object, the value and the remedy, in one line."""
 
 
 class BadInput(StropError):
@@ -35,11 +35,11 @@ class IndexBusy(BadIndex):
 
 
 class UnfinishedIndex(UserWarning):
-    """A search that does not see all documents: some still wait to be embedded."""
+    """A search does not see all documents: some are not embedded yet."""
 
 
 class DiskFull(BadIndex):
-    """The disk of an index has no room, or fails."""
+    """The disk of an index is full, or fails."""
 
 
 class IndexDamaged(BadIndex):
@@ -47,7 +47,7 @@ class IndexDamaged(BadIndex):
 
 
 class ServiceError(StropError):
-    """A remote service (embeddings, language model) refused or failed for good.
+    """A remote service (embeddings, language model) refused or failed permanently.
 
     ``status`` is the HTTP status, 0 if there was none.
     """
@@ -58,4 +58,4 @@ class ServiceError(StropError):
 
 
 class TextRefused(ServiceError):
-    """An embedder, remote or not, cannot make a vector of one text; others are not affected."""
+    """An embedder, remote or local, cannot embed one text; other texts are not affected."""

@@ -1,7 +1,7 @@
-"""Filters on metadata: ``{"year": {"$gte": 2020}, "lang": "en"}``, read once, the same everywhere.
+"""Filters on metadata: ``{"year": {"$gte": 2020}, "lang": "en"}``; the same for every store.
 
-A filter is read into a few kinds of node. Each store turns these into its own query; ``matches``
-is what they all mean. The language is the one of MongoDB, Chroma and Pinecone:
+A filter is parsed into a few kinds of node. Each store turns these into its own query; ``matches``
+defines their meaning. The language is that of MongoDB, Chroma and Pinecone:
 
 - ``{"field": value}`` or ``{"field": {"$eq": value}}``: equal. Several fields: all must match.
 - ``$ne``, ``$in``, ``$nin``, ``$gt``, ``$gte``, ``$lt``, ``$lte``, ``$exists``.
@@ -10,8 +10,8 @@ is what they all mean. The language is the one of MongoDB, Chroma and Pinecone:
 
 Numbers compare with numbers, text with text. A date, or text in the form ``2020-01-31`` with or
 without a time, is compared with dates in ranges; without a zone it is UTC. A list matches if one of
-its values does. ``a.b`` is the field b inside a. ``$ne`` and ``$nin`` also match documents without
-the field, and ``null`` matches a field that is null or missing.
+its values does. ``a.b`` is the field b inside a. ``$ne`` and ``$nin`` match documents without the
+field too, and ``null`` matches a field that is null or missing.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from strop.errors import BadInput
 Kind = Literal["exists", "null", "bool", "number", "string", "instant"]
 Value = bool | int | float | str | None
 Fact = tuple[str, Kind, Value]
-"""A field, the kind of a value that it holds, and the value."""
+"""A field, the kind of one of its values, and the value."""
 
 
 ID = "$id"
-_DEEPEST = 50
+_MAX_DEPTH = 50
 _DATE = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,6})\d*)?\s?(Z|[+-]\d\d:?\d\d)?)?"
 )
@@ -49,7 +49,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class Test:
-    """One of a field's values of a kind is ``in`` values, or beyond the only one of them."""
+    """One of a field's values of this kind is ``in`` values, or compares with the only one."""
 
     field: str
     kind: Kind
@@ -57,7 +57,7 @@ class Test:
     values: tuple[Value, ...]
 
     def holds(self, value: Any) -> bool:
-        """Tell whether a value of this field and kind passes."""
+        """Return whether a value of this field and kind passes."""
         if self.op == "in":
             return value in self.values
         return bool(_COMPARE[self.op](value, self.values[0]))
@@ -72,7 +72,7 @@ class Ids:
 
 @dataclass(frozen=True)
 class Group:
-    """``and``, ``or``: all parts or one part match; ``not``: none of them does."""
+    """``and``, ``or``: all parts match, or one does; ``not``: none of them does."""
 
     op: Literal["and", "or", "not"]
     parts: tuple[Filter, ...]
@@ -82,19 +82,19 @@ Filter = Test | Ids | Group
 
 
 def read_filter(where: Any, depth: int = 0) -> Filter:
-    """Read a filter; a bad one is refused with the field and the remedy."""
+    """Read a filter; an error about a bad one names the field and the remedy."""
     if not isinstance(where, Mapping):
         raise BadInput(
             f"a filter is a mapping such as {{'year': {{'$gte': 2020}}}}, not {where!r:.80}"
         )
-    if depth > _DEEPEST:
-        raise BadInput(f"the filter has more than {_DEEPEST} levels: write it flatter")
+    if depth > _MAX_DEPTH:
+        raise BadInput(f"the filter has more than {_MAX_DEPTH} levels: write it flatter")
     parts: list[Filter] = []
     for key, value in where.items():
         if key in ("$and", "$or"):
             if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence) or not value:
                 raise BadInput(f"filter: {key} takes a list of filters, not {value!r:.80}")
-            members = tuple(read_filter(one, depth + 1) for one in value)
+            members = tuple(read_filter(member, depth + 1) for member in value)
             parts.append(Group("and" if key == "$and" else "or", members))
         elif key == "$not":
             parts.append(Group("not", (read_filter(value, depth + 1),)))
@@ -122,22 +122,22 @@ def _field(field: str, condition: Any) -> Iterator[Filter]:
         elif op in ("$in", "$nin"):
             if isinstance(value, (str, Mapping)) or not isinstance(value, (Sequence, set)):
                 raise BadInput(f"filter: {field!r}: {op} takes a list of values, not {value!r:.80}")
-            among = _equal(field, tuple(value))
-            yield among if op == "$in" else Group("not", (among,))
+            equal = _equal(field, tuple(value))
+            yield equal if op == "$in" else Group("not", (equal,))
         elif op == "$exists":
             if not isinstance(value, bool):
                 raise BadInput(f"filter: {field!r}: $exists takes true or false, not {value!r:.80}")
-            there = Test(field, "exists", "in", (None,))
-            yield there if value else Group("not", (there,))
+            exists = Test(field, "exists", "in", (None,))
+            yield exists if value else Group("not", (exists,))
         elif op in _RANGES:
             yield _range(field, op, value)
         else:
-            same = _equal(field, (value,))
-            yield same if op == "$eq" else Group("not", (same,))
+            equal = _equal(field, (value,))
+            yield equal if op == "$eq" else Group("not", (equal,))
 
 
 def _equal(field: str, values: tuple[Any, ...]) -> Filter:
-    """Return what a field with one of these values matches."""
+    """Return a filter that matches if the field has one of these values."""
     if field == ID:
         if not all(isinstance(value, str) for value in values):
             raise BadInput(f"filter: {ID}: ids are text, not {values!r:.80}")
@@ -146,7 +146,7 @@ def _equal(field: str, values: tuple[Any, ...]) -> Filter:
     for value in values:
         kind, plain = _operand(field, value)
         by_kind.setdefault(kind, []).append(plain)
-    parts: list[Filter] = [Test(field, kind, "in", tuple(of)) for kind, of in by_kind.items()]
+    parts: list[Filter] = [Test(field, kind, "in", tuple(one)) for kind, one in by_kind.items()]
     if "null" in by_kind:
         parts.append(Group("not", (Test(field, "exists", "in", (None,)),)))
     return parts[0] if len(parts) == 1 else Group("or", tuple(parts))
@@ -168,7 +168,7 @@ def _operand(field: str, value: Any) -> tuple[Kind, Value]:
     if isinstance(value, (date, datetime)):
         return "instant", _microseconds(value)
     if hasattr(value, "item") and not isinstance(value, (str, bytes)):
-        value = value.item()  # a number of numpy's
+        value = value.item()  # a numpy number
     if value is None or isinstance(value, (bool, int, float, str)):
         if isinstance(value, float) and math.isnan(value):
             raise BadInput(f"filter: {field!r}: nothing compares with NaN")
@@ -186,7 +186,7 @@ def _plain(value: bool | int | float | str | None) -> tuple[Kind, Value]:
         return "bool", value
     if isinstance(value, str):
         return "string", value
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:  # as every store can hold it
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:  # every store can store the float
         try:
             return "number", float(value)
         except OverflowError:
@@ -195,7 +195,7 @@ def _plain(value: bool | int | float | str | None) -> tuple[Kind, Value]:
 
 
 def _instant(text: str) -> int | None:
-    """Return the microseconds since 1970 of a date or time in ISO 8601; None if it is none."""
+    """Return an ISO 8601 date or time as microseconds since 1970; None for other texts."""
     match = _DATE.fullmatch(text.strip())
     if match is None:
         return None
@@ -203,10 +203,10 @@ def _instant(text: str) -> int | None:
     time = f"{time or '00:00'}:00"[:8]
     zone = "+00:00" if zone in (None, "Z") else f"{zone[:3]}:{zone[-2:]}"
     try:
-        whole = datetime.fromisoformat(f"{day}T{time}{zone}")
+        seconds = datetime.fromisoformat(f"{day}T{time}{zone}")
     except ValueError:
         return None
-    return _microseconds(whole) + int((fraction or "").ljust(6, "0"))
+    return _microseconds(seconds) + int((fraction or "").ljust(6, "0"))
 
 
 def _microseconds(value: date) -> int:
@@ -219,36 +219,36 @@ def _microseconds(value: date) -> int:
 
 def facts(metadata: Mapping[str, Any]) -> set[Fact]:
     """Return every value of a document's metadata that a filter can test."""
-    found: set[Fact] = set()
+    values: set[Fact] = set()
     stack: list[tuple[str, Any]] = [(str(key), value) for key, value in metadata.items()]
     while stack:
         field, value = stack.pop()
-        found.add((field, "exists", None))
+        values.add((field, "exists", None))
         if isinstance(value, Mapping):
             stack += [(f"{field}.{key}", inner) for key, inner in value.items()]
         elif isinstance(value, (list, tuple)):
             stack += [(field, inner) for inner in value]
         else:
-            found.add((field, *_plain(value)))
+            values.add((field, *_plain(value)))
             if isinstance(value, str) and (instant := _instant(value)) is not None:
-                found.add((field, "instant", instant))
-    return found
+                values.add((field, "instant", instant))
+    return values
 
 
 def matches(filter_: Filter, id_: str, metadata: Mapping[str, Any]) -> bool:
-    """Tell whether a document matches: what a filter means, for stores to be tested against."""
+    """Return whether a document matches: the meaning of a filter; stores are tested against it."""
     return _matches(filter_, id_, facts(metadata))
 
 
-def _matches(node: Filter, id_: str, found: set[Fact]) -> bool:
+def _matches(node: Filter, id_: str, document_facts: set[Fact]) -> bool:
     if isinstance(node, Ids):
         return id_ in node.ids
     if isinstance(node, Group):
-        results = (_matches(part, id_, found) for part in node.parts)
+        results = (_matches(part, id_, document_facts) for part in node.parts)
         return all(results) if node.op == "and" else any(results) is (node.op == "or")
     return any(
         node.holds(value)
-        for field, kind, value in found
+        for field, kind, value in document_facts
         if field == node.field and kind == node.kind
     )
 
@@ -259,7 +259,7 @@ _NAMES: dict[Kind, str] = {
 
 
 def kind_names(kinds: Iterable[Kind]) -> str:
-    """Return kinds of values in words."""
+    """Return the names of kinds of values, for messages."""
     return " and ".join(_NAMES[kind] for kind in kinds if kind in _NAMES)
 
 
@@ -281,7 +281,7 @@ _OPS = {"=": "$eq", "!=": "$ne", ">=": "$gte", "<=": "$lte", ">": "$gt", "<": "$
 def read_condition(text: str) -> dict[str, Any]:
     """Read a filter of the command line: a JSON object, or ``year>=2020``, ``lang=en``.
 
-    The value of the short form is a number, ``true``, ``false``, ``null``, or else a text; in
+    The value of the short form is a number, ``true``, ``false``, ``null``, or otherwise a text; in
     double quotes it is always a text.
     """
     if text.lstrip().startswith("{"):
@@ -296,15 +296,15 @@ def read_condition(text: str) -> dict[str, Any]:
             f"filter {text!r:.120}: write FIELD=VALUE, with one of {', '.join(_OPS)}, or JSON such"
             ' as \'{"year": {"$gte": 2020}}\''
         )
-    field, op, written = match.groups()
-    if written[:1] in tuple("=!<>"):  # topic==coffee would look for the text "=coffee"
+    field, op, value_text = match.groups()
+    if value_text[:1] in tuple("=!<>"):  # topic==coffee would look for the text "=coffee"
         raise BadInput(
             f"filter {text!r:.120}: after {op} comes a value, not another operator. If the value"
-            f" begins with {written[0]}, quote it:"
-            f" {shlex.quote(f'{field}{op}{json.dumps(written)}')}"
+            f" begins with {value_text[0]}, quote it:"
+            f" {shlex.quote(f'{field}{op}{json.dumps(value_text)}')}"
         )
     try:
-        value = json.loads(written)
+        value = json.loads(value_text)
     except (ValueError, RecursionError):
-        value = written
-    return {field: {_OPS[op]: written if isinstance(value, (list, dict)) else value}}
+        value = value_text
+    return {field: {_OPS[op]: value_text if isinstance(value, (list, dict)) else value}}

@@ -1,4 +1,4 @@
-"""The ways to score a document, as settings: which query sets, how weighted, how strongly."""
+"""Scoring methods as settings: which query sets are mixed, with which weights and strength."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 
 from strop.errors import BadInput
 
-MOST = 1_000_000
-"""The largest weight of feedback and words: scores are float32, which far larger ones overflow."""
+MAX_WEIGHT = 1_000_000
+"""The largest weight of feedback and words: much larger ones would overflow float32 scores."""
 Weighting = Literal["none", "softmax", "equal", "max"]
 Bm25 = Literal["no", "only", "fused"]
 
@@ -21,15 +21,15 @@ Bm25 = Literal["no", "only", "fused"]
 class Method:
     """How documents are scored. Every variant is a setting of these few values.
 
-    ``weighting`` says how a document's queries are mixed into its vector: not at all, by a softmax
-    of ``temperature``, all equally, or by adding the largest similarity to the score.
+    ``weighting`` is how a document's queries are mixed into its vector: not at all, by a softmax
+    with ``temperature``, all equally, or by adding the largest similarity to the score.
     ``sets`` None means all query sets of the index; ``n`` mixes only the first n queries of each
     list. ``augmented`` names the set whose queries are appended to a document's text instead.
-    ``whiten`` evens out the space first (whitening.py): 0 not at all, 1 fully. ``feedback`` ranks
-    the best 50 again: that much counts how they resemble the very best of them (feedback.py).
-    ``words`` adds that much of the document's score by the query's words (search/words.py).
-    ``bm25`` ranks by BM25: ``only``, or ``fused`` with the rest by reciprocal rank. The words of
-    ``sets`` that are named count as the document's own.
+    ``whiten`` whitens the space first (whitening.py): 0 not at all, 1 fully. ``feedback`` re-ranks
+    the best 50; it is the weight of their similarity to the very best of them (feedback.py).
+    ``words`` is the weight of the document's BM25 score, which is added (search/words.py).
+    ``bm25`` ranks by BM25: ``only``, or ``fused`` with the dense ranking by reciprocal rank. The
+    words of ``sets`` that are named count as the document's own.
     """
 
     name: str
@@ -51,11 +51,11 @@ class Method:
 
     @property
     def softmax_temperature(self) -> float:
-        """The temperature of the weights; equal weights are those of an infinite one."""
+        """The temperature of the weights; an infinite one gives equal weights."""
         return math.inf if self.weighting == "equal" else float(self.temperature)
 
     def has(self, setting: str) -> bool:
-        """Tell whether a setting has an effect on this method."""
+        """Return whether a setting has an effect on this method."""
         mixes = self.weighting != "none"
         counts_words = self.bm25 != "no" or self.words > 0
         return {
@@ -84,13 +84,14 @@ METHODS: dict[str, Method] = {
 }
 
 WORDS = {"wordllama": 1.1}
-"""How much words count in ``sharp`` by default, for embedders that were measured as weak."""
+"""The default weight of words in ``sharp``, for embedders that were measured as weak."""
 WORDS_OTHERS = 0.45
-"""The same for all others; benchmarks/quality.py has the collections both were chosen on."""
+"""The same for all other embedders; both were chosen on the collections of
+benchmarks/quality.py."""
 WORDS_BLIND = 2.0
-"""The same where an embedder does not know the language (``search.embedder_checks``)."""
+"""The same if an embedder does not know the language (``search.embedder_checks``)."""
 FEEDBACK = 3.0
-"""How much feedback counts in ``sharp`` by default, with any embedder."""
+"""The default weight of feedback in ``sharp``, for every embedder."""
 
 
 def default_methods(embedder: str, blind: bool = False) -> dict[str, Method]:
@@ -113,23 +114,23 @@ def parse_method(
 ) -> Method:
     """Read ``name`` or ``name:alpha=2:temperature=0.1:sets=simple+contrastive:n=5``.
 
-    ``settings`` stand in for what the spec leaves out (None: not given), the ``known`` method's own
-    for the rest. A setting in the spec that the method does not have is refused. One of
-    ``settings``, which may be meant for several methods, has no effect, and a warning says so.
-    ``hybrid:of=sharp`` fuses another method than trad with BM25, and takes that one's settings.
+    ``settings`` are used for what the spec leaves out (None: not given), and the ``known`` method's
+    own settings for the rest. A setting in the spec that the method does not have is refused. One
+    of ``settings``, which may be meant for several methods, then has no effect, and a warning is
+    issued. ``hybrid:of=sharp`` fuses a method other than trad with BM25, and accepts its settings.
     """
     if not isinstance(spec, str):
         raise BadInput(f"a method is a name such as 'sharp' or a Method, not {spec!r}")
     name, *parts = spec.strip().split(":")
     if name not in known:
         raise BadInput(f"no method {name!r}: choose from {', '.join(known)}")
-    given = dict(part.partition("=")[::2] for part in parts)
+    in_spec = dict(part.partition("=")[::2] for part in parts)
     method = known[name]
-    if "of" in given:
-        method = _fused(spec, method, given.pop("of"), known)
+    if "of" in in_spec:
+        method = _fused(spec, method, in_spec.pop("of"), known)
     values: dict[str, Any] = {}
-    for key in sorted(given, key="words".__ne__):  # with words, more settings have an effect
-        text, setting = given[key], "temperature" if key == "T" else key
+    for key in sorted(in_spec, key="words".__ne__):  # with words, more settings have an effect
+        text, setting = in_spec[key], "temperature" if key == "T" else key
         _check_setting(f"method {spec!r}", key, setting)
         if not method.has(setting):
             raise BadInput(f"method {spec!r}: {name} has no {setting}")
@@ -157,7 +158,7 @@ def parse_method(
 def chosen_method(
     method: str | Method, settings: Mapping[str, Any], known: Mapping[str, Method]
 ) -> Method:
-    """Return a method that is given by its spec, with ``settings``, or as a ``Method``."""
+    """Return a method given by its spec, with ``settings``, or given as a ``Method``."""
     if not isinstance(method, Method):
         return parse_method(method, settings, known)
     if given_settings(settings):
@@ -176,10 +177,10 @@ def given_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_setting(place: str, given: str, setting: str) -> None:
+def _check_setting(place: str, key: str, setting: str) -> None:
     if setting not in _READ:
         raise BadInput(
-            f"{place}: {given!r} is not one of: alpha, temperature (T), sets, n, whiten, feedback,"
+            f"{place}: {key!r} is not one of: alpha, temperature (T), sets, n, whiten, feedback,"
             " words"
         )
 
@@ -189,11 +190,11 @@ def _names(sets: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_method(method: Method) -> Method:
-    """Return a method whose values can be used; refuse others, naming the value."""
+    """Return a method if its values are valid; otherwise raise an error that names the value."""
     for field, allowed in (("weighting", Weighting), ("bm25", Bm25)):
         if getattr(method, field) not in get_args(allowed):
-            given, names = getattr(method, field), ", ".join(get_args(allowed))
-            raise BadInput(f"{field} must be one of {names}, not {given!r}")
+            value, names = getattr(method, field), ", ".join(get_args(allowed))
+            raise BadInput(f"{field} must be one of {names}, not {value!r}")
     for field in ("alpha", "temperature", "whiten", "feedback", "words"):
         value = getattr(method, field)
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -205,8 +206,8 @@ def check_method(method: Method) -> Method:
     if method.n is not None:
         check_count("n", method.n)
     for key, weight in (("feedback", method.feedback), ("words", method.words)):
-        if not 0 <= weight <= MOST:
-            raise BadInput(f"{key} must be 0 or more and at most {MOST:,}, not {weight}")
+        if not 0 <= weight <= MAX_WEIGHT:
+            raise BadInput(f"{key} must be 0 or more and at most {MAX_WEIGHT:,}, not {weight}")
     if not 0 <= method.whiten <= 1:
         raise BadInput(f"whiten must be from 0 to 1, not {method.whiten}")
     for setting in ("words", "whiten", "feedback"):
@@ -219,10 +220,10 @@ def check_method(method: Method) -> Method:
 
 def check_count(name: str, value: Any) -> int:
     """Return a whole number of 1 or more; refuse anything else."""
-    most = 10**9
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or not 1 <= value <= most:
-        raise BadInput(f"{name} must be 1 or more, a whole number up to {most:,}, not {value!r}")
+    limit = 10**9
+    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_whole or not 1 <= value <= limit:
+        raise BadInput(f"{name} must be 1 or more, a whole number up to {limit:,}, not {value!r}")
     return int(value)
 
 
@@ -239,7 +240,7 @@ def _fused(spec: str, hybrid: Method, name: str, known: Mapping[str, Method]) ->
 def method_spec(method: Method) -> str:
     """Return the spec that ``parse_method`` reads as this method.
 
-    A method of another name than those in ``METHODS`` is written as ``sharp`` with its settings.
+    A method whose name is not in ``METHODS`` is written as ``sharp`` with its settings.
     """
     base = METHODS.get(method.name, METHODS["sharp"])
     parts = [base.name]
@@ -266,6 +267,6 @@ def method_spec(method: Method) -> str:
 
 
 def sharp_with(settings: Mapping[str, Any]) -> Method:
-    """Return ``sharp`` with the settings that an index stores for it, JSON values."""
+    """Return ``sharp`` with the settings that an index stores for it, as JSON values."""
     sets = settings["sets"]
     return replace(METHODS["sharp"], **{**settings, "sets": sets if sets is None else tuple(sets)})

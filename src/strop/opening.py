@@ -1,4 +1,4 @@
-"""Opens what can be searched: an index folder, or a published copy of one by its URL."""
+"""Opens an index folder, or a published copy of one by its URL."""
 
 from __future__ import annotations
 

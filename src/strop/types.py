@@ -1,6 +1,6 @@
-"""The small values that the packages of strop hand to each other.
+"""The small values that the packages of strop pass to each other.
 
-Nothing here loads numpy: every command imports this file, also ``strop --help``.
+Nothing here loads numpy: every command imports this file, even ``strop --help``.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from strop.index import Index
 
 Kind = Literal["document", "query"]
-"""What a text is to the embedder: many models embed the two differently."""
+"""The role of a text for the embedder: many models embed the two differently."""
 
 Vectors: TypeAlias = "NDArray[np.float32]"
 """float32, one row per text. Rows have length one; the row of a text without words is zero."""
 
 HIT_FIELDS = ("id", "score", "title", "text", "metadata", "passage", "chunk")
-"""What a hit has."""
+"""The fields of a hit."""
 
 Progress = Callable[[str, int, int], None]
 """Called during long work: ``progress(label, done, total)``."""
 
 Collection: TypeAlias = "Index | Published"
-"""What can be searched (``strop.connect``): server and adapters use what both of them have."""
+"""A searchable object (``strop.connect``): server and adapters use what both classes have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document. ``metadata`` holds the other fields of its source, as JSON values."""
+    """One document. ``metadata`` has the other fields of its source, as JSON values."""
 
     id: str
     text: str
@@ -56,7 +56,7 @@ class Document:
 class Chunk:
     """A part of a document, searched by itself (docs/python.md).
 
-    ``start`` and ``end`` are its place in the document's text, ``headings`` those it stands under,
+    ``start`` and ``end`` are its place in the document's text, ``headings`` the headings above it,
     outermost first.
     """
 
@@ -68,7 +68,7 @@ class Chunk:
     headings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the fields as JSON values."""
         values = {name: getattr(self, name) for name in ("id", "document", "text", "start", "end")}
         return {**values, "headings": list(self.headings)}
 
@@ -91,8 +91,8 @@ class Changes:
 class Passage:
     """The stored text of a document that is nearest to the query.
 
-    ``start`` and ``end`` are its place in the document's text; None where it stands elsewhere, in
-    the title or in a query of the set ``source``.
+    ``start`` and ``end`` are its place in the document's text; None if it is not there but in the
+    title or in a query of the set ``source``.
     """
 
     text: str
@@ -101,15 +101,15 @@ class Passage:
     source: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the fields as JSON values."""
         return {"text": self.text, "start": self.start, "end": self.end, "source": self.source}
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A document, or a chunk of one, that was found, as it was when it was scored.
+    """A document, or a chunk of one, that was found, in the version that was scored.
 
-    ``chunk`` is the part of the document that was found, None where documents are not cut.
+    ``chunk`` is the part of the document that was found, None if documents are not split.
     """
 
     id: str
@@ -121,7 +121,7 @@ class Hit:
     chunk: Chunk | None = None
 
     def to_dict(self, fields: Sequence[str] = HIT_FIELDS) -> dict[str, Any]:
-        """Return it, or some of its fields, as JSON values; a chunk only if it has one."""
+        """Return the hit, or some of its fields, as JSON values; ``chunk`` only if it has one."""
         values = {name: getattr(self, name) for name in HIT_FIELDS}
         values["metadata"] = dict(self.metadata)
         values["passage"] = self.passage and self.passage.to_dict()

@@ -4,8 +4,8 @@ Each turns the text of a query into a refined vector q_r, which replaces q in th
 sharpening and in the score. So every query method works with every scoring method:
 ``index.search(queries, method="consharp", expand=HyDE("openai:…"))``.
 
-Replies are kept in the index's catalog, so that no call is made twice. A query that cannot be
-refined is searched as it is, and counted.
+Replies are stored in the index's catalog, so that no call is made twice. A query that cannot be
+refined is searched unchanged, and counted as failed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from strop.types import Progress, Vectors
 class QueryMethod(ABC):
     """The common settings. ``lm`` is a language model, its name or a function.
 
-    ``task`` says what queries and documents are: one of ``TASKS`` or a ``TaskWording``.
-    ``profile`` "small" is a text to complete, for models that do not follow instructions. A
-    ``temperature`` of None is left to the model: some accept nothing else. ``examples`` are
+    ``task`` describes queries and documents: one of ``TASKS`` or a ``TaskWording``. The prompt of
+    ``profile`` "small" is a text to complete, for models that do not follow instructions. With a
+    ``temperature`` of None the model uses its own: some accept no other. ``examples`` are
     pairs of a query and a passage that answers it.
     """
 
@@ -66,15 +66,15 @@ class QueryMethod(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as JSON values, without the model."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        del own["lm"]
+        settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        del settings["lm"]
         if isinstance(self.task, TaskWording):
-            own["task"] = asdict(self.task)
-        return {"expand": self.name, **own, "prompts": EXPAND_PROMPT_VERSION}
+            settings["task"] = asdict(self.task)
+        return {"expand": self.name, **settings, "prompts": EXPAND_PROMPT_VERSION}
 
     @abstractmethod
-    def _fill(self, work: Refinement) -> None:
-        """Put the refined vector of each query into ``work.refined_vectors``."""
+    def _refine(self, work: Refinement) -> None:
+        """Write the refined vector of each query to ``work.refined_vectors``."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class HyDE(QueryMethod):
 
     name: ClassVar[str] = "hyde"
 
-    def _fill(self, work: Refinement) -> None:
+    def _refine(self, work: Refinement) -> None:
         for place, vectors in work.passages("passage", range(work.count), self.samples):
             work.refined_vectors[place] = np.mean([work.query_vectors[place], *vectors], axis=0)
 
@@ -99,7 +99,7 @@ class Query2Doc(QueryMethod):
 
     name: ClassVar[str] = "query2doc"
 
-    def _fill(self, work: Refinement) -> None:
+    def _refine(self, work: Refinement) -> None:
         texts = dict(work.texts("passage", range(work.count), 1))
         with work.timed():
             vectors = work.embed(
@@ -125,7 +125,7 @@ class LameR(QueryMethod):
 
     name: ClassVar[str] = "lamer"
 
-    def _fill(self, work: Refinement) -> None:
+    def _refine(self, work: Refinement) -> None:
         work.search(self.first_pass, self.candidates)
         for place, vectors in work.passages("answer", range(work.count), self.samples):
             work.refined_vectors[place] = (work.query_vectors[place] + np.mean(vectors, axis=0)) / 2
@@ -135,8 +135,8 @@ class LameR(QueryMethod):
 class ReDERF(QueryMethod):
     """Real documents that the model judges relevant (2410.21242).
 
-    q_r is the mean of q and the vectors of the ``candidates`` judged relevant. Where none is, it
-    is the mean of q and of ``samples`` passages, written by a model that sees the candidates.
+    q_r is the mean of q and the vectors of the ``candidates`` judged relevant. If none is, it is
+    the mean of q and of ``samples`` passages, written by a model that sees the candidates.
     """
 
     samples: int = 8
@@ -145,17 +145,17 @@ class ReDERF(QueryMethod):
 
     name: ClassVar[str] = "rede-rf"
 
-    def _fill(self, work: Refinement) -> None:
+    def _refine(self, work: Refinement) -> None:
         work.search(self.first_pass, self.candidates)
-        without = []
+        none_relevant = []
         for place, verdicts in work.verdicts():
             if relevant := [document.vector for document, verdict in verdicts if verdict]:
                 vectors = [work.query_vectors[place], *relevant]
                 work.refined_vectors[place] = np.mean(vectors, axis=0)
             else:
-                without.append(place)
-        work.no_relevant = tuple(without)
-        for place, passages in work.passages("answer", without, self.samples):
+                none_relevant.append(place)
+        work.no_relevant = tuple(none_relevant)
+        for place, passages in work.passages("answer", none_relevant, self.samples):
             vectors = [work.query_vectors[place], *passages]
             work.refined_vectors[place] = np.mean(vectors, axis=0)
 
@@ -179,10 +179,10 @@ def refine(
 ) -> Refined:
     """Refine queries, given as texts.
 
-    Replies are kept in the index, also while another process writes to it. The model sees
-    documents that match ``where`` only; ``leave_out`` has for each query the id of one that it must
-    not see. No call is made once the next one could exceed ``budget`` (USD); queries without a
-    reply then stay as they are.
+    Replies are stored in the index, even while another process writes to it. The model sees only
+    documents that match ``where``; ``leave_out`` has for each query the id of a document that it
+    must not see. Calls stop before the next one could exceed ``budget`` (USD); queries without a
+    reply then stay unchanged.
     """
     if not isinstance(method, QueryMethod):
         raise BadInput(
@@ -195,5 +195,5 @@ def refine(
         method, searcher, embed, texts, where=None if where is None else read_filter(where),
         leave_out=leave_out, budget=budget, price=price, progress=progress,
     )  # fmt: skip
-    method._fill(refinement)
+    method._refine(refinement)
     return refinement.result()

@@ -1,4 +1,4 @@
-"""The prompts about a user's query, and how the replies are read."""
+"""The prompts about a user's query, and the parsing of replies."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _LABELS = ("Question", "Passage")
 
 @dataclass(frozen=True)
 class TaskWording:
-    """How to speak of a collection: what its queries are, and what is looked for.
+    """How prompts describe a collection: what its queries are, and what they search for.
 
-    The parts complete "You are given {query}. Write {passage} {relation}." ``labels`` stand
-    before a query and a passage in the prompts for small models.
+    The fields complete "You are given {query}. Write {passage} {relation}." ``labels`` precede a
+    query and a passage in the prompts for small models.
     """
 
     query: str
@@ -47,7 +47,7 @@ TASKS: Mapping[str, TaskWording] = {
     name: TaskWording(**{**row, "labels": tuple(row.get("labels", _LABELS))})
     for name, row in json.loads((files("strop.expand") / "tasks.json").read_text("utf-8")).items()
 }
-"""Presets: ``web`` and ``science`` for anybody, the others for the datasets of their names."""
+"""Presets: ``web`` and ``science`` for any collection, the others for the datasets they name."""
 
 # Before the bar: the purpose. ``text`` is a passage or an answer, ``shown`` has examples.
 _SYSTEM = """\
@@ -74,7 +74,7 @@ text    | Reply with the text alone: no heading, no introduction, no remarks.
 verdict | Reply with one word, Yes or No."""
 _CLOSING = "Now write {passage} {relation}."
 _CLOSING_VERDICT = "Does DOCUMENT serve as {passage} {relation}? Yes or No:"
-# The passages take up the words of their queries, as small models should.
+# The passages repeat words of their queries, as those of small models should.
 _PAIRS = (
     ("what limits the efficiency of solar cells", "The efficiency of solar cells is limited by the "
      "energy of absorbed light that turns into heat, and by light of long wavelength that is not "
@@ -104,16 +104,16 @@ def expansion_prompt(
     shown = "\n".join(
         f"<EXAMPLE>\n<QUERY>{example}</QUERY>\n{text}\n</EXAMPLE>" for example, text in safe
     )
-    named = asdict(task)
+    wording = asdict(task)
     verdict = purpose == "verdict"
     labels = [purpose, "" if verdict else "text", "shown" if shown else ""]
     name = "DOCUMENT" if verdict else "DOCUMENT {}"
     blocks = "".join(
         f"<{name.format(at)}>\n{text}\n</{name.format(at)}>\n\n" for at, text in enumerate(texts, 1)
     )
-    closing = (_CLOSING_VERDICT if verdict else _CLOSING).format(**named)
+    closing = (_CLOSING_VERDICT if verdict else _CLOSING).format(**wording)
     about = f"<QUERY>\n{query}\n</QUERY>\n\n"
-    system = chosen_lines(_SYSTEM, labels).format(**named, words=words, shown=shown)
+    system = chosen_lines(_SYSTEM, labels).format(**wording, words=words, shown=shown)
     if verdict:  # the same query with one text after the other
         return Prompt(system, about, blocks + closing)
     return Prompt(system, about + blocks, closing)
@@ -126,18 +126,18 @@ def _completion(
     candidates: Sequence[str],
     examples: Sequence[tuple[str, str]],
 ) -> Prompt:
-    """Return a text that a model without instructions goes on with as wanted."""
+    """Return a text whose continuation, by a model without instructions, is the reply."""
     label, passage = task.labels
     pairs = [(single_line(example), single_line(text)) for example, text in examples or _PAIRS]
     if purpose != "verdict":
-        if purpose == "answer":  # the candidates themselves show how to go on
+        if purpose == "answer":  # the candidates are the examples
             pairs = [(query, text) for text in candidates]
         shots = "".join(f"{label}: {example}\n{passage}: {text}\n\n" for example, text in pairs)
         return Prompt("", f"{shots}{label}: {query}\n", f"{passage}:")
     # Each example once with its own text and once with the next one's.
-    turned = [text for _, text in (*pairs[1:], *pairs[:1])]
+    rotated = [text for _, text in (*pairs[1:], *pairs[:1])]
     shots = ""
-    for (example, text), other in zip(pairs, turned, strict=True):
+    for (example, text), other in zip(pairs, rotated, strict=True):
         for shown in (text, other) if other != text else (text,):
             verdict = "Yes" if shown == text else "No"
             shots += f"{label}: {example}\n{passage}: {shown}\nRelevant: {verdict}\n\n"
@@ -149,7 +149,7 @@ _VERDICT = re.compile(r"(?i)\b(?:(yes|relevant|true)|(no|not|irrelevant|false))\
 
 
 def read_passage(text: str, task: TaskWording) -> str:
-    """Return the passage of a reply; "" where it holds none or the model declined."""
+    """Return the passage of a reply; "" if it contains none or the model declined."""
     body = single_line(_TAGS.sub(" ", without_reasoning(text)))
     label = re.escape(task.labels[1])
     body = re.sub(rf"(?i)^[*#\s]*{label}[*\s]*:[*\s]*", "", body)
@@ -157,7 +157,7 @@ def read_passage(text: str, task: TaskWording) -> str:
 
 
 def read_verdict(text: str) -> bool | None:
-    """Return whether a reply says yes; None where it says neither, or repeats the question."""
+    """Return whether a reply says yes; None if it says neither, or repeats the question."""
     body = without_reasoning(text)
     verdict = _VERDICT.search(body)
     if verdict is None or re.search(r"(?i)\byes or no\b", body):
@@ -186,4 +186,4 @@ def _every_kind() -> Iterator[Prompt]:
                 )
 
 
-EXPAND_PROMPT_VERSION: str = version_of(_every_kind())  # kept with each reply
+EXPAND_PROMPT_VERSION: str = version_of(_every_kind())  # stored with each reply

@@ -32,14 +32,14 @@ from strop.search.searcher import Searcher
 from strop.storage.replies import Provenance
 from strop.types import Kind, Progress, Vectors
 
-if TYPE_CHECKING:  # it stands below
+if TYPE_CHECKING:  # that module imports this one
     from strop.expand.methods import QueryMethod
 
 Embed = Callable[[list[str], Kind], Vectors]
 Seconds = NDArray[np.float64]
 
 _NO_DOCUMENT = 0
-"""The number with which replies about queries are kept: documents count from 1."""
+"""Replies about queries are stored with this number: numbers of documents begin at 1."""
 _VERDICT_TOKENS = 16
 
 
@@ -55,9 +55,9 @@ class Refined:
     """The result for a list of queries.
 
     ``vectors`` (n, dim) are for ``Index.search``. ``failed`` gives, by position, the reason why a
-    query is left as it is; ``no_relevant`` are those for which no candidate was relevant
-    (ReDE-RF). ``seconds`` (n,) is how long the calls of each query take if it is alone; stored
-    replies count as long as they took. ``stored`` replies were there before.
+    query is left unchanged; ``no_relevant`` are those for which no candidate was relevant
+    (ReDE-RF). ``seconds`` (n,) is how long the calls of each query take if it is the only one;
+    stored replies count with the time they took. ``stored`` is the number of stored replies used.
     """
 
     vectors: Vectors
@@ -68,20 +68,20 @@ class Refined:
     spending: Spending
 
     def failure_message(self) -> str:
-        """Say how many queries could not be refined, and why the first could not."""
+        """Return how many queries could not be refined, and why the first could not."""
         return (
             f"{len(self.failed):,} of {len(self.vectors):,} queries could not be expanded and are "
             f"searched as they are (first: {next(iter(self.failed.values()))})"
         )
 
     def warned(self) -> Refined:
-        """Return it; warn the caller's caller if queries could not be refined."""
+        """Return this result; warn the caller's caller if queries could not be refined."""
         if self.failed:
             warnings.warn(self.failure_message(), stacklevel=3)
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the vectors as JSON values."""
+        """Return all values except the vectors as JSON values."""
         seconds = self.seconds if len(self.seconds) else np.zeros(1)
         mean, p95 = np.mean(seconds), np.percentile(seconds, 95)
         return {
@@ -146,20 +146,20 @@ class Refinement:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Count work on all queries at once, such as embedding, for each of them equally."""
+        """Divide the time of work on all queries at once, such as embedding, among them equally."""
         began = time.perf_counter()
         yield
         self._seconds += (time.perf_counter() - began) / max(1, self.count)
 
     def search(self, method: str, k: int) -> None:
-        """Find the candidates of each query: the best k rows but those of the document left out."""
+        """Find each query's candidates: the best k rows except those of the document left out."""
         searcher, documents = self._searcher, self._searcher.catalog.documents
         chosen = searcher.method(method)
         with self.timed(), searcher.catalog.reading():
             left_out = [self._rows_left_out(place) for place in range(self.count)]
-            more = k + max(map(len, left_out), default=0)
+            depth = k + max(map(len, left_out), default=0)
             hits = searcher.search(
-                self.query_vectors, self.queries, more, chosen, where=self._where
+                self.query_vectors, self.queries, depth, chosen, where=self._where
             )
             for place, ids in enumerate(hits.ids.tolist()):
                 shown = [id_ for id_ in ids if documents.number_of(id_) not in left_out[place]]
@@ -170,7 +170,7 @@ class Refinement:
                     self.failed.setdefault(place, "the first pass found no document")
 
     def _rows_left_out(self, place: int) -> set[int]:
-        """Return the rows of the document that a query must not see: itself, or its chunks."""
+        """Return the rows of the document that a query must not see: itself or its chunks."""
         documents = self._searcher.catalog.documents
         if self._leave_out is None or documents.unknown(self._leave_out[place : place + 1]):
             return set()
@@ -190,7 +190,7 @@ class Refinement:
     def texts(
         self, purpose: Purpose, places: Iterable[int], samples: int
     ) -> Iterator[tuple[int, list[str]]]:
-        """Yield for each query the passages written for it; without one, it has failed."""
+        """Yield for each query the passages written for it; a query without one has failed."""
         prompts = {}
         for place in places:
             if place not in self.failed:
@@ -240,13 +240,13 @@ class Refinement:
                 self._calls.request(prompt, max_tokens, temperature, next(samples[prompt]), stop)
                 for prompt in query_prompts
             ]
-        wanted = {request.key: request for group in requests.values() for request in group}
+        needed = {request.key: request for group in requests.values() for request in group}
         with self._searcher.catalog.reading():
-            for key in wanted.keys() - self._replies.keys():
+            for key in needed.keys() - self._replies.keys():
                 if reply := self._stored_replies.read(key):
                     self._replies[key] = reply
-        missing = [request for key, request in wanted.items() if key not in self._replies]
-        self._stored += len(wanted) - len(missing)
+        missing = [request for key, request in needed.items() if key not in self._replies]
+        self._stored += len(needed) - len(missing)
         budget = self._budget
         with self._reserved() if missing else nullcontext():
             spending = self._calls.run(
@@ -270,7 +270,7 @@ class Refinement:
 
     @contextmanager
     def _reserved(self) -> Iterator[None]:
-        """Keep back room on the disk, unless the index cannot be written at all."""
+        """Reserve disk space, unless the index cannot be written at all."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._stored_replies.reserved())
@@ -285,7 +285,7 @@ class Refinement:
         failures: list[tuple[Failure, int]],
         provenance: Provenance,
     ) -> None:
-        """Keep replies and failures, in memory alone if the index cannot be written."""
+        """Store replies and failures, only in memory if the index cannot be written."""
         self._replies.update((reply.key, reply) for reply, _ in replies)
         self._errors.update((failure.key, failure.error) for failure, _ in failures)
         try:
@@ -298,7 +298,7 @@ class Refinement:
                 warnings.warn(f"replies are used but not kept: {error}", stacklevel=2)
 
     def result(self) -> Refined:
-        """Return the refined vectors; the query's own where there is none."""
+        """Return the refined vectors; for queries without one, the query's own vector."""
         vectors = self.query_vectors.copy()
         for place, vector in self.refined_vectors.items():
             length = float(np.linalg.norm(vector))
@@ -312,7 +312,7 @@ class Refinement:
 
 
 def _elapsed(seconds: Sequence[float], at_once: int) -> float:
-    """Return how long calls take that begin in order, ``at_once`` at a time."""
+    """Return how long calls take if they begin in order, ``at_once`` at a time."""
     ends = [0.0] * at_once
     for duration in seconds:
         heapq.heapreplace(ends, ends[0] + duration)
