@@ -228,7 +228,7 @@ def test_large_weights_are_hashed_in_samples(
 ) -> None:
     from strop.embed import st
 
-    monkeypatch.setattr(st, "WHOLE", 1000)
+    monkeypatch.setattr(st, "HASH_WHOLE_BYTES", 1000)
     monkeypatch.setattr(st, "SAMPLE", 64)
     file = tmp_path / "model.safetensors"
     content = np.random.default_rng(0).integers(0, 256, 100_000, np.uint8)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.errors import BadInput
-from strop.server.batching import MOST, Batcher, SearchResult
+from strop.server.batching import MAX_BATCH_QUERIES, Batcher, SearchResult
 from strop.server.errors import Refused
 from strop.types import Hit
 
@@ -63,7 +63,7 @@ def test_every_request_gets_the_answers_to_its_own_queries(
             assert answer.method == str(method)
             assert [row[0].id for row in answer.hits] == [f"{one}/{k}/{method}" for one in queries]
     for queries, _, _ in search.calls:
-        assert len(queries) <= max(MOST, *(len(of) for of, _, _ in requests))
+        assert len(queries) <= max(MAX_BATCH_QUERIES, *(len(of) for of, _, _ in requests))
 
 
 def test_what_arrives_during_a_search_is_searched_together() -> None:

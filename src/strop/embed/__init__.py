@@ -38,7 +38,7 @@ def load(
     - ``api:<model>``: a server that speaks OpenAI's embeddings protocol;
     - a name in ``PRESETS``, such as ``contriever`` or ``e5-mistral``;
     - a function of ``texts`` or of ``texts, kind`` that returns a row of numbers for each text;
-    - an embedder, which is returned as it is.
+    - an embedder, which is returned unchanged.
 
     ``options`` belong to the family; ``load(e.name, **e.options)`` makes ``e`` again. With
     ``cache`` vectors are stored in the user's cache folder, unless computing them is as fast.

@@ -31,19 +31,19 @@ _DEFAULTS = {"batch_size": 64, "timeout": 60.0, "retries": 6, "concurrency": 4, 
 _BATCH_CHARACTERS = 200_000
 _REPLY_BYTES = 1 << 20
 _VECTOR_BYTES = 512 << 10
-"""The longest vector there is (16,384 numbers of 32 characters), with its punctuation."""
-_TOO_MUCH = frozenset({400, 413, 422})
+"""Size limit of a vector in a reply: 16,384 numbers of 32 characters, with punctuation."""
+_REFUSED_STATUSES = frozenset({400, 413, 422})
 
 
 class ApiEmbedder(BaseEmbedder):
     """``POST {base_url}/embeddings``, several batches at a time, repeated when it fails.
 
     ``base_url`` is by default that of the variable OPENAI_BASE_URL, else OpenAI's. The key
-    comes from STROP_API_KEY or OPENAI_API_KEY and is kept nowhere else; servers on one's own
-    machine need none. ``input_type`` {"query": …, "document": …} is sent as such to servers
-    that tell the two apart. ``max_chars`` cuts texts. ``timeout`` is the seconds that a call may
-    take. ``retries`` and ``backoff`` are those of ``common.retries.Policy``. ``transport`` is for
-    tests.
+    comes from STROP_API_KEY or OPENAI_API_KEY and is stored nowhere else; servers on the user's
+    own machine need none. ``input_type`` {"query": …, "document": …} is sent to servers that
+    distinguish the two. ``max_chars`` cuts texts. ``timeout`` is the time limit of a call in
+    seconds. ``retries`` and ``backoff`` are those of ``common.retries.Policy``. ``transport`` is
+    for tests.
     """
 
     unkeyed_options = frozenset({"prompts", *_DEFAULTS})
@@ -116,14 +116,14 @@ class ApiEmbedder(BaseEmbedder):
                     job.result()
                 return np.concatenate([job.result() for job in jobs])
             finally:
-                # After a failure nothing more is waited for, repeated or begun.
+                # After a failure no call is awaited, retried or started.
                 gate.stop()
                 pool.shutdown(cancel_futures=True)
 
     def _batch(
         self, client: Client, gate: ConcurrencyLimit, kind: Kind, inputs: list[str]
     ) -> NDArray[np.float32]:
-        """Vectors (n, dim) of one batch, halved where the server refuses it."""
+        """Return the vectors (n, dim) of one batch; a batch that the server refuses is halved."""
         body: dict[str, Any] = {"model": self._model, "input": inputs, "encoding_format": "float"}
         if self._dimensions:
             body["dimensions"] = self._dimensions
@@ -140,14 +140,14 @@ class ApiEmbedder(BaseEmbedder):
                 raise client.malformed("sent NaN or infinite numbers")
             self._dim = self._dim or rows.shape[1]
             if rows.shape[1] != self._dim:
-                what = f"sent vectors of {rows.shape[1]} numbers where {self._dim} were expected"
-                raise client.malformed(what)
+                problem = f"sent vectors of {rows.shape[1]} numbers where {self._dim} were expected"
+                raise client.malformed(problem)
             return rows
 
         try:
             vectors = call_with_retries(call, gate, self._policy)
         except CallFailed as failure:
-            if finite and failure.status not in _TOO_MUCH:
+            if finite and failure.status not in _REFUSED_STATUSES:
                 raise ServiceError(str(failure), failure.status) from None
             if len(inputs) == 1:
                 raise TextRefused(
@@ -161,14 +161,14 @@ class ApiEmbedder(BaseEmbedder):
         return vectors
 
     def _rows(self, client: Client, reply: Any, count: int) -> NDArray[np.float32]:
-        """The vectors (count, dim) in a reply, in the order of the inputs."""
+        """Return the vectors (count, dim) in a reply, in the order of the inputs."""
         try:
             data = reply["data"]
             rows = {int(item.get("index", i)): item["embedding"] for i, item in enumerate(data)}
             if len(data) != count or sorted(rows) != list(range(count)):
                 numbers = one_line(sorted(rows))
-                what = f"sent {len(data)} embeddings for {count} texts, numbered {numbers}"
-                raise client.malformed(what)
+                problem = f"sent {len(data)} embeddings for {count} texts, numbered {numbers}"
+                raise client.malformed(problem)
             vectors = np.array([_numbers(rows[i]) for i in range(count)], np.float32)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             text = one_line(reply)
@@ -179,7 +179,7 @@ class ApiEmbedder(BaseEmbedder):
 
 
 def _batches(inputs: list[str], size: int) -> Iterator[list[str]]:
-    """Batches of at most ``size`` texts and, unless one text is longer, 200,000 characters."""
+    """Yield batches of up to ``size`` texts and 200,000 characters, unless one text is longer."""
     batch: list[str] = []
     characters = 0
     for text in inputs:
@@ -192,7 +192,7 @@ def _batches(inputs: list[str], size: int) -> Iterator[list[str]]:
 
 
 def _numbers(embedding: Any) -> NDArray[np.float32]:
-    """A vector sent as a list of numbers or as base64 of little-endian floats."""
+    """Read a vector sent as a list of numbers or as base64 of little-endian floats."""
     if isinstance(embedding, str):
         return np.frombuffer(base64.b64decode(embedding, validate=True), "<f4")
     return np.asarray(embedding, np.float32)

@@ -17,7 +17,7 @@ Options = Mapping[str, Any]
 
 
 class Embedder(Protocol):
-    """Turns texts into unit vectors. ``load(e.name, **e.options)`` makes the same one again."""
+    """Turns texts into unit vectors. ``load(e.name, **e.options)`` makes an equal embedder."""
 
     @property
     def name(self) -> str:
@@ -25,11 +25,11 @@ class Embedder(Protocol):
 
     @property
     def revision(self) -> str:
-        """What tells two models of one name apart (a hash or version), "" when unknown."""
+        """A hash or version that distinguishes models of the same name, "" if unknown."""
 
     @property
     def options(self) -> Options:
-        """The further arguments of ``load``; JSON values, never a secret."""
+        """The other arguments of ``load``; JSON values, never a secret."""
 
     @property
     def dim(self) -> int:
@@ -43,9 +43,9 @@ class Embedder(Protocol):
 
 
 class BaseEmbedder(ABC):
-    """The common part: blank texts, checked input, checked output as unit rows.
+    """The base of embedders: handles blank texts, checks input and output, returns unit rows.
 
-    A subclass sets ``name``, ``revision`` and ``options`` and implements ``_vectors``;
+    A subclass sets ``name``, ``revision`` and ``options`` and implements ``_vectors``; it sets
     ``_dim`` too if it knows it.
     """
 
@@ -53,12 +53,12 @@ class BaseEmbedder(ABC):
     revision: str = ""
     options: Options
     worth_caching: bool = True
-    """False where computing a vector is cheaper than looking it up."""
+    """False if computing a vector is cheaper than reading it from the cache."""
     unkeyed_options: frozenset[str] = frozenset()
-    """Options that do not change vectors beyond what revision and prompt already say."""
+    """Options that do not change vectors, or only by revision and prompt, which are in the key."""
 
     window: int | None = None
-    """The most tokens of a text that the model reads, None if it reads all or this is unknown."""
+    """Maximum number of tokens of a text that the model reads; None: all, or unknown."""
 
     _dim: int | None = None
 
@@ -83,20 +83,20 @@ class BaseEmbedder(ABC):
         Returns float32 of shape (n, dim), C-contiguous, rows of length one. A text of white
         space alone has a zero row and never reaches the model.
         """
-        cleaned = checked_texts(texts, kind)
-        filled = [i for i, text in enumerate(cleaned) if text and not text.isspace()]
-        if not filled:
-            return np.zeros((len(cleaned), self.dim), np.float32)
-        raw = self._vectors([cleaned[i] for i in filled], kind)
-        rows = checked_vectors(raw, len(filled), self.name)
-        if len(filled) == len(cleaned):
+        checked = checked_texts(texts, kind)
+        nonblank = [i for i, text in enumerate(checked) if text and not text.isspace()]
+        if not nonblank:
+            return np.zeros((len(checked), self.dim), np.float32)
+        raw = self._vectors([checked[i] for i in nonblank], kind)
+        rows = checked_vectors(raw, len(nonblank), self.name)
+        if len(nonblank) == len(checked):
             return rows
-        out = np.zeros((len(cleaned), rows.shape[1]), np.float32)
-        out[filled] = rows
+        out = np.zeros((len(checked), rows.shape[1]), np.float32)
+        out[nonblank] = rows
         return out
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Return how many tokens each text has; an estimate where the tokenizer is not at hand."""
+        """Return how many tokens each text has; an estimate if there is no tokenizer."""
         return _estimated_tokens(texts)
 
     def __repr__(self) -> str:
@@ -105,13 +105,13 @@ class BaseEmbedder(ABC):
 
 
 def token_counter(embedder: Embedder) -> Callable[[Sequence[str]], list[int]]:
-    """Return what counts tokens for an embedder; a class of one's own may not be able to."""
+    """Return the token counter of an embedder; an estimate if its class has none."""
     counter: Callable[[Sequence[str]], list[int]] | None = getattr(embedder, "count_tokens", None)
     return counter or _estimated_tokens
 
 
 def _estimated_tokens(texts: Sequence[str]) -> list[int]:
-    """Four bytes a token, as common vocabularies have for English, and at least one a word."""
+    """Estimate four bytes per token, as in English, and at least one token per word."""
     return [max(len(text.split()), -(-len(text.encode("utf-8", "replace")) // 4)) for text in texts]
 
 

@@ -16,7 +16,7 @@ from strop.embed.base import Embedder, checked_texts, token_counter
 from strop.types import Kind, Vectors
 
 FILE = "embeddings.sqlite"
-_CHUNK = 256
+_TEXTS_PER_COMMIT = 256
 
 
 class CachedEmbedder:
@@ -43,7 +43,7 @@ class CachedEmbedder:
 
     @property
     def window(self) -> int | None:
-        """The most tokens of a text that the embedder reads, None if it reads all."""
+        """Maximum number of tokens of a text that the embedder reads; None: all, or unknown."""
         window: int | None = getattr(self.embedder, "window", None)
         return window
 
@@ -63,10 +63,10 @@ class CachedEmbedder:
         keys = self._keys(cleaned, kind)
         stored = self._cache.get(keys)
         new = {key: text for key, text in zip(keys, cleaned, strict=True) if key not in stored}
-        # Texts of similar length together: a model pads a batch to its longest text.
+        # Texts of similar length are embedded together: a model pads a batch to its longest text.
         order = sorted(new, key=lambda key: len(new[key]))
-        for start in range(0, len(order), _CHUNK):
-            chunk = order[start : start + _CHUNK]
+        for start in range(0, len(order), _TEXTS_PER_COMMIT):
+            chunk = order[start : start + _TEXTS_PER_COMMIT]
             rows = self.embedder.embed([new[key] for key in chunk], kind)
             fresh = {key: row.astype("<f4").tobytes() for key, row in zip(chunk, rows, strict=True)}
             self._cache.put(fresh)
@@ -81,14 +81,14 @@ class CachedEmbedder:
         return rows.reshape(len(keys), -1).astype(np.float32)
 
     def remember(self, texts: Sequence[str], kind: Kind, vectors: Vectors) -> None:
-        """Store vectors (n, dim) that the embedder made of texts elsewhere."""
+        """Store vectors (n, dim) of texts that the embedder computed elsewhere."""
         rows = (row.astype("<f4").tobytes() for row in vectors)
         self._cache.put(dict(zip(self._keys(checked_texts(texts, kind), kind), rows, strict=True)))
 
     def _keys(self, texts: Iterable[str], kind: Kind) -> list[bytes]:
         """Return a 16-byte key for each text.
 
-        Every part is preceded by its length, so that no two different lists of parts are alike.
+        Every part is preceded by its length, so that different lists of parts differ.
         """
         options = {
             key: value for key, value in self.options.items() if key not in self.unkeyed_options

@@ -17,8 +17,8 @@ class CallableEmbedder(BaseEmbedder):
     """Wraps ``f(texts)`` or ``f(texts, kind)``, which returns one row of numbers per text.
 
     An index cannot store a function: pass it again when you open the index. Vectors
-    are only cached under a name that the user gave, since two lambdas look alike; ``revision``
-    tells versions of the function apart.
+    are cached only under a name given by the user, since all lambdas have the same name;
+    ``revision`` distinguishes versions of the function.
     """
 
     def __init__(
@@ -29,8 +29,8 @@ class CallableEmbedder(BaseEmbedder):
         revision: str = "",
         dim: int | None = None,
     ) -> None:
-        own = getattr(function, "__qualname__", type(function).__qualname__)
-        self.name = PREFIX + (name or own).removeprefix(PREFIX)
+        default_name = getattr(function, "__qualname__", type(function).__qualname__)
+        self.name = PREFIX + (name or default_name).removeprefix(PREFIX)
         self.revision = revision
         self.options = {}
         self.worth_caching = name is not None

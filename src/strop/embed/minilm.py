@@ -33,9 +33,9 @@ _TOKENIZER = (
 )
 """Package, file and SHA-256 of the file."""
 WINDOW = 256
-"""Tokens. The model was trained on shorter texts; what comes after them is not read."""
+"""Maximum number of tokens that are read. The model was trained on shorter texts."""
 _BATCH_TOKENS = 512
-"""Texts of similar length share a run of the model until they have so many tokens."""
+"""Texts of similar length are run together, up to this number of tokens."""
 
 
 class MiniLM(BaseEmbedder):
@@ -53,7 +53,7 @@ class MiniLM(BaseEmbedder):
     def _vectors(self, texts: list[str], kind: Kind) -> NDArray[np.float32]:
         tokens = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
         means = np.zeros((len(texts), self.dim), np.float32)
-        # Longest first: a batch is padded to its first text, and memory is needed at once.
+        # Longest first: a batch is padded to its first text, and most memory is needed first.
         order = sorted(range(len(texts)), key=lambda row: -len(tokens[row]))
         while order:
             count = max(1, _BATCH_TOKENS // len(tokens[order[0]]))
@@ -62,7 +62,7 @@ class MiniLM(BaseEmbedder):
         return means
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Return how many tokens each text has, also behind those that the model reads."""
+        """Return how many tokens each text has, including those after the model's limit."""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [
             len(encoding.ids) + sum(len(more.ids) for more in encoding.overflowing)

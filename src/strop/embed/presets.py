@@ -1,4 +1,4 @@
-"""How well-known models want to be used: pooling, prompts, padding, lengths (``presets.json``).
+"""Settings of well-known models: pooling, prompts, padding, lengths (``presets.json``).
 
 None of these models has been run with its real weights by strop's tests, which have no access
 to them; the tests run every preset on small random models of the same architecture and compare
@@ -26,10 +26,10 @@ class Preset:
 
     name: str
     model: str
-    """Its id on the model hub; the option ``path`` puts a local folder in its place."""
+    """Its id on the model hub; the option ``path`` replaces it by a local folder."""
     pooling: Pooling
     max_length: int
-    """Tokens, with prompt and special tokens; what is longer is cut at the end."""
+    """In tokens, with prompt and special tokens; longer texts are cut at the end."""
     source: str
     query_prompt: str = ""
     document_prompt: str = ""
@@ -40,7 +40,7 @@ class Preset:
     end_token: str = ""
     """Put after each text, unless the tokenizer does so by itself."""
     bidirectional: bool = False
-    """True for decoder models trained to look both ways."""
+    """True for decoder models trained with bidirectional attention."""
     dtype: str = "float32"
     note: str = ""
 

@@ -19,20 +19,22 @@ from strop.types import Kind
 
 PREFIX = "st:"
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
-WHOLE = 64 << 20  # weight files up to this size are hashed as a whole, larger ones in samples
+HASH_WHOLE_BYTES = 64 << 20
+"""Weight files up to this size are hashed completely, larger ones in samples."""
 SAMPLE, _SAMPLES = 1 << 16, 256
 
 
 class SentenceTransformerEmbedder(BaseEmbedder):
     """A model from a folder or the model hub, or a preset.
 
-    ``prompts`` are {"query": …, "document": …}; without them those of the preset or the ones
-    that the model brings along are used. ``max_length`` counts tokens. ``dtype`` is "float32"
-    by default, or "auto" for that of the weights. ``trust_remote_code`` runs code
-    that comes with the model; it is never on by itself. ``path`` and ``task`` belong to presets.
+    ``prompts`` are {"query": …, "document": …}; by default those of the preset or of the model.
+    ``max_length`` counts tokens. ``dtype`` is "float32" by default, or "auto" for that of the
+    weights. ``trust_remote_code`` runs code that comes with the model; it is always off by
+    default. ``path`` and ``task`` belong to presets.
     """
 
-    # The revision covers the weights, the prompt is part of every cache key, the rest is speed.
+    # The revision identifies the weights, the prompt is part of every cache key, and the other
+    # options change only the speed.
     unkeyed_options = frozenset({"batch_size", "device", "path", "prompts", "revision", "task"})
 
     def __init__(
@@ -90,7 +92,7 @@ class SentenceTransformerEmbedder(BaseEmbedder):
         return self._prompts[kind]
 
     def _vectors(self, texts: list[str], kind: Kind) -> Any:
-        # The two differ for models with two towers.
+        # The two functions differ for models with separate encoders for queries and documents.
         encode = self._model.encode_query if kind == "query" else self._model.encode_document
         with self._lock:
             tensor = encode(
@@ -103,7 +105,7 @@ class SentenceTransformerEmbedder(BaseEmbedder):
         return tensor.float().cpu().numpy()
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Return how many tokens each text has, also behind those that the model reads."""
+        """Return how many tokens each text has, including those after the model's limit."""
         if not texts:
             return []
         with self._lock:
@@ -118,7 +120,7 @@ def _positions(transformer: Any) -> int | None:
     limit: int | None = getattr(transformer.config, "max_position_embeddings", None)
     embeddings = getattr(transformer, "embeddings", None)
     padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
-    # RoBERTa and its kin count positions from the one after that of padding.
+    # RoBERTa and similar models count positions from the one after that of padding.
     return limit if limit is None or padding is None else limit - padding - 1
 
 
@@ -174,7 +176,7 @@ def _load(source: str, name: str, dtype: str, **options: Any) -> Any:
 def _hub_trouble(source: str, revision: str | None) -> str | None:
     """Return why the model hub cannot be reached, None if it can.
 
-    One request that fails at once: the loaders repeat theirs for half a minute.
+    Makes one request, which fails at once: the loaders would retry for half a minute.
     """
     from huggingface_hub import model_info
 
@@ -211,13 +213,14 @@ def _apply(preset: Preset, model: Any) -> None:
 
 
 def _pool(model: Any, pooling: Pooling, *, include_prompt: bool | None = None) -> None:
-    """Replace the pooling; whether the prompt counts stays as it was, unless given."""
+    """Replace the pooling; ``include_prompt`` is that of the old pooling, unless given."""
     for i, module in enumerate(model):
         if type(module).__name__ == "Pooling":
             width = model[0].auto_model.config.hidden_size
             if include_prompt is None:
                 include_prompt = module.include_prompt
-            # Its class moves between versions of the library; the one at hand is right.
+            # The module of the class differs between versions of the library: take the class of
+            # the loaded model.
             model[i] = type(module)(width, pooling_mode=pooling, include_prompt=include_prompt)
             return
     raise BadInput(f"this model has no pooling step that {pooling!r} could replace")
@@ -232,12 +235,14 @@ def _end_with(tokenizer: Any, token: str, name: str) -> None:
     if with_specials[-1] == end:
         return
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
-    before = tokenizer.convert_ids_to_tokens(with_specials[: len(with_specials) - len(plain)])
+    prefix_tokens = tokenizer.convert_ids_to_tokens(
+        with_specials[: len(with_specials) - len(plain)]
+    )
     from tokenizers.processors import TemplateProcessing
 
-    ids = [(piece, tokenizer.convert_tokens_to_ids(piece)) for piece in (*before, token)]
+    ids = [(piece, tokenizer.convert_tokens_to_ids(piece)) for piece in (*prefix_tokens, token)]
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=[*before, "$A", token], special_tokens=list(dict.fromkeys(ids))
+        single=[*prefix_tokens, "$A", token], special_tokens=list(dict.fromkeys(ids))
     )
 
 
@@ -266,10 +271,13 @@ def _make_bidirectional(transformer: Any, name: str) -> None:
 
 
 def _prompts(
-    model: Any, preset: Preset | None, own: Mapping[str, str] | None, task: str | None
+    model: Any, preset: Preset | None, given_prompts: Mapping[str, str] | None, task: str | None
 ) -> dict[Kind, str]:
-    if own is not None:
-        return {"query": own.get("query", ""), "document": own.get("document", "")}
+    if given_prompts is not None:
+        return {
+            "query": given_prompts.get("query", ""),
+            "document": given_prompts.get("document", ""),
+        }
     if preset:
         wording = TASKS.get(task, task) if task is not None else preset.task
         query = preset.query_prompt.replace("{task}", wording)
@@ -296,12 +304,12 @@ def _revision(source: str, revision: str | None) -> str:
 
 
 def fingerprint(file: Path) -> bytes:
-    """Return a content hash of a file; of a large one, of its size and 256 samples.
+    """Return a hash of the content of a file; for a large file, of its size and 256 samples.
 
-    Training changes weights everywhere, so that samples show it, in a second instead of a minute.
+    Training changes weights everywhere, so samples detect it, in a second instead of a minute.
     """
     size = file.stat().st_size
-    if size <= WHOLE:
+    if size <= HASH_WHOLE_BYTES:
         return hashlib.sha256(file.read_bytes()).digest()
     digest = hashlib.sha256(str(size).encode())
     with file.open("rb") as stream:

@@ -28,18 +28,18 @@ _DIMS = (64, 128, 256)
 BLOCK_WORDS = 1 << 14
 TABLE_BYTES = 64 << 20
 _ENTRY_BYTES = 256
-JOINED = 256
+WORDS_PER_ENCODING = 256
 _FEW_TEXTS = 16
-"""Up to so many texts are summed without scipy, which takes longer to load than a search. The sums
-are the same to the last bit."""
+"""Up to this number of texts are summed without scipy, which takes longer to load than a search.
+The sums are the same to the last bit."""
 # The tokenizer treats these literally or as spaces: a text with one is a single "word".
 _INDIVISIBLE = ("<s>", "</s>", "<unk>", "\u2581")
-_ODD = re.compile("^ |" + "|".join(_INDIVISIBLE))
+_NOT_JOINABLE = re.compile("^ |" + "|".join(_INDIVISIBLE))
 _WORD = re.compile(" +[^ ]*")
 _LOWER = re.compile("[a-z]")
 _FEW_LOWER = 0.1
 _LONG_WORD = re.compile(r"[^\W\d_]{6}")
-"""Words of up to five capitals may be abbreviations, which stay as they are."""
+"""Words of up to five capitals may be abbreviations, which are not changed."""
 
 
 class WordLlama(BaseEmbedder):
@@ -61,7 +61,7 @@ class WordLlama(BaseEmbedder):
         self._vectors_of_tokens = np.ascontiguousarray(vectors[:, :dim])
         self._dim = dim
         self.options = {} if dim == 256 else {"dim": dim}
-        self._known = _Known(self.tokenizer)
+        self._token_cache = _TokenCache(self.tokenizer)
 
     def _vectors(self, texts: list[str], kind: Kind) -> NDArray[np.float32]:
         """Sums of token vectors; the mean has the same direction."""
@@ -79,8 +79,13 @@ class WordLlama(BaseEmbedder):
         np.cumsum(np.fromiter(map(len, ids), np.int64, len(ids)), out=tokens_before[1:])
         indptr = (tokens_before[[0, *ends]] // tokens.itemsize).astype(np.int32)
         if len(ends) <= _FEW_TEXTS:
-            parts = np.split(tokens, indptr[1:-1])
-            return np.stack([self._vectors_of_tokens[part].sum(axis=0) for part in parts])
+            tokens_per_text = np.split(tokens, indptr[1:-1])
+            return np.stack(
+                [
+                    self._vectors_of_tokens[text_tokens].sum(axis=0)
+                    for text_tokens in tokens_per_text
+                ]
+            )
         from scipy.sparse import csr_array
 
         # A product with a sparse matrix of ones: no array with a row for each token is made.
@@ -97,60 +102,63 @@ class WordLlama(BaseEmbedder):
         return [sum(map(len, self.token_ids(split_words(text)))) // size for text in texts]
 
     def token_ids(self, words: list[str]) -> list[bytes]:
-        """The token ids of each word, as the bytes of int32: those are joined fastest."""
+        """Return the token ids of each word, as bytes of int32, which can be joined fastest."""
         # Threads share the table without a lock: entries are only added, a full table is
         # replaced and not emptied, and learning a word twice does no harm.
-        known = self._known
-        ids = list(map(known.get, words))
+        cache = self._token_cache
+        ids = list(map(cache.get, words))
         if None in ids:
-            if known.room < 0:
-                self._known = known = _Known(self.tokenizer)
-            self._learn([word for word in set(words) if word not in known], known)
-            return list(map(known.__getitem__, words))
+            if cache.free_bytes < 0:
+                self._token_cache = cache = _TokenCache(self.tokenizer)
+            self._learn([word for word in set(words) if word not in cache], cache)
+            return list(map(cache.__getitem__, words))
         return cast(list[bytes], ids)
 
-    def _learn(self, words: list[str], known: _Known) -> None:
-        known.room -= sum(map(len, words)) + _ENTRY_BYTES * len(words)
-        alone: list[str] = []
-        plain: list[str] = []
+    def _learn(self, words: list[str], cache: _TokenCache) -> None:
+        cache.free_bytes -= sum(map(len, words)) + _ENTRY_BYTES * len(words)
+        indivisible: list[str] = []
+        joinable: list[str] = []
         for word in words:
-            (alone if _ODD.search(word) else plain).append(word)
-        for word, ids in zip(alone, self._encode(alone), strict=True):
-            known[word] = ids.tobytes()
-        # Hundreds of words at a time, cut apart again where a token starts with a space,
-        # cost the tokenizer a third of the same words one by one.
-        groups = [plain[i : i + JOINED] for i in range(0, len(plain), JOINED)]
+            (indivisible if _NOT_JOINABLE.search(word) else joinable).append(word)
+        for word, ids in zip(indivisible, self._encode(indivisible), strict=True):
+            cache[word] = ids.tobytes()
+        # The tokenizer encodes hundreds of joined words in a third of the time that it needs for
+        # the same words one by one. The result is split where a token starts with a space.
+        groups = [
+            joinable[i : i + WORDS_PER_ENCODING]
+            for i in range(0, len(joinable), WORDS_PER_ENCODING)
+        ]
         for group, ids in zip(groups, self._encode([*map(" ".join, groups)]), strict=True):
             content = ids.tobytes()
             starts = (np.flatnonzero(self._starts_word[ids]) * ids.itemsize).tolist()
             for word, start, end in zip(group, starts, [*starts[1:], len(content)], strict=True):
-                known[word] = content[start:end]
+                cache[word] = content[start:end]
 
     def _encode(self, texts: list[str]) -> Iterator[NDArray[np.int32]]:
-        """The token ids of each text."""
-        last = len(self._vectors_of_tokens) - 1
+        """Yield the token ids of each text."""
+        last_id = len(self._vectors_of_tokens) - 1
         for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False):
-            # The package clips ids to the rows it has, and so do we.
-            yield np.minimum(np.array(encoding.ids, np.int32), np.int32(last))
+            # The package clips ids to the rows of its table, and so do we.
+            yield np.minimum(np.array(encoding.ids, np.int32), np.int32(last_id))
 
 
-class _Known(dict[str, bytes]):
-    """Token ids by word, and how many more bytes it may take up."""
+class _TokenCache(dict[str, bytes]):
+    """Token ids by word, and the number of bytes until the cache is full."""
 
     def __init__(self, tokenizer: Any) -> None:
-        # The last space of "text " is a token of its own; "" stands for it.
+        # The last space of "text " is a separate token; its key is "".
         super().__init__({"": np.int32(tokenizer.token_to_id("\u2581")).tobytes()})
-        self.room = TABLE_BYTES
+        self.free_bytes = TABLE_BYTES
 
 
 def in_capitals(text: str) -> bool:
-    """Tell whether a text is written in capitals, other than short words that may be names.
+    """Return whether a text is written in capitals; short words may be names and do not count.
 
     The model knows case and has seen few such texts: in lower case they are found far better
     (docs/log.md).
     """
     if len(_LOWER.findall(text, 0, 100)) > _FEW_LOWER * 100:
-        return False  # nearly all texts: a glance is enough
+        return False  # nearly all texts end here, after the first 100 characters
     lower, upper = (sum(map(test, text)) for test in (str.islower, str.isupper))
     return upper > 0 and lower <= _FEW_LOWER * (lower + upper) and bool(_LONG_WORD.search(text))
 
@@ -158,28 +166,28 @@ def in_capitals(text: str) -> bool:
 def _blocks(texts: list[str]) -> Iterator[tuple[slice, list[str], list[int]]]:
     """Cut the words of the texts into blocks of bounded size.
 
-    Yields (rows, words, ends): the words of the texts ``rows``, and where each text's end.
+    Yields (rows, words, ends): the words of the texts ``rows``, and where those of each text end.
     A long text is spread over several blocks, whose sums are added.
     """
     words: list[str] = []
     ends: list[int] = []
     first = 0
     for row, text in enumerate(texts):
-        todo = split_words(text)
-        done = 0
-        while len(words) + len(todo) - done > BLOCK_WORDS:
-            cut = done + BLOCK_WORDS - len(words)
-            words += todo[done:cut]
+        text_words = split_words(text)
+        taken = 0
+        while len(words) + len(text_words) - taken > BLOCK_WORDS:
+            cut = taken + BLOCK_WORDS - len(words)
+            words += text_words[taken:cut]
             yield slice(first, row + 1), words, [*ends, len(words)]
-            words, ends, first, done = [], [], row, cut
-        words += todo[done:]
+            words, ends, first, taken = [], [], row, cut
+        words += text_words[taken:]
         ends.append(len(words))
     if ends:
         yield slice(first, len(texts)), words, ends
 
 
 def split_words(text: str) -> list[str]:
-    """The pieces of a text that the tokenizer treats on their own, without their first space."""
+    """Return the pieces that the tokenizer treats separately, each without its first space."""
     if ("<" in text or "\u2581" in text) and any(mark in text for mark in _INDIVISIBLE):
         return [text]
     spaced = " " + text
@@ -190,7 +198,7 @@ def split_words(text: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _model() -> tuple[NDArray[np.float32], Any, NDArray[np.bool_], str]:
-    """Token vectors (32000, 256), tokenizer, which tokens start a word, hash of the files."""
+    """Return token vectors (32000, 256), tokenizer, which tokens start a word, hash of files."""
     spec = importlib.util.find_spec("wordllama")
     if spec is None or not spec.submodule_search_locations:
         raise StropError(f"wordllama is not installed: {pip_install('wordllama>=0.4,<0.5')}")

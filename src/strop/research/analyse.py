@@ -26,18 +26,18 @@ ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 TEMPERATURES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 NUMBERS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50)
 SWEPT = ("alpha", "temperature", "n", "sets")
-"""What can be varied."""
-_TOP = 100
+"""The settings that can be varied."""
+_TOP_DOCUMENTS = 100
 _RESAMPLES = 1000
-_AT_ONCE = 16
+_QUERIES_PER_SEARCH = 16
 
 
 @dataclass(frozen=True)
 class Point:
-    """A setting's mean over queries, its change against plain search and 95% limits of that.
+    """Mean over queries at one setting, its change against plain search, 95% limits of the change.
 
-    All in percent. ``fixed`` names the curve, ``x`` is the varied setting: a number, or the name
-    of the query set that is used alone.
+    All values are in percent. ``fixed`` names the curve, ``x`` is the varied setting: a number, or
+    the name of the query set that is used alone.
     """
 
     fixed: str
@@ -50,9 +50,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """One setting varied; ``plain`` is what plain search reaches.
+    """One setting varied; ``plain`` is the value of plain search.
 
-    ``in_use`` is the index's own value of that setting, None where it has none; the curve at the
+    ``in_use`` is the index's value of that setting, None if it has none; the curve at the
     index's other settings comes first.
     """
 
@@ -92,18 +92,18 @@ def sweep(
 ) -> Sweep:
     """Vary alpha, temperature or n, or use each query set alone, at two fixed settings.
 
-    The first is the index's own, the second the paper's. To compare generators, import each one's
-    file as a set of its own.
+    The first is the index's own, the second the paper's. To compare generators, import the file of
+    each as a separate set.
     """
     if what not in SWEPT:
         raise BadInput(f"{what!r} cannot be swept: choose from {', '.join(SWEPT)}")
-    own = index.method("sharp")
-    mixed = tuple(sets or (what != "sets" and own.sets) or index.query_sets())
-    base = replace(own, sets=mixed)
+    default_method = index.method("sharp")
+    set_names = tuple(sets or (what != "sets" and default_method.sets) or index.query_sets())
+    base = replace(default_method, sets=set_names)
     methods: dict[tuple[str, Any], Method] = {}
     in_use = {"alpha": base.alpha, "temperature": base.temperature, "n": base.n}.get(what)
     for label, fixed in _fixed(what, base).items():
-        for x in _values(index, what, mixed, in_use):
+        for x in _values(index, what, set_names, in_use):
             settings: dict[str, Any] = {**fixed, what: (x,) if what == "sets" else x}
             methods[label, x] = replace(base, name=f"{label} {x}", **settings)
     report = evaluate(
@@ -122,12 +122,18 @@ def sweep(
 
 
 def _fixed(what: str, base: Method) -> dict[str, dict[str, Any]]:
-    """Return what is fixed for each curve: the index's own value, and the paper's or double."""
+    """Return the fixed setting of each curve: the index's value, and another to compare with.
+
+    For alpha that is 1, or 2 if the index has 1; for the temperature 1 (the paper's), or 0.1.
+    """
     if what == "temperature":
-        other = 1.0 if base.alpha != 1.0 else 2.0
-        return {f"α = {alpha:g}": {"alpha": alpha} for alpha in (base.alpha, other)}
-    own = base.temperature
-    return {f"T = {T:g}": {"temperature": T} for T in (own, 1.0 if own != 1.0 else 0.1)}
+        other_alpha = 1.0 if base.alpha != 1.0 else 2.0
+        return {f"α = {alpha:g}": {"alpha": alpha} for alpha in (base.alpha, other_alpha)}
+    own_temperature = base.temperature
+    return {
+        f"T = {T:g}": {"temperature": T}
+        for T in (own_temperature, 1.0 if own_temperature != 1.0 else 0.1)
+    }
 
 
 def _values(index: Index, what: str, sets: Sequence[str], in_use: float | None) -> Sequence[Any]:
@@ -138,8 +144,8 @@ def _values(index: Index, what: str, sets: Sequence[str], in_use: float | None) 
         return [*(n for n in NUMBERS if n < longest), longest]
     if what == "sets":
         return sets
-    usual = ALPHAS if what == "alpha" else TEMPERATURES
-    return sorted({*usual, *([in_use] if in_use and math.isfinite(in_use) else [])})
+    grid = ALPHAS if what == "alpha" else TEMPERATURES
+    return sorted({*grid, *([in_use] if in_use and math.isfinite(in_use) else [])})
 
 
 def _point(fixed: str, x: Any, values: Doubles, plain: Doubles) -> Point:
@@ -200,13 +206,13 @@ def boost_against_perplexity(
     method: str | Method,
     settings: PerplexitySettings,
     *,
-    top: int = _TOP,
+    top: int = _TOP_DOCUMENTS,
     progress: Progress | None = None,
 ) -> Correlation:
     """Correlate, over each query's ``top`` documents, perplexity and cosine(q,d*) - cosine(q,d).
 
-    The documents are those of plain search. A sample of ``settings.documents`` of them is read
-    by the model; pairs with other documents are left out.
+    The documents are those of plain search. The model reads a sample of ``settings.documents`` of
+    them; pairs with other documents are left out.
     """
     chosen = index.method(method)
     if chosen.weighting != "softmax":
@@ -242,13 +248,13 @@ def _boosts(
     """Return query, document number and boost of each hit whose document has a number."""
     rows: list[tuple[int, int, float]] = []
     for query, (ids, scores) in enumerate(zip(hits.ids, hits.scores, strict=True)):
-        if query % _AT_ONCE == 0:  # every document's score for a few queries at a time
-            part = query_vectors[query : query + _AT_ONCE]
-            sharp = index.search(part, len(index), method, exact=True, fields=())
-        row = query % _AT_ONCE
-        after = dict(zip(sharp.ids[row], sharp.scores[row].tolist(), strict=True))
+        if query % _QUERIES_PER_SEARCH == 0:  # every document's score for a few queries at a time
+            query_batch = query_vectors[query : query + _QUERIES_PER_SEARCH]
+            sharp_hits = index.search(query_batch, len(index), method, exact=True, fields=())
+        row = query % _QUERIES_PER_SEARCH
+        sharp_scores = dict(zip(sharp_hits.ids[row], sharp_hits.scores[row].tolist(), strict=True))
         rows += [
-            (query, number[id_], after[id_] - score)
+            (query, number[id_], sharp_scores[id_] - score)
             for id_, score in zip(ids, scores.tolist(), strict=True)
             if id_ in number
         ]
@@ -257,19 +263,19 @@ def _boosts(
 
 
 def _pearson(x: Doubles, y: Doubles, weights: Doubles | None = None) -> float:
-    """Return the (weighted) correlation; NaN where one of them does not vary."""
+    """Return the (weighted) correlation; NaN if one of the variables is constant."""
     (xx, xy), (_, yy) = np.cov(x, y, ddof=0, aweights=weights)
     return float(xy / math.sqrt(xx * yy)) if xx * yy > 0 else math.nan
 
 
 def _limits(x: Doubles, y: Doubles, document: NDArray[Any], seed: int) -> tuple[float, float]:
     """Return 95% limits of a correlation by resampling documents, with all pairs of each."""
-    rng, present = np.random.default_rng(seed), np.unique(document)
-    drawn = []
+    rng, documents = np.random.default_rng(seed), np.unique(document)
+    correlations = []
     for _ in range(_RESAMPLES):
-        times = np.bincount(rng.choice(present, len(present)), minlength=present[-1] + 1)
-        drawn.append(_pearson(x, y, times[document].astype(np.float64)))
-    low, high = np.nanpercentile(drawn, [2.5, 97.5])
+        counts = np.bincount(rng.choice(documents, len(documents)), minlength=documents[-1] + 1)
+        correlations.append(_pearson(x, y, counts[document].astype(np.float64)))
+    low, high = np.nanpercentile(correlations, [2.5, 97.5])
     return float(low), float(high)
 
 
@@ -277,7 +283,7 @@ def _limits(x: Doubles, y: Doubles, document: NDArray[Any], seed: int) -> tuple[
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows, whose keys are the columns; the file appears whole or not at all."""
+    """Write rows, whose keys are the columns; the file is written completely or not at all."""
     rows = list(rows)
     with atomic_write(path) as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")

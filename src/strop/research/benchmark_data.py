@@ -1,13 +1,13 @@
 """The collections of the paper (BEIR, BRIGHT, MIRACL), in the layouts of their publishers.
 
-All lie under one folder, DATA:
+All are in one folder, DATA:
 
     DATA/scifact/                   BEIR: corpus.jsonl, queries.jsonl, qrels/test.tsv
     DATA/bright/                    BRIGHT: documents/*.parquet, examples/*.parquet
     DATA/miracl/                    MIRACL: miracl-corpus-v1.0-ko/docs-0.jsonl.gz, …
                                     miracl-v1.0-ko/topics/…-dev.tsv, miracl-v1.0-ko/qrels/…-dev.tsv
 
-Each file may be gzipped, Parquet aside.
+Each file except Parquet may be gzipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strop.types import Dataset
 
 _BEIR = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/"
 _NO_ID = "N/A"
-"""What BRIGHT writes where a query excludes no document."""
+"""BRIGHT's entry for a query that excludes no document."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Collection:
 
     @property
     def part(self) -> str:
-        """The publishers' own name: of BRIGHT the subset, of MIRACL the language."""
+        """The publishers' name: for BRIGHT the subset, for MIRACL the language."""
         return self.name.removeprefix(f"{self.family}-").replace("-", "_")
 
     @property
@@ -49,7 +49,7 @@ class Collection:
 
     @property
     def noun(self) -> str:
-        """What generated queries are called in prompts."""
+        """The word for generated queries in prompts."""
         return "counter-argument passage" if self.name == "arguana" else "query"
 
     @property
@@ -70,7 +70,7 @@ class Collection:
         return plain_or_gzip(root / "miracl" / f"miracl-v1.0-{self.part}" / kind, name)
 
     def missing(self, root: Path) -> str:
-        """Return what has to be put where, and a command for it; "" if all is there."""
+        """Return which files are missing, with a command to get them; "" if none is."""
         folder, part = root / self.family, self.part
         if self.family == "beir":
             folder = root / self.name
@@ -89,12 +89,12 @@ class Collection:
             kinds = [k for k in ("topics", "qrels") if not os.path.exists(self._miracl(root, k))]
             repository = "miracl/miracl"
             lacking = [f"miracl-v1.0-{part}/{kind}/*-dev.tsv" for kind in kinds]
-        wanted = " ".join(f"--include '{file}'" for file in lacking)
-        command = f"hf download {repository} --repo-type dataset {wanted} --local-dir {folder}"
+        includes = " ".join(f"--include '{file}'" for file in lacking)
+        command = f"hf download {repository} --repo-type dataset {includes} --local-dir {folder}"
         return f"dataset {self.name}: {command}" if lacking else ""
 
     def documents(self, root: Path) -> Iterator[LocatedDocument]:
-        """Yield the documents with their places."""
+        """Yield the documents with their locations."""
         if self.family == "beir":
             yield from read_corpus_with_locations(root / self.name)
         elif self.family == "bright":
@@ -118,7 +118,7 @@ class Collection:
         return Dataset(self.name, queries, {id_: judged[id_] for id_ in queries})
 
     def _examples(self, root: Path) -> Dataset:
-        """Read BRIGHT's examples: a query each, with the documents that answer it."""
+        """Read BRIGHT's examples: each is a query with the documents that answer it."""
         queries, qrels, excluded = {}, {}, {}
         for file in self._bright(root, "examples"):
             for example, where in read_corpus_with_locations(
@@ -133,7 +133,7 @@ class Collection:
         return Dataset(self.name, queries, qrels, excluded)
 
     def spare_queries(self, root: Path) -> list[str]:
-        """Return queries that no test judgement uses, to be shown as examples; often none."""
+        """Return queries without test judgements, to be shown as examples; often there are none."""
         if self.family != "beir":
             return []
         queries = read_queries(plain_or_gzip(root / self.name, "queries.jsonl"))

@@ -38,7 +38,7 @@ _STYLE: Any = {
 
 @contextmanager
 def _drawing(title: str, height: float = 3.6) -> Iterator[tuple[Any, Any]]:
-    """Yield a figure and its axes in the house style; no window, no state left behind."""
+    """Yield a figure and its axes in a common style, without a window or global state."""
     try:
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -64,7 +64,7 @@ def save(figure: Any, folder: Path, name: str) -> list[Path]:
 
 
 def svg_address(figure: Any) -> str:
-    """Return a figure as an address that a page can show without loading anything."""
+    """Return a figure as a data URL, which a page can show without loading anything."""
     return "data:image/svg+xml;base64," + base64.b64encode(_image(figure, "svg")).decode()
 
 
@@ -79,7 +79,7 @@ def _image(figure: Any, form: str) -> bytes:
 
 
 def draw_sweep(sweep: Sweep) -> Any:
-    """Draw a sweep: a curve for each fixed setting and plain search as a level, or sets."""
+    """Draw a sweep: a curve for each fixed setting and a line for plain search, or sets."""
     title = f"{_TITLES[sweep.what]}: {sweep.dataset}, {counted(sweep.queries, 'query')}"
     curves = {
         label: [point for point in sweep.points if point.fixed == label]
@@ -140,7 +140,7 @@ def _draw_sets(sweep: Sweep, curves: Mapping[str, Sequence[Point]], title: str) 
 
 
 def draw_correlation(correlation: Correlation, dataset: str) -> Any:
-    """Draw each pair of perplexity and boost, and the mean boost of equal parts of them."""
+    """Draw each pair of perplexity and boost, and the mean boost of each tenth of the pairs."""
     import numpy as np
     from matplotlib.ticker import LogLocator, NullLocator
 

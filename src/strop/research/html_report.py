@@ -1,7 +1,7 @@
 """``strop report``: one HTML page about an index on a dataset.
 
-Everything is in the page: styles, figures as SVG, no script. Texts of documents and queries come
-from strangers: Jinja escapes them, and the page's policy lets it load nothing.
+The page contains everything: styles, figures as SVG, no script. Texts of documents and queries are
+untrusted: Jinja escapes them, and the page's policy forbids it to load anything.
 """
 
 from __future__ import annotations
@@ -51,26 +51,30 @@ def write_report(
 ) -> Path:
     """Write the page and return its path; ``method`` is the one whose changes are explained."""
     template = _template()
-    have = index.query_sets()
-    if not have:
+    set_names = index.query_sets()
+    if not set_names:
         raise BadInput(
             f"{index.path} has no query sets, so there is nothing to report: "
             f"strop queries {index.path} --style sentences"
         )
-    mixed = f":sets={'+'.join(sets)}" if sets else ""
-    method = method or f"sharp{mixed}"
+    sets_setting = f":sets={'+'.join(sets)}" if sets else ""
+    method = method or f"sharp{sets_setting}"
     words = index.method("sharp").words
     # Methods that the index can run without embedding anything.
-    usual = [*_BASELINES, *([f"trad:words={words:g}"] if words else [])]
-    usual += [f"sharp{mixed}", f"maxsim{mixed}", *(["simsharp"] if "simple" in have else [])]
-    usual += ["consharp", "indexsharp"] if "contrastive" in have else []
-    chosen = list(dict.fromkeys(["trad", *(methods or usual), method]))
-    how: Any = {"ignore_same_id": ignore_same_id, "progress": progress}
-    report = evaluate(index, dataset, chosen, measures=measures, baseline="trad", **how)
+    default_methods = [*_BASELINES, *([f"trad:words={words:g}"] if words else [])]
+    default_methods += [
+        f"sharp{sets_setting}",
+        f"maxsim{sets_setting}",
+        *(["simsharp"] if "simple" in set_names else []),
+    ]
+    default_methods += ["consharp", "indexsharp"] if "contrastive" in set_names else []
+    chosen = list(dict.fromkeys(["trad", *(methods or default_methods), method]))
+    options: Any = {"ignore_same_id": ignore_same_id, "progress": progress}
+    report = evaluate(index, dataset, chosen, measures=measures, baseline="trad", **options)
     gained, lost = largest_changes(index, dataset, report, method, most)
     measure, figures = report.measures[0], {}
     for what in SWEPT:
-        swept = sweep(index, dataset, what, sets=sets, measure=measure, **how)
+        swept = sweep(index, dataset, what, sets=sets, measure=measure, **options)
         figures[what] = (svg_address(draw_sweep(swept)), _caption(swept))
     about = index.info()
     page = template.render(
@@ -97,15 +101,15 @@ def _conclusions(report: Report, method: str) -> Iterator[str]:
 
 
 def _caption(swept: Sweep) -> str:
-    """Say what a figure shows: the setting, and where this index stands."""
+    """Return the caption of a figure: the setting, and this index's value of it."""
     text = _CAPTIONS[swept.what]
     if swept.what == "sets":
         return text
     curve = [point for point in swept.points if point.fixed == swept.points[0].fixed]
     best = max(curve, key=lambda point: point.value)
-    here = [point for point in curve if point.x == swept.in_use]
-    if here:
-        text += f" This index uses {here[0].x:g} ({here[0].value:.2f});"
+    in_use = [point for point in curve if point.x == swept.in_use]
+    if in_use:
+        text += f" This index uses {in_use[0].x:g} ({in_use[0].value:.2f});"
     elif swept.what == "n":
         text += f" This index uses all ({curve[-1].value:.2f});"
     return f"{text} best on these queries: {best.x:g} ({best.value:.2f}), at {best.fixed}."
@@ -129,7 +133,7 @@ def _template() -> Any:
 
 
 def _contents(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what the index holds, as names and values."""
+    """Yield the content of the index, as names and values."""
     embedder = about["embedder"]
     yield "embedder", f"{embedder['name']}, {embedder['dim']} dimensions"
     yield "its options", str(embedder["options"] or "none")

@@ -1,4 +1,4 @@
-"""The figures of the paper's tables, as data: what was run, and what came out."""
+"""The figures of the paper's tables, as data: what was run, and the results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PEARSON = "pearson"
 class Row:
     """One line of a table: how documents were scored, and the figure for each dataset.
 
-    ``embedder`` is a spec, ``method`` a name of ``METHODS``, ``query_side`` what refined the
-    queries, ``generator`` who wrote queries or passages; both are empty where there was none.
-    ``quoted`` figures were taken by the paper from others. All figures are percent.
+    ``embedder`` is a spec, ``method`` a name of ``METHODS``, ``query_side`` the method that refined
+    the queries, ``generator`` the model that wrote queries or passages; both are empty if there was
+    none. ``quoted`` figures were taken by the paper from other papers. All figures are percent.
     """
 
     label: str
@@ -36,20 +36,20 @@ class Row:
 
     @property
     def style(self) -> str:
-        """The set of generated queries its method needs, "" for none."""
+        """The set of generated queries that its method needs, "" for none."""
         method = METHODS[self.method]
         return method.augmented or (method.sets[0] if method.sets else "")
 
     def needs(self) -> list[str]:
-        """Return what a run needs beside the collections."""
+        """Return what a run needs besides the collections."""
         texts = [f"{self.style} queries"] if self.style else []
         return [self.embedder, *texts, *([self.query_side] if self.query_side else [])]
 
     def spec(self, sets: str = "") -> str:
-        """Return the method with its settings, as ``strop eval`` takes it."""
+        """Return the method with its settings, as ``strop eval`` accepts it."""
         softmax = METHODS[self.method].weighting == "softmax"
-        known = {"alpha": self.alpha, "temperature": self.temperature} if softmax else {}
-        parts = [f"{key}={value:g}" for key, value in known.items() if value is not None]
+        settings = {"alpha": self.alpha, "temperature": self.temperature} if softmax else {}
+        parts = [f"{key}={value:g}" for key, value in settings.items() if value is not None]
         return ":".join([self.method, *parts, *([f"sets={sets}"] if sets else [])])
 
 
@@ -65,7 +65,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of one row: what is expected of a dataset."""
+    """One figure of one row: the value expected on a dataset."""
 
     table: Table
     row: Row
@@ -83,18 +83,18 @@ def read_tables() -> list[Table]:
 
 
 def chosen_tables(names: Sequence[str]) -> list[Table]:
-    """Return the tables of these names, all without one."""
+    """Return the tables of these names, all tables if there are no names."""
     tables = read_tables()
-    known = {table.name for table in tables}
+    table_names = {table.name for table in tables}
     for name in names:
-        if name not in known:
-            have = ", ".join(table.name for table in tables)
-            raise BadInput(f"the paper has no table {name!r} here: choose from {have}")
+        if name not in table_names:
+            choices = ", ".join(table.name for table in tables)
+            raise BadInput(f"the paper has no table {name!r} here: choose from {choices}")
     return [table for table in tables if not names or table.name in names]
 
 
 def figures_of(tables: Sequence[Table]) -> Iterator[Figure]:
-    """Yield every figure of some tables, averages aside."""
+    """Yield every figure of some tables, except averages."""
     for table in tables:
         for row in table.rows:
             for dataset, expected in row.figures.items():

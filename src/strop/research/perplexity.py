@@ -1,4 +1,4 @@
-"""The perplexity of texts to a causal language model, cached."""
+"""The perplexity of texts under a causal language model, cached."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PREFIX = "hf:"
 
 @dataclass(frozen=True)
 class PerplexitySettings:
-    """Which model reads, how many tokens of a text, and how many documents are sampled.
+    """The model, the number of tokens it reads of a text, and the number of sampled documents.
 
     ``lm`` is ``hf:<hub id or folder>``, ``hf:<file.gguf>`` or ``smollm2`` (from its package).
     """
@@ -44,14 +44,14 @@ class PerplexitySettings:
             raise BadInput("perplexity needs 2 tokens and 2 documents at least")
 
     def file(self) -> Path | None:
-        """Return the GGUF file, None if the model is not one."""
+        """Return the GGUF file, None if the model is not a GGUF file."""
         if self.lm == SMOLLM2:
             return packaged_model()
         path = Path(self.lm.removeprefix(PREFIX)).expanduser()
         return path if path.suffix == ".gguf" else None
 
     def missing(self) -> StropError | None:
-        """Return what has to be installed or put where as an error, None if nothing."""
+        """Return what is missing (a package, a file) as an error, None if nothing is."""
         try:
             file = self.file()
         except StropError as error:
@@ -105,15 +105,15 @@ def load_perplexity_model(settings: PerplexitySettings) -> Any:
 
     file = settings.file()
     source = str(file.parent) if file else str(settings.lm.removeprefix(PREFIX))
-    more: dict[str, Any] = {"gguf_file": file.name} if file else {}
+    gguf_options: dict[str, Any] = {"gguf_file": file.name} if file else {}
     load: Any = transformers.AutoModelForCausalLM.from_pretrained
     with redirect_stderr(io.StringIO()):  # transformers draws progress bars of its own
         try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **more)
-            model = load(source, dtype=torch.float32, **more).eval()
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **gguf_options)
+            model = load(source, dtype=torch.float32, **gguf_options).eval()
         except (OSError, ValueError) as error:
-            what = f"{settings.lm} cannot be loaded as a causal language model"
-            raise StropError(f"{what}: {error}") from error
+            problem = f"{settings.lm} cannot be loaded as a causal language model"
+            raise StropError(f"{problem}: {error}") from error
 
     def read(text: str) -> float:
         ids = tokenizer(

@@ -1,4 +1,4 @@
-"""``strop reproduce``: the paper's figures, measured with what this machine has.
+"""``strop reproduce``: the paper's figures, measured with the data and models of this machine.
 
 Each figure is planned first (``reproduce_plan``). Indexes are kept, and every finished run is
 written to ``results.json``, so that a stopped reproduction continues.
@@ -29,10 +29,10 @@ from strop.types import Dataset, Progress, Vectors
 
 RESULTS = "results.json"
 PLAIN_TOLERANCE, GENERATED_TOLERANCE = 0.3, 1.0
-"""Percent points: without and with a language model's part in it, which no two runs share."""
+"""Percentage points: without and with texts of a language model, which differ between runs."""
 _EXAMPLES = 5
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1.25, 1.5)
-"""What is tried for BRIGHT, on a subset that is in no table; the paper searched this range."""
+"""Values of alpha tried for BRIGHT, on a subset in no table; the paper searched this range."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Outcome(Figure):
     why: tuple[str, ...] = ()
     """What is missing, what failed, or why it is not comparable."""
     differs: tuple[str, ...] = ()
-    """What is not as in the paper, also where nothing was measured."""
+    """The differences from the paper, even if nothing was measured."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -82,7 +82,7 @@ def reproduce(
                     continue
                 try:
                     runs[planned.key] = runner.measure(planned)
-                except StropError as error:  # the others may run
+                except StropError as error:  # other figures may work
                     failed[planned.key] = str(error)
                     continue
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def reproduce(
 
 
 def _finished_runs(path: Path) -> dict[str, dict[str, Any]]:
-    """Return each finished run by the key of its plan: measures in percent, how it was made."""
+    """Return each finished run by the key of its plan: measures in percent and provenance."""
     if not path.exists():
         return {}
     try:
@@ -113,16 +113,16 @@ def _finished_runs(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def averages(outcomes: Sequence[Outcome], tolerance: float | None = None) -> Iterator[Outcome]:
-    """Yield the mean of each row that has one in the paper and was measured throughout."""
+    """Yield the mean of each row that has a mean in the paper and was measured completely."""
     rows: dict[tuple[Table, Row], list[Outcome]] = {}
     for outcome in outcomes:
         rows.setdefault((outcome.table, outcome.row), []).append(outcome)
-    for (table, row), parts in rows.items():
-        values = [outcome.measured for outcome in parts if outcome.measured is not None]
+    for (table, row), row_outcomes in rows.items():
+        values = [outcome.measured for outcome in row_outcomes if outcome.measured is not None]
         if row.average is None or len(values) < len(row.figures):
             continue
         mean = sum(values) / len(values)
-        differs = tuple(dict.fromkeys(why for outcome in parts for why in outcome.differs))
+        differs = tuple(dict.fromkeys(why for outcome in row_outcomes for why in outcome.differs))
         verdict = _verdict(mean, row.average, row, differs, tolerance)
         yield Outcome(table, row, "average", row.average, mean, verdict, differs, differs)
 
@@ -138,13 +138,13 @@ def _verdict(
 
 
 class _Runner:
-    """Makes indexes and measures; one index is open at a time, as its model may be large."""
+    """Builds indexes and measures; one index is open at a time, as its model may be large."""
 
     def __init__(self, setup: Setup, progress: Progress | None) -> None:
         self._setup = setup
         self._progress = progress
         self._open: tuple[Path, Index] | None = None
-        self._searched: dict[str, dict[float, float]] = {}
+        self._alpha_scores: dict[str, dict[float, float]] = {}
 
     def close(self) -> None:
         """Close the index that is open."""
@@ -153,14 +153,14 @@ class _Runner:
             self._open = None
 
     def measure(self, plan: Plan) -> dict[str, Any]:
-        """Make what a plan needs; return its measures in percent, and how they were made."""
+        """Build what a plan needs; return its measures in percent and their provenance."""
         row, alphas = plan.figure.row, {}
-        if searched := alpha_plan(plan.figure, self._setup):
-            alphas = self._alphas(searched)
+        if search_plan := alpha_plan(plan.figure, self._setup):
+            alphas = self._alphas(search_plan)
             row = replace(row, alpha=max(alphas, key=alphas.__getitem__))
-        index, dataset, differs = self._prepared(plan)
+        index, dataset, differs = self._prepare(plan)
         spec = row.spec(plan.set)
-        about: dict[str, Any] = {
+        provenance: dict[str, Any] = {
             "dataset": dataset.name, "documents": len(index), "queries": len(dataset.queries),
             "embedder": plan.embedder, "method": spec, "index": index.path.name,
             "source": plan.file or plan.queries, "differs": differs, "alphas": alphas,
@@ -171,16 +171,16 @@ class _Runner:
                 index, dataset, spec, self._setup.perplexity, progress=self._progress
             )
             measures = {PEARSON: 100 * correlation.pearson}
-            return {"measures": measures, **about, "perplexity": correlation.to_json()}
+            return {"measures": measures, **provenance, "perplexity": correlation.to_json()}
         report = evaluate(
             index, dataset, [spec], ignore_same_id=plan.collection.ignore_same_id,
             query_vectors=self._refined(plan, index, dataset), progress=self._progress,
         )  # fmt: skip
         (values,) = report.results.values()
-        return {"measures": {name: 100 * values[name] for name in MEASURES}, **about}
+        return {"measures": {name: 100 * values[name] for name in MEASURES}, **provenance}
 
-    def _prepared(self, plan: Plan) -> tuple[Index, Dataset, list[str]]:
-        """Make a plan's index; return it, the queries to score, and what differs from the paper."""
+    def _prepare(self, plan: Plan) -> tuple[Index, Dataset, list[str]]:
+        """Build a plan's index; return it, the queries to score, the differences from the paper."""
         index, dataset = self._index(plan), plan.collection.dataset(self._setup.folder("data"))
         shown, differs = self._sharpened(plan, index, dataset) if plan.set else ([], [])
         if shown:
@@ -189,17 +189,17 @@ class _Runner:
         return index, replace(dataset, queries=kept), differs
 
     def _alphas(self, plan: Plan) -> dict[float, float]:
-        """Return the nDCG@10 of each alpha on the subset for choosing it; searched once."""
-        if plan.key not in self._searched:
-            index, dataset, _ = self._prepared(plan)
+        """Return the nDCG@10 of each alpha on the subset for choosing it; computed once."""
+        if plan.key not in self._alpha_scores:
+            index, dataset, _ = self._prepare(plan)
             specs = {replace(plan.figure.row, alpha=x).spec(plan.set): x for x in ALPHAS}
             report = evaluate(
                 index, dataset, list(specs), measures=["nDCG@10"], progress=self._progress
             )
-            self._searched[plan.key] = {
+            self._alpha_scores[plan.key] = {
                 specs[spec]: values["nDCG@10"] for spec, values in report.results.items()
             }
-        return self._searched[plan.key]
+        return self._alpha_scores[plan.key]
 
     def _index(self, plan: Plan) -> Index:
         name = f"{plan.collection.name}--{slug(plan.embedder)}"
@@ -215,16 +215,16 @@ class _Runner:
         else:
             index = Index.create(path, plan.embedder, chunking=None, **plan.options)
         self._open = (path, index)
-        if len(index):  # a corpus comes in whole or not at all
+        if len(index):  # a corpus is stored completely or not at all
             index.finish(self._progress)
         else:
             index.add(plan.collection.documents(self._setup.folder("data")), self._progress)
         return index
 
     def _sharpened(self, plan: Plan, index: Index, dataset: Dataset) -> tuple[list[str], list[str]]:
-        """Bring a plan's queries into the index.
+        """Add a plan's queries to the index.
 
-        Returns the test queries that were shown as examples, and what differs from the paper.
+        Returns the test queries that were shown as examples, and the differences from the paper.
         """
         if plan.queries == "sentences":
             index.sharpen("sentences", progress=self._progress)
@@ -236,7 +236,7 @@ class _Runner:
             return [], []
         examples, shown = self._examples(plan, dataset)
         style = plan.figure.row.style
-        prompt = PromptSettings(  # as the paper has it: no limit of queries or of text
+        prompt = PromptSettings(  # as in the paper: no limit of queries or of text
             style=style, examples=examples, noun=plan.collection.noun, max_queries=None,  # type: ignore[arg-type]
             document_chars=None,
         )  # fmt: skip
@@ -254,7 +254,7 @@ class _Runner:
         return shown, [filtered] if dropped else []
 
     def _refined(self, plan: Plan, index: Index, dataset: Dataset) -> Vectors | None:
-        """Return the queries' vectors refined by a language model, None for their own."""
+        """Return query vectors refined by a language model, None if the row has none."""
         name = plan.figure.row.query_side
         if not name:
             return None
@@ -272,7 +272,7 @@ class _Runner:
         return refined.vectors
 
     def _examples(self, plan: Plan, dataset: Dataset) -> tuple[tuple[str, ...], list[str]]:
-        """Return five queries to show, and those among them that are test queries."""
+        """Return five queries to show, and the ids of those that are test queries."""
         spare = plan.collection.spare_queries(self._setup.folder("data"))
         if len(spare) >= _EXAMPLES:
             return tuple(spare[:_EXAMPLES]), []

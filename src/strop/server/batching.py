@@ -1,6 +1,6 @@
-"""Concurrent queries are searched together: while a search runs, those that arrive wait for the
-next one. A batch costs little more than one query, so throughput grows with the load, and a query
-that comes alone waits for nobody.
+"""Concurrent queries are searched together: queries that arrive while a search runs wait for the
+next one. A batch takes little more time than one query, so throughput grows with the load, and a
+single query does not wait.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from strop.server import metrics
 from strop.server.errors import Refused
 from strop.types import Hit
 
-MOST = 32
-"""Queries in a batch; a larger request is searched alone."""
+MAX_BATCH_QUERIES = 32
+"""The largest number of queries in a batch; a larger request is searched alone."""
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The hits of each query, the method that found them, and what to know about the filter."""
+    """The hits of each query, the method, and warnings about the filter."""
 
     method: str
     hits: list[list[Hit]]
@@ -38,17 +38,17 @@ class _Job:
 
 
 class Batcher:
-    """Collects queries and searches them in batches, in threads of its own."""
+    """Collects queries and searches them in batches, in separate threads."""
 
     def __init__(self, search: Callable[..., SearchResult], waiting: int, threads: int = 1) -> None:
-        """``search`` gets queries, and options by name; ``waiting`` queries at most wait for it.
+        """``search`` gets queries, and options by name; at most ``waiting`` queries wait for it.
 
         Searches that only compute are best done one after another: much of a search is Python,
         which runs one thread at a time (docs/log.md has both measured).
         """
         self._search, self._limit = search, waiting
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="strop-search")
-        self._most_running = threads
+        self._max_running = threads
         self._jobs: dict[str, list[_Job]] = {}  # by their options
         self._waiting = self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -64,7 +64,7 @@ class Batcher:
         job = _Job(queries, asyncio.get_running_loop().create_future())
         self._jobs.setdefault(json.dumps(options), []).append(job)
         self._waiting += len(queries)
-        if self._running < self._most_running:
+        if self._running < self._max_running:
             self._running += 1
             task = asyncio.create_task(self._drain())
             self._tasks.add(task)
@@ -72,7 +72,7 @@ class Batcher:
         return await job.done
 
     async def _drain(self) -> None:
-        """Search what waits until nothing does."""
+        """Search the waiting jobs until there are none."""
         try:
             while self._jobs:
                 await self._answer(*self._next())
@@ -83,7 +83,7 @@ class Batcher:
         """Take jobs with equal options, in the order of their first one."""
         options = next(iter(self._jobs))
         waiting, taken, size = self._jobs.pop(options), list[_Job](), 0
-        while waiting and (not taken or size + len(waiting[0].queries) <= MOST):
+        while waiting and (not taken or size + len(waiting[0].queries) <= MAX_BATCH_QUERIES):
             job = waiting.pop(0)
             self._waiting -= len(job.queries)
             if not job.done.done():  # its client may have been told to try again
@@ -94,13 +94,13 @@ class Batcher:
         return options, taken
 
     async def _answer(self, options: str, jobs: Sequence[_Job]) -> None:
-        """Search jobs together; if that fails alone, so that one text does not fail the others."""
+        """Search jobs together; if that fails, one by one, so that only a bad job fails."""
         if not jobs:
             return
         texts = [query for job in jobs for query in job.queries]
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(self._threads, self._run, texts, options)
+            result = await loop.run_in_executor(self._threads, self._run, texts, options)
         except Exception as error:
             if len(jobs) > 1:
                 for job in jobs:
@@ -108,11 +108,11 @@ class Batcher:
             elif not jobs[0].done.done():
                 jobs[0].done.set_exception(error)
             return
-        hits = iter(found.hits)
+        hits = iter(result.hits)
         for job in jobs:
-            own = list(islice(hits, len(job.queries)))
+            job_hits = list(islice(hits, len(job.queries)))
             if not job.done.done():
-                job.done.set_result(replace(found, hits=own))
+                job.done.set_result(replace(result, hits=job_hits))
 
     def _run(self, texts: list[str], options: str) -> SearchResult:
         began = time.perf_counter()

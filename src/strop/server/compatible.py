@@ -31,7 +31,7 @@ async def embeddings(service: Service, body: models.EmbeddingsRequest) -> dict[s
     if body.dimensions not in (None, service.collection.dim):
         raise Refused(400, f"the embedder has {service.collection.dim} dimensions", "dimensions")
     rows = await service.read(_embed, service, texts, body.input_type)
-    encoded = map(packed, rows) if body.encoding_format == "base64" else rows.tolist()
+    encoded = map(base64_floats, rows) if body.encoding_format == "base64" else rows.tolist()
     data = [
         {"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(encoded)
     ]
@@ -47,7 +47,7 @@ def _embed(service: Service, texts: Sequence[str], kind: Kind) -> Vectors:
     return service.collection.embedder.embed(list(texts), kind)
 
 
-def packed(values: Floats) -> str:
+def base64_floats(values: Floats) -> str:
     """Return numbers as base64 of little-endian float32."""
     return base64.b64encode(np.ascontiguousarray(values, "<f4").tobytes()).decode()
 
@@ -66,16 +66,16 @@ async def store_search(service: Service, id: str, body: models.StoreRequest) -> 
         raise Refused(404, f"no vector store of that id: this server has {service.name!r}")
     queries = [body.query] if isinstance(body.query, str) else body.query
     where = None if body.filters is None else read_store_filter(body.filters)
-    found = await service.search(queries, body.max_num_results, where=where)
+    result = await service.search(queries, body.max_num_results, where=where)
     best: dict[str, Hit] = {}
-    for hit in sorted(chain(*found.hits), key=lambda hit: -hit.score):
+    for hit in sorted(chain(*result.hits), key=lambda hit: -hit.score):
         best.setdefault(hit.id, hit)
     ranked = list(best.values())[: body.max_num_results]
-    least = body.ranking_options.score_threshold if body.ranking_options else None
+    min_score = body.ranking_options.score_threshold if body.ranking_options else None
     return {
         "object": "vector_store.search_results.page",
         "search_query": queries,
-        "data": [_store_hit(hit) for hit in ranked if least is None or hit.score >= least],
+        "data": [_store_hit(hit) for hit in ranked if min_score is None or hit.score >= min_score],
         "has_more": False,
         "next_page": None,
     }
@@ -92,19 +92,23 @@ def _store_hit(hit: Hit) -> dict[str, Any]:
     }
 
 
-def read_store_filter(given: Any) -> dict[str, Any]:
+def read_store_filter(store_filter: Any) -> dict[str, Any]:
     """Return OpenAI's form of a filter as strop's: {"type": "gte", "key": …, "value": …}."""
-    if not isinstance(given, Mapping):
+    if not isinstance(store_filter, Mapping):
         raise BadInput("filters: give an object with type, key and value")
-    kind = given.get("type")
+    kind = store_filter.get("type")
     if kind in ("and", "or"):
-        parts = given.get("filters")
-        if not isinstance(parts, list) or not parts:
+        nested_filters = store_filter.get("filters")
+        if not isinstance(nested_filters, list) or not nested_filters:
             raise BadInput(f"filters: {kind} takes a list of filters")
-        return {f"${kind}": [read_store_filter(part) for part in parts]}
-    if kind not in _TESTS or not isinstance(given.get("key"), str) or "value" not in given:
+        return {f"${kind}": [read_store_filter(nested_filter) for nested_filter in nested_filters]}
+    if (
+        kind not in _TESTS
+        or not isinstance(store_filter.get("key"), str)
+        or "value" not in store_filter
+    ):
         raise BadInput(f"filters: type is one of {', '.join(_TESTS)}, and, or; with key and value")
-    return {given["key"]: {f"${kind}": given["value"]}}
+    return {store_filter["key"]: {f"${kind}": store_filter["value"]}}
 
 
 # -- reranking ------------------------------------------------------------------------------------
@@ -138,10 +142,10 @@ async def _scores_of_ids(
     where = {"$id": {"$in": sorted(set(ids))}}
     fields = ("id", "score", "text")
     answer = await service.search([body.query], len(ids), body.method, where, fields, exact=True)
-    found = {hit.id: hit for hit in answer.hits[0]}
-    if unknown := [id_ for id_ in ids if id_ not in found]:
+    hits_by_id = {hit.id: hit for hit in answer.hits[0]}
+    if unknown := [id_ for id_ in ids if id_ not in hits_by_id]:
         raise Refused(404, f"{service.name} has no document {unknown[0]!r} with a vector")
-    return [found[id_].score for id_ in ids], [found[id_].text for id_ in ids]
+    return [hits_by_id[id_].score for id_ in ids], [hits_by_id[id_].text for id_ in ids]
 
 
 def _scores_of_texts(
@@ -149,18 +153,22 @@ def _scores_of_texts(
 ) -> list[float]:
     """Score texts that are not in the index, sharpened by their own sentences.
 
-    Words do not count: how rare a word is, only the index knows of its own documents.
+    Keyword matching does not count: document frequencies are known only for the index.
     """
     if method.bm25 != "no":
         raise Refused(400, f"{method.name} ranks documents of the index: give ids, or use sharp")
-    parts = [title_and_sentences("", text) if method.weighting != "none" else [] for text in texts]
-    rows = _embed(service, [*texts, *chain(*parts)], "document")
-    own, sentences = np.split(rows, [len(texts)])
-    of_each = np.split(sentences, np.cumsum([len(of) for of in parts])[:-1])
+    sentence_lists = [
+        title_and_sentences("", text) if method.weighting != "none" else [] for text in texts
+    ]
+    rows = _embed(service, [*texts, *chain(*sentence_lists)], "document")
+    text_vectors, sentences = np.split(rows, [len(texts)])
+    sentence_vectors = np.split(
+        sentences, np.cumsum([len(vectors) for vectors in sentence_lists])[:-1]
+    )
     q = service.collection.embed_queries(query)[0]
     return [
-        float(np.float32(reference(q, row, of, method)))
-        for row, of in zip(own, of_each, strict=True)
+        float(np.float32(reference(q, row, vectors, method)))
+        for row, vectors in zip(text_vectors, sentence_vectors, strict=True)
     ]
 
 

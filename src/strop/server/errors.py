@@ -1,4 +1,4 @@
-"""Errors as replies: which status each has, and nothing in it that is not the client's business."""
+"""Errors as replies: the status of each, and a message without anything private."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ STATUSES = {
     503: ("index_error", "Not ready"),
     504: ("timeout_error", "It took too long"),
 }
-"""The type that an error's reply has, and what the status means."""
+"""The type of an error's reply, and the meaning of the status."""
 
 
 class Refused(StropError):
-    """A request that is answered with a status of its own."""
+    """A request that is refused with this status."""
 
     def __init__(self, status: int, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ def error_value(status: int, message: str, param: str | None = None) -> dict[str
 
 
 def problem(error: Exception) -> tuple[int, str, str | None]:
-    """Return the status, the message and the place in the request of an error."""
+    """Return the status, the message and the request's faulty field of an error."""
     if isinstance(error, Refused):
         return error.status, str(error), error.param
     if isinstance(error, ValidationError):
@@ -71,7 +71,7 @@ def problem(error: Exception) -> tuple[int, str, str | None]:
 
 
 def _invalid(error: ValidationError) -> tuple[int, str, str | None]:
-    """Name the first thing that is wrong, without its value, which may be long or secret."""
+    """Report the first problem, without the value, which may be long or secret."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] == "json_invalid":

@@ -1,6 +1,6 @@
-"""What the page shows beyond a search: the terms of the formula, one document, a map, the corpus.
+"""Data of the search page: the terms of the formula, one document, a map, the corpus, replies.
 
-A published copy has no references, no neighbours and no replies: these parts are empty there.
+A published copy has no references, no neighbours and no replies: these parts are empty for it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from strop.errors import BadInput
 from strop.lm.prices import price
 from strop.methods import METHODS, Method
 from strop.server.api import get_sets
-from strop.server.compatible import packed
+from strop.server.compatible import base64_floats
 from strop.server.errors import Refused
 from strop.server.models import Id, Name, Query, Request
 from strop.server.routes import Operation
 from strop.server.service import Service
 from strop.types import Collection
 
-_GRAMS = 400_000
-"""Gram values in a reply, 4 bytes each; documents beyond are left out."""
+_MAX_GRAM_VALUES = 400_000
+"""The largest number of Gram values in a reply, 4 bytes each; other documents are left out."""
 _SNIPPET = 280
-_LOOKED_AT = 5000
-_ALIKE = 0.98
-_SHOWN, _ISOLATED = 12, 5
+_EXAMINED_DOCUMENTS = 5000
+_DUPLICATE_COSINE = 0.98
+_MAX_ROWS, _MAX_ISOLATED = 12, 5
 _WITH_REFERENCES, _WITH_QUERIES = 5, 10
-"""So many of the first documents of a map are drawn with their references, and their queries."""
+"""How many of the first documents of a map are drawn with their references, with their queries."""
 
 
 class CandidatesRequest(Request):
@@ -65,34 +65,35 @@ def candidates(service: Service, body: CandidatesRequest) -> dict[str, Any]:
     collection = service.collection
     default = collection.method()
     sharp = METHODS["trad"]
-    if default.weighting == "softmax":  # the browser has the formula, not these two
+    if default.weighting == "softmax":  # the browser computes neither whitening nor feedback
         sharp = replace(default, whiten=0.0, feedback=0.0)
     fields = ("id", "title", "text", "metadata", "chunk")
-    with service.steady():
+    with service.read_snapshot():
         ranked = [
             collection.search(
                 body.query, body.k, method, where=body.where, fields=fields, chunks=True
             )[0]
             for method in (default, METHODS["trad"], METHODS["bm25"])
         ]
-        found = {hit.id: hit for same_rank in zip(*ranked, strict=True) for hit in same_rank}
-        chosen = list(found.values())[: body.k]
+        hits_by_id = {hit.id: hit for same_rank in zip(*ranked, strict=True) for hit in same_rank}
+        chosen = list(hits_by_id.values())[: body.k]
         terms = collection.terms([hit.id for hit in chosen], body.query, sharp) if chosen else []
     q = collection.embed_queries(body.query)[0]
     rows: list[dict[str, Any]] = []
-    used = 0
-    for hit, of in zip(chosen, terms, strict=True):
-        used += len(of.queries) ** 2
-        if used > _GRAMS and rows:
+    gram_values = 0
+    for hit, term in zip(chosen, terms, strict=True):
+        gram_values += len(term.queries) ** 2
+        if gram_values > _MAX_GRAM_VALUES and rows:
             break
         rows.append(
             {
                 "id": hit.id, "document": hit.chunk.document if hit.chunk else hit.id,
                 "title": hit.title, "text": hit.text[:_SNIPPET], "metadata": dict(hit.metadata),
-                "t": float(of.vector @ q), "dd": float(of.vector @ of.vector),
-                "words": of.word_score,
-                "s": packed(of.queries @ q), "u": packed(of.queries @ of.vector),
-                "g": packed(of.queries @ of.queries.T),
+                "t": float(term.vector @ q), "dd": float(term.vector @ term.vector),
+                "words": term.word_score,
+                "s": base64_floats(term.queries @ q),
+                "u": base64_floats(term.queries @ term.vector),
+                "g": base64_floats(term.queries @ term.queries.T),
             }
         )  # fmt: skip
     return {
@@ -107,7 +108,7 @@ def candidates(service: Service, body: CandidatesRequest) -> dict[str, Any]:
 
 def detail(service: Service, body: DetailRequest) -> dict[str, Any]:
     """Return a document with its queries, their weights and its references."""
-    with service.steady():
+    with service.read_snapshot():
         document = service.document(body.id)
         explanation = None
         if body.query is not None:
@@ -127,21 +128,23 @@ def _references(service: Service, id_: str) -> list[dict[str, Any]]:
     if not selected:
         return []
     ids = [reference.id for reference in selected]
-    own, *others = service.collection.terms([id_, *ids], "", _all_sets(service.collection))
-    found = []
-    for reference, other in zip(selected, others, strict=True):
-        apart = own.queries @ (own.vector - other.vector)
-        best = int(np.argmax(apart)) if len(apart) else None
-        found.append(
+    document_terms, *reference_terms = service.collection.terms(
+        [id_, *ids], "", _all_sets(service.collection)
+    )
+    rows = []
+    for reference, terms in zip(selected, reference_terms, strict=True):
+        margins = document_terms.queries @ (document_terms.vector - terms.vector)
+        best = int(np.argmax(margins)) if len(margins) else None
+        rows.append(
             {
                 "id": reference.id, "similarity": reference.similarity,
                 "cluster_size": reference.cluster_size,
                 "title": service.collection.get(reference.id).title or reference.id,
-                "query": None if best is None else own.texts[best][1],
-                "margin": None if best is None else float(apart[best]),
+                "query": None if best is None else document_terms.texts[best][1],
+                "margin": None if best is None else float(margins[best]),
             }
         )  # fmt: skip
-    return found
+    return rows
 
 
 def _all_sets(collection: Collection) -> Method:
@@ -158,20 +161,22 @@ def map_(service: Service, body: MapRequest) -> dict[str, Any]:
     q = collection.embed_queries(body.query)[0]
     points: list[dict[str, Any]] = [{"kind": "query", "label": body.query, "id": None}]
     vectors = [q]
-    with service.steady():
-        given = list(dict.fromkeys(body.ids))
-        near = [one.id for id_ in given[:_WITH_REFERENCES] for one in service.references_of(id_)]
-        shown = list(dict.fromkeys([*given, *near]))
-        terms = collection.terms(shown, "", _all_sets(collection))
-        titles = [collection.get(id_).title or id_ for id_ in shown]
-    for at, (id_, title, of) in enumerate(zip(shown, titles, terms, strict=True)):
-        kind = "document" if at < len(given) else "reference"
+    with service.read_snapshot():
+        requested_ids = list(dict.fromkeys(body.ids))
+        reference_ids = [
+            one.id for id_ in requested_ids[:_WITH_REFERENCES] for one in service.references_of(id_)
+        ]
+        ids = list(dict.fromkeys([*requested_ids, *reference_ids]))
+        terms = collection.terms(ids, "", _all_sets(collection))
+        titles = [collection.get(id_).title or id_ for id_ in ids]
+    for at, (id_, title, term) in enumerate(zip(ids, titles, terms, strict=True)):
+        kind = "document" if at < len(requested_ids) else "reference"
         points.append({"kind": kind, "label": title, "id": id_})
-        vectors.append(of.vector)
-        if at < min(len(given), _WITH_QUERIES):
-            for best in np.argsort(-(of.queries @ q))[:4].tolist():
-                points.append({"kind": "sentence", "label": of.texts[best][1], "id": id_})
-                vectors.append(of.queries[best])
+        vectors.append(term.vector)
+        if at < min(len(requested_ids), _WITH_QUERIES):
+            for best in np.argsort(-(term.queries @ q))[:4].tolist():
+                points.append({"kind": "sentence", "label": term.texts[best][1], "id": id_})
+                vectors.append(term.queries[best])
     matrix = np.array(vectors, np.float64)
     matrix -= matrix.mean(axis=0)
     left, sizes, __ = np.linalg.svd(matrix, full_matrices=False)
@@ -187,12 +192,12 @@ def map_(service: Service, body: MapRequest) -> dict[str, Any]:
 
 async def collection(service: Service) -> dict[str, Any]:
     """Return what there is to know about the corpus before searching it."""
-    return await service.measure(_collection, service)
+    return await service.run_exclusively(_collection, service)
 
 
 def _collection(service: Service) -> dict[str, Any]:
     index = service.index
-    if index is None:  # a copy is made for searching
+    if index is None:  # a published copy has no statistics
         return {
             "documents": len(service.collection), **get_sets(service), "looked_at": 0,
             "fields": [], "hubs": [], "alike": [], "isolated": [],
@@ -206,16 +211,20 @@ def _collection(service: Service) -> dict[str, Any]:
         }
         for one in index.sets
     ]  # fmt: skip
-    known = index.catalog.references.known()
-    numbers = known[known[:, 2] > 0, 0][:_LOOKED_AT]
+    reference_state = index.catalog.references.known()
+    numbers = reference_state[reference_state[:, 2] > 0, 0][:_EXAMINED_DOCUMENTS]
     others, similarities = index.catalog.references.lists(numbers, 10)
-    hubs = Counter(others[others >= 0].tolist()).most_common(_SHOWN)
-    rows, columns = np.nonzero((similarities >= _ALIKE) & (numbers[:, np.newaxis] < others))
+    hubs = Counter(others[others >= 0].tolist()).most_common(_MAX_ROWS)
+    rows, columns = np.nonzero(
+        (similarities >= _DUPLICATE_COSINE) & (numbers[:, np.newaxis] < others)
+    )
     pairs = zip(numbers[rows], others[rows, columns], similarities[rows, columns], strict=True)
-    alike = sorted(pairs, key=lambda pair: -pair[2])[:_SHOWN]
-    isolated = numbers[similarities[:, 0].argsort()][:_ISOLATED].tolist() if len(numbers) else []
-    wanted = {number for number, _ in hubs} | {int(n) for pair in alike for n in pair[:2]}
-    ids = index.catalog.documents.ids_of(sorted(wanted | set(isolated)))
+    alike = sorted(pairs, key=lambda pair: -pair[2])[:_MAX_ROWS]
+    isolated = (
+        numbers[similarities[:, 0].argsort()][:_MAX_ISOLATED].tolist() if len(numbers) else []
+    )
+    listed_numbers = {number for number, _ in hubs} | {int(n) for pair in alike for n in pair[:2]}
+    ids = index.catalog.documents.ids_of(sorted(listed_numbers | set(isolated)))
     return {
         "documents": len(index), "sets": sets, "looked_at": len(numbers),
         "fields": index.catalog.facets.field_names()[:50],
@@ -234,14 +243,14 @@ def generation(service: Service) -> dict[str, Any]:
         raise Refused(
             404, f"{service.name} is a published copy: its index folder keeps the replies"
         )
-    found = service.index.catalog.replies.overview(_SHOWN)
-    for row in found["models"]:
-        known = price(row["model"]) or price(row["lm"].partition(":")[2])
+    overview = service.index.catalog.replies.overview(_MAX_ROWS)
+    for row in overview["models"]:
+        model_price = price(row["model"]) or price(row["lm"].partition(":")[2])
         tokens = (row["input_tokens"], row["output_tokens"], row["cached_tokens"])
-        row["dollars"] = known.cost(*tokens) if known else None
-    about = service.index.info()
-    waiting = about["waiting"] + sum(of["waiting"] for of in about["sets"].values())
-    return {**found, "waiting": waiting}
+        row["dollars"] = model_price.cost(*tokens) if model_price else None
+    info = service.index.info()
+    waiting = info["waiting"] + sum(set_info["waiting"] for set_info in info["sets"].values())
+    return {**overview, "waiting": waiting}
 
 
 OPERATIONS = [

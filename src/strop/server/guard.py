@@ -1,7 +1,7 @@
-"""What every request passes: Host, Origin, key, and the headers of every reply; one log line each.
+"""Checks of every request: Host, Origin, key; headers of every reply; one log line per request.
 
-Pages of other sites cannot read from a server on this machine: their Origin is refused, and a
-name that somebody else's DNS points here is not one of the hosts.
+Pages of other sites cannot read from a server on this machine: their Origin is refused, and so is
+a Host name that an attacker's DNS points to this machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from strop.server.settings import Access, Keys, Settings, level_of
 log = logging.getLogger("strop.server")
 
 _OPEN = ("/health", "/ready", "/openapi.json", "/docs", "/", "/favicon.ico")
-"""Paths without data of the collection; so are the files of the page."""
+"""Paths without data of the collection, open to all; the files of the page are open too."""
 _PAGE = "/page/"
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
 _HEADERS = {
@@ -85,9 +85,9 @@ class Guard:
             log.info("request", extra={"fields": {**fields, "ms": round(1000 * seconds, 2)}})
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Return why a request is refused; else note in its state what it may do."""
+        """Return the reply that refuses a request, None if it may pass; set its access level."""
         headers = Headers(scope=scope)
-        if len(headers.getlist("host")) != 1 or not self._known(headers["host"]):
+        if len(headers.getlist("host")) != 1 or not self._is_known_host(headers["host"]):
             return _reply(421, "unknown Host: start the server with --allow-host NAME")
         origin = headers.get("origin")
         if origin is not None and not self._same_origin(origin, headers["host"]):
@@ -103,8 +103,11 @@ class Guard:
             return _reply(401, "give a key: Authorization: Bearer KEY")
         return None
 
-    def _known(self, host: str) -> bool:
-        """An address cannot be somebody else's name for this machine; a name can."""
+    def _is_known_host(self, host: str) -> bool:
+        """Return whether a Host is allowed: a listed name, or any IP address.
+
+        DNS of an attacker can point a name to this machine, but cannot change an address.
+        """
         try:
             name = urlsplit(f"//{host}").hostname or ""
             return name in self._hosts or bool(ipaddress.ip_address(name))
@@ -114,26 +117,26 @@ class Guard:
     def _same_origin(self, origin: str, host: str) -> bool:
         origin = origin.lower().rstrip("/")
         scheme, _, address = origin.partition("://")
-        own = scheme in ("http", "https") and address == host.lower()
-        return own or origin in self._origins
+        is_own_origin = scheme in ("http", "https") and address == host.lower()
+        return is_own_origin or origin in self._origins
 
     def _level(self, headers: Headers) -> Access | None:
-        """Return what a request may do; None if it gives a key that is not known."""
+        """Return the access level of a request; None if its key is not known."""
         unkeyed: Access = "read" if self._open_to_read else "open"
-        given = headers.get("x-api-key")
+        key = headers.get("x-api-key")
         scheme, _, value = headers.get("authorization", "").partition(" ")
-        if given is None and scheme.lower() == "bearer":
-            given = value.strip()
-        if given is None:
+        if key is None and scheme.lower() == "bearer":
+            key = value.strip()
+        if key is None:
             return unkeyed
-        level = level_of(given, self._keys)
+        level = level_of(key, self._keys)
         if level == "open":  # clients of OpenAI's API always send a key, if only a word
             return unkeyed if self._open_to_read else None
         return level
 
 
 def _is_text(raw_path: bytes) -> bool:
-    """Tell whether the escapes of a path are UTF-8 without NUL: others would be replaced."""
+    """Return whether a path is UTF-8 without NUL once unescaped: other bytes would be replaced."""
     try:
         return "\0" not in unquote_to_bytes(raw_path).decode()
     except UnicodeDecodeError:
@@ -146,10 +149,10 @@ def _reply(status: int, message: str) -> Response:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record; an exception is named, with the place, without values."""
+        """Return the line of a record; of an exception only the class and the code line."""
         fields: dict[str, Any] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),

@@ -12,27 +12,29 @@ SHARED = "PROMETHEUS_MULTIPROC_DIR"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
-_OURS = CollectorRegistry()
-REQUESTS = Counter("strop_requests", "Requests.", ["method", "route", "status"], registry=_OURS)
+_REGISTRY = CollectorRegistry()
+REQUESTS = Counter("strop_requests", "Requests.", ["method", "route", "status"], registry=_REGISTRY)
 REQUEST_SECONDS = Histogram(
-    "strop_request_seconds", "Time of requests.", ["route"], buckets=_SECONDS, registry=_OURS
+    "strop_request_seconds", "Time of requests.", ["route"], buckets=_SECONDS, registry=_REGISTRY
 )
 STAGE_SECONDS = Histogram(
-    "strop_stage_seconds", "Time of stages.", ["stage"], buckets=_SECONDS, registry=_OURS
+    "strop_stage_seconds", "Time of stages.", ["stage"], buckets=_SECONDS, registry=_REGISTRY
 )
 BATCH_QUERIES = Histogram(
-    "strop_batch_queries", "Queries searched together.", buckets=_SIZES, registry=_OURS
+    "strop_batch_queries", "Queries searched together.", buckets=_SIZES, registry=_REGISTRY
 )
-# Of several processes the latest value counts: the index is the same.
-DOCUMENTS = Gauge("strop_documents", "Documents.", registry=_OURS, multiprocess_mode="mostrecent")
+# Of several processes the latest value counts: they serve the same index.
+DOCUMENTS = Gauge(
+    "strop_documents", "Documents.", registry=_REGISTRY, multiprocess_mode="mostrecent"
+)
 VERSION = Gauge(
-    "strop_index_version", "Commits so far.", registry=_OURS, multiprocess_mode="mostrecent"
+    "strop_index_version", "Commits so far.", registry=_REGISTRY, multiprocess_mode="mostrecent"
 )
 
 
 def text() -> bytes:
     """Return everything in the text format of Prometheus."""
-    registry = _OURS
+    registry = _REGISTRY
     if os.environ.get(SHARED):
         registry = CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]

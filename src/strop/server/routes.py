@@ -1,5 +1,6 @@
-"""An operation: its path, who may call it, its models and what it does; and the way of a request
-from bytes to a reply. The router and the OpenAPI document are made from the same list.
+"""Operations: path, access level, models and handler; and how a request becomes a reply.
+
+The router and the OpenAPI document are generated from the same list.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Operation:
 
     ``handler`` gets the service and, by name, the parameters of the path and the ``body``, whose
     model is its annotation. One that is not async only reads, in a thread. ``errors`` are statuses
-    beside the usual ones.
+    besides the usual ones.
     """
 
     method: str
@@ -58,9 +59,9 @@ class Operation:
 def routes(operations: list[Operation], service: Service) -> list[Route]:
     """Return the routes of the operations, those of one path together."""
     by_path: dict[str, dict[str, Operation]] = {}
-    for one in operations:
-        by_path.setdefault(one.path, {})[one.method] = one
-    return [_route(path, of, service) for path, of in by_path.items()]
+    for operation in operations:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
+    return [_route(path, by_method, service) for path, by_method in by_path.items()]
 
 
 def _route(path: str, operations: dict[str, Operation], service: Service) -> Route:
@@ -73,17 +74,17 @@ def _route(path: str, operations: dict[str, Operation], service: Service) -> Rou
 
 
 async def answer(service: Service, request: Request, operation: Operation) -> Response:
-    """Do what a request asks for; every error becomes a reply."""
+    """Handle a request; every error becomes a reply."""
     try:
         if operation.access == "write" and request.scope["state"]["access"] != "write":
             raise Refused(403, "writing needs a write key (STROP_API_KEYS of the server)")
-        given = dict(request.path_params)
+        arguments = dict(request.path_params)
         if operation.body is not None:
-            given["body"] = operation.body.model_validate_json(await _content(request))
+            arguments["body"] = operation.body.model_validate_json(await _content(request))
         if inspect.iscoroutinefunction(operation.handler):
-            value = await operation.handler(service, **given)
+            value = await operation.handler(service, **arguments)
         else:
-            value = await service.read(operation.handler, service, **given)
+            value = await service.read(operation.handler, service, **arguments)
     except ClientDisconnect:
         return Response(status_code=400)
     except Exception as error:
@@ -92,7 +93,7 @@ async def answer(service: Service, request: Request, operation: Operation) -> Re
 
 
 def json_response(value: Any, status: int = 200, **headers: str) -> Response:
-    """Return a reply with JSON values; NaN and infinity, which JSON lacks, become null."""
+    """Return a reply with JSON values; NaN and infinity, which JSON does not have, become null."""
     content = to_json(value, inf_nan_mode="null")
     return Response(content, status, headers, media_type="application/json")
 
@@ -100,7 +101,7 @@ def json_response(value: Any, status: int = 200, **headers: str) -> Response:
 def _failed(service: Service, error: Exception) -> Response:
     status, message, param = problem(error)
     if status >= 500:
-        # The message of a StropError has no text of a document and no key; of others it may.
+        # The message of a StropError contains no text of a document and no key; other messages may.
         about = {"message": one_line(error)} if status in (502, 503) else {}
         log.error("failed", exc_info=error, extra={"fields": about})
     headers = {"retry-after": "1"} if status in (409, 429, 503) else {}
@@ -108,9 +109,11 @@ def _failed(service: Service, error: Exception) -> Response:
 
 
 async def _content(request: Request) -> bytes:
-    """Read a body of JSON: not too large, and not slower than a request may take."""
+    """Read a body of JSON, with limits on its size and on the time it may take to arrive."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # another page's form cannot send this without asking first
+    if (
+        kind != "application/json"
+    ):  # a form of another site cannot send JSON without a CORS preflight
         raise Refused(415, "send JSON: Content-Type: application/json")
     too_large = Refused(413, f"the body is larger than {LIMITS.body:,} bytes: send less at a time")
     declared = request.headers.get("content-length", "")
@@ -119,8 +122,8 @@ async def _content(request: Request) -> bytes:
 
     async def read() -> bytes:
         content = bytearray()
-        async for part in request.stream():
-            content += part
+        async for piece in request.stream():
+            content += piece
             if len(content) > LIMITS.body:
                 raise too_large
         return bytes(content)

@@ -21,7 +21,7 @@ from strop.server.settings import LIMITS, Settings, read_keys
 
 _VARIABLE = "STROP_SERVE"
 _SETTINGS = TypeAdapter(Settings)
-"""Hands the settings to the processes that serve, by the environment."""
+"""Passes the settings to the serving processes, in an environment variable."""
 _HEADER_SECONDS = 10.0
 """How long a client may take to send the head of a request."""
 _STOP_SECONDS = 20
@@ -30,9 +30,9 @@ _STOP_SECONDS = 20
 def serve(
     settings: Settings, workers: int = 1, announce: Callable[[], None] = lambda: None
 ) -> None:
-    """Serve until the process is told to stop; requests under way are answered first.
+    """Serve until the process is stopped; running requests are answered first.
 
-    ``announce`` is called when nothing is wrong with keys, address and collection.
+    ``announce`` is called after keys, address and collection have been checked.
     """
     read_keys(settings)
     _check_address(settings.host, settings.port)
@@ -62,13 +62,13 @@ def serve(
 
 
 def _check_address(host: str, port: int) -> None:
-    """Refuse an address that cannot be served at, before anything is loaded."""
+    """Refuse an address at which the server cannot listen, before anything is loaded."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, *_, address in found:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, *_, address in addresses:
             socket.create_server(address, family=family).close()
     except OSError as error:
-        # What create_server adds to the text of an error repeats the address.
+        # create_server adds the address to the text of the error, which would repeat it.
         reason: object = error.strerror or error
         if error.errno is not None and not isinstance(error, socket.gaierror):
             reason = os.strerror(error.errno)
@@ -91,9 +91,9 @@ def create() -> Starlette:
 
 
 class HeaderTimeoutProtocol(HttpToolsProtocol):
-    """Closes connections whose request's head does not arrive in time.
+    """Closes connections if the headers of a request do not arrive in time.
 
-    uvicorn waits for ever for a client that sends a header now and then.
+    uvicorn waits forever for a client that sends a header now and then.
     """
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -107,13 +107,13 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """Start to wait for the rest of a request's head."""
+        """Start to wait for the remaining headers of a request."""
         super().on_message_begin()
         self._waiting.cancel()
         self._wait()
 
     def on_headers_complete(self) -> None:
-        """Stop waiting: the body has a time of its own."""
+        """Stop waiting: the body has a separate time limit."""
         self._waiting.cancel()
         super().on_headers_complete()
 

@@ -1,4 +1,4 @@
-"""What the endpoints work with: the collection, its searches in batches, writes one at a time."""
+"""The collection behind the endpoints: batched searches, reads in threads, one write at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from strop.types import HIT_FIELDS, Collection, Document
 T = TypeVar("T")
 _READERS = 8
 _WAITING_SEARCHES = 4
-"""Searches at the same time where they wait for others: a database, or an embedder's service."""
+"""Concurrent searches if they wait for another program: a database, or an embedder's service."""
 _FILTER_WARNINGS: ContextVar[list[str] | None] = ContextVar("filter warnings", default=None)
 """Messages about the filter of the search that runs in this thread.
 
@@ -35,7 +35,7 @@ _FILTER_WARNINGS: ContextVar[list[str] | None] = ContextVar("filter warnings", d
 
 
 class Service:
-    """One collection, served. Everything that may take time runs in threads."""
+    """A served collection. Everything that may take time runs in threads."""
 
     def __init__(self, place: str) -> None:
         """Open the folder or connect to the copy at ``place``.
@@ -55,7 +55,7 @@ class Service:
 
     @property
     def index(self) -> Index | None:
-        """The collection where it is an index folder, which can be written; else None."""
+        """The collection if it is an index folder, which can be written; else None."""
         return self.collection if isinstance(self.collection, Index) else None
 
     def writable(self) -> Index:
@@ -74,7 +74,7 @@ class Service:
         self.collection.close()
 
     def public(self, message: str) -> str:
-        """Return a message without the collection's place, which is not the client's business."""
+        """Return a message without the path of the collection, which clients must not see."""
         return message.replace(str(self.collection.path), self.name)
 
     # -- work in threads ----------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Service:
         self, queries: Sequence[str], k: int, method: str | None = None, where: Any = None,
         fields: Sequence[str] = HIT_FIELDS, exact: bool = False,
     ) -> SearchResult:  # fmt: skip
-        """Search together with what others ask at the same time."""
+        """Search together with the queries of other requests at the same time."""
         options = {"k": k, "method": method, "where": where, "fields": fields, "exact": exact}
         return await asyncio.wait_for(self.batches.search(queries, **options), LIMITS.seconds)
 
@@ -95,22 +95,22 @@ class Service:
         return SearchResult(method_spec(chosen), list(hits), messages)
 
     async def read(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Call something that reads the collection."""
+        """Call a function that reads the collection."""
         call = partial(work, *args, **named)
         future = asyncio.get_running_loop().run_in_executor(self._readers, call)
         return await asyncio.wait_for(future, LIMITS.seconds)
 
-    async def measure(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Call something that takes long; one at a time."""
+    async def run_exclusively(self, work: Callable[..., T], *args: Any, **named: Any) -> T:
+        """Call a function that takes long; one at a time."""
         if self._slow.locked():
             raise Refused(429, "another evaluation is under way: try again later")
         async with self._slow:
             return await self.read(work, *args, **named)
 
     async def write(self, work: Callable[..., T], *args: Any) -> T:
-        """Call something that writes.
+        """Call a function that writes.
 
-        It is not given up after a while: the client must learn whether its documents are stored.
+        There is no timeout: the client must learn whether its documents are stored.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._writer, partial(work, *args))
@@ -120,9 +120,9 @@ class Service:
     def warm_up(self) -> None:
         """Load the embedder and compile what searches need; a server is ready after that.
 
-        One query and several take different ways, and so do words and vectors, candidates and all
-        documents. The first time on a machine compiling each takes up to half a minute: no user
-        should wait for that.
+        One query and several queries use different code, and so do keywords and vectors,
+        candidates and all documents. The first time on a machine, compiling each takes up to half
+        a minute: no user should wait for that.
         """
         self.collection.embed_queries("warm up")
         ways = [(None, False), ("trad", False), ("trad:words=1", False), ("bm25", False),
@@ -141,17 +141,17 @@ class Service:
             raise Refused(404, str(error)) from None
 
     def version(self) -> int:
-        """Return the number of commits to the index so far, of a copy until it was published."""
+        """Return the number of commits to the index so far; for a copy, until it was published."""
         if self.index is None:
             return int(self.collection.info()["version"])
         return self.index.catalog.settings.number("version")
 
-    def steady(self) -> AbstractContextManager[object]:
-        """Keep what is read in the block of one moment, where the collection is a folder."""
+    def read_snapshot(self) -> AbstractContextManager[object]:
+        """Return a context in which all reads see the same commit, if it is an index folder."""
         return nullcontext() if self.index is None else self.index.catalog.reading()
 
     def references_of(self, id_: str) -> Sequence[Reference]:
-        """Return a document's references; none where none were chosen, or in a copy."""
+        """Return a document's references; none if none were chosen, or in a copy."""
         with suppress(BadInput):  # a document of several chunks has none of its own
             selected = None if self.index is None else self.index.references_of(id_)
             return selected.references if selected else ()
@@ -166,11 +166,14 @@ def _only_computes(collection: Collection) -> bool:
 
 
 def capture_filter_warnings() -> None:
-    """Keep warnings out of the log, as they may quote filters and texts; replies have some."""
+    """Keep warnings out of the log, as they may quote filters and texts.
+
+    Warnings about a filter become part of the reply.
+    """
 
     def receive(message: Warning | str, *_: Any, **__: Any) -> None:
         messages = _FILTER_WARNINGS.get()
-        # Others concern who runs the server.
+        # Other warnings are for the operator of the server, not for clients.
         if messages is not None and str(message).startswith("filter: "):
             messages.append(str(message))
 

@@ -1,4 +1,4 @@
-"""What a server is told when it starts: what to serve, to whom, and how much of it at a time."""
+"""Settings of a server: the collection, who may access it, and limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHORTEST_KEY = 16
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request, and all of them together, may take."""
+    """Limits of one request, and of all requests together."""
 
     body: int = 8_000_000
     """Bytes of a request."""
@@ -63,11 +63,11 @@ def parse_keys(text: str) -> Keys:
     return tuple(keys)
 
 
-def level_of(given: str, keys: Keys) -> Access:
+def level_of(key_to_check: str, keys: Keys) -> Access:
     """Return what a key allows; all keys are compared, each in constant time."""
     allowed: Access = "open"
     for level, key in keys:
-        if hmac.compare_digest(key.encode(), given.encode("utf-8", "replace")):
+        if hmac.compare_digest(key.encode(), key_to_check.encode("utf-8", "replace")):
             allowed = level if allowed != "write" else allowed
     return allowed
 
@@ -86,12 +86,12 @@ class Settings:
 
     @property
     def public(self) -> bool:
-        """Whether others than this machine's users may reach it."""
+        """Whether other machines may reach it."""
         return not is_loopback(self.host) or bool(self.hosts)
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host to listen on is this machine only."""
+    """Return whether a host to listen on can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
