@@ -1,4 +1,4 @@
-"""Arrays of vectors and row numbers: types, unit length, stored rows as floats. numpy alone."""
+"""Arrays of vectors and row numbers: types, unit length, stored rows as floats. Uses only numpy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Floats = NDArray[np.float32]
 def unit_rows(vectors: NDArray[np.floating]) -> Vectors:
     """Return ``vectors`` (n, dim) as float32 with rows of length one; zero rows stay zero.
 
-    Lengths are taken in float64, so that neither huge nor tiny numbers overflow on the way.
+    Lengths are computed in float64, so that neither huge nor tiny numbers overflow.
     """
     rows = np.asarray(vectors)
     if rows.dtype != np.float32:
@@ -28,17 +28,17 @@ def unit_rows(vectors: NDArray[np.floating]) -> Vectors:
 
 
 def as_floats(stored: NDArray[Any]) -> Vectors:
-    """Return stored rows as float32 (n, dim): float32 as they are, int8 with unit length."""
+    """Return stored rows as float32 (n, dim): float32 unchanged, int8 with unit length."""
     if stored.dtype == np.float32:
         return stored
     return unit_rows(stored.astype(np.float32))
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a view of an array that cannot be written: compiled code takes it for another type."""
-    seen: NDArray[Any] = array.view()
-    seen.flags.writeable = False
-    return seen
+    """Return a read-only view of an array; for compiled code it has another type."""
+    view: NDArray[Any] = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def ranges(start: Ints, count: Ints) -> Ints:

@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 BUSY_SECONDS = 10.0
+"""How long to wait for a file that another process has locked."""
 
 
 def cache_file(name: str) -> Path | None:
@@ -20,11 +21,11 @@ def cache_file(name: str) -> Path | None:
 
     The folder is STROP_CACHE, else the user's cache folder on this system.
     """
-    chosen = os.environ.get("STROP_CACHE")
-    if chosen == "off":
+    setting = os.environ.get("STROP_CACHE")
+    if setting == "off":
         return None
-    if chosen:
-        folder = Path(chosen).expanduser()
+    if setting:
+        folder = Path(setting).expanduser()
     elif sys.platform == "win32" and "LOCALAPPDATA" in os.environ:
         folder = Path(os.environ["LOCALAPPDATA"]) / "strop"
     else:
@@ -73,10 +74,10 @@ class Cache:
             self.give_up(error)
 
     def connect(self) -> sqlite3.Connection:
-        """Return a connection for one use: cheap beside the work, and no thread owns it."""
+        """Return a connection for one use: opening it is cheap, and no thread owns it."""
         assert self.path is not None
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        until = time.monotonic() + BUSY_SECONDS
+        deadline = time.monotonic() + BUSY_SECONDS
         while True:
             connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS)
             try:
@@ -90,7 +91,7 @@ class Cache:
             except sqlite3.Error as error:
                 connection.close()
                 # If two processes create the file at once, SQLite refuses one without waiting.
-                if "locked" not in str(error) or time.monotonic() > until:
+                if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
 

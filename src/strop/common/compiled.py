@@ -1,6 +1,6 @@
 """Numba's compiler with its cache on disk, and two processor instructions that numba lacks.
 
-Only ``search/`` and ``references/`` use it. Numba writes the cache beside the source file; where
+Only ``search/`` and ``references/`` use it. Numba writes the cache next to the source file; if
 that folder is read-only it uses NUMBA_CACHE_DIR or the user's cache folder.
 """
 
@@ -23,8 +23,9 @@ def compiled(*, reorder: bool = False, inline: bool = False) -> Callable[[F], F]
     ``reorder`` lets the compiler add in any order, and so use vector instructions; NaN and
     infinity keep their meaning. ``inline`` copies the function into its callers.
 
-    It is compiled again, for seconds, for each kind of arguments: callers give it a float where
-    another call has a float, and arrays that are all contiguous and all writeable, or all not.
+    It is compiled again, which takes seconds, for each combination of argument types. So all calls
+    must pass a float for the same arguments, and arrays that are all contiguous, and either all
+    writeable or all read-only.
     """
     options: dict[str, Any] = {"nogil": True, "inline": "always" if inline else "never"}
     if reorder:
@@ -48,11 +49,12 @@ def _bits_set(context: Any, word: Any) -> Any:
 
 def _prefetch_line(context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, _: Any, arguments: list[Any]) -> Any:
-        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer] + [number] * 3)
-        read = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), kind)
+        pointer, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        signature = ir.FunctionType(ir.VoidType(), [pointer] + [int32] * 3)
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), signature)
+        # For reading (0), to stay in all caches (3), data (1).
         builder.call(
-            read, [builder.inttoptr(arguments[0], pointer), number(0), number(3), number(1)]
+            prefetch, [builder.inttoptr(arguments[0], pointer), int32(0), int32(3), int32(1)]
         )
         return context.get_dummy_value()
 
@@ -75,7 +77,7 @@ def copy_to(target: NDArray[Any], source: NDArray[Any]) -> None:
 @compiled()
 def prefetch_rows(array: NDArray[Any], first: int, last: int) -> None:
     """Prefetch the rows ``first:last`` of an array."""
-    wide = array.strides[0]
+    row_bytes = array.strides[0]
     begin = array.ctypes.data
-    for address in range(begin + first * wide, begin + last * wide, 64):
+    for address in range(begin + first * row_bytes, begin + last * row_bytes, 64):
         prefetch_line(address)

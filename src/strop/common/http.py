@@ -1,8 +1,8 @@
-"""Calls to services over HTTP: language models and embedders go through this module alone.
+"""Calls to services over HTTP: all calls of language models and embedders use this module.
 
-A call is bounded in time and bytes, goes to one host only, and ends in a body, in ``CallFailed``
-(its attributes say what to do; ``retries.call_with_retries`` does it) or in ``ServiceError`` (send
-nothing more). Keys are removed from every message.
+A call is bounded in time and bytes, and goes to one host only. It returns a body, or raises
+``CallFailed`` (its attributes tell ``retries.call_with_retries`` what to do) or ``ServiceError``
+(nothing more is sent). Keys are removed from every message.
 """
 
 from __future__ import annotations
@@ -27,27 +27,30 @@ if TYPE_CHECKING:
 Headers = Mapping[str, str]
 
 REPLY_BYTES = 16 << 20
-"""The longest body of a call, unless the caller says otherwise."""
+"""The default limit on the size of a body."""
 HEAD_BYTES = 1 << 20
-"""The most bytes before a body: headers, and interim responses."""
+"""The maximum number of bytes before a body: headers, and interim responses."""
 _ERROR_BYTES = 64 << 10
-_WIRE = 8
-"""Bytes on the wire per byte of a body at most; a chunk of one byte takes six."""
-_PIECE = 256 << 10
-_REDIRECTS = 3
-_CONNECT = 10.0
+"""How much of the body of a refusal is read."""
+_WIRE_FACTOR = 8
+"""The maximum number of bytes on the wire per byte of a body; a chunk of one byte takes six."""
+_PIECE_BYTES = 256 << 10
+"""The maximum size of a decoded piece of a body."""
+_MAX_REDIRECTS = 3
+_CONNECT_SECONDS = 10.0
 RETRYABLE = frozenset({408, 409, 429})
 """Statuses below 500 after which the same request may succeed later."""
 _RATE_LIMITED = frozenset({429, 529})
 _NO_MONEY = re.compile(r"insufficient_quota|billing_")
+"""Error codes of an account without money or quota."""
 
 
 class Client:
     """Calls to one service.
 
-    ``headers`` go with every call, the key among them; ``key_variables`` are named where the
-    service refuses it. ``timeout`` is the seconds of a whole call.
-    Threads may share it. ``transport`` is for tests.
+    ``headers``, which include the key, are sent with every call; if the service refuses the key,
+    the error names ``key_variables``. ``timeout`` limits the seconds of a complete call. Threads
+    may share a client. ``transport`` is for tests.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Client:
         self.url, self.host = url, urlsplit(url).netloc
         self._headers = {"User-Agent": "strop", "Accept-Encoding": "gzip", **headers}
         self._timeout = timeout
-        self._timeouts = httpx.Timeout(timeout, connect=min(timeout, _CONNECT)).as_dict()
+        self._timeouts = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)).as_dict()
         self._key_variables = key_variables
         self._transport = transport or Transport(url)
 
@@ -81,7 +84,7 @@ class Client:
         self._transport.close()
 
     def post(self, path: str, body: Any, limit: int = REPLY_BYTES) -> Any:
-        """Send JSON to a path below the address; return the JSON that came."""
+        """Send JSON to a path below the address; return the JSON of the response."""
         return self.parsed(self.send("POST", path, content=self.encoded(body), limit=limit))
 
     def get(self, path: str) -> Any:
@@ -89,7 +92,7 @@ class Client:
         return self.parsed(self.send("GET", path))
 
     def encoded(self, body: Any) -> bytes:
-        """Return the bytes that send JSON."""
+        """Return a value as the bytes of JSON."""
         try:
             return json.dumps(body, ensure_ascii=False).encode()
         except UnicodeError as error:
@@ -103,9 +106,9 @@ class Client:
             text = one_line(data[:_ERROR_BYTES].decode("utf-8", "replace")) or "nothing"
             raise self.malformed(f"sent no JSON but: {text}") from None
 
-    def malformed(self, what: str) -> CallFailed:
+    def malformed(self, problem: str) -> CallFailed:
         """Return the error for a malformed reply."""
-        return CallFailed(f"{self.host} {what}", malformed=True)
+        return CallFailed(f"{self.host} {problem}", malformed=True)
 
     def send(
         self,
@@ -119,10 +122,10 @@ class Client:
         limit: int = REPLY_BYTES,
         into: IO[bytes] | None = None,
     ) -> bytes:
-        """Make a call and return the body that came, of at most ``limit`` bytes.
+        """Make a call and return the body of the response, of at most ``limit`` bytes.
 
-        It sends ``content``, which is JSON, or a form with a file. The body is written to the file
-        ``into`` instead, if there is one.
+        It sends ``content``, which is JSON, or a form with a file. If the file ``into`` is given,
+        the body is written to it instead.
         """
         import httpx
 
@@ -131,10 +134,10 @@ class Client:
         all_headers = {**self._headers, **(headers or {})}
         if content is not None:
             all_headers["Content-Type"] = "application/json"
-        parts = None if file is None else {"file": ("requests.jsonl", file, "application/jsonl")}
+        files = None if file is None else {"file": ("requests.jsonl", file, "application/jsonl")}
         request = httpx.Request(
             method, f"{self.url}{path}", headers=all_headers, content=content, data=form,
-            files=parts, extensions={"timeout": self._timeouts},
+            files=files, extensions={"timeout": self._timeouts},
         )  # fmt: skip
         try:
             with bounded(self._timeout, HEAD_BYTES):
@@ -143,38 +146,40 @@ class Client:
             bounds = f"{HEAD_BYTES:,} bytes of headers or {limit:,} of a body"
             raise self.malformed(f"sent more than {bounds}") from None
         except ERRORS as error:
-            # "from None": errors of httpx hold the request, and with it the key.
+            # "from None": errors of httpx contain the request, and so the key.
             reason = one_line(f"{type(error).__name__}: {error}")
             unreachable = isinstance(error, NOT_CONNECTED)
             if unreachable:
-                what = f"cannot be reached ({reason}); is it running, and is base_url right?"
+                problem = f"cannot be reached ({reason}); is it running, and is base_url right?"
             elif isinstance(error, TIMEOUT):
-                what = f"did not answer within {self._timeout:g} seconds"
+                problem = f"did not answer within {self._timeout:g} seconds"
             else:
-                what = f"broke off ({reason})"
+                problem = f"broke off ({reason})"
             raise CallFailed(
-                f"{self.host} {what}", retryable=True, unreachable=unreachable
+                f"{self.host} {problem}", retryable=True, unreachable=unreachable
             ) from None
 
     def _exchange(self, request: httpx.Request, limit: int, into: IO[bytes] | None) -> bytes:
         """Send, follow redirects within the service, and read the body."""
-        from strop.common.transport import allow
+        from strop.common.transport import allow_bytes
 
-        for _ in range(_REDIRECTS + 1):
+        for _ in range(_MAX_REDIRECTS + 1):
             response = self._transport.handle_request(request)
             with closing(response.stream):  # type: ignore[type-var]
                 status = response.status_code
                 if response.has_redirect_location:
-                    request.url = self._followed(request, status, response.headers["location"])
+                    request.url = self._redirect_target(
+                        request, status, response.headers["location"]
+                    )
                     continue
-                allow(limit * _WIRE + HEAD_BYTES)
+                allow_bytes(limit * _WIRE_FACTOR + HEAD_BYTES)
                 if response.is_success:
                     return self._body(response, limit, into)
                 raise self.refused(status, self._explanation(response), response.headers)
         raise ServiceError(f"{self.host} redirects in a circle; check base_url")
 
-    def _followed(self, request: httpx.Request, status: int, location: str) -> httpx.URL:
-        """The address that a redirect names; another host gets neither text nor key."""
+    def _redirect_target(self, request: httpx.Request, status: int, location: str) -> httpx.URL:
+        """Return the address of a redirect; refuse another host: it must get no text and no key."""
         import httpx
 
         try:
@@ -195,7 +200,7 @@ class Client:
         return target
 
     def _body(self, response: httpx.Response, limit: int, into: IO[bytes] | None) -> bytes:
-        parts, size = [], 0
+        pieces, size = [], 0
         if into is not None:
             into.seek(0)
             into.truncate()
@@ -203,13 +208,13 @@ class Client:
             size += len(piece)
             if size > limit:
                 raise self.malformed(f"sent more than {limit:,} bytes")
-            parts.append(piece) if into is None else into.write(piece)
-        return b"".join(parts)
+            pieces.append(piece) if into is None else into.write(piece)
+        return b"".join(pieces)
 
     def _explanation(self, response: httpx.Response) -> Any:
-        """The explanation of a refusal, as JSON or text; a very long one is cut."""
+        """Return the explanation of a refusal, as JSON or text; a very long one is cut."""
         data = b""
-        with suppress(CallFailed):  # the status says enough
+        with suppress(CallFailed):  # the status is enough for an error
             for piece in self._decoded(response):
                 data += piece
                 if len(data) > _ERROR_BYTES:
@@ -220,7 +225,7 @@ class Client:
             return data.decode("utf-8", "replace") or None
 
     def _decoded(self, response: httpx.Response) -> Iterator[bytes]:
-        """The bytes of a body without its gzip encoding, in pieces of bounded size."""
+        """Yield the bytes of a body without its gzip encoding, in pieces of bounded size."""
         encoding = response.headers.get("content-encoding", "").strip().lower()
         stream: Iterator[bytes] = iter(response.stream)  # type: ignore[arg-type]
         if encoding in ("", "identity"):
@@ -231,8 +236,8 @@ class Client:
         decoder = zlib.decompressobj(wbits=31)
         try:
             for data in stream:
-                while data and not decoder.eof:  # what follows the end is not read
-                    yield decoder.decompress(data, _PIECE)
+                while data and not decoder.eof:  # bytes after the end are ignored
+                    yield decoder.decompress(data, _PIECE_BYTES)
                     data = decoder.unconsumed_tail
             yield decoder.flush()
         except zlib.error as error:
@@ -246,14 +251,15 @@ class Client:
         answer = f"{self.host} answered {status}: {one_line(message)}"
         if status in (401, 403):
             return ServiceError(f"{answer}. Set {' or '.join(self._key_variables)}")
-        # Anthropic gives no code for an empty account. A wrong guess ends the run, repeats nothing.
+        # Anthropic has no code for an empty account. A wrong guess only ends the run.
         if status == 402 or _NO_MONEY.search(code) or "credit balance is too low" in message:
             return ServiceError(f"{answer}. The account has no money or quota left")
         if status not in RETRYABLE and status < 500:
-            setting = status == 400 and ("temperature" in fields or "temperature" in message)
-            if setting:
-                answer += ". If the model takes no temperature, leave it out (None)"
-            configuration = setting or status == 404
+            about_temperature = "temperature" in fields or "temperature" in message
+            bad_temperature = status == 400 and about_temperature
+            if bad_temperature:
+                answer += ". If the model accepts no temperature, leave it out (None)"
+            configuration = bad_temperature or status == 404
             return CallFailed(answer, configuration=configuration, status=status, fields=fields)
         wait = retry_after(headers)
         if wait is not None and wait > LONGEST_WAIT:
@@ -265,12 +271,12 @@ class Client:
 
 
 def checked_url(url: object, key_variable: str) -> str:
-    """Return the address of a service without a slash at its end; ``BadInput`` if it is none."""
+    """Return the address of a service without a slash at its end; ``BadInput`` if it is invalid."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else urlsplit("")
         usable = parts.scheme in ("http", "https") and bool(parts.hostname)
         usable = usable and (parts.port or 1) > 0
-    except ValueError:  # a bracket or a port that is none
+    except ValueError:  # an invalid bracket or port
         usable = False
     if not usable or not isinstance(url, str):
         raise BadInput(f"base_url is {url!r}; it must be like http://127.0.0.1:8080/v1")
@@ -280,7 +286,7 @@ def checked_url(url: object, key_variable: str) -> str:
 
 
 def retry_after(headers: Headers) -> float | None:
-    """The seconds that a service asks to wait: a number, a date, or milliseconds."""
+    """Return the seconds that a service asks to wait: from a number, a date, or milliseconds."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         with suppress(ValueError):
             seconds = float(headers.get(name, "")) * unit
@@ -292,7 +298,7 @@ def retry_after(headers: Headers) -> float | None:
 
 
 def _explained(body: Any) -> tuple[str, str, frozenset[str]]:
-    """The message, the code and the named fields in the body of a refusal, in the usual forms."""
+    """Return message, code and named fields from the body of a refusal, in the usual forms."""
     error = body.get("error", body) if isinstance(body, dict) else body
     if not isinstance(error, dict):
         return str(error if error is not None else "no explanation"), "", frozenset()
@@ -300,7 +306,7 @@ def _explained(body: Any) -> tuple[str, str, frozenset[str]]:
     message = error.get("message") or detail or json.dumps(error)
     fields = [error.get("param")]
     for item in detail if isinstance(detail, list) else []:  # as pydantic writes it
-        where = item.get("loc") if isinstance(item, dict) else None
-        fields += where if isinstance(where, list) else []
-    named = frozenset(field for field in fields if isinstance(field, str))
-    return str(message), f"{error.get('code')} {error.get('type')}", named
+        location = item.get("loc") if isinstance(item, dict) else None
+        fields += location if isinstance(location, list) else []
+    names = frozenset(field for field in fields if isinstance(field, str))
+    return str(message), f"{error.get('code')} {error.get('type')}", names

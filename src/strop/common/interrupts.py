@@ -18,12 +18,13 @@ class _State:
 def deferred() -> Iterator[None]:
     """Defer the first Ctrl-C to the next ``check``, or to the end of the block.
 
-    Python can raise ``KeyboardInterrupt`` between any two steps, also after a paid reply arrived
-    and before it is stored. A second Ctrl-C is raised at once. This works in the main thread only,
-    where Python raises it, and only with Python's own handler in place.
+    Python can raise ``KeyboardInterrupt`` between any two steps, even between the arrival of a paid
+    reply and its storing. A second Ctrl-C is raised at once. This works only in the main thread,
+    in which Python raises it, and only if Python's default handler is installed.
     """
-    ours = threading.current_thread() is threading.main_thread() and not _State.deferring
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    can_defer = in_main_thread and not _State.deferring
+    if not can_defer or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
     _State.deferring, _State.pending = True, False

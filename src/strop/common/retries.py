@@ -1,6 +1,6 @@
-"""Rate limits and retries: when a call to a service goes out, and when it is repeated.
+"""Rate limits and retries: when a call to a service is sent, and when it is repeated.
 
-One rule for every service. After which answers a call may be repeated: ``http.py``.
+All services have the same rules. ``http.py`` decides after which answers a call may be repeated.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ T = TypeVar("T")
 LONGEST_WAIT = 600.0
 """Seconds. A service that asks for a longer pause ends the run, which can be resumed later."""
 UNREACHABLE_PATIENCE = 3.0
-"""Seconds in which a service must be reached for the first time."""
+"""Seconds within which a service must be reached for the first time."""
 _LONGEST_BACKOFF = 60.0
 _MALFORMED_REPEATS = 2
+"""How often a call is repeated after malformed replies."""
 
 
 @dataclass(eq=False)
 class CallFailed(Exception):
-    """One call failed. The attributes say what to do about it.
+    """One call failed. The attributes determine what to do about it.
 
     ``retryable``: try again. ``malformed``: the reply cannot be read; try again, but only twice,
     since such replies cost money. ``unreachable``: nothing was sent. ``rate_limited``: the
-    service wants fewer calls at a time. ``wait``: seconds for which it wants none.
+    service requests fewer calls at a time. ``wait``: seconds for which it requests no calls.
     ``configuration``: if no call has worked yet, the cause is not this request but a setting.
     ``status`` is the HTTP status, 0 if there was none; ``fields`` are the fields of the request
     that the service names, in a structured way, as the cause.
@@ -62,16 +63,17 @@ class Clock:
         return time.monotonic()
 
     def wait(self, condition: threading.Condition, seconds: float | None) -> None:
-        """Wait until notified, or for so many seconds; the condition's lock is held."""
+        """Wait until notified, or for ``seconds``; the caller holds the condition's lock."""
         condition.wait(seconds)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How often a call is repeated, and how long the pause before is.
+    """How often a call is repeated, and how long the pauses are.
 
-    ``retries`` repetitions; before the n-th, a random part (so that many callers spread out)
-    of ``backoff`` times 2 to the n-1 seconds, at most a minute.
+    A call is repeated up to ``retries`` times. Before the n-th repetition there is a pause of at
+    most ``backoff`` times 2 to the n-1 seconds, and at most a minute. It is random, so that many
+    callers spread out.
     """
 
     retries: int = 8
@@ -79,17 +81,17 @@ class Policy:
     clock: Clock = field(default_factory=Clock)
 
     def pause(self, tries: int, wait: float | None) -> float:
-        """Seconds to wait after so many tries; never less than the service asks for."""
+        """Return the seconds to wait after ``tries`` tries; at least ``wait`` of the service."""
         limit = min(self.backoff * 2 ** min(tries - 1, 60), _LONGEST_BACKOFF)
         return max(random.uniform(0, limit), wait or 0.0)
 
 
 class ConcurrencyLimit:
-    """Lets as many calls through at a time as the service takes.
+    """Limits the number of simultaneous calls to what the service accepts.
 
-    Begins at ``most``. A rate-limited call halves the number, once for all calls in flight
-    then; after as many successes in a row as the number is, it grows by one. A pause that
-    the service asks for holds for every call. ``succeeded``: whether any call has worked yet.
+    The limit begins at ``most``. A rate-limited call halves it, once for all calls in flight at
+    that moment. After as many successes in a row as the limit, it grows by one. A pause that
+    the service requests applies to every call. ``succeeded``: whether any call has worked yet.
     """
 
     def __init__(self, most: int, clock: Clock, succeeded: bool = False) -> None:
@@ -98,16 +100,16 @@ class ConcurrencyLimit:
         self.clock = clock
         self._changed = threading.Condition()
         self._active = self._streak = 0
-        self._closed_until = self._halved_at = float("-inf")
+        self._paused_until = self._halved_at = float("-inf")
         self._stopped = False
 
     def enter(self, not_before: float) -> float:
-        """Wait for a place and for the moment; return the time, which is for ``leave``."""
+        """Wait for a free place, at least until ``not_before``; return the time for ``leave``."""
         with self._changed:
             while True:
                 if self._stopped:
                     raise Stopped("stopped before it was answered")
-                pause = max(not_before, self._closed_until) - self.clock.now()
+                pause = max(not_before, self._paused_until) - self.clock.now()
                 if pause > 0:
                     self.clock.wait(self._changed, pause)
                 elif self._active < self.limit:
@@ -128,7 +130,7 @@ class ConcurrencyLimit:
             elif failure is not None:
                 now, self._streak = self.clock.now(), 0
                 if failure.wait is not None:
-                    self._closed_until = max(self._closed_until, now + failure.wait)
+                    self._paused_until = max(self._paused_until, now + failure.wait)
                 if failure.rate_limited and entered >= self._halved_at:
                     self.limit, self._halved_at = max(1, self.limit // 2), now
             # After a success one place is free, or two; otherwise all threads check again.
@@ -142,7 +144,7 @@ class ConcurrencyLimit:
 
 
 def call_with_retries(call: Callable[[], T], gate: ConcurrencyLimit, policy: Policy) -> T:
-    """Call until it works; ``CallFailed`` when retries end, or ``Stopped``."""
+    """Call until it works; raise ``CallFailed`` after the last retry, or ``Stopped``."""
     tries = malformed = 0
     not_before = float("-inf")
     began = policy.clock.now()
@@ -156,17 +158,19 @@ def call_with_retries(call: Callable[[], T], gate: ConcurrencyLimit, policy: Pol
             malformed += failure.malformed
             if not failure.retryable:
                 raise
-            lost = failure.unreachable and not gate.succeeded
+            never_reached = failure.unreachable and not gate.succeeded
             waited = policy.clock.now() - began
             if (
                 tries > policy.retries
                 or malformed > _MALFORMED_REPEATS
-                or (lost and waited > UNREACHABLE_PATIENCE)
+                or (never_reached and waited > UNREACHABLE_PATIENCE)
             ):
-                times = f"; gave up after {tries} tries" if tries > 1 else ""
-                raise CallFailed(f"{failure}{times}", retryable=True, configuration=lost) from None
+                gave_up = f"; gave up after {tries} tries" if tries > 1 else ""
+                raise CallFailed(
+                    f"{failure}{gave_up}", retryable=True, configuration=never_reached
+                ) from None
             pause = policy.pause(tries, failure.wait)
-            if lost:
+            if never_reached:
                 pause = min(pause, UNREACHABLE_PATIENCE - waited + 0.01)
             not_before = policy.clock.now() + pause
         except BaseException:

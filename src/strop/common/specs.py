@@ -1,4 +1,4 @@
-"""Shared by the loading of embedders and language models, with checks of options."""
+"""What the loaders of embedders and language models share: construction, checks of options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def make(family: Callable[..., T], spec: str, options: Mapping[str, Any]) -> T:
-    """Call a family with its spec and options; an option that it does not have is named."""
+    """Call a family with its spec and options; the error for an unknown option names it."""
     try:
         return family(spec, **options)
     except TypeError as error:
@@ -26,7 +26,7 @@ def make(family: Callable[..., T], spec: str, options: Mapping[str, Any]) -> T:
 def check_object(
     value: object, what: str, needed: Sequence[str], options: Mapping[str, Any]
 ) -> None:
-    """Refuse an object that lacks an attribute, or options for an object."""
+    """Refuse an object that lacks an attribute, and options that are given with an object."""
     if options:
         raise BadInput(f"{', '.join(options)}: {what} object takes no options")
     for name in needed:
@@ -35,10 +35,10 @@ def check_object(
 
 
 def check_whole(**numbers: tuple[Any, int]) -> None:
-    """Check options that are whole numbers: ``name=(value, least)``."""
-    for option, (number, least) in numbers.items():
-        if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            raise BadInput(f"{option} is {number!r}; it must be a whole number, at least {least}")
+    """Check options that are whole numbers: ``name=(value, minimum)``."""
+    for option, (number, minimum) in numbers.items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < minimum:
+            raise BadInput(f"{option} is {number!r}; it must be a whole number, at least {minimum}")
 
 
 def check_seconds(**numbers: float) -> None:
@@ -50,15 +50,15 @@ def check_seconds(**numbers: float) -> None:
 
 def check_temperature(temperature: Any) -> None:
     """Check the temperature of a model; None leaves it to the service."""
-    number = isinstance(temperature, int | float)
-    if temperature is not None and not (number and 0 <= temperature < math.inf):
+    is_number = isinstance(temperature, int | float)
+    if temperature is not None and not (is_number and 0 <= temperature < math.inf):
         raise BadInput(f"temperature must be 0 or more, not {temperature!r}")
 
 
-def check_choice(option: str, value: object, known: Sequence[str]) -> None:
-    """Check an option that has one of a few values."""
-    if value not in known:
-        raise BadInput(f"{option} {value!r} is not one of: {', '.join(known)}")
+def check_choice(option: str, value: object, choices: Sequence[str]) -> None:
+    """Check an option that must be one of ``choices``."""
+    if value not in choices:
+        raise BadInput(f"{option} {value!r} is not one of: {', '.join(choices)}")
 
 
 def check_kinds(option: str, by_kind: Mapping[str, str]) -> None:
@@ -72,7 +72,7 @@ def differing(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[s
     return {key: value for key, value in options.items() if value not in (None, defaults.get(key))}
 
 
-def suggestion(text: str, known: Sequence[str]) -> str:
-    """Return " Did you mean …?" with the names that are most like a text, "" if none is."""
-    close = difflib.get_close_matches(text.lower(), known, n=3)
+def suggestion(text: str, names: Sequence[str]) -> str:
+    """Return " Did you mean …?" with the names that are most similar to a text, or ""."""
+    close = difflib.get_close_matches(text.lower(), names, n=3)
     return f" Did you mean {' or '.join(close)}?" if close else ""

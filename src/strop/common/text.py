@@ -1,4 +1,4 @@
-"""Text as people see it: control characters escaped, long text cut, plurals, sizes, URLs."""
+"""Text for display: control characters escaped, long text cut, plurals, sizes, URLs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 
 
 class _Escapes(dict[int, str]):
-    """Maps a code point to what is shown for it; filled as code points occur."""
+    """Maps each code point to the text that is shown for it; filled as code points occur."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -22,7 +22,7 @@ _ESCAPES = _Escapes()
 
 
 def escape_controls(text: str) -> str:
-    r"""Return a text in which no character can steer a terminal or reorder a line.
+    r"""Return a text in which no character can control a terminal or reorder a line.
 
     Every character of the Unicode categories Cc (control) and Cf (format, such as the
     bidirectional controls) except newline and tab becomes ``\uXXXX``, as JSON writes it. Applied
@@ -45,12 +45,12 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def is_url(target: object) -> bool:
-    """Tell whether a target is the URL of a published copy, and not a folder."""
+    """Return whether a target is the URL of a published copy, and not a folder."""
     return isinstance(target, str) and "://" in target
 
 
 def human_bytes(size: float) -> str:
-    """Return a size as people read it: ``1.2 MB``."""
+    """Return a size in readable form: ``1.2 MB``."""
     for unit in ("bytes", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"

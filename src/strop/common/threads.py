@@ -30,7 +30,7 @@ def thread_count() -> int:
     setting = os.environ.get("STROP_THREADS")
     if setting:
         if not setting.isdecimal() or int(setting) < 1:
-            raise BadInput(f"STROP_THREADS={setting}: it takes a number of threads, 1 or more")
+            raise BadInput(f"STROP_THREADS={setting}: it must be a number of threads, 1 or more")
         return int(setting)
     affinity = getattr(os, "sched_getaffinity", None)  # not on every system
     return len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -38,10 +38,10 @@ def thread_count() -> int:
 
 def in_parts(size: int, work: Callable[[int, int], None]) -> None:
     """Split ``range(size)`` into one part per thread and call ``work(first, last)`` for each."""
-    parts = max(1, min(thread_count(), size))
-    if parts == 1:
+    count = max(1, min(thread_count(), size))
+    if count == 1:
         return work(0, size)
-    edges = [size * part // parts for part in range(parts + 1)]
+    edges = [size * part // count for part in range(count + 1)]
     with _waiting() as tasks:  # this thread does the first part: starting another takes time
         for first, last in pairwise(edges[1:]):
             tasks.append(pool().submit(work, first, last))
@@ -49,9 +49,9 @@ def in_parts(size: int, work: Callable[[int, int], None]) -> None:
 
 
 def on_each_thread(work: Callable[[], None], most: int) -> None:
-    """Call ``work`` on this thread and on other threads of the pool, at most ``most`` in all.
+    """Call ``work`` on this thread and on threads of the pool, at most ``most`` in total.
 
-    ``work`` takes pieces from a shared list until none is left. So a task of the pool that has
+    Each ``work`` takes pieces from a shared list until it is empty. So a task of the pool that has
     not started when this thread is done is cancelled.
     """
     with _waiting() as tasks:
@@ -63,7 +63,7 @@ def on_each_thread(work: Callable[[], None], most: int) -> None:
 
 @contextmanager
 def _waiting() -> Iterator[list[Future[None]]]:
-    """Wait for all started tasks before leaving, also after an error; raise the first error."""
+    """Wait for all started tasks before leaving, even after an error; raise the first error."""
     tasks: list[Future[None]] = []
     try:
         yield tasks
@@ -85,7 +85,7 @@ class _Blas:
 
 
 def _reset() -> None:
-    """A forked child has none of its parent's threads, and no caller that limits BLAS."""
+    """Reset the pool and the limit in a forked child: it has no other threads of its parent."""
     pool.cache_clear()
     _Blas.lock, _Blas.callers = threading.Lock(), 0
     _Blas.limit.close()

@@ -1,8 +1,8 @@
 """Connections whose calls are bounded in time and bytes as a whole, headers included.
 
-httpx bounds each read and each write, so a service that sends a byte now and then never times
-out. Here the stream below HTTP knows the deadline of the call that uses it. Imported only when a
-service is called.
+httpx bounds each read and each write, so a service that sends one byte at a time, slowly, never
+times out. Here the stream below HTTP has the deadline of the call that uses it. This module is
+imported only when a service is called.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ ERRORS = (
 TIMEOUT = httpcore.TimeoutException
 NOT_CONNECTED = (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.ProxyError)
 
-_IDLE = 30.0
-_GRACE = 1.0
-_AT_HAND = 0.02
-"""Seconds. After the deadline only bytes that have arrived are read: such a reply is paid for,
-even if this process reads it late."""
+_IDLE_SECONDS = 30.0
+"""How long an unused connection is kept."""
+_GRACE_SECONDS = 1.0
+_ARRIVED_SECONDS = 0.02
+"""For ``_GRACE_SECONDS`` after the deadline, each read waits only this long: it gets bytes that
+have arrived. Their reply is paid for, even if this process reads it late."""
 
 
 class TooLong(Exception):
@@ -39,40 +40,40 @@ class TooLong(Exception):
 
 
 class _Bounds(threading.local):
-    """Time and bytes left for the call of this thread."""
+    """The time and bytes that the call of this thread may still use."""
 
-    deadline = grace = float("inf")
-    room = float("inf")
+    deadline = grace_end = float("inf")
+    bytes_left = float("inf")
 
-    def left(self, timeout: float | None, late: type[Exception]) -> float:
-        """Seconds for the next step."""
+    def seconds_left(self, timeout: float | None, late: type[Exception]) -> float:
+        """Return the seconds for the next step; raise ``late`` if there are none."""
         now = time.monotonic()
-        left = self.deadline - now
-        if left <= 0:
-            self.grace = min(self.grace, now + _GRACE)
-            if now >= self.grace:
+        seconds = self.deadline - now
+        if seconds <= 0:
+            self.grace_end = min(self.grace_end, now + _GRACE_SECONDS)
+            if now >= self.grace_end:
                 raise late("the call took too long")
-            left = _AT_HAND
-        return left if timeout is None else min(timeout, left)
+            seconds = _ARRIVED_SECONDS
+        return seconds if timeout is None else min(timeout, seconds)
 
 
 _bounds = _Bounds()
 
 
 @contextmanager
-def bounded(seconds: float, head: int) -> Iterator[None]:
+def bounded(seconds: float, head_bytes: int) -> Iterator[None]:
     """Bound the call that this thread makes: its time, and the bytes before its body."""
-    _bounds.deadline, _bounds.grace = time.monotonic() + seconds, float("inf")
-    _bounds.room = head
+    _bounds.deadline, _bounds.grace_end = time.monotonic() + seconds, float("inf")
+    _bounds.bytes_left = head_bytes
     try:
         yield
     finally:
-        _bounds.deadline = _bounds.grace = _bounds.room = float("inf")
+        _bounds.deadline = _bounds.grace_end = _bounds.bytes_left = float("inf")
 
 
-def allow(count: int) -> None:
-    """Allow ``count`` more bytes, for the body."""
-    _bounds.room = count
+def allow_bytes(count: int) -> None:
+    """Allow ``count`` bytes from now on, for the body."""
+    _bounds.bytes_left = count
 
 
 class _Stream(httpcore.NetworkStream):
@@ -80,14 +81,14 @@ class _Stream(httpcore.NetworkStream):
         self._stream = stream
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        data = self._stream.read(max_bytes, _bounds.left(timeout, httpcore.ReadTimeout))
-        _bounds.room -= len(data)
-        if _bounds.room < 0:
+        data = self._stream.read(max_bytes, _bounds.seconds_left(timeout, httpcore.ReadTimeout))
+        _bounds.bytes_left -= len(data)
+        if _bounds.bytes_left < 0:
             raise TooLong
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._stream.write(buffer, _bounds.left(timeout, httpcore.WriteTimeout))
+        self._stream.write(buffer, _bounds.seconds_left(timeout, httpcore.WriteTimeout))
 
     def close(self) -> None:
         self._stream.close()
@@ -95,8 +96,8 @@ class _Stream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        left = _bounds.left(timeout, httpcore.ConnectTimeout)
-        return _Stream(self._stream.start_tls(ssl_context, server_hostname, left))
+        seconds = _bounds.seconds_left(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, seconds))
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
@@ -111,15 +112,15 @@ class _Backend(httpcore.SyncBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        left = _bounds.left(timeout, httpcore.ConnectTimeout)
-        return _Stream(super().connect_tcp(host, port, left, local_address, socket_options))
+        seconds = _bounds.seconds_left(timeout, httpcore.ConnectTimeout)
+        return _Stream(super().connect_tcp(host, port, seconds, local_address, socket_options))
 
 
 class Transport(httpx.BaseTransport):
-    """Calls to one address, through the proxy and by the certificates that the environment names.
+    """Calls to one address, with the proxy and the certificates that the environment names.
 
-    Each call has a connection of its own, which a later call reuses. A pool of many connections
-    would check all of them at the start and end of every call.
+    Calls at the same time use different connections, which later calls reuse. A pool of many
+    connections would check all of them at the start and end of every call.
     """
 
     def __init__(self, url: str) -> None:
@@ -127,15 +128,15 @@ class Transport(httpx.BaseTransport):
         options: dict[str, Any] = {
             "ssl_context": httpx.create_ssl_context() if secure else None,
             "max_connections": 1,
-            "keepalive_expiry": _IDLE,
+            "keepalive_expiry": _IDLE_SECONDS,
             "network_backend": _Backend(),
         }
         self._open: Callable[[], httpcore.ConnectionPool]
-        named = proxy_of(url)
-        if named is None:
+        proxy_url = proxy_of(url)
+        if proxy_url is None:
             self._open = partial(httpcore.ConnectionPool, **options)
         else:
-            proxy = httpx.Proxy(named if "://" in named else f"http://{named}")
+            proxy = httpx.Proxy(proxy_url if "://" in proxy_url else f"http://{proxy_url}")
             socks = proxy.url.scheme.startswith("socks")
             kind = httpcore.SOCKSProxy if socks else httpcore.HTTPProxy
             self._open = partial(kind, str(proxy.url), proxy.raw_auth, **options)
@@ -143,7 +144,7 @@ class Transport(httpx.BaseTransport):
         self._free: deque[httpcore.ConnectionPool] = deque()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; the body of the response is read from its stream, which is closed."""
+        """Send a request. The caller reads the body from the response's stream, and closes it."""
         try:
             connection = self._free.pop()
         except IndexError:
@@ -192,7 +193,7 @@ class _Body(httpx.SyncByteStream):
 
 
 def proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for an address, None if it is called directly."""
+    """Return the proxy that the environment names for an address, None if there is none."""
     parts = urlsplit(url)
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")

@@ -1,23 +1,23 @@
 """The index folder: its SQLite catalog, its vector files, snapshots, checks, compaction.
 
-A change of what is stored, or of its SQL, is made here; so are the decisions on what is embedded
-next (``pipeline.py``) and on whether documents are cut (``chunks.py``). SQL is allowed here, in
-``engines/`` and in ``common/cache.py`` only. Nothing here knows how a score is made.
+What is stored, and its SQL, is defined here; so is what is embedded next (``pipeline.py``) and
+whether documents are split (``chunks.py``). SQL is allowed only here, in ``engines/`` and in
+``common/cache.py``. Nothing here depends on how scores are computed.
 
 ``Workspace`` (workspace.py) is the folder: ``path``, ``dim``, ``embedder``, ``pipeline``, the one
-writer (``writing()``), checks and compaction. Its ``catalog`` is a ``Catalog`` (catalog.py): plain
-parts over one database, each with its own SQL. ``with catalog.reading()`` is one consistent view
+writer (``writing()``), checks and compaction. Its ``catalog`` is a ``Catalog`` (catalog.py): parts
+over one database, each with its own SQL. ``with catalog.reading()`` is one consistent view
 for all parts, ``with catalog.writing()`` one transaction.
 
     catalog.documents    Documents      add, remove, get(number), number_of(id), ids, all, count
     catalog.sets         QuerySets      all, ensure, import_lists, store_generated, queries
     catalog.vectors      VectorLedger   files, spans, checksums, changes
-    catalog.waiting      WaitingList    what is to be embedded: next, count, refused
+    catalog.waiting      WaitingList    what waits to be embedded: next, count, refused
     catalog.facets       Facets         select(filter): which documents match
     catalog.references   References     of(number), neighbour lists, selections
     catalog.replies      Replies        known(keys), failed(keys), read(key), save, totals
     catalog.batches      SentBatches    record, open_for(lm), requests(names), outstanding(keys)
     catalog.settings     Settings       get(key), put(key=value); None removes
 
-``load_snapshot`` (snapshot.py) gives search the vectors of one version, mapped into memory.
+``load_snapshot`` (snapshot.py) returns the vectors of one version, memory-mapped, for search.
 """

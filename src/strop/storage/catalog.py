@@ -1,13 +1,14 @@
-"""The catalog: one SQLite file that holds everything an index knows except its vectors.
+"""The catalog: one SQLite file with everything that an index stores except its vectors.
 
-It is the only truth. A change is one transaction, so a process stopped at any instant leaves the
-catalog as it was before or after, never between. Vector files (vectors.py) are written and synced
-before the transaction that refers to them.
+It is the source of truth. A change is one transaction, so a process that is stopped at any moment
+leaves the catalog as it was before or after the change. Vector files (vectors.py) are written and
+synced before the transaction that refers to them.
 
-Work is stored first and embedded afterwards, in batches, each a transaction of its own. What still
-waits is in the catalog, so interrupted work goes on where it stopped: the table ``waiting`` names
-each document whose vector (set 0) or list is missing or out of date, with the texts where they
-were given and not derived. Until the new ones are there, the old vectors serve.
+Texts are stored first and embedded afterwards, in batches, each in a separate transaction. The
+catalog records what still waits, so interrupted work continues where it stopped: the table
+``waiting`` names each document whose vector (set 0) or list is missing or outdated. If the texts
+were given and not derived, it stores them too. Until the new vectors are stored, the old ones are
+used.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Catalog:
     """The parts of one catalog; safe to use from several threads.
 
     Each part has its own SQL over the one ``database``. What several parts do within ``writing()``
-    is one transaction, and within ``reading()`` they all see the same state. ``embedder`` is what
-    is stored about the embedder (``intake.about_embedder``), ``dim`` the length of its vectors.
+    is one transaction; within ``reading()`` they all see the same state. ``embedder`` is the stored
+    record of the embedder (``intake.about_embedder``), ``dim`` the length of its vectors.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,17 +1,17 @@
-"""The catalog's ledger: where vectors stand, their checksums, and a log of what changed.
+"""The catalog's ledger: the rows where vectors are stored, their checksums, and a log of changes.
 
-A *span* says which rows of a file are a document's: its own vector (set 0) or its list in a query
-set. ``vector_version`` is the version at which these vectors were committed. It names them wherever
-they stand: compaction moves rows and leaves ``vector_version`` as it is.
+A *span* records which rows of a file belong to a document: its own vector (set 0) or its list in a
+query set. ``vector_version`` is the version at which these vectors were committed. It identifies
+them wherever they are stored: compaction moves rows and does not change ``vector_version``.
 
-``digest`` says for which text of the document they were made; ``older`` is set when that is not its
-text any more. What is derived from the text (its vector, its sentences) then waits to be made anew
-and serves until it is. Queries that were given (imported, generated) serve no more: nobody knows
-whether the new text answers them. They count again when they are given again, or when the user says
-that they still hold.
+``digest`` identifies the text of the document for which they were computed; ``older`` is set when
+the text has changed since. What is derived from the text (its vector, its sentences) then waits to
+be recomputed, and the old vectors are used until it is. Queries that were given (imported,
+generated) are not used any more: nobody knows whether the new text answers them. They count again
+when they are given again, or when the user confirms them.
 
-``changes`` lists which document numbers had spans come, change or go at each version, so that a
-reader brings what it knows up to date by reading these alone. It reaches back to ``log_from``.
+``changes`` lists the document numbers whose spans were added, changed or removed at each version. A
+reader reads only these to bring its data up to date. The log begins at ``log_from``.
 """
 
 from __future__ import annotations
@@ -38,20 +38,24 @@ from strop.storage.vectors import (
 )
 
 DOCUMENTS = 0
-"""The set that stands for the documents' own vectors."""
+"""The id of the set of the documents' own vectors."""
 DERIVED = ("sentences", "augmented")
-"""Sources of query sets whose lists are made from the documents alone, when they are wanted."""
+"""Sources of query sets whose lists can be computed from the documents at any time."""
 _IS_SEARCHED = (
     "(NOT older OR coalesce((SELECT json_extract(settings, '$.source') FROM sets"
     f" WHERE sets.set_id = ?), 'augmented') IN {DERIVED})"
 )
 SUMS_TOGETHER = 1024
-"""Checksums kept in one entry of the catalog."""
+"""The number of checksums in one row of the table ``checksums``."""
 
 
 @dataclass(frozen=True)
 class VectorFile:
-    """A file of vectors: how many rows count, how many are referred to, by how many documents."""
+    """A file of vectors.
+
+    ``rows`` is the number of committed rows, ``live`` the number of rows in use, and ``lists`` the
+    number of documents that use them.
+    """
 
     set_id: int
     name: str
@@ -62,23 +66,23 @@ class VectorFile:
 
     @property
     def is_possible(self) -> bool:
-        """Whether it can be what strop wrote: a name of this folder and set, sensible numbers."""
-        if not all(type(one) is int and 0 <= one < 2**40 for one in astuple(self)[3:]):
+        """Whether strop can have written it: a name of this folder and set, plausible numbers."""
+        if not all(type(count) is int and 0 <= count < 2**40 for count in astuple(self)[3:]):
             return False
         if self.dtype not in STORED or not VECTOR_FILE.fullmatch(str(self.name)):
             return False
-        first, ending = file_name(self.set_id, self.dtype).rsplit(".", 1)
-        return self.name.split(".")[0] == first and self.name.endswith(f".{ending}")
+        stem, ending = file_name(self.set_id, self.dtype).rsplit(".", 1)
+        return self.name.split(".")[0] == stem and self.name.endswith(f".{ending}")
 
     def renamed(self, dtype: str) -> str:
-        """Return a name for the file of rows of a type that is to take this one's place."""
+        """Return a name for the file, with rows of a type, that will replace this one."""
         stem, *middle, _ = self.name.split(".")
         ending = file_name(self.set_id, dtype).rpartition(".")[2]
         return f"{stem}.{int(middle[0]) + 1 if middle else 2}.{ending}"
 
 
 class VectorLedger:
-    """Where vectors stand, and what changed."""
+    """The spans of all vectors, their checksums, and the log of changes."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
@@ -87,7 +91,7 @@ class VectorLedger:
     # -- files ----------------------------------------------------------------------------
 
     def files(self) -> dict[int, VectorFile]:
-        """Return every file by the set whose vectors it holds."""
+        """Return every file by the id of the set whose vectors it contains."""
         path = self._database.path
         with self._database.reading():
             rows = self._database.rows(
@@ -111,11 +115,11 @@ class VectorLedger:
             return np.frombuffer(b"".join(blobs), "<u4")
 
     def verify_rows(self, set_id: int, vectors: Rows, rows: Ints, known_sums: Ints) -> None:
-        """Refuse rows of a set's file (mapped as ``vectors``) that are not what was written.
+        """Raise ``IndexDamaged`` if rows of a set's file (mapped as ``vectors``) are damaged.
 
-        Only the checksums of these rows are read: cheap for the few that a final score rests on.
-        ``known_sums`` keeps them for this mapping of the file: 1 + the checksum of each row, 0
-        where it has not been read.
+        Only the checksums of these rows are read: cheap for the few that final scores depend on.
+        ``known_sums`` caches them for this mapping of the file: 1 + the checksum of each row, 0
+        if it has not been read.
         """
         sums = known_sums[rows]
         if not sums.all():
@@ -126,7 +130,7 @@ class VectorLedger:
             folder, file = self._database.path.parent, self.files()[set_id]
             raise IndexDamaged(
                 f"{folder}/vectors/{file.name} is damaged where the best documents of this search "
-                f"stand. To repair it: strop check {folder} --repair"
+                f"are stored. To repair it: strop check {folder} --repair"
             )
 
     def _read_sums(self, set_id: int, blocks: Iterable[int], known_sums: Ints) -> None:
@@ -137,24 +141,24 @@ class VectorLedger:
             )
             stored = row[0] if row and isinstance(row[0], bytes) else b""
             sums = np.frombuffer(stored[: len(stored) // 4 * 4], "<u4")[:SUMS_TOGETHER]
-            place = slice(block * SUMS_TOGETHER, block * SUMS_TOGETHER + len(sums))
-            known_sums[place] = 1 + sums[: len(known_sums[place])].astype(np.int64)
+            rows = slice(block * SUMS_TOGETHER, block * SUMS_TOGETHER + len(sums))
+            known_sums[rows] = 1 + sums[: len(known_sums[rows])].astype(np.int64)
 
     # -- spans ----------------------------------------------------------------------------
 
     def place(self, file: VectorFile, lists: Sequence[tuple[int, int, bytes]], sums: Sums) -> None:
         """Record that the next rows of a file are the vectors of ``lists``, in order.
 
-        A list is (document number, how many rows, digest of the text they are for); ``sums`` are
+        A list is (document number, number of rows, digest of the text they are for); ``sums`` are
         the checksums of the rows.
         """
         with self._database.writing() as connection:
             self.unplace(file.set_id, [number for number, _, _ in lists])
             version = self._settings.number("version") + 1
-            row, values = file.rows, []
+            end, values = file.rows, []
             for number, count, digest in lists:
-                values.append((file.set_id, number, row, count, version, digest, digest, number))
-                row += count
+                values.append((file.set_id, number, end, count, version, digest, digest, number))
+                end += count
             connection.executemany(
                 "INSERT INTO spans VALUES (?, ?, ?, ?, ?, ?,"
                 " ? IS NOT (SELECT digest FROM documents WHERE number = ?))",
@@ -162,12 +166,12 @@ class VectorLedger:
             )
             connection.execute(
                 "UPDATE files SET rows = ?, live = live + ?, lists = lists + ? WHERE set_id = ?",
-                (row, row - file.rows, sum(count > 0 for _, count, _ in lists), file.set_id),
+                (end, end - file.rows, sum(count > 0 for _, count, _ in lists), file.set_id),
             )
             self._add_sums(file.set_id, file.rows, sums)
 
     def unplace(self, set_id: int, numbers: Sequence[int]) -> None:
-        """Within a transaction: documents' vectors of a set are not theirs any more."""
+        """Within a transaction: remove the spans of documents in a set."""
         counts = [
             count
             for number in numbers
@@ -178,7 +182,7 @@ class VectorLedger:
         ]
         self._database.execute(
             "UPDATE files SET live = max(0, live - ?), lists = lists - ? WHERE set_id = ?",
-            # Damaged spans may have any count; a repair counts anew.
+            # Damaged spans may have any count; a repair recounts.
             (min(max(sum(counts), 0), 2**62), sum(count > 0 for count in counts), set_id),
         )
         self.log(numbers)
@@ -186,10 +190,10 @@ class VectorLedger:
     def move(
         self, file: VectorFile, name: str, dtype: str, spans: NDArray[np.int64], sums: Sums
     ) -> None:
-        """Let a file ``name`` with rows of type ``dtype`` take the place of another.
+        """Replace a file by the file ``name`` with rows of type ``dtype``.
 
-        ``spans`` has a line (number, start, …) for each list that the new file holds, ``sums``
-        the checksum of each row.
+        ``spans`` has a line (number, start, …) for each list in the new file, ``sums`` the checksum
+        of each row.
         """
         with self._database.writing() as connection:
             connection.executemany(
@@ -206,7 +210,7 @@ class VectorLedger:
                 self._log_range(int(spans[0, 0]), int(spans[-1, 0]))
 
     def _add_sums(self, set_id: int, rows: int, sums: Sums) -> None:
-        """Write down the checksums of rows behind the first ``rows``, in blocks."""
+        """Store the checksums of the rows that follow the first ``rows``, in blocks."""
         data = sums.astype("<u4").tobytes()
         block, filled = divmod(rows, SUMS_TOGETHER)
         if filled:
@@ -257,7 +261,7 @@ class VectorLedger:
     # -- the log --------------------------------------------------------------------------
 
     def log(self, numbers: Iterable[int]) -> None:
-        """Within a transaction: note that spans of documents came, changed or went."""
+        """Within a transaction: record that spans of documents were added, changed or removed."""
         ordered = np.unique(np.fromiter(numbers, np.int64))
         for run in np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1):
             if len(run):
@@ -274,7 +278,7 @@ class VectorLedger:
     def changes(self, since: int) -> NDArray[np.int64] | None:
         """Return what changed after a version: ranges (first, last) of document numbers.
 
-        None if the log does not reach back so far, or the version is still to come.
+        None if the log begins later, or if there is no such version yet.
         """
         with self._database.reading():
             if not self._settings.number("log_from") <= since <= self._settings.number("version"):
@@ -284,20 +288,20 @@ class VectorLedger:
             return np.array(rows, np.int64).reshape(-1, 2)
 
     def logged(self) -> int:
-        """Return how many changes the log holds."""
+        """Return the number of changes in the log."""
         count = self._database.value("SELECT sum(last - first + 1) FROM changes")
         with reporting_damage(self._database.path, "logged changes"):
             return int(count or 0)
 
     def cut_log(self, version: int, cache: str) -> None:
-        """Forget changes up to ``version``: the file ``cache`` holds what they led to."""
+        """Drop logged changes up to ``version``: the file ``cache`` contains their result."""
         with self._database.writing(searchable=False) as connection:
             connection.execute("DELETE FROM changes WHERE version <= ?", (version,))
             self._settings.put(log_from=version)
             self._settings.put_sidecar("spans", cache)
 
     def recount(self) -> None:
-        """Count documents and rows in use anew."""
+        """Recount documents and rows in use."""
         with self._database.writing() as connection:
             connection.execute(
                 "UPDATE files SET"

@@ -1,4 +1,4 @@
-"""Makes the vectors an index is missing: documents, then each query set, batch by batch."""
+"""Computes the missing vectors of an index: documents, then each query set, in batches."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from strop.types import Kind, Progress, Vectors
 
 _REFUSALS = frozenset({400, 413, 422})
 """HTTP statuses by which a service refuses a text."""
-_SECONDS = 2.0
-"""About how long a batch takes. Each is a commit: a stop loses so much work, and a fast embedder is
-not held up by commits."""
+_BATCH_SECONDS = 2.0
+"""The time that a batch should take. Each batch is a commit: a stop loses at most about this much
+work, and commits do not slow down a fast embedder."""
 FEWEST, MOST = 64, 8192
-"""Documents or lists in a batch."""
+"""The minimum and the maximum number of documents or lists in a batch."""
 
 
 class Pipeline:
@@ -34,9 +34,9 @@ class Pipeline:
         self._catalog, self._embedder = catalog, embedder
 
     def run(self, progress: Progress | None, augmented: str | None = None) -> None:
-        """Make the vectors that are missing: documents, then each set.
+        """Compute the vectors that are missing: documents, then each set.
 
-        Of augmented texts only those with queries of the set ``augmented``: they cost as much as
+        Augmented texts are embedded only for the set ``augmented``, because they cost as much as
         the documents.
         """
         self._embed_set(None, progress)
@@ -53,46 +53,46 @@ class Pipeline:
         while done < total:
             began = time.monotonic()
             batch = catalog.waiting.next(set_id, size)
-            if not batch:  # cannot be while counts and batches agree; never loop for ever
+            if not batch:  # only if the catalog contradicts itself; avoids an endless loop
                 raise BadIndex("the catalog counts work that it does not find: strop check")
-            lists = [self._texts(set_, one) for one in batch]
+            lists = [self._texts(set_, entry) for entry in batch]
             vectors, reasons = embed_lists(self.embed, lists, kind)
             file, sums = self._append(set_id, vectors)
             pairs = enumerate(zip(batch, lists, strict=True))
-            taken = [pair for at, pair in pairs if at not in reasons]
+            embedded = [pair for at, pair in pairs if at not in reasons]
+            spans = [(entry.number, len(texts), entry.digest) for entry, texts in embedded]
             with catalog.writing():
-                catalog.waiting.remove(set_id, [one.number for one, _ in taken])
-                catalog.vectors.place(
-                    file, [(one.number, len(texts), one.digest) for one, texts in taken], sums
-                )
+                catalog.waiting.remove(set_id, [entry.number for entry, _ in embedded])
+                catalog.vectors.place(file, spans, sums)
                 if set_ is not None:
-                    catalog.sets.write(set_, {one.number: texts for one, texts in taken})
+                    catalog.sets.write(set_, {entry.number: texts for entry, texts in embedded})
                 catalog.waiting.refuse(
                     set_id, {batch[at].number: reason for at, reason in reasons.items()}
                 )
             done += len(batch)
             seconds = time.monotonic() - began
-            if seconds < _SECONDS / 2:
+            if seconds < _BATCH_SECONDS / 2:
                 size = min(2 * size, MOST)
-            elif seconds > _SECONDS:
+            elif seconds > _BATCH_SECONDS:
                 size = max(size // 2, FEWEST)
             if progress is not None:
                 progress(f"embedding {name}", done, total)
 
-    def _texts(self, set_: QuerySet | None, waiting: Waiting) -> list[str]:
+    def _texts(self, set_: QuerySet | None, entry: Waiting) -> list[str]:
         """Return the texts to embed for a document."""
-        document = waiting.document
+        document = entry.document
         if set_ is None:
             return [document.content]
         if set_.settings["source"] == "sentences":
             return title_and_sentences(document.title, document.text, set_.settings["n"])
         if set_.augmented:
-            of = self._catalog.sets.all()[set_.settings["of"]]
-            return [" ".join([document.content, *self._catalog.sets.queries(of, waiting.number)])]
-        return waiting.queries
+            source = self._catalog.sets.all()[set_.settings["of"]]
+            queries = self._catalog.sets.queries(source, entry.number)
+            return [" ".join([document.content, *queries])]
+        return entry.queries
 
     def _append(self, set_id: int, vectors: Vectors) -> tuple[VectorFile, Sums]:
-        """Write vectors behind those of a set; return the file as it was, and checksums."""
+        """Append vectors to the file of a set; return the file as it was before, and checksums."""
         file = self._catalog.vectors.files()[set_id]
         rows = stored_rows(vectors, file.dtype)
         try:
@@ -102,7 +102,7 @@ class Pipeline:
         return file, row_sums(rows)
 
     def embed(self, texts: list[str], kind: Kind) -> Vectors:
-        """Embed texts (n,) to unit rows (n, dim); a text with nothing in it is a zero row."""
+        """Embed texts (n,) to unit rows (n, dim); an empty text gets a zero row."""
         filled = [at for at, text in enumerate(texts) if text.strip()]
         vectors = np.zeros((len(texts), self._catalog.dim), np.float32)
         if filled:
@@ -115,9 +115,9 @@ class Pipeline:
 def embed_lists(
     embed: Callable[[list[str], Kind], Vectors], lists: list[list[str]], kind: Kind
 ) -> tuple[Vectors, dict[int, str]]:
-    """Embed lists of texts; return the rows of all that the embedder takes, one by one.
+    """Embed lists of texts; return the rows of all lists that the embedder accepts.
 
-    Also returns which lists it does not take, by place, and why.
+    The second value has the reason for each list that it refuses, by position.
     """
     try:
         return embed([text for texts in lists for text in texts], kind), {}
@@ -127,17 +127,17 @@ def embed_lists(
         if len(lists) == 1:
             try:
                 return embed(["word"], kind)[:0], {0: str(error)}
-            except StropError:  # it does not take any text: the fault is not a document's
+            except StropError:  # it accepts no text at all: the document is not the cause
                 raise error from None
     middle = len(lists) // 2
     first, reasons = embed_lists(embed, lists[:middle], kind)
-    second, more = embed_lists(embed, lists[middle:], kind)
-    reasons |= {middle + at: reason for at, reason in more.items()}
+    second, second_reasons = embed_lists(embed, lists[middle:], kind)
+    reasons |= {middle + at: reason for at, reason in second_reasons.items()}
     return np.concatenate([first, second]), reasons
 
 
 def _is_about_text(error: StropError) -> bool:
-    """Tell whether an embedder's error is about a text, and not about itself or its service."""
+    """Return whether an error is caused by a text, and not by the embedder or its service."""
     if isinstance(error, ServiceError) and not isinstance(error, TextRefused):
         return error.status in _REFUSALS
     return isinstance(error, (BadInput, TextRefused))

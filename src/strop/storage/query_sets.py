@@ -36,17 +36,17 @@ class QuerySet:
 
     @property
     def derived(self) -> bool:
-        """Whether its lists are made from the documents alone, whenever they are wanted."""
+        """Whether its lists can be computed from the documents at any time."""
         return self.settings["source"] in DERIVED
 
     @property
     def augmented(self) -> bool:
-        """Whether its lists are documents' texts with queries of another set appended."""
+        """Whether its texts are documents with the queries of another set appended."""
         return bool(self.settings["source"] == "augmented")
 
     @property
     def negative(self) -> bool:
-        """Whether its queries are relevant to a document's references and not to itself."""
+        """Whether its queries are relevant to a document's references and not to the document."""
         if self.settings["source"] == "lm":
             return bool(self.settings["settings"]["prompt"]["style"] == "negative")
         return self.name == "negative"
@@ -71,7 +71,7 @@ class QuerySets:
         self._vectors, self._waiting = vectors, waiting
 
     def all(self) -> dict[str, QuerySet]:
-        """Return the query sets by name, in the order they were made."""
+        """Return the query sets by name, in the order they were created."""
         return dict(self._settings.once_per_version("sets", self._read))
 
     def _read(self) -> dict[str, QuerySet]:
@@ -79,19 +79,22 @@ class QuerySets:
         with reporting_damage(self._database.path, "query sets"):
             sets = {name: QuerySet(id_, name, json.loads(text)) for id_, name, text in rows}
             for name, set_ in sets.items():
-                about = set_.settings
-                known = about["source"] in SOURCES and about["kind"] in ("query", "document")
-                known &= not set_.augmented or isinstance(about["of"], str)
-                known &= about["source"] != "sentences" or isinstance(about["n"], int)
-                if not known or not isinstance(name, str):
-                    raise ValueError(f"{name!r:.40} with {set_.settings!r:.80}")
+                settings = set_.settings
+                valid = settings["source"] in SOURCES and settings["kind"] in ("query", "document")
+                valid &= not set_.augmented or isinstance(settings["of"], str)
+                valid &= settings["source"] != "sentences" or isinstance(settings["n"], int)
+                if not valid or not isinstance(name, str):
+                    raise ValueError(f"{name!r:.40} with {settings!r:.80}")
                 set_.negative  # noqa: B018 (its settings must be there)
         return sets
 
     def ensure(self, name: str, settings: dict[str, Any]) -> QuerySet:
-        """Return a set, made if it is missing; with other settings its lists are made anew."""
-        known = self.all().get(name)
-        if known is None or known.settings != settings:
+        """Return a set; create it if it is missing; if its settings differ, update them.
+
+        The lists of a derived set are then recomputed.
+        """
+        stored = self.all().get(name)
+        if stored is None or stored.settings != settings:
             with self._database.writing() as connection:
                 connection.execute(
                     "INSERT INTO sets (name, settings) VALUES (?, ?)"
@@ -99,13 +102,13 @@ class QuerySets:
                     (name, json.dumps(settings)),
                 )
                 set_ = self.all()[name]
-                if known is None:
+                if stored is None:
                     dtype = type_for(self._settings.get("query_vectors"), settings["source"])
                     connection.execute(
                         "INSERT INTO files (set_id, name, dtype) VALUES (?, ?, ?)",
                         (set_.set_id, file_name(set_.set_id, dtype), dtype),
                     )
-                elif set_.derived:  # lists that were given still fit their text
+                elif set_.derived:  # given lists stay: they still fit their text
                     connection.execute(
                         "UPDATE spans SET digest = x'', older = 1 WHERE set_id = ?", (set_.set_id,)
                     )
@@ -122,14 +125,14 @@ class QuerySets:
         sets = self.all()
         if name not in sets:
             folder = self._database.path.parent
-            have = ", ".join(map(repr, sets)) or "none"
-            raise BadInput(f"{folder} has no query set {name!r} (it has: {have})")
+            names = ", ".join(map(repr, sets)) or "none"
+            raise BadInput(f"{folder} has no query set {name!r} (it has: {names})")
         return sets[name]
 
     def drop(self, name: str) -> list[str]:
         """Drop a set and the texts augmented with it, all or nothing; return their files' names.
 
-        The caller deletes the files. Tuned settings for a mix with this set go too.
+        The caller deletes the files. Tuned settings for a mix with this set are dropped too.
         """
         with self._database.writing() as connection:
             dropped = self._with_augmented(self.named(name))
@@ -144,7 +147,7 @@ class QuerySets:
         return [files[set_.set_id].name for set_ in dropped]
 
     def rename(self, old: str, new: str) -> None:
-        """Give a set another name, also for its augmented texts and in tuned settings."""
+        """Give a set another name, including its augmented texts and tuned settings."""
         check_set_name(new)
         with self._database.writing() as connection:
             set_ = self.named(old)
@@ -153,28 +156,28 @@ class QuerySets:
             if new in self.all():
                 folder = self._database.path.parent
                 raise BadInput(f"{folder} has a query set {new!r}: drop it or choose another name")
-            for one in self._with_augmented(set_):
-                name, settings = new, one.settings
-                if one is not set_:
+            for renamed in self._with_augmented(set_):
+                name, settings = new, renamed.settings
+                if renamed is not set_:
                     name, settings = augmented_set(new), {**settings, "of": new}
                 connection.execute(
                     "UPDATE sets SET name = ?, settings = ? WHERE set_id = ?",
-                    (name, json.dumps(settings), one.set_id),
+                    (name, json.dumps(settings), renamed.set_id),
                 )
-                self._log_all_changed(one)
+                self._log_all_changed(renamed)
             if tuned := self._settings.get("tuned"):
-                mixed = tuned["method"]["sets"]
-                method = {**tuned["method"], "sets": mixed and _renamed(mixed, old, new)}
+                mix = tuned["method"]["sets"]
+                method = {**tuned["method"], "sets": mix and _renamed(mix, old, new)}
                 for_sets = _renamed(tuned["for_sets"], old, new)
                 self._settings.put(tuned={**tuned, "method": method, "for_sets": for_sets})
 
     def _with_augmented(self, set_: QuerySet) -> list[QuerySet]:
-        """Return a set and that of the texts augmented with it."""
-        others = self.all().values()
-        return [set_, *(one for one in others if one.settings.get("of") == set_.name)]
+        """Return a set and the set of texts augmented with it, if there is one."""
+        sets = self.all().values()
+        return [set_, *(other for other in sets if other.settings.get("of") == set_.name)]
 
     def _log_all_changed(self, set_: QuerySet) -> None:
-        """Let all of a set's lists count as changed: snapshots and codes know sets by name."""
+        """Log all lists of a set as changed: snapshots and codes refer to sets by name."""
         numbers = self._database.column("SELECT number FROM spans WHERE set_id = ?", [set_.set_id])
         self._vectors.log(numbers)
         self._settings.put_sidecar("candidates", None)
@@ -191,11 +194,11 @@ class QuerySets:
         lists: Mapping[str, Sequence[str]] | Iterable[tuple[str, str, Sequence[str]]],
         n: int | None = None,
     ) -> tuple[int, int, list[str]]:
-        """Store lists written elsewhere in the set ``name``, all or none; they wait for vectors.
+        """Store imported lists in the set ``name``, all or nothing; they wait for vectors.
 
         They are queries by document id, or (place, id, queries). Several lists for one document
-        are pooled in their order; of each pool the first n count. Returns how many documents and
-        queries were stored, and the ids not in the index.
+        are joined in their order; the first n queries are stored. Returns how many documents and
+        queries were stored, and the ids that are not in the index.
         """
         check_set_name(name)
         if n is not None:
@@ -221,7 +224,7 @@ class QuerySets:
             if isinstance(texts, str):
                 raise BadInput(f"{place}: the queries of {id_!r} are one text, not a list")
             queries_of = f"{place}, queries of {id_!r}"
-            checked = [checked_string(one, "a query", queries_of, "use text") for one in texts]
+            checked = [checked_string(text, "a query", queries_of, "use text") for text in texts]
             if blank := [at for at, text in enumerate(checked, 1) if not text.strip()]:
                 raise BadInput(f"{place}: query {blank[0]} of {id_!r} is blank; remove it")
             row = self._database.row("SELECT number FROM documents WHERE id = ?", (id_,))
@@ -233,18 +236,18 @@ class QuerySets:
     def store_generated(
         self, name: str, settings: dict[str, Any], lists: Iterable[tuple[int, list[str]]]
     ) -> int:
-        """Let (number, queries) lists wait to be embedded, in one transaction once all are made.
+        """Store generated (number, queries) lists in one transaction; they wait for vectors.
 
-        A set that another generator made is this one's afterwards: lists it has not written are
-        dropped. Returns how many. Without any list nothing changes: a run of failures costs no set.
+        If another generator made the set, its lists for other documents are dropped. Returns how
+        many were dropped. Without any list nothing changes, so a failed run loses no set.
         """
         if self._pool(lists) == (0, 0):
             return 0
         with self._database.writing():
-            known = self.all().get(name)
+            stored = self.all().get(name)
             set_ = self.ensure(name, settings)
             dropped = 0
-            if known is not None and known.settings != settings:
+            if stored is not None and stored.settings != settings:
                 dropped = self._drop_others(set_)
             self._enqueue(set_)
         return dropped
@@ -252,11 +255,11 @@ class QuerySets:
     def _pool(
         self, lists: Iterable[tuple[int, list[str]]], n: int | None = None
     ) -> tuple[int, int]:
-        """Write (number, queries) lists to a table of this connection, for ``_enqueue``.
+        """Write (number, queries) lists to a temporary table, for ``_enqueue``.
 
-        Making the lists may take long, and others want to store replies meanwhile: this table
-        needs no lock. Lists of one document are joined; the first n queries count. Returns how
-        many lists and queries there are.
+        Producing the lists may take long, and replies must be stored meanwhile: this table needs
+        no lock. Lists of one document are joined; the first n queries count. Returns the number
+        of lists and of queries.
         """
         with self._database.reading() as connection:
             connection.execute("DROP TABLE IF EXISTS temp.pooled")
@@ -278,26 +281,26 @@ class QuerySets:
         return counts
 
     def _drop_others(self, set_: QuerySet) -> int:
-        """Drop the lists of documents that are not pooled."""
-        others = "set_id = ? AND number NOT IN (SELECT number FROM pooled)"
+        """Drop the lists of documents that are not pooled; return how many."""
+        not_pooled = "set_id = ? AND number NOT IN (SELECT number FROM pooled)"
         numbers = self._database.column(
-            f"SELECT number FROM queries WHERE {others}", (set_.set_id,)
+            f"SELECT number FROM queries WHERE {not_pooled}", (set_.set_id,)
         )
         self.remove_lists(set_.set_id, numbers)
-        self._database.execute(f"DELETE FROM waiting WHERE {others}", (set_.set_id,))
+        self._database.execute(f"DELETE FROM waiting WHERE {not_pooled}", (set_.set_id,))
         self._augment_again(set_, numbers)
         return len(numbers)
 
     def _augment_again(self, set_: QuerySet, numbers: Sequence[int]) -> None:
-        """Let documents' texts that were augmented with old queries of a set wait again."""
+        """Queue the texts of documents that were augmented with old queries of a set."""
         for other in self.all().values():
             if other.settings.get("of") == set_.name:
                 self._waiting.embed_again(other.set_id, numbers)
 
     def _enqueue(self, set_: QuerySet) -> None:
-        """Let the pooled lists (``_pool``) wait to be embedded, but for those that are already.
+        """Queue the pooled lists (``_pool``) for embedding, except those already embedded.
 
-        Those are taken to fit the present text, and count again if that has changed.
+        The latter are taken to fit the present text, so they count again if it has changed.
         """
         self._database.execute(
             "DELETE FROM waiting WHERE set_id = ? AND number IN (SELECT number FROM pooled)",
@@ -319,30 +322,30 @@ class QuerySets:
         self.mark_current(set_, embedded)
 
     def mark_current(self, set_: QuerySet, numbers: Sequence[int]) -> None:
-        """Within a transaction: take given lists, also those that wait, as for the present texts.
+        """Within a transaction: take given lists, waiting ones included, as for the present texts.
 
         Texts augmented with lists that count again wait to be embedded again.
         """
-        places = [(set_.set_id, number) for number in numbers]
+        keys = [(set_.set_id, number) for number in numbers]
         self._database.executemany(
             "UPDATE waiting SET digest ="
             " (SELECT digest FROM documents d WHERE d.number = waiting.number)"
             " WHERE set_id = ? AND number = ?",
-            places,
+            keys,
         )
         sql = (
             "UPDATE spans SET older = 0, digest ="
             " (SELECT digest FROM documents d WHERE d.number = spans.number)"
             " WHERE set_id = ? AND number = ? AND older RETURNING number"
         )
-        renewed = [number for place in places for (number,) in self._database.execute(sql, place)]
+        renewed = [number for key in keys for (number,) in self._database.execute(sql, key)]
         self._vectors.log(renewed)
         self._augment_again(set_, renewed)
 
     def write(self, set_: QuerySet, lists: Mapping[int, list[str]]) -> None:
         """Within a transaction: store lists by document number; they replace older ones.
 
-        Vectors for them are placed in the same transaction.
+        The spans of their vectors are added in the same transaction.
         """
         self._database.executemany(
             "INSERT OR REPLACE INTO queries VALUES (?, ?, ?)",
@@ -370,12 +373,12 @@ class QuerySets:
     ) -> dict[int, list[str]]:
         """Return documents' embedded texts of a set by number, in the order of their vectors.
 
-        Those that were given for an older text of the document count only if ``outdated``.
+        Lists given for an older text of the document are returned only if ``outdated``.
         """
-        counting = "" if outdated or set_.derived else " AND NOT older"
+        condition = "" if outdated or set_.derived else " AND NOT older"
         rows = self._database.rows(
             "SELECT number, texts FROM queries JOIN spans USING (set_id, number) WHERE set_id = ?"
-            f" AND number IN (SELECT value FROM json_each(?)){counting}",
+            f" AND number IN (SELECT value FROM json_each(?)){condition}",
             (set_.set_id, json.dumps(numbers)),
         )
         with reporting_damage(self._database.path, "queries"):
@@ -401,13 +404,13 @@ class QuerySets:
                 if not set_.augmented
             }
         return {
-            name: [text for number in numbers for text in of.get(number, [])]
-            for name, of in lists.items()
+            name: [text for number in numbers for text in texts_of.get(number, [])]
+            for name, texts_of in lists.items()
         }
 
     def forget(self, set_id: int, numbers: Sequence[int]) -> None:
-        """Let documents' vectors of a set wait to be made again: those there are no good."""
-        given = any(one.set_id == set_id and not one.derived for one in self.all().values())
+        """Drop documents' vectors of a set, which are damaged; they wait to be recomputed."""
+        given = any(set_.set_id == set_id and not set_.derived for set_ in self.all().values())
         with self._database.writing() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO waiting (set_id, number, texts, digest)"

@@ -1,7 +1,7 @@
-"""Neighbour lists and chosen references of documents, as the catalog keeps them.
+"""Neighbour lists and selected references of documents, as the catalog stores them.
 
-The table ``neighbors`` has a row for each document whose vector took part (``vector_version`` says
-which vector); its list is empty (NULL) while it is still to be computed.
+The table ``neighbors`` has a row for each document that took part, with the ``vector_version`` of
+its vector. The list is NULL until it is computed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DROP_SELECTION = "DELETE FROM selections WHERE number = ?"
 
 @dataclass(frozen=True)
 class Reference:
-    """A document to tell another apart from: how similar, and how many neighbours like it."""
+    """A reference of a document: its id, its similarity, and the size of its cluster."""
 
     id: str
     similarity: float
@@ -32,14 +32,14 @@ class Reference:
 
 @dataclass(frozen=True)
 class SelectedReferences:
-    """A document's references and the mean silhouette of the clusters they stand for."""
+    """A document's references and the mean silhouette of the clusters they represent."""
 
     references: list[Reference]
     silhouette: float
 
 
 class References:
-    """Neighbour lists and references in a catalog; documents are given by number."""
+    """Neighbour lists and references in a catalog; documents are named by number."""
 
     def __init__(self, database: Database, settings: Settings, documents: Documents) -> None:
         self._database = database
@@ -47,7 +47,7 @@ class References:
         self._documents = documents
 
     def of(self, number: int) -> SelectedReferences | None:
-        """Return a document's references, those still in the index; None if none were chosen."""
+        """Return a document's references that are still in the index; None without a selection."""
         with self._database.reading():
             row = self._database.row(
                 "SELECT others, similarities, sizes, silhouette FROM selections WHERE number = ?",
@@ -61,19 +61,23 @@ class References:
                     np.frombuffer(blob, dtype).tolist() for blob, dtype in columns
                 )
                 ids = self._documents.ids_of(others)
-                chosen = zip(others, similarities, sizes, strict=True)
+                selected = zip(others, similarities, sizes, strict=True)
                 return SelectedReferences(
-                    [Reference(ids[one], like, size) for one, like, size in chosen if one in ids],
+                    [
+                        Reference(ids[other], similarity, size)
+                        for other, similarity, size in selected
+                        if other in ids
+                    ],
                     float(row[3]),
                 )
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that the stored lists and references were made with."""
+        """Return the settings that the stored lists and references were computed with."""
         with reporting_damage(self._database.path, "settings of references"):
             return dict(self._settings.get("references") or {})
 
     def begin(self, settings: dict[str, Any], *, lists: bool, selections: bool) -> None:
-        """Store other settings; keep the neighbour ``lists`` and ``selections`` on request."""
+        """Store new settings; keep neighbour ``lists`` and ``selections`` only if requested."""
         with self._database.writing() as connection:
             if not lists:
                 connection.execute("DELETE FROM neighbors")
@@ -82,7 +86,7 @@ class References:
             self._settings.put(references=settings)
 
     def known(self) -> NDArray[np.int64]:
-        """Return (number, vector_version, whether it has a list) of each known document (n, 3)."""
+        """Return (number, vector_version, has a list) of each document that took part (n, 3)."""
         rows = self._database.rows(
             "SELECT number, vector_version, others IS NOT NULL FROM neighbors ORDER BY number"
         )
@@ -93,7 +97,7 @@ class References:
         return self._numbers("others IS NULL")
 
     def without_selection(self) -> Ints:
-        """Return the numbers of documents whose references are still to be chosen."""
+        """Return the numbers of documents whose references are still to be selected."""
         return self._numbers("number NOT IN (SELECT number FROM selections)")
 
     def _numbers(self, condition: str) -> Ints:
@@ -101,7 +105,7 @@ class References:
         return np.array(self._database.column(sql), np.int64)
 
     def lists(self, numbers: Ints, width: int) -> tuple[NDArray[np.int32], Floats]:
-        """Return the first ``width`` of each list: document numbers, -1 for none; similarities."""
+        """Return the first ``width`` neighbours of each list: numbers (-1: none), similarities."""
         others = np.full((len(numbers), width), -1, np.int32)
         similarities = np.zeros((len(numbers), width), np.float32)
         sql = "SELECT others, similarities FROM neighbors WHERE number = ?"
@@ -114,9 +118,9 @@ class References:
         return others, similarities
 
     def replace_documents(self, gone: Ints, new: Iterable[tuple[int, int]], emptied: Ints) -> None:
-        """Drop documents, take in ``new`` ones (number, vector_version), and empty lists.
+        """Drop the documents ``gone``, add ``new`` ones, and empty the lists of ``emptied``.
 
-        None of these has references afterwards.
+        ``new`` has (number, vector_version). None of all these has references afterwards.
         """
         added = list(new)
         with self._database.writing() as connection:
@@ -149,7 +153,7 @@ class References:
             connection.executemany("INSERT INTO selections VALUES (?, ?, ?, ?, ?)", rows)
 
     def counts(self) -> dict[str, Any] | None:
-        """Return the settings, how many documents have references, and how many are out of date."""
+        """Return the settings, and how many documents have references and are out of date."""
         settings = self.settings()
         with self._database.reading():
             documents = self._database.value("SELECT count(*) FROM selections")
@@ -168,7 +172,7 @@ class References:
 
 
 def _blobs(values: NDArray[Any], others: Ints) -> list[bytes]:
-    """Return the bytes of each row of values up to where ``others`` ends with -1."""
+    """Return the bytes of each row of values, without the places where ``others`` is -1."""
     stored = values.astype("<f4" if values.dtype.kind == "f" else "<i4")
     counts = (others >= 0).sum(axis=1).tolist()
     return [row[:count].tobytes() for row, count in zip(stored, counts, strict=True)]

@@ -1,11 +1,11 @@
-"""Questions to language models and their replies: what was paid for is never asked for again.
+"""Prompts to language models and their replies: no reply is paid for twice.
 
-A reply's key is a hash of all that led to it: the model and its options, the instructions, the
-document, the references, the limits. Whatever changes makes another key, so a stored reply never
-stands for anything but its own question. Replies stay when their query set or document goes.
+A reply's key is a hash of everything that led to it: the model and its options, the instructions,
+the document, the references, the limits. Any change gives another key, so a stored reply is used
+only for its own prompt. Replies stay when their query set or document is removed.
 
-While a model is asked, room on the disk is kept back for replies that are paid for already.
-A request that is out in a batch is not asked again until the batch has been collected.
+While calls are made, disk space is reserved for replies that are paid for already. A request that
+was sent in a batch is not sent again until the batch has been collected.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from strop.storage.settings import Settings
 from strop.storage.vectors import cannot_write
 
 RESERVE_BYTES = 4 << 20
+"""Disk space that is reserved while calls are made."""
 NEEDED_BYTES = 4 << 20
-"""With less room than this beside the reserve, no further reply is asked for."""
+"""With less free space than this, besides the reserve, no more calls are made."""
 _FILE = "file:"
-"""How ids begin that stand for requests written to files, for each provenance one."""
+"""Prefix of the ids of requests that were written to files; there is one id per provenance."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a reply comes from: kept with each."""
+    """The origin of a reply, which is stored with it."""
 
     lm: str
     options: dict[str, Any]
@@ -49,13 +50,13 @@ def _now() -> str:
 
 
 def reply_key(lm: str, options: dict[str, Any], parts: list[Any]) -> str:
-    """Return the key of a question: a hash of the model, its options and the prompt's parts."""
+    """Return the key of a prompt: a hash of the model, its options and the prompt's parts."""
     content = json.dumps([lm, options, parts], ensure_ascii=False, sort_keys=True)
     return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
 class Replies:
-    """The replies and failures in a catalog, by the key of their question."""
+    """The replies and failures in a catalog, by the key of their prompt."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -64,11 +65,11 @@ class Replies:
 
     def known(self, keys: Iterable[str]) -> set[str]:
         """Return those of ``keys`` that have a reply."""
-        known = "SELECT key FROM replies WHERE key IN (SELECT value FROM json_each(?))"
-        return set(self._database.column(known, (json.dumps(list(keys)),)))
+        sql = "SELECT key FROM replies WHERE key IN (SELECT value FROM json_each(?))"
+        return set(self._database.column(sql, (json.dumps(list(keys)),)))
 
     def failed(self, keys: Iterable[str]) -> dict[str, bool]:
-        """Return those of ``keys`` that failed, and whether for good."""
+        """Return those of ``keys`` that failed, and whether the failure is final."""
         rows = self._database.rows(
             "SELECT key, final FROM failures WHERE key IN (SELECT value FROM json_each(?))",
             (json.dumps(list(keys)),),
@@ -93,59 +94,59 @@ class Replies:
         failures: Iterable[tuple[Failure, int]],
         provenance: Provenance,
     ) -> None:
-        """Keep replies and failures with the number of the document they are for, in one commit.
+        """Store replies and failures with the number of their document, in one commit.
 
-        On a full disk they are kept in the reserve, if there is one, and the error is raised then.
+        On a full disk the reserve, if there is one, is freed for them; then the error is raised.
         """
-        answers = list(replies), list(failures)
+        outcomes = list(replies), list(failures)
         try:
-            self._save(*answers, provenance)
+            self._save(*outcomes, provenance)
         except DiskFull:
             if self.has_reserve:
                 while self._reserves:
                     self._reserves.pop().close()
-                self._save(*answers, provenance)
+                self._save(*outcomes, provenance)
             raise
 
     @property
     def has_reserve(self) -> bool:
-        """Whether room on the disk is kept back now."""
+        """Whether disk space is reserved now."""
         return bool(self._reserves)
 
     @contextmanager
     def reserved(self) -> Iterator[None]:
         """Reserve disk space for replies while calls are made."""
-        with self._reserve() as room:
-            self._reserves.append(room)
+        with self._reserve() as reserve:
+            self._reserves.append(reserve)
             try:
                 yield
             finally:
-                if room in self._reserves:  # else it was needed
-                    self._reserves.remove(room)
+                if reserve in self._reserves:  # else ``save`` has used it
+                    self._reserves.remove(reserve)
 
     def _reserve(self) -> IO[bytes]:
-        """Return a file that takes room on the disk; closing it gives the room to the replies.
+        """Return a file that occupies disk space; closing it frees the space for replies.
 
-        It has no name, so nothing is left of it when the process is killed.
+        It has no name, so it disappears if the process is killed.
         """
         try:
-            room = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 (the caller closes it)
+            reserve = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 (the caller closes it)
             try:
-                room.write(os.urandom(RESERVE_BYTES))  # a file system may compress zeros to nothing
-                room.flush()
-                os.fsync(room.fileno())
+                reserve.write(os.urandom(RESERVE_BYTES))  # a file system may compress zeros away
+                reserve.flush()
+                os.fsync(reserve.fileno())
             except BaseException:
-                room.close()
+                reserve.close()
                 raise
         except OSError as error:
             raise cannot_write(self._folder, error) from error
-        return room
+        return reserve
 
     def room_problem(self) -> DiskFull | None:
-        """Return why no further replies should be asked for, None if there is room for them."""
+        """Return the reason why no more calls should be made, None if there is enough space."""
         try:
             free = shutil.disk_usage(self._folder).free
-        except OSError:  # then writing says what is wrong
+        except OSError:  # then writing will report what is wrong
             return None
         if free >= NEEDED_BYTES:
             return None
@@ -179,11 +180,14 @@ class Replies:
             connection.executemany("DELETE FROM failures WHERE key = ?", [row[:1] for row in rows])
             connection.executemany(
                 "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?)",
-                [(one.key, number, one.error, one.final, created) for one, number in failures],
+                [
+                    (failure.key, number, failure.error, failure.final, created)
+                    for failure, number in failures
+                ],
             )
 
     def overview(self, samples: int) -> dict[str, Any]:
-        """Return what models have answered so far, failures by message, and the newest replies."""
+        """Return totals of replies by model, failures by message, and the newest replies."""
         rows = self._database.named_rows
         models = rows(
             "SELECT lm, model, count(*) AS replies, count(DISTINCT number) AS documents,"
@@ -205,9 +209,9 @@ class Replies:
         return {"models": models, "failures": failures, "newest": newest}
 
     def totals(self, lm: str, settings: dict[str, Any]) -> tuple[int, Usage, float]:
-        """Return of a model's replies to such questions: how many, tokens together, mean seconds.
+        """Return the number, total tokens and mean seconds of a model's replies with such settings.
 
-        Replies that came by a batch or a file have no seconds; 0 where none has.
+        Replies from a batch or a file have no seconds; if no reply has, the mean is 0.
         """
         count, *tokens, seconds = self._database.row(
             "SELECT count(*), sum(input_tokens), sum(output_tokens), sum(cached_tokens),"
@@ -220,7 +224,7 @@ class Replies:
 
 @dataclass(frozen=True)
 class OpenBatch:
-    """A batch that has not been collected: how many requests, when it was submitted."""
+    """A batch that has not been collected: the number of requests, and when it was submitted."""
 
     id: str
     requests: int
@@ -237,7 +241,7 @@ class SentBatches:
     def record(
         self, batch: str, sent: Mapping[str, tuple[str, int]], provenance: Provenance
     ) -> None:
-        """Keep what a batch holds: {name of the request there: (key, number of its document)}."""
+        """Record the requests of a batch: {name of the request: (key, number of its document)}."""
         with self._database.writing(searchable=False) as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?, NULL)",
@@ -249,7 +253,7 @@ class SentBatches:
             )
 
     def record_file(self, sent: Mapping[str, tuple[str, int]], provenance: Provenance) -> None:
-        """Keep what was written to a file; nothing of it counts as being out."""
+        """Record requests that were written to a file; they do not count as outstanding."""
         content = json.dumps(asdict(provenance), sort_keys=True).encode("utf-8", "surrogatepass")
         name = _FILE + hashlib.blake2b(content, digest_size=8).hexdigest()
         self.record(name, sent, provenance)
@@ -281,26 +285,26 @@ class SentBatches:
         }
 
     def outstanding(self, keys: Iterable[str]) -> set[str]:
-        """Return those keys whose request is out in a batch that has not been collected."""
-        out = self._database.column(
+        """Return those keys whose request was sent in a batch that has not been collected."""
+        keys_in_batches = self._database.column(
             "SELECT key FROM sent JOIN batches ON batches.id = sent.batch"
             " WHERE key IN (SELECT value FROM json_each(?))"
             " AND collected IS NULL AND batch NOT LIKE ?",
             (json.dumps(list(keys)), _FILE + "%"),
         )
-        return set(out)
+        return set(keys_in_batches)
 
     def collected(self, batch: str) -> None:
-        """Note that all that came of a batch is kept."""
+        """Record that all results of a batch are stored."""
         with self._database.writing(searchable=False) as connection:
             connection.execute("UPDATE batches SET collected = ? WHERE id = ?", (_now(), batch))
 
     def mark_sending(self, lm: str | None) -> None:
-        """Note that a batch is being sent, or (None) that it has arrived."""
+        """Record that a batch is being sent, or (None) that it has arrived."""
         self._settings.put(sending={"lm": lm, "since": _now()} if lm else None)
 
     def check_no_lost_batch(self, lm: str, remedy: str) -> None:
-        """Refuse to go on where a batch for a model is on its way that nobody saw arrive."""
+        """Refuse to continue if it is unknown whether a batch for this model has arrived."""
         sending = self._settings.get("sending")
         if sending and sending["lm"] == lm:
             raise BadInput(
@@ -310,5 +314,5 @@ class SentBatches:
             )
 
 
-def _as_text(saved: dict[str, Any]) -> str:
-    return json.dumps(saved, ensure_ascii=False, sort_keys=True)
+def _as_text(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)

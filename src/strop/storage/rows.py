@@ -1,9 +1,9 @@
-"""Writes and removes rows of the table ``documents``: whole documents, or the chunks of them.
+"""Writes and removes rows of the table ``documents``: documents, or their chunks.
 
 A row is what is embedded, sharpened and searched. The values that filters read are written here,
-where the old metadata is at hand: only the values that differ are touched. Words wait until just
-before the commit (word_index.py): which lists of queries count also depends on spans, which others
-write later in the transaction.
+because the old metadata is known here: only the values that differ are changed. Words are counted
+just before the commit (word_index.py): which lists of queries count also depends on spans, which
+are written later in the transaction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from strop.types import Document
 
 
 def digest_of(document: Document) -> bytes:
-    """Return a hash of what is embedded of a document: a change of it means embedding anew."""
+    """Return a hash of the embedded part of a document: if it changes, it is embedded again."""
     joined = json.dumps([document.title, document.text], ensure_ascii=False)
     return hashlib.blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
@@ -41,13 +41,13 @@ class RowWriter:
         keep_queries: bool = False,
     ) -> None:
         self.database, self._vectors, self._waiting, self._sets = database, vectors, waiting, sets
-        self._known_sets = list(sets.all().values())
+        self._all_sets = list(sets.all().values())
         # The sets whose lists are derived from the text, and the documents' own vectors.
-        self._derived = [DOCUMENTS, *(set_.set_id for set_ in self._known_sets if set_.derived)]
+        self._derived = [DOCUMENTS, *(set_.set_id for set_ in self._all_sets if set_.derived)]
         self._keep_queries = keep_queries
-        self._known: list[int] = []  # rows that were there before
-        self._moved: list[int] = []  # rows that readers know by another text or metadata
-        self._more = 0
+        self._existing: list[int] = []  # rows that existed before
+        self._changed: list[int] = []  # rows whose text or metadata changed
+        self._added = 0
 
     def find(self, id_: str) -> tuple[int, bytes, str] | None:
         """Return the number, digest and metadata of a row."""
@@ -57,12 +57,12 @@ class RowWriter:
 
     def put(self, document: Document, metadata: str) -> tuple[int, str]:
         """Write a row; return its number and whether it was ``new``, ``changed``, ``unchanged``."""
-        digest, known = digest_of(document), self.find(document.id)
-        if known is not None:
+        digest, stored = digest_of(document), self.find(document.id)
+        if stored is not None:
             if self._keep_queries:
-                self._known.append(known[0])
-            if known[1:] == (digest, metadata):
-                return known[0], "unchanged"
+                self._existing.append(stored[0])
+            if stored[1:] == (digest, metadata):
+                return stored[0], "unchanged"
         (number,) = self.database.execute(
             "INSERT INTO documents (id, title, text, metadata, digest, empty)"
             " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET title = excluded.title,"
@@ -70,19 +70,19 @@ class RowWriter:
             " empty = excluded.empty RETURNING number",
             (document.id, document.title, document.text, metadata, digest, not document.content),
         ).fetchone()
-        write_facets(self.database, number, None if known is None else known[2], metadata)
-        if known is None:
-            self._more += 1
+        write_facets(self.database, number, None if stored is None else stored[2], metadata)
+        if stored is None:
+            self._added += 1
             for set_id in self._derived:
                 self._waiting.add(set_id, [number])
             return number, "new"
-        self._moved.append(number)
-        if known[1] != digest:
+        self._changed.append(number)
+        if stored[1] != digest:
             self._text_changed(number, digest)
         return number, "changed"
 
     def _text_changed(self, number: int, digest: bytes) -> None:
-        """Let vectors that are derived from the text wait, unless there are some of this text."""
+        """Queue the vectors that are derived from the text, unless those of this text exist."""
         self.database.execute(
             "UPDATE spans SET older = digest IS NOT ? WHERE number = ? AND set_id IN"
             " (SELECT set_id FROM files)",
@@ -93,13 +93,13 @@ class RowWriter:
                 "SELECT 1 FROM spans WHERE set_id = ? AND number = ? AND digest = ?",
                 (set_id, number, digest),
             )
-            self._waiting.remove(set_id, [number])  # also what was refused before
+            self._waiting.remove(set_id, [number])  # texts that were refused included
             if not current:
                 self._waiting.add(set_id, [number])
 
     def remove(self, numbers: Sequence[int]) -> None:
         """Remove rows with all that belongs to them."""
-        for set_id in (DOCUMENTS, *(set_.set_id for set_ in self._known_sets)):
+        for set_id in (DOCUMENTS, *(set_.set_id for set_ in self._all_sets)):
             self._waiting.remove(set_id, numbers)
             self._sets.remove_lists(set_id, numbers)
         for number in numbers:
@@ -108,16 +108,16 @@ class RowWriter:
         for table in ("documents", "selections"):
             sql = f"DELETE FROM {table} WHERE number = ?"
             self.database.executemany(sql, [(number,) for number in numbers])
-        self._more -= len(numbers)
+        self._added -= len(numbers)
 
     def finish(self) -> None:
-        """Log what changed and count the rows."""
-        self._vectors.log(self._moved)
+        """Log the changed rows and update the number of rows."""
+        self._vectors.log(self._changed)
         if self._keep_queries:
-            for set_ in self._known_sets:
+            for set_ in self._all_sets:
                 if not set_.derived:
-                    self._sets.mark_current(set_, self._known)
+                    self._sets.mark_current(set_, self._existing)
         self.database.execute(
             "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE key = 'documents'",
-            (self._more,),
+            (self._added,),
         )

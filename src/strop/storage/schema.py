@@ -1,4 +1,4 @@
-"""The catalog's tables. A change of what is stored begins here, with a new format number."""
+"""The catalog's tables. Whoever changes what is stored changes the format number here."""
 
 from __future__ import annotations
 

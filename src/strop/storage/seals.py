@@ -1,11 +1,12 @@
-"""Seals: a sum over the rows of each table that shows what anything but strop changed.
+"""Seals: a checksum of the rows of each table, which shows changes that strop did not make.
 
-SQLite keeps no checksums of its rows, so a flipped bit may become another number, name or text. The
-catalog therefore stores, in each transaction, the sum of the hashes of all rows by table; the order
-of rows does not matter, so a change costs no more than the rows it touches. Temporary triggers
-report them: they are no part of the file. ``check`` computes the sums anew and compares.
+SQLite stores no checksums of its rows, so a flipped bit may become another number, name or text.
+Each transaction therefore stores the sum of the hashes of all rows, by table. The sum does not
+depend on the order of rows, so a change costs only as much as the rows that it touches. Temporary
+triggers report these rows; they are not part of the file. ``check`` recomputes the sums and
+compares them.
 
-Seals are for accidents. Somebody who edits a catalog on purpose can compute them as well.
+Seals detect accidents. Somebody who edits a catalog on purpose can compute them too.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from collections.abc import Iterator
 from typing import Any
 
 KEY = "seals"
-"""The name under which the table ``meta`` keeps the seals; its own row is not sealed."""
+"""The key of the seals in the table ``meta``; this row is not sealed."""
 _MODULUS = 1 << 64
-_SUMMED = {"word_postings"}
-"""Tables whose rows have checksums of their own (words.py): too many rows change in a commit."""
+_UNSEALED = {"word_postings"}
+"""Tables with other checksums (words.py), because too many of their rows change in a commit."""
 
 
 class Seals:
-    """Counts the rows that come and go by one connection."""
+    """Sums the hashes of the rows that one connection adds and removes."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -33,27 +34,27 @@ class Seals:
         connection.create_function("seal_row", -1, self._add)
 
     def watch(self) -> None:
-        """Count every change by this connection from now on; outside of a transaction."""
-        script = ["PRAGMA recursive_triggers = ON"]  # else REPLACE would hide the row that goes
+        """Follow every change by this connection from now on; call it outside of a transaction."""
+        script = ["PRAGMA recursive_triggers = ON"]  # else REPLACE would hide the replaced row
         for table, columns in self._tables():
             for event, rows in (
                 ("INSERT", {"NEW": 1}), ("DELETE", {"OLD": -1}), ("UPDATE", {"OLD": -1, "NEW": 1}),
             ):  # fmt: skip
-                counted = "; ".join(
+                calls = "; ".join(
                     f"SELECT {_call(table, columns, sign, row)}" for row, sign in rows.items()
                 )
                 script.append(
                     f"CREATE TEMP TRIGGER IF NOT EXISTS seal_{table}_{event} AFTER {event}"
-                    f" ON main.{table} BEGIN {counted}; END"
+                    f" ON main.{table} BEGIN {calls}; END"
                 )
         self._connection.executescript(";\n".join(script))
 
     def forget(self) -> None:
-        """Drop what was counted, when a transaction is rolled back."""
+        """Drop the sums of a transaction that is rolled back."""
         self._sums.clear()
 
     def store(self) -> None:
-        """Within a transaction: bring the stored seals up to date; seal a catalog without any."""
+        """Within a transaction: update the stored seals; seal a catalog that has none."""
         if not self._sums:
             return
         row = self._stored()
@@ -66,7 +67,7 @@ class Seals:
         self._put(seals)
 
     def seal(self) -> None:
-        """Within a transaction: take all rows for what strop wrote."""
+        """Within a transaction: seal all rows as they are now."""
         self._put(self.of_everything())
 
     def _put(self, seals: dict[str, int]) -> None:
@@ -76,7 +77,7 @@ class Seals:
         self._sums.clear()
 
     def broken(self) -> list[str]:
-        """Return the tables whose rows are not those that strop wrote."""
+        """Return the tables whose rows do not match their seal."""
         row = self._stored()
         try:
             stored = json.loads(row or "{}")
@@ -99,15 +100,15 @@ class Seals:
         return sums
 
     def _stored(self) -> Any:
-        found = self._connection.execute("SELECT value FROM meta WHERE key = ?", (KEY,)).fetchone()
-        return None if found is None else found[0]
+        row = self._connection.execute("SELECT value FROM meta WHERE key = ?", (KEY,)).fetchone()
+        return None if row is None else row[0]
 
     def _tables(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield the sealed tables, each with the declared types of its columns."""
         names = self._connection.execute(
             "SELECT name FROM main.sqlite_schema WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
         ).fetchall()
-        for name in sorted({name for (name,) in names} - _SUMMED):
+        for name in sorted({name for (name,) in names} - _UNSEALED):
             columns = self._connection.execute(f"PRAGMA main.table_info({name})").fetchall()
             yield name, {column[1]: column[2] for column in columns}
 
@@ -120,10 +121,10 @@ class Seals:
 
 
 def _call(table: str, columns: dict[str, str], sign: int, row: str) -> str:
-    """Return the SQL that counts a row. Texts are given as bytes: they may not be valid UTF-8.
+    """Return the SQL that adds a row. Texts are passed as bytes: they may not be valid UTF-8.
 
-    Whole numbers are given as their digits, without a test of each value's type: that is faster to
-    set up and to run. SQLite would round a fraction so, hence not in columns that may have one.
+    Whole numbers are passed as their digits, without a test of each value's type: that is faster to
+    set up and to run. This would round fractions, so columns that may have them are tested.
     """
     types = " || ".join(f"typeof({row}.{name})" for name in columns)
     cells = ", ".join(

@@ -1,10 +1,11 @@
-"""Sidecars: files of arrays in ``cache/`` that can be made again from the catalog.
+"""Sidecars: files of arrays in ``cache/`` that can be recomputed from the catalog.
 
-They are written whole and mapped when read. The catalog's settings name the one of each kind that
-counts (``spans``, ``candidates``); one sidecar may be several files, ``NAME`` and ``NAME.more``.
+They are written in one step and memory-mapped when read. The catalog's settings name the current
+one of each kind (``spans``, ``candidates``). One sidecar may be several files, ``NAME`` and
+``NAME.more``.
 
-Whatever is wrong with such a file (missing, cut short, flipped bytes), it is as if it were not
-there. The name of each is new, so a reader's map of an older one stays true.
+A file with any damage (cut short, flipped bytes) is treated like a missing one. Each has a new
+name, so a reader's map of an older one stays valid.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ CACHE = "cache"
 SIDECAR_FILE = re.compile(r"[a-z]{1,20}-[0-9a-f]{32}(\.[a-z]{1,20})?")
 """The names of a sidecar's files. Never a path."""
 _MAGIC = b"strop cache 1\n"
-_ALIGNED = 64
+_ALIGNMENT = 64
+"""Each array begins at a multiple of this many bytes."""
 
 
 @contextmanager
 def replaced_sidecar(folder: Path, kind: str, older: str | None) -> Iterator[Path]:
-    """Give the path of a new sidecar, to be written there and named in the catalog.
+    """Give the path of a new sidecar, for the caller to write it and name it in the catalog.
 
-    Then the older one is deleted. If this fails (a full disk), the new one is deleted.
+    Afterwards the older one is deleted. If the caller fails (a full disk), the new one is deleted.
     """
     path = folder / CACHE / f"{kind}-{uuid.uuid4().hex}"
     try:
@@ -51,7 +53,7 @@ def replaced_sidecar(folder: Path, kind: str, older: str | None) -> Iterator[Pat
 
 
 def delete_sidecar(folder: Path, name: str | None) -> None:
-    """Delete a sidecar that no longer counts, if it is there."""
+    """Delete a sidecar that is no longer used, if it exists."""
     if name is not None:
         with suppress(OSError):
             (folder / CACHE / name).unlink()
@@ -60,26 +62,26 @@ def delete_sidecar(folder: Path, name: str | None) -> None:
 def write_arrays(
     path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any], *, sync: bool = False
 ) -> None:
-    """Write arrays and JSON values to a new file; with ``sync``, wait for the disk to have it."""
+    """Write arrays and JSON values to a new file; with ``sync``, wait until it is on disk."""
     places, at, crc = {}, 0, 0
-    parts: list[Any] = []
+    buffers: list[Any] = []
     data: Any
     for name, array in arrays.items():
-        part = np.ascontiguousarray(array)
-        places[name] = [part.dtype.str, list(part.shape), at]
-        for data in (part.reshape(-1).view(np.uint8), bytes(-part.nbytes % _ALIGNED)):
+        block = np.ascontiguousarray(array)
+        places[name] = [block.dtype.str, list(block.shape), at]
+        for data in (block.reshape(-1).view(np.uint8), bytes(-block.nbytes % _ALIGNMENT)):
             crc = zlib.crc32(data, crc)
             at += len(data)
-            parts.append(data)
+            buffers.append(data)
     head = json.dumps({"about": about, "arrays": places, "size": at, "crc": crc}).encode()
-    head += b" " * (-(len(_MAGIC) + 8 + len(head)) % _ALIGNED)
+    head += b" " * (-(len(_MAGIC) + 8 + len(head)) % _ALIGNMENT)
     path.parent.mkdir(exist_ok=True)
     with open(path, "xb") as file:
         file.write(
             _MAGIC + len(head).to_bytes(4, "little") + zlib.crc32(head).to_bytes(4, "little")
         )
         file.write(head)
-        for data in parts:
+        for data in buffers:
             file.write(data)
         if sync:
             file.flush()
@@ -89,9 +91,9 @@ def write_arrays(
 def read_arrays(
     path: Path, *, trusted: bool = False
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-    """Return a file's arrays, read-only, and its values; None if it is not as it was written.
+    """Return a file's arrays, read-only, and its values; None if it is missing or damaged.
 
-    Of a ``trusted`` file the size is enough, and its arrays are only read when they are used.
+    Of a ``trusted`` file only the size is checked; its arrays are read when they are used.
     """
     try:
         with open(path, "rb", opener=no_links) as file:
@@ -119,14 +121,14 @@ def _arrays(
         return None
     arrays: dict[str, NDArray[Any]] = {}
     for name, (dtype, shape, at) in head["arrays"].items():
-        kind = np.dtype(dtype)
-        if kind.hasobject:
+        type_ = np.dtype(dtype)
+        if type_.hasobject:
             return None
-        flat = np.frombuffer(body[at : at + math.prod(shape) * kind.itemsize], kind)
+        flat = np.frombuffer(body[at : at + math.prod(shape) * type_.itemsize], type_)
         arrays[name] = flat.reshape(shape)
     return arrays, dict(head["about"])
 
 
 def entries(folder: Path) -> list[Path]:
     """Return the files in a folder, none if there is no folder."""
-    return [one for one in folder.iterdir() if one.is_file()] if folder.is_dir() else []
+    return [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []

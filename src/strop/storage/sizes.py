@@ -1,4 +1,4 @@
-"""Counts and sizes for people: what an index holds and how many bytes it takes."""
+"""Counts and sizes for reports: what an index contains, and its size in bytes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from strop.storage.sidecar import CACHE, entries
 
 
 def counts(catalog: Catalog) -> dict[str, Any]:
-    """Return numbers for people: documents, lists and queries by set, what waits."""
-    number = catalog.database.value
+    """Return counts: documents, lists and queries by set, what waits to be embedded."""
+    value = catalog.database.value
     with catalog.reading():
         files = catalog.vectors.files()
         sets = {
@@ -24,7 +24,7 @@ def counts(catalog: Catalog) -> dict[str, Any]:
                 "queries": files[set_.set_id].live,
                 "older_than_text": 0
                 if set_.derived
-                else number(
+                else value(
                     "SELECT count(*) FROM spans INDEXED BY older_spans WHERE set_id = ? AND older"
                     " AND count > 0",
                     (set_.set_id,),
@@ -38,7 +38,7 @@ def counts(catalog: Catalog) -> dict[str, Any]:
             "documents": catalog.documents.total(),
             "chunking": catalog.documents.chunking(),
             "chunks": catalog.documents.count() if catalog.documents.are_chunked() else None,
-            "empty": number("SELECT count(*) FROM documents WHERE empty"),
+            "empty": value("SELECT count(*) FROM documents WHERE empty"),
             "waiting": catalog.waiting.count(refused=False),
             "refused": catalog.waiting.refused(),
             "sets": sets,
@@ -47,7 +47,7 @@ def counts(catalog: Catalog) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SetSize:
-    """A query set: how many documents have a list of it, its queries, and its vectors' bytes."""
+    """A query set: its number of lists (one per document) and queries, the size of its vectors."""
 
     name: str
     source: str
@@ -57,7 +57,7 @@ class SetSize:
 
 
 def set_sizes(catalog: Catalog) -> list[SetSize]:
-    """Return the query sets of a catalog, in the order they were made."""
+    """Return the query sets of a catalog, in the order they were created."""
     with catalog.reading():
         files = catalog.vectors.files()
         return [
@@ -70,12 +70,11 @@ def set_sizes(catalog: Catalog) -> list[SetSize]:
 
 
 def sizes(catalog: Catalog) -> dict[str, Any]:
-    """Return bytes by kind. ``waste`` is part of the others: what compaction would free.
+    """Return bytes by kind.
 
-    ``words`` are part of the catalog.
-
-    ``times_plain`` compares the vectors of documents and queries (without augmented texts) with the
-    documents' vectors alone as float32, which is ``plain``.
+    ``waste`` is what compaction would free; it is part of the other sizes. ``words`` is part of
+    ``catalog``. ``times_plain`` compares the vectors of documents and queries (without augmented
+    texts) with the documents' vectors alone as float32, which is ``plain``.
     """
     folder = catalog.folder
     with catalog.reading():
@@ -87,9 +86,9 @@ def sizes(catalog: Catalog) -> dict[str, Any]:
         path, row = catalog.vector_file(file)
         vectors[file.set_id] = _size(path)
         waste += max(0, vectors[file.set_id] - file.live * row.itemsize)
-    known = {file.name for file in files.values()}
-    left_over = sum(_size(one) for one in entries(folder / "vectors") if one.name not in known)
-    catalog_size = sum(_size(one) for one in folder.glob(f"{catalog.path.name}*"))
+    in_use = {file.name for file in files.values()}
+    left_over = sum(_size(path) for path in entries(folder / "vectors") if path.name not in in_use)
+    catalog_size = sum(_size(path) for path in folder.glob(f"{catalog.path.name}*"))
     cache = sum(map(_size, entries(folder / CACHE)))
     total = catalog_size + sum(vectors.values()) + cache + left_over
     plain = 4 * catalog.dim * documents

@@ -1,7 +1,7 @@
-"""What a reader sees of an index at one moment, and how it follows the catalog.
+"""Snapshots: what a reader sees of an index at one moment, and how it follows the catalog.
 
-A snapshot is brought up to date by what changed since: from the one at hand, else from a cache
-file in the index folder, else from the catalog's table of spans. Vectors themselves are mapped.
+A new snapshot starts from the reader's old one, else from a cache file in the index folder, and
+applies the logged changes; else it reads the catalog's table of spans. Vectors are memory-mapped.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from strop.storage.sidecar import CACHE, read_arrays, replaced_sidecar, write_ar
 from strop.storage.vectors import Rows, map_rows
 
 SPANS = "spans"
-"""The kind of sidecar that holds the spans of a version."""
+"""The kind of the sidecar with the spans of a version."""
 LOG_SHARE = 0.02
 LOG_LEAST = 4096
-"""The cache is written anew when the log has more changes than this, or that share of all."""
+"""The cache is rewritten when the log has more changes than ``LOG_LEAST`` and than ``LOG_SHARE`` of
+the number of rows."""
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Where each document's vectors stand in a file: rows ``start[j] : start[j] + count[j]``.
+    """The rows of each document's vectors in a file: ``start[j] : start[j] + count[j]``.
 
-    ``vectors`` are as they are stored, of any type: ``arrays.as_floats`` reads them.
+    ``vectors`` have their stored type: ``arrays.as_floats`` converts them.
 
-    ``vector_version`` names the vectors wherever they stand: a document with the same one in two
-    snapshots has the same vectors in both, also when compaction has moved them.
+    ``vector_version`` identifies the vectors wherever they are stored: if it is the same in two
+    snapshots, a document has the same vectors in both, even if compaction has moved them.
     """
 
     vectors: Rows
@@ -65,7 +66,7 @@ Columns = list[Ints]
 
 @dataclass(frozen=True)
 class _Table:
-    """The numbers behind a snapshot; ``columns`` by set id."""
+    """The contents of a snapshot without the mapped files; ``columns`` by set id."""
 
     version: int
     numbers: Ints
@@ -73,9 +74,9 @@ class _Table:
 
 
 def load_snapshot(catalog: Catalog, before: Snapshot | None = None) -> Snapshot:
-    """Return what the catalog says now; ``before`` is followed if it can be.
+    """Return a snapshot of the catalog; it applies the changes to ``before`` if possible.
 
-    Where nothing changed since ``before``, the spans are the same objects.
+    If nothing changed since ``before``, the spans are the same objects.
     """
     with catalog.reading():
         for attempt in range(5):
@@ -83,7 +84,7 @@ def load_snapshot(catalog: Catalog, before: Snapshot | None = None) -> Snapshot:
             try:
                 return _load(catalog, files, before)
             except IndexDamaged:
-                # Compaction may have taken a file away since this read began.
+                # Compaction may have deleted a file since this read began.
                 catalog.database.read_anew()
                 if attempt == 4 or catalog.vectors.files() == files:
                     raise
@@ -93,11 +94,11 @@ def load_snapshot(catalog: Catalog, before: Snapshot | None = None) -> Snapshot:
 def _load(catalog: Catalog, files: dict[int, VectorFile], before: Snapshot | None) -> Snapshot:
     names, table = _set_names(catalog), None
     if before is not None:
-        table = _followed(catalog, _table_of(before, names))
+        table = _updated(catalog, _table_of(before, names))
         same_sets = before.sets.keys() == set(names.values())
         if table and same_sets and table.numbers is before.numbers:  # nothing changed
             return replace(before, version=table.version)
-    table = table or _followed(catalog, _cached(catalog)) or _whole(catalog)
+    table = table or _updated(catalog, _read_cache(catalog)) or _read_catalog(catalog)
     spans = {}
     for set_id in (DOCUMENTS, *names):
         path, row = catalog.vector_file(files[set_id])
@@ -116,18 +117,19 @@ def _set_names(catalog: Catalog) -> dict[int, str]:
 
 
 def in_bounds(table: _Table, set_id: int, rows: int) -> bool:
-    """Tell whether the spans of a set can be what strop wrote: nothing else may be read."""
+    """Return whether the spans of a set are possible: no other rows may be read."""
     numbers, (start, count, _) = table.numbers, table.columns[set_id]
     if not len(start):
         return True
-    # As unsigned numbers, those below zero are the greatest: one look at each column is enough.
+    # As unsigned numbers, negative ones are the largest: the maximum of each column is enough.
     start, count = start.view(np.uint64), count.view(np.uint64)
-    last, most = int(start.max()), int(count.max())
+    max_start, max_count = int(start.max()), int(count.max())
     if set_id == DOCUMENTS:
-        return last < rows and most == count.min() == 1 and bool((numbers[1:] > numbers[:-1]).all())
-    if last > rows or most > rows:
+        ascending = bool((numbers[1:] > numbers[:-1]).all())
+        return max_start < rows and max_count == count.min() == 1 and ascending
+    if max_start > rows or max_count > rows:
         return False
-    return last + most <= rows or bool((start + count).max() <= rows)
+    return max_start + max_count <= rows or bool((start + count).max() <= rows)
 
 
 def _table_of(snapshot: Snapshot, names: Mapping[int, str]) -> _Table:
@@ -135,53 +137,56 @@ def _table_of(snapshot: Snapshot, names: Mapping[int, str]) -> _Table:
     spans |= {
         set_id: snapshot.sets[name] for set_id, name in names.items() if name in snapshot.sets
     }
-    columns = {set_id: [one.start, one.count, one.vector_version] for set_id, one in spans.items()}
+    columns = {set_id: [of.start, of.count, of.vector_version] for set_id, of in spans.items()}
     return _Table(snapshot.version, snapshot.numbers, columns)
 
 
-def _whole(catalog: Catalog) -> _Table:
-    """Read everything from the catalog."""
-    own = catalog.vectors.searchable_spans(DOCUMENTS)
-    columns = {DOCUMENTS: _aligned(own[:, 0], own)}
+def _read_catalog(catalog: Catalog) -> _Table:
+    """Read all spans from the catalog."""
+    documents = catalog.vectors.searchable_spans(DOCUMENTS)
+    numbers = np.ascontiguousarray(documents[:, 0])
+    columns = {DOCUMENTS: _aligned(numbers, documents)}
     for set_id in _set_names(catalog):
-        columns[set_id] = _aligned(own[:, 0], catalog.vectors.searchable_spans(set_id))
-    return _Table(catalog.settings.number("version"), np.ascontiguousarray(own[:, 0]), columns)
+        columns[set_id] = _aligned(numbers, catalog.vectors.searchable_spans(set_id))
+    return _Table(catalog.settings.number("version"), numbers, columns)
 
 
-def _followed(catalog: Catalog, table: _Table | None) -> _Table | None:
-    """Read anew what changed since, and only that; None if the log does not reach back so far."""
+def _updated(catalog: Catalog, table: _Table | None) -> _Table | None:
+    """Apply the logged changes to a table; None if there is no table, or the log begins later."""
     changes = None if table is None else catalog.vectors.changes(table.version)
     if table is None or changes is None:
         return None
     version = catalog.settings.number("version")
-    none = _aligned(table.numbers, np.zeros((0, 4), np.int64))
+    no_lists = _aligned(table.numbers, np.zeros((0, 4), np.int64))
     set_ids = DOCUMENTS, *_set_names(catalog)
-    columns = {set_id: table.columns.get(set_id, none) for set_id in set_ids}
+    columns = {set_id: table.columns.get(set_id, no_lists) for set_id in set_ids}
     if not len(changes):
         return _Table(version, table.numbers, columns)
-    first, last = _joined(changes)
-    own = catalog.vectors.changed_spans(DOCUMENTS, table.version)
-    # Between what is kept stands what was read anew: nothing has to be sorted.
+    first, last = _disjoint_ranges(changes)
+    changed = catalog.vectors.changed_spans(DOCUMENTS, table.version)
+    # The changed spans are inserted between the kept ones: nothing has to be sorted.
     old_ends = np.searchsorted(table.numbers, first).tolist()
     old_starts = [0, *np.searchsorted(table.numbers, last + 1).tolist()]
-    new_edges = np.searchsorted(own[:, 0], [first, last + 1]).T.tolist()
+    new_edges = np.searchsorted(changed[:, 0], [first, last + 1]).T.tolist()
     old_ends.append(len(table.numbers))
     new_edges.append([0, 0])
 
-    def joined(old: Ints, new: Ints) -> Ints:
-        parts = []
+    def merged(old: Ints, new: Ints) -> Ints:
+        pieces = []
         for start, end, (begin, behind) in zip(old_starts, old_ends, new_edges, strict=True):
-            parts += [old[start:end], new[begin:behind]]
-        return np.concatenate(parts)
+            pieces += [old[start:end], new[begin:behind]]
+        return np.concatenate(pieces)
 
     for set_id, old in columns.items():
-        new = own if set_id == DOCUMENTS else catalog.vectors.changed_spans(set_id, table.version)
-        columns[set_id] = list(map(joined, old, _aligned(own[:, 0], new)))
-    return _Table(version, joined(table.numbers, own[:, 0]), columns)
+        new = changed
+        if set_id != DOCUMENTS:
+            new = catalog.vectors.changed_spans(set_id, table.version)
+        columns[set_id] = list(map(merged, old, _aligned(changed[:, 0], new)))
+    return _Table(version, merged(table.numbers, changed[:, 0]), columns)
 
 
-def _joined(changes: NDArray[np.int64]) -> tuple[Ints, Ints]:
-    """Return ranges (first, last) of numbers as ranges apart from each other, ascending."""
+def _disjoint_ranges(changes: NDArray[np.int64]) -> tuple[Ints, Ints]:
+    """Return ranges (first, last) of numbers as ranges that do not overlap, ascending."""
     changes = changes[np.argsort(changes[:, 0])]
     last = np.maximum.accumulate(changes[:, 1])
     begins = np.concatenate([[True], changes[1:, 0] > last[:-1]])
@@ -189,42 +194,42 @@ def _joined(changes: NDArray[np.int64]) -> tuple[Ints, Ints]:
 
 
 def _aligned(numbers: Ints, spans: NDArray[np.int64]) -> Columns:
-    """Return start, count, vector_version of each of ``numbers``; zeros for no list.
+    """Return start, count, vector_version of each of ``numbers``; zeros if it has no list.
 
-    A list may be there before its document's vector, and is then left out.
+    A list whose document has no vector yet is left out.
     """
     places = np.searchsorted(numbers, spans[:, 0])
-    known = places < len(numbers)
-    known[known] = numbers[places[known]] == spans[known, 0]
+    has_vector = places < len(numbers)
+    has_vector[has_vector] = numbers[places[has_vector]] == spans[has_vector, 0]
     columns = np.zeros((3, len(numbers)), np.int64)
-    columns[:, places[known]] = spans[known, 1:].T
+    columns[:, places[has_vector]] = spans[has_vector, 1:].T
     return list(columns)
 
 
 # -- the cache -------------------------------------------------------------------------------
 
 
-def _cached(catalog: Catalog) -> _Table | None:
+def _read_cache(catalog: Catalog) -> _Table | None:
     name = catalog.settings.sidecar(SPANS)
     cached = read_arrays(catalog.folder / CACHE / name) if name else None
     if cached is None:
         return None
     arrays, about = cached
     numbers = arrays.pop("numbers")
-    # Of a smaller type, sums could overflow unnoticed.
-    whole = all(array.shape == (3, len(numbers)) for array in arrays.values())
-    if not whole or any(array.dtype != np.int64 for array in (numbers, *arrays.values())):
+    # With a smaller type, sums could overflow unnoticed.
+    complete = all(array.shape == (3, len(numbers)) for array in arrays.values())
+    if not complete or any(array.dtype != np.int64 for array in (numbers, *arrays.values())):
         return None
     columns = {int(id_): list(array) for id_, array in arrays.items()}
-    if DOCUMENTS in columns:  # each has one vector, whatever the file says
+    if DOCUMENTS in columns:  # each document has one vector, whatever the file contains
         columns[DOCUMENTS][1] = np.broadcast_to(np.int64(1), numbers.shape)
     return _Table(about["version"], numbers, columns)
 
 
 def keep_cache(catalog: Catalog) -> None:
-    """Write the cache anew if the log has grown long; for the one writer.
+    """Rewrite the cache if the log has grown long. Only the one writer may call this.
 
-    It is a cache: where it cannot be written (a full disk), the older one still serves.
+    If the cache cannot be written (a full disk), the older one stays in use.
     """
     with catalog.reading():
         if catalog.vectors.logged() <= max(LOG_LEAST, LOG_SHARE * catalog.documents.count()):
@@ -239,12 +244,12 @@ def keep_cache(catalog: Catalog) -> None:
 
 
 def cache_is_true(catalog: Catalog) -> bool:
-    """Tell whether the cache, followed to now, says what the catalog says; true without one."""
+    """Return whether the cache with the logged changes equals the catalog; True without one."""
     with catalog.reading():
-        here = _followed(catalog, _cached(catalog))
-        if here is None:
+        cached = _updated(catalog, _read_cache(catalog))
+        if cached is None:
             return True
-        there = _whole(catalog)
-    return np.array_equal(here.numbers, there.numbers) and all(
-        np.array_equal(here.columns[set_id], there.columns[set_id]) for set_id in there.columns
+        stored = _read_catalog(catalog)
+    return np.array_equal(cached.numbers, stored.numbers) and all(
+        np.array_equal(cached.columns[set_id], stored.columns[set_id]) for set_id in stored.columns
     )

@@ -1,4 +1,4 @@
-"""Whose word is taken for loading an embedder: an index is data, never code and never an address.
+"""Consent to load an embedder: an index is data, never code and never an address.
 
 A catalog names its embedder and the options that its vectors depend on. Some of these could run
 code (``trust_remote_code``), read a local folder (``st:/path``, ``path``) or send texts and the
@@ -22,7 +22,7 @@ _VECTOR_OPTIONS = frozenset(
     {"dimensions", "dtype", "input_type", "max_chars", "max_length", "pooling", "prompts",
      "revision", "task", "dim"}
 )  # fmt: skip
-"""Options of the families of embedders that neither run code nor name a place."""
+"""Options of embedders that neither run code nor name a path or an address."""
 
 
 def trust_file() -> Path:
@@ -34,16 +34,17 @@ def trust_file() -> Path:
 
 
 def stored_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a catalog keeps of an embedder's options: what its vectors depend on."""
+    """Return the options of an embedder that a catalog stores: those that its vectors depend on."""
     return {key: value for key, value in options.items() if key in _VECTOR_OPTIONS | SENSITIVE}
 
 
 def needs_consent(name: str, options: Mapping[str, Any]) -> list[str]:
-    """Return what of a stored embedder must not be used without the user's word."""
+    """Return what needs the user's consent: options as ``key=value``, a local model's name."""
     needed = [f"{key}={options[key]}" for key in sorted(SENSITIVE & options.keys())]
-    own = {os.environ.get(key, "").rstrip("/") for key in ("OPENAI_BASE_URL", "STROP_BASE_URL")}
-    if str(options.get("base_url", "")).rstrip("/") in own - {""}:  # the user's environment says so
-        needed = [one for one in needed if not one.startswith("base_url=")]
+    variables = "OPENAI_BASE_URL", "STROP_BASE_URL"
+    users_urls = {os.environ.get(variable, "").rstrip("/") for variable in variables} - {""}
+    if str(options.get("base_url", "")).rstrip("/") in users_urls:
+        needed = [option for option in needed if not option.startswith("base_url=")]
     if name.startswith("st:"):
         source = name.removeprefix("st:")
         looks_local = source.startswith((".", "/", "~", "\\")) or source.count("/") > 1
@@ -53,21 +54,21 @@ def needs_consent(name: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def has_consent(index_id: object, name: str, options: Mapping[str, Any]) -> bool:
-    """Tell whether the user takes an index's embedder with exactly these stored options."""
+    """Return whether the user has accepted an index's embedder with exactly these options."""
     return bool(_consents().get(str(index_id)) == {"name": name, "options": options})
 
 
 def consent(index_id: object, name: str, options: Mapping[str, Any]) -> None:
-    """Remember that the user takes an index's embedder with these options."""
-    kept = stored_options(options)
-    if not needs_consent(name, kept):
+    """Record that the user accepts an index's embedder with these options."""
+    recorded = stored_options(options)
+    if not needs_consent(name, recorded):
         return
     file = trust_file()
     try:
-        known = {**_consents(), str(index_id): {"name": name, "options": kept}}
+        consents = {**_consents(), str(index_id): {"name": name, "options": recorded}}
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_name(f"{file.name}.{os.getpid()}")
-        new.write_text(json.dumps(known, indent=1), "utf-8")
+        new.write_text(json.dumps(consents, indent=1), "utf-8")
         new.replace(file)
     except OSError as error:
         warnings.warn(
@@ -78,7 +79,7 @@ def consent(index_id: object, name: str, options: Mapping[str, Any]) -> None:
 
 def _consents() -> dict[str, Any]:
     try:
-        known = json.loads(trust_file().read_text("utf-8"))
+        consents = json.loads(trust_file().read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return consents if isinstance(consents, dict) else {}

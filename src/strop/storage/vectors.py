@@ -1,12 +1,12 @@
 """Append-only files of rows, read through memory maps.
 
-A file holds nothing but rows of equal size, float32 or int8. All vectors have unit length, so a row
-needs no scale beside it: ``arrays.as_floats`` reads it as a direction.
+A file contains only rows of equal size, float32 or int8. All vectors have unit length, so a row
+needs no scale: ``arrays.as_floats`` normalizes it.
 
-How many of them count is written in the catalog, in the same transaction as whatever refers to
-them; bytes behind that are left over from a writer that was stopped, are never read, and are
-overwritten by the next one. Committed rows never change, so a reader's map stays true while a
-writer appends. The catalog keeps a checksum of every row, of its bytes as they are stored.
+The catalog stores the number of committed rows, in the same transaction as the spans that refer to
+them. Bytes after these rows were left by a writer that was stopped; they are never read, and the
+next writer overwrites them. Committed rows never change, so a reader's map stays valid while a
+writer appends. The catalog stores a checksum of the bytes of every row.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from strop.errors import BadIndex, BadInput, DiskFull, IndexDamaged
 from strop.types import Vectors
 
 Rows = NDArray[Any]
-"""Rows as they stand in a file: ``rows.nbytes // len(rows)`` bytes each."""
+"""Rows with their stored type: ``rows.nbytes // len(rows)`` bytes each."""
 Sums = NDArray[np.uint32]
 
-_AT_ONCE = 16_384
+_ROWS_PER_READ = 16_384
 _TYPES = {"int8": ("i1", "i8"), "float32": ("<f4", "f32")}
-"""numpy's type of a value, and how the names of such files end."""
+"""By name: numpy's type of a component, and the extension of such files."""
 VECTOR_FILE = re.compile(r"(documents|queries-[1-9]\d{0,17})(\.[1-9]\d{0,17})?\.(f32|i8)")
-"""The names of vector files: of a set, rewritten how often, of which type. Never a path."""
+"""The names of vector files: set, number of rewrites, type. Never a path."""
 STORED = tuple(_TYPES)
-"""How an index can store its query vectors."""
+"""The types in which an index can store its query vectors."""
 DEFAULT_STORED = "int8"
-"""How query vectors are stored by default."""
+"""The default type of stored query vectors."""
 
 
 def check_stored(stored: str) -> str:
-    """Refuse a way to store vectors that there is not."""
+    """Refuse an unknown type of stored vectors."""
     if stored not in STORED:
         raise BadInput(f"query_vectors {stored!r} is not one of: {', '.join(STORED)}")
     return stored
@@ -49,22 +49,22 @@ def check_stored(stored: str) -> str:
 
 def type_for(stored: str, source: str) -> str:
     """Return the type of the rows of a query set, by its source; the documents' are float32."""
-    return "float32" if source == "augmented" else stored  # augmented texts stand for the documents
+    return "float32" if source == "augmented" else stored  # augmented texts replace documents
 
 
 def row_type(dtype: str, dim: int) -> np.dtype[Any]:
-    """Return numpy's type of one row of a file, by the name the catalog has for it."""
+    """Return numpy's type of one row of a file, by the name that the catalog stores."""
     return np.dtype((_TYPES[dtype][0], (dim,)))
 
 
 def file_name(set_id: int, dtype: str) -> str:
-    """Return what the first file of a set is called; set 0 are the documents."""
+    """Return the name of the first file of a set; set 0 is the documents."""
     ending = _TYPES[dtype][1]
     return f"queries-{set_id}.{ending}" if set_id else f"documents.{ending}"
 
 
 def stored_rows(vectors: Vectors, dtype: str) -> Rows:
-    """Return vectors (n, dim) as they are to be stored."""
+    """Return vectors (n, dim) in their stored type."""
     value = np.dtype(_TYPES[dtype][0])
     if value.kind != "i":
         return np.ascontiguousarray(vectors, dtype=value)
@@ -74,7 +74,7 @@ def stored_rows(vectors: Vectors, dtype: str) -> Rows:
 
 
 def cannot_write(index: Path, error: OSError) -> BadIndex:
-    """Return the error for an index folder that the system does not let us write to."""
+    """Return the error for an index folder that cannot be written to."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return BadIndex(f"{index} cannot be written ({error.strerror}): check its permissions")
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -85,8 +85,8 @@ def cannot_write(index: Path, error: OSError) -> BadIndex:
 
 
 def append_rows(path: Path, committed: int, rows: Rows) -> None:
-    """Write ``rows`` behind the first ``committed`` ones; return when they are on disk."""
-    if not path.parent.exists():  # vectors can be made again, so the folder may be thrown away
+    """Write ``rows`` after the first ``committed`` ones; return when they are on disk."""
+    if not path.parent.exists():  # vectors can be recomputed, so the user may delete the folder
         path.parent.mkdir()
         sync_folder(path.parent.parent)
     begin = committed * row_bytes(rows)
@@ -99,7 +99,7 @@ def append_rows(path: Path, committed: int, rows: Rows) -> None:
         file.write(bytes_of(rows))  # tofile() hides a full disk
         file.flush()
         os.fsync(file.fileno())
-    if committed == 0:  # new, or left by a writer that was stopped before it came here
+    if committed == 0:  # new, or a writer was stopped before it synced the folder
         sync_folder(path.parent)
 
 
@@ -107,21 +107,21 @@ def map_rows(path: Path, count: int, row: np.dtype[Any]) -> Rows:
     """Return the first ``count`` rows of a file, read-only, without loading them."""
     if count == 0:
         return np.empty(0, row)
-    need = count * row.itemsize
+    needed = count * row.itemsize
     try:
-        # The size is of the file that is mapped: its name may go to another meanwhile.
+        # The size of the open file: its name may belong to another file by now.
         with open(path, "rb", opener=no_links) as file:
-            have = os.fstat(file.fileno()).st_size
-            if have >= need:
-                # As a plain array: each look into a memmap costs microseconds.
+            size = os.fstat(file.fileno()).st_size
+            if size >= needed:
+                # As a plain array: each access to a memmap costs microseconds.
                 return np.asarray(np.memmap(file, dtype=row, mode="r", shape=(count,)))
     except FileNotFoundError:
-        have = 0
-    raise _damaged(path, have, need)
+        size = 0
+    raise _damaged(path, size, needed)
 
 
 def no_links(path: str, flags: int) -> int:
-    """An ``opener`` that refuses a file that is a link: it may lead out of the index."""
+    """Open a file, as an ``opener``; refuse a link, which may lead out of the index."""
     try:
         return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
     except OSError as error:
@@ -133,7 +133,7 @@ def no_links(path: str, flags: int) -> int:
 
 
 def whole_rows(path: Path, row: np.dtype[Any]) -> int:
-    """Return how many whole rows a file holds; 0 if it is missing."""
+    """Return the number of complete rows in a file; 0 if it is missing."""
     return path.stat().st_size // row.itemsize if path.exists() else 0
 
 
@@ -143,7 +143,7 @@ def row_bytes(rows: Rows) -> int:
 
 
 def bytes_of(rows: Rows) -> memoryview:
-    """Return rows as they are written to a file."""
+    """Return the bytes of rows, as they are written to a file."""
     return np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
 
 
@@ -158,27 +158,24 @@ def row_sums(rows: Rows) -> Sums:
 
 
 def damaged_rows(path: Path, row: np.dtype[Any], sums: Sums) -> list[tuple[int, int]]:
-    """Read the rows whose checksums are given and return which are not what was written.
-
-    As ranges (first, behind the last).
-    """
+    """Read the rows that have checksums; return ranges (first, end exclusive) of damaged rows."""
     good = np.zeros(len(sums), np.bool_)
     with suppress(FileNotFoundError), open(path, "rb", opener=no_links) as file:
-        for first in range(0, len(sums), _AT_ONCE):
-            want = sums[first : first + _AT_ONCE]
+        for first in range(0, len(sums), _ROWS_PER_READ):
+            expected = sums[first : first + _ROWS_PER_READ]
             try:
                 file.seek(first * row.itemsize)
-                data = file.read(len(want) * row.itemsize)
+                data = file.read(len(expected) * row.itemsize)
             except OSError:  # the disk cannot read it
                 continue
-            have = row_sums(np.frombuffer(data, row, len(data) // row.itemsize))
-            good[first : first + len(have)] = have == want[: len(have)]
+            actual = row_sums(np.frombuffer(data, row, len(data) // row.itemsize))
+            good[first : first + len(actual)] = actual == expected[: len(actual)]
     edges = np.flatnonzero(np.diff(np.concatenate([[True], good, [True]])))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new file's name survive a power cut; not every system can."""
+    """Sync a folder, so that a new file's name survives a power cut; not every system can."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -187,9 +184,9 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _damaged(path: Path, have: int, need: int) -> IndexDamaged:
+def _damaged(path: Path, size: int, needed: int) -> IndexDamaged:
     index = path.parent.parent
     return IndexDamaged(
-        f"{path} is cut short: it has {have:,} of {need:,} bytes. Its vectors can be made again "
+        f"{path} is cut short: it has {size:,} of {needed:,} bytes. Its vectors can be made again "
         f"from the catalog: strop check {index} --repair"
     )

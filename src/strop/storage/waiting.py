@@ -1,6 +1,6 @@
-"""What waits to be embedded: documents whose vector, or whose list of a set, is to be made.
+"""The queue of what waits to be embedded: documents, and their lists of query sets.
 
-A text that the embedder refused is set aside with the reason until a retry.
+A text that the embedder refused stays in the queue with the reason, and is skipped until a retry.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from strop.storage.ledger import DOCUMENTS
 from strop.types import Document
 
 _BATCH_CHARACTERS = 16_000_000
-"""Documents of one batch have about this many characters at most: more costs memory."""
+"""The approximate maximum number of characters in one batch of documents, to limit memory."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """One document whose vectors of a set are to be made, with the queries given for it."""
+    """One document that waits for its vectors of a set, with the queries given for it."""
 
     number: int
     document: Document
@@ -28,13 +28,13 @@ class Waiting:
 
 
 class WaitingList:
-    """The documents of a catalog that wait for vectors, by set; set 0 are their own vectors."""
+    """The documents of a catalog that wait for vectors, by set; set 0 is their own vectors."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def next(self, set_id: int, limit: int) -> list[Waiting]:
-        """Return documents whose vectors of a set are still to be made, in order."""
+        """Return documents that wait for their vectors of a set, in order."""
         waiting, characters = [], 0
         with self._database.reading() as connection, reporting_damage(self._database.path, "texts"):
             for number, id_, title, text, digest, texts in connection.execute(
@@ -51,18 +51,18 @@ class WaitingList:
         return waiting
 
     def count(self, set_id: int = DOCUMENTS, refused: bool = True) -> int:
-        """Return how many documents still need a vector, or a set's list of them.
+        """Return how many documents wait for their vectors of a set.
 
-        ``refused`` says whether those that the embedder refused count.
+        With ``refused``, those that the embedder refused count too.
         """
-        which = "" if refused else " AND refused IS NULL"
-        sql = f"SELECT count(*) FROM waiting WHERE set_id = ?{which}"
+        condition = "" if refused else " AND refused IS NULL"
+        sql = f"SELECT count(*) FROM waiting WHERE set_id = ?{condition}"
         return int(self._database.value(sql, (set_id,)))
 
     def unfinished(self) -> int:
         """Return how many documents and query lists ``finish`` would embed.
 
-        Augmented texts are not among them: they are embedded when a method needs them.
+        Augmented texts are not counted: they are embedded when a method needs them.
         """
         count = self._database.value(
             "SELECT count(*) FROM waiting WHERE refused IS NULL AND set_id NOT IN"
@@ -71,7 +71,7 @@ class WaitingList:
         return int(count)
 
     def refuse(self, set_id: int, reasons: Mapping[int, str]) -> None:
-        """Set documents aside whose texts the embedder refuses, by number, until a retry."""
+        """Record why the embedder refuses texts, by document number; they wait for a retry."""
         with self._database.writing() as connection:
             connection.executemany(
                 "UPDATE waiting SET refused = ? WHERE set_id = ? AND number = ?",
@@ -79,8 +79,7 @@ class WaitingList:
             )
 
     def refused(self) -> list[dict[str, str]]:
-        """Return what was set aside: the document's ``id``, the ``set`` ("" for its own vector) and
-        the ``reason``."""
+        """Return refused texts: document ``id``, ``set`` ("": its own vector) and ``reason``."""
         return self._database.named_rows(
             "SELECT id, coalesce(name, '') AS 'set', CAST(refused AS TEXT) AS reason FROM waiting"
             " JOIN documents USING (number) LEFT JOIN sets USING (set_id)"
@@ -88,27 +87,27 @@ class WaitingList:
         )
 
     def retry_refused(self) -> None:
-        """Let what was set aside wait again."""
-        if self.refused():  # else readers need not look at the index anew
+        """Queue refused texts again."""
+        if self.refused():  # else readers need not read the index again
             with self._database.writing() as connection:
                 connection.execute("UPDATE waiting SET refused = NULL WHERE refused IS NOT NULL")
 
     def add(self, set_id: int, numbers: Iterable[int]) -> None:
-        """Within a transaction: documents wait for their vectors of a set."""
+        """Within a transaction: queue documents for their vectors of a set."""
         self._database.executemany(
             "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)",
             [(set_id, number) for number in numbers],
         )
 
     def remove(self, set_id: int, numbers: Iterable[int]) -> None:
-        """Within a transaction: documents wait no more for vectors of a set."""
+        """Within a transaction: remove documents from the queue of a set."""
         self._database.executemany(
             "DELETE FROM waiting WHERE set_id = ? AND number = ?",
             [(set_id, number) for number in numbers],
         )
 
     def embed_again(self, set_id: int, numbers: Sequence[int]) -> None:
-        """Within a transaction: what a derived set has of documents is out of date, and waits."""
+        """Within a transaction: mark vectors of a derived set as outdated, and queue them again."""
         self._database.executemany(
             "UPDATE spans SET digest = x'', older = 1 WHERE set_id = ? AND number = ?",
             [(set_id, number) for number in numbers],

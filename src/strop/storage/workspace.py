@@ -1,4 +1,4 @@
-"""The folder of an index: creating and opening it, its one writer, looking after it."""
+"""The folder of an index: creating and opening it, its one writer, maintenance."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def index_folder(path: str | os.PathLike[str]) -> Path:
 
 
 class Workspace:
-    """A catalog, its vectors and the embedder they were made with, in one folder.
+    """A catalog, its vectors and the embedder that computed them, in one folder.
 
-    ``Index`` uses it. What changes the folder is done within ``writing()``.
+    ``Index`` uses it. Everything that changes the folder happens within ``writing()``.
     """
 
     def __init__(self, path: Path, embedder: Embedder | None = None, wait: float = 0) -> None:
@@ -82,7 +82,7 @@ class Workspace:
         language: str | None = None,
         chunking: str | None = AUTO,
     ) -> Workspace:
-        """Make an empty index in a new folder (``Index.create``)."""
+        """Create an empty index in a new folder (``Index.create``)."""
         check_stored(query_vectors)
         chunking = checked_chunking(chunking)
         settings: dict[str, Any] = {"query_vectors": query_vectors, "index_id": uuid4().hex}
@@ -94,8 +94,8 @@ class Workspace:
             raise BadIndex(f"{folder} is an index already: open it, or choose another folder")
         if folder.exists() and not is_left_over(folder):
             raise BadIndex(f"{folder} exists and is not an index: choose another folder")
-        model = load_embedder(embedder, options)
-        settings["embedder"] = about_embedder(model)
+        loaded = load_embedder(embedder, options)
+        settings["embedder"] = about_embedder(loaded)
         try:
             (folder / "vectors").mkdir(parents=True, exist_ok=True)
             with FileLock(folder / "writer.lock", timeout=0):
@@ -106,7 +106,7 @@ class Workspace:
             raise IndexBusy(f"another process is making an index at {folder}") from None
         except OSError as error:
             raise cannot_write(folder, error) from error
-        workspace = cls(folder, model)
+        workspace = cls(folder, loaded)
         workspace.trust()  # the user has given the embedder just now
         return workspace
 
@@ -140,7 +140,7 @@ class Workspace:
 
     @property
     def embedder(self) -> Embedder:
-        """The embedder the index was made with."""
+        """The embedder that the index was built with."""
         if self._embedder is None:
             self._embedder = self._load(None, {})
         return self._embedder
@@ -150,21 +150,21 @@ class Workspace:
         return given_embedder(self.path, index_id, self.catalog.embedder, embedder, options)
 
     def trust(self) -> list[str]:
-        """Take the embedder the index stores as given by the user; return what that covers."""
+        """Record the user's consent to the stored embedder; return the options that needed it."""
         record = self.catalog.embedder
         consent(self.catalog.settings.get("index_id"), record["name"], record["options"])
         return needs_consent(record["name"], record["options"])
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Be the only writer; waits for another no longer than ``open`` was told."""
+        """Be the only writer; wait for another one up to the ``wait`` seconds of ``open``."""
         with _lock(self.path, self._writer):
             self._sweep()
             yield
             keep_cache(self.catalog)
 
     def add(self, documents: Iterable[tuple[Document, str]], keep_queries: bool) -> Changes:
-        """Within ``writing``: store documents, cut into chunks if the index has any."""
+        """Within ``writing``: store documents, split into chunks if the index has chunks."""
         with self.catalog.writing():
             chunking = self.catalog.documents.chunking()
             if chunking == AUTO:
@@ -187,26 +187,26 @@ class Workspace:
         name = str(folder.resolve())
         with self.catalog.writing():
             manifest.adopt(name, files)
-            read = manifest.changed(name, files)
-            gone = manifest.gone(name, files) if remove else []
-            documents = ((read_file(file, max_document_bytes), file.path) for file in read)
+            changed = manifest.changed(name, files)
+            removed = manifest.gone(name, files) if remove else []
+            documents = ((read_file(file, max_document_bytes), file.path) for file in changed)
             changes = self.add(documents, keep_queries)
-            if gone:
-                self.catalog.documents.remove(gone)
-            manifest.put(name, read)
-        unchanged = changes.unchanged + len(files) - len(read)
-        return replace(changes, unchanged=unchanged, removed=len(gone))
+            if removed:
+                self.catalog.documents.remove(removed)
+            manifest.put(name, changed)
+        unchanged = changes.unchanged + len(files) - len(changed)
+        return replace(changes, unchanged=unchanged, removed=len(removed))
 
     def augment(self, style: str, progress: Progress | None = None) -> None:
         """Embed each document's text with its queries of the set ``style`` appended."""
         name = augmented_set(style)
-        known = self.catalog.sets.all().get(name)
-        if known is not None and not self.catalog.waiting.count(known.set_id):
-            return  # a reader needs no lock then
+        stored = self.catalog.sets.all().get(name)
+        if stored is not None and not self.catalog.waiting.count(stored.set_id):
+            return  # complete: no lock is needed, so readers can call this
         with self.writing():
             self.catalog.sets.ensure(name, {"source": "augmented", "kind": "document", "of": style})
             self.pipeline.run(progress, augmented=style)
-        refused = [one for one in self.catalog.waiting.refused() if one["set"] == name]
+        refused = [text for text in self.catalog.waiting.refused() if text["set"] == name]
         if refused:
             raise BadInput(
                 f"the embedder refuses {len(refused):,} of the documents with their {style!r} "
@@ -216,7 +216,7 @@ class Workspace:
     def drop_set(self, name: str) -> None:
         """Within ``writing``: drop a query set with its vectors."""
         for file in self.catalog.sets.drop(name):
-            with suppress(OSError):  # where a reader has it open, it goes later
+            with suppress(OSError):  # if a reader has it open, a later writer deletes it
                 (self.path / "vectors" / file).unlink()
 
     def warn_if_unfinished(self) -> None:
@@ -226,7 +226,7 @@ class Workspace:
             warnings.warn(message, UnfinishedIndex, stacklevel=3)
 
     def unfinished(self) -> str:
-        """Say what still waits to be embedded and how to continue; "" if nothing does."""
+        """Describe what still waits to be embedded and how to continue; "" if nothing waits."""
         waiting = self.catalog.settings.once_per_version(
             "unfinished", self.catalog.waiting.unfinished
         )
@@ -237,10 +237,10 @@ class Workspace:
             f"embedded; to continue: strop finish {shlex.quote(str(self.path))}"
         )
 
-    # -- looking after it -----------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------
 
     def info(self) -> dict[str, Any]:
-        """Return what the index holds, as JSON values."""
+        """Return a description of the index, as JSON values."""
         return {
             "path": str(self.path),
             "format": self.catalog.settings.get("format"),
@@ -251,11 +251,11 @@ class Workspace:
         }
 
     def _sweep(self) -> None:
-        """Within ``writing``: delete what stopped writers left. Files of others stay."""
+        """Within ``writing``: delete files that stopped writers left. Other files stay."""
         used = set().union(*self._files_in_use())
         for name, pattern in (("vectors", VECTOR_FILE), (CACHE, SIDECAR_FILE)):
             folder = self.path / name
-            # In a folder that is a link, others may keep files with such names.
+            # If the folder is a link, other programs may have files with such names there.
             for file in [] if folder.is_symlink() else entries(folder):
                 names = {file.name, file.name.split(".")[0]}  # a sidecar may be several files
                 if pattern.fullmatch(file.name) and not names & used:
@@ -263,28 +263,29 @@ class Workspace:
                         file.unlink()
 
     def _files_in_use(self) -> tuple[set[str], set[str]]:
-        """Return the names of the vector files and of the sidecars that count."""
+        """Return the names of the current vector files and sidecars."""
         with self.catalog.reading():
             vectors = {file.name for file in self.catalog.vectors.files().values()}
             return vectors, set(self.catalog.settings.sidecars().values())
 
     def check(self, progress: Progress | None = None) -> list[str]:
-        """Read everything and return what is wrong."""
+        """Read everything and return descriptions of the problems."""
         while True:
-            before = self._checked_files()
+            files = self._readable_files()
             problems = Check(self.catalog, progress).problems
-            # Not what a writer removed meanwhile.
-            if not problems or self._checked_files() == before:
+            # If a writer replaced files meanwhile, the problems may be only that: check again.
+            if not problems or self._readable_files() == files:
                 return problems
 
-    def _checked_files(self) -> tuple[set[str], set[str]] | None:
+    def _readable_files(self) -> tuple[set[str], set[str]] | None:
+        """Return ``_files_in_use``, None if the catalog is damaged: the check reports it."""
         try:
             return self._files_in_use()
-        except IndexDamaged:  # the check names it
+        except IndexDamaged:
             return None
 
     def repair(self, progress: Progress | None = None) -> list[str]:
-        """Within ``writing``: check, make lost vectors anew, and return what was wrong."""
+        """Within ``writing``: check, recompute lost vectors, and return the problems."""
         check = Check(self.catalog, progress)
         if check.problems:
             check.repair()
@@ -295,7 +296,7 @@ class Workspace:
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> None:
         """Within ``writing``: free the space of vectors and texts that nothing uses.
 
-        With ``query_vectors`` all query vectors are stored in that form from now on.
+        With ``query_vectors`` all query vectors are stored with that type from now on.
         """
         if query_vectors is not None:
             check_stored(query_vectors)
@@ -309,12 +310,12 @@ class Workspace:
 
 
 _written: set[tuple[int, Path]] = set()
-"""The folders that are being written to, each with the process that does."""
+"""(process id, folder) of each folder that is being written to."""
 
 
 @contextmanager
 def _lock(folder: Path, lock: FileLock) -> Iterator[None]:
-    """Hold the writer's lock, or say who does."""
+    """Hold the writer's lock; if it is taken, report by whom."""
     key = os.getpid(), folder.resolve()
     try:
         lock.acquire()
@@ -329,7 +330,7 @@ def _lock(folder: Path, lock: FileLock) -> Iterator[None]:
             "write again when that one has finished, or wait for it: --wait 60 (Index.open(…,"
             " wait=60))"
         ) from None
-    except RuntimeError as error:  # a lock that was made before a fork
+    except RuntimeError as error:  # the lock was created before a fork
         raise BadIndex(
             f"{folder} was opened by the parent of this process, which may only read it here; "
             "to write, open it again in this process: Index.open"
@@ -341,5 +342,5 @@ def _lock(folder: Path, lock: FileLock) -> Iterator[None]:
         yield
     finally:
         lock.release()
-        if not lock.is_locked:  # it may be held twice, one within the other
+        if not lock.is_locked:  # calls can be nested
             _written.discard(key)
