@@ -69,8 +69,6 @@ CHOICES = {
     ),
     "words 2 where the embedder does not know the language": ("xquad-hi", "xquad-th", "time"),
     "capitals in lower case": ("time", "lisa", "scifact", "medline"),
-    "whiten=0.5": ("scifact", "nfcorpus", "cranfield"),
-    "not by default": ("python", "xquad-hi", "xquad-th"),
     "where a sentence ends, int8 vectors": ("scifact", "nfcorpus", "cranfield"),
 }  # fmt: skip
 """Which collections' test queries had a part in which choice; docs/log.md has the trials."""

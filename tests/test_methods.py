@@ -28,7 +28,6 @@ def specs(draw: st.DrawFn) -> str:
     if method.weighting != "none":
         settings["sets"] = st.lists(NAMES, min_size=1, max_size=3, unique=True).map("+".join)
         settings["n"] = st.integers(1, 50).map(str)
-        settings["whiten"] = NUMBERS.map(repr)
     if parts[0] not in ("bm25", "hybrid"):
         settings["feedback"] = NUMBERS.map(repr)
         if method.weighting != "max":

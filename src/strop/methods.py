@@ -25,8 +25,8 @@ class Method:
     with ``temperature``, all equally, or by adding the largest similarity to the score.
     ``sets`` None means all query sets of the index; ``n`` mixes only the first n queries of each
     list. ``augmented`` names the set whose queries are appended to a document's text instead.
-    ``whiten`` whitens the space first (whitening.py): 0 not at all, 1 fully. ``feedback`` re-ranks
-    the best 50; it is the weight of their similarity to the very best of them (feedback.py).
+    ``feedback`` re-ranks the best 50; it is the weight of their similarity to the best 10
+    (feedback.py).
     ``words`` is the weight of the document's BM25 score, which is added (search/words.py).
     ``bm25`` ranks by BM25: ``only``, or ``fused`` with the dense ranking by reciprocal rank. The
     words of ``sets`` that are named count as the document's own.
@@ -39,7 +39,6 @@ class Method:
     temperature: float = 1.0
     n: int | None = None
     augmented: str | None = None
-    whiten: float = 0.0
     feedback: float = 0.0
     words: float = 0.0
     bm25: Bm25 = "no"
@@ -64,7 +63,7 @@ class Method:
             "words": self.bm25 == "no" and self.weighting != "max",
             "feedback": self.bm25 == "no",
             "sets": mixes or self.augmented is not None or counts_words,
-        }.get(setting, mixes)  # n, whiten
+        }.get(setting, mixes)  # n
 
 
 METHODS: dict[str, Method] = {
@@ -105,7 +104,7 @@ def default_methods(embedder: str, blind: bool = False) -> dict[str, Method]:
 
 _READ: dict[str, Callable[[str], Any]] = {
     "alpha": float, "temperature": float, "sets": lambda text: _names(text), "n": int,
-    "whiten": float, "feedback": float, "words": float,
+    "feedback": float, "words": float,
 }  # fmt: skip
 
 
@@ -180,8 +179,7 @@ def given_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _check_setting(place: str, key: str, setting: str) -> None:
     if setting not in _READ:
         raise BadInput(
-            f"{place}: {key!r} is not one of: alpha, temperature (T), sets, n, whiten, feedback,"
-            " words"
+            f"{place}: {key!r} is not one of: alpha, temperature (T), sets, n, feedback, words"
         )
 
 
@@ -195,7 +193,7 @@ def check_method(method: Method) -> Method:
         if getattr(method, field) not in get_args(allowed):
             value, names = getattr(method, field), ", ".join(get_args(allowed))
             raise BadInput(f"{field} must be one of {names}, not {value!r}")
-    for field in ("alpha", "temperature", "whiten", "feedback", "words"):
+    for field in ("alpha", "temperature", "feedback", "words"):
         value = getattr(method, field)
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise BadInput(f"{field} must be a number, not {value!r}")
@@ -208,9 +206,7 @@ def check_method(method: Method) -> Method:
     for key, weight in (("feedback", method.feedback), ("words", method.words)):
         if not 0 <= weight <= MAX_WEIGHT:
             raise BadInput(f"{key} must be 0 or more and at most {MAX_WEIGHT:,}, not {weight}")
-    if not 0 <= method.whiten <= 1:
-        raise BadInput(f"whiten must be from 0 to 1, not {method.whiten}")
-    for setting in ("words", "whiten", "feedback"):
+    for setting in ("words", "feedback"):
         if getattr(method, setting) and not method.has(setting):
             raise BadInput(f"{method.name} has no {setting}")
     if isinstance(method.sets, str) or not all(isinstance(one, str) for one in method.sets or ()):
@@ -252,7 +248,7 @@ def method_spec(method: Method) -> str:
             and (other.augmented is None) == (method.augmented is None)
         )
         parts.append(f"of={base.name}")
-    for key in ("alpha", "temperature", "n", "whiten", "feedback", "words"):
+    for key in ("alpha", "temperature", "n", "feedback", "words"):
         value = getattr(method, key)
         shown = method.weighting == "softmax" and key in ("alpha", "temperature")
         # The defaults of these two depend on the index.

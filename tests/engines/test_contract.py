@@ -161,9 +161,8 @@ def test_a_copy_ranks_as_its_folder(index: Index, url: str) -> None:
             copy.get("nobody")
         with pytest.raises(BadInput, match="no query set 'other'"):
             copy.search("x", sets=["other"])
-        for refused in ("doc2query", "sharp:whiten=1"):
-            with pytest.raises(BadInput, match="published copy"):
-                copy.search("x", method=refused)
+        with pytest.raises(BadInput, match="published copy"):
+            copy.search("x", method="doc2query")
 
 
 FILTERS: list[dict[str, Any]] = [
@@ -219,20 +218,6 @@ def test_documents_that_are_cut(url: str, tmp_path: Path) -> None:
             with pytest.raises(BadInput, match="no document 'd#5'"):
                 copy.get("d#5")
             assert index.publish(url).changed == 0
-
-
-def test_a_whitened_default(index: Index, url: str) -> None:
-    index.keep_tuned({"method": {"sets": None, "whiten": 0.5, "feedback": 0.3}})
-    index.publish(url)
-    with open_copy(url) as copy:
-        assert copy.method().whiten == 0.5
-        assert_same(index, copy)
-        assert_same(index, copy, exact=True)
-        assert_same(index, copy, method="sharp:whiten=0")
-        one, other = (it.explain(QUERIES[0], "d3") for it in (index, copy))
-        assert other.score == pytest.approx(one.score, abs=1e-5)
-        with pytest.raises(BadInput, match="whitening of the index's default"):
-            copy.search("x", method="sharp:whiten=1")
 
 
 def test_filters_select_the_same(index: Index, url: str) -> None:

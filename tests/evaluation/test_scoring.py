@@ -200,7 +200,7 @@ def test_expanded_text_is_embedded_when_asked_for(index: Index, dataset: Dataset
         ({"methods": ["sharp:alpha=big"]}, "'big' is no value for alpha"),
         (
             {"methods": ["sharp:beta=1"]},
-            "'beta' is not one of: alpha, temperature .T., sets, n, whiten, feedback",
+            "'beta' is not one of: alpha, temperature .T., sets, n, feedback, words",
         ),
         ({"methods": ["sharp:alpha=nan"]}, "alpha must be a finite number"),
         ({"methods": ["sharp:T=-1"]}, "temperature must be 0"),

@@ -147,7 +147,7 @@ def test_the_choice_is_kept_overridden_and_reset(blurred: Index, tmp_path: Path)
         assert index.method("sharp") == choice.method
         assert index.method("sharp", alpha=3).alpha == 3
         assert index.method("sharp", alpha=3).temperature == choice.method.temperature
-        assert index.method("sharp:whiten=0").whiten == 0
+        assert index.method("sharp:n=2").n == 2
         assert index.method("hybrid:of=sharp").alpha == choice.method.alpha
         assert index.method("simsharp") == METHODS["simsharp"]
         assert index.info()["tuned"]["method"]["alpha"] == choice.method.alpha
@@ -265,7 +265,7 @@ def test_sentences_alone_change_nothing(tmp_path: Path) -> None:
         assert "sentences alone cannot judge" in choice.why
 
 
-def test_one_generated_set_judges_whitening_by_the_sentences(tmp_path: Path) -> None:
+def test_one_generated_set_judges_words_by_the_sentences(tmp_path: Path) -> None:
     with make(tmp_path / "index", 0.5, 0.5, ["simple"]) as index:
         index.sharpen("sentences")
         choice = tune(index)
@@ -332,7 +332,7 @@ def test_stored_queries_are_drawn_with_their_documents(blurred: Index) -> None:
 @pytest.mark.usefixtures("few_settings")
 def test_the_command(index: Path) -> None:
     told = strop("tune", index, "--json").json
-    assert told["method"].keys() >= {"alpha", "temperature", "sets", "n", "whiten", "feedback"}
+    assert told["method"].keys() >= {"alpha", "temperature", "sets", "n", "feedback"}
     said = strop("tune", index)
     assert said.code == 0
     assert "sharp" in said.stdout

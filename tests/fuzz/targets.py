@@ -258,7 +258,7 @@ SEEDS: dict[str, list[bytes]] = {
         b"sharp:alpha=2:temperature=0.1:sets=simple+contrastive:n=5",
         b"hybrid:of=sharp",
         b"trad:words=1",
-        b"sharp:whiten=0.5",
+        b"sharp:feedback=0.5",
     ],
     "condition": [
         b"year>=2020",

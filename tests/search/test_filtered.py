@@ -28,9 +28,9 @@ from strop.search.prefilter import prefilter
 WORDS = "red green blue cat dog fish house tree river stone".split()
 QUERIES = ["red cat by the river", "house", "dog fish stone unknown"]
 METHODS = [
-    "trad", "sharp", "sharp:words=1", "trad:words=0.5", "sharp:n=1", "sharp:whiten=0.5", "maxsim",
+    "trad", "sharp", "sharp:words=1", "trad:words=0.5", "sharp:n=1", "maxsim",
     "simsharp:alpha=-1", "indexsharp", "doc2query", "docexp", "bm25", "bm25:sets=simple",
-    "sharp:whiten=0.5:words=2",
+    "sharp:n=2:words=2",
 ]  # fmt: skip
 pytestmark = [
     pytest.mark.filterwarnings("ignore:filter. "),

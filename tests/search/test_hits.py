@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from helpers.fakes import create
 
 from strop import Document, Hit, Index
 from strop.errors import BadInput
-from strop.search.layout import Layout
 from strop.types import HIT_FIELDS
 
 CATS = "Dogs bark.\n\nCats   purr when they are happy. Fish swim in cold water."
@@ -94,13 +92,3 @@ def test_unknown_fields_are_refused(index: Index, fields: Any) -> None:
     with pytest.raises(BadInput) as refused:
         index.search("cats purr", fields=fields)
     assert str(refused.value) == f"fields is a list of {', '.join(HIT_FIELDS)}, not {fields!r}"
-
-
-def test_query_vectors_are_moved_once_in_a_search(index: Index) -> None:
-    """Feedback is a search of its own, and passages and words need its result too."""
-    index.sharpen()
-    with mock.patch.object(
-        Layout, "transformed", autospec=True, side_effect=Layout.transformed
-    ) as transformed:
-        index.search("cats purr", method="sharp:feedback=0.5:words=1")
-    assert transformed.call_count == 1

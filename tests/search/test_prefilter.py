@@ -276,9 +276,7 @@ def test_thousands_of_copies() -> None:
     assert searched.search(q, SHARP, 3)[1][0].tolist() == [1000, 1001, 1002]
 
 
-@pytest.mark.parametrize(
-    "spec", ["trad", "maxsim", "sharp:alpha=-1", "sharp:n=2", "sharp:whiten=1"]
-)
+@pytest.mark.parametrize("spec", ["trad", "maxsim", "sharp:alpha=-1", "sharp:n=2"])
 def test_other_methods_are_searched_exactly(spec: str) -> None:
     assert suits(SHARP, 10_000, 10)
     assert not suits(parse_method(spec), 10_000, 10)

@@ -119,7 +119,7 @@ def test_a_renamed_set_is_the_same_one(index: Index) -> None:
 
 
 def tuned(index: Index, sets: list[str] | None) -> None:
-    settings = {"alpha": 2.0, "temperature": 0.1, "n": None, "whiten": 0, "feedback": 0, "words": 0}
+    settings = {"alpha": 2.0, "temperature": 0.1, "n": None, "feedback": 0, "words": 0}
     index.keep_tuned({"method": {"sets": sets, **settings}})
 
 

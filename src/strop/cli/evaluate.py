@@ -153,8 +153,8 @@ def tune(path: Path, labels: str | None, queries: int, reset: bool, **options: A
 
     The settings become the defaults of INDEX. Without labels, two or more generated query sets are
     cross-validated: the queries of each set search an index sharpened by the others. With sentences
-    and only one generated set, only whitening and the weight of keyword matching (words) are
-    chosen. The gain is measured on held-out queries, with a 95% confidence interval; settings
+    and only one generated set, only the weight of keyword matching (words) is chosen. The gain is
+    measured on held-out queries, with a 95% confidence interval; settings
     without a significant gain are not adopted. Options of search and eval, such as --alpha,
     override the stored settings. See docs/tuning.md.
     """

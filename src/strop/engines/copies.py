@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy as np
 from strop.common.arrays import Floats, Ints
 from strop.engines.base import Engine, PackedVectors
 from strop.engines.parents import ParentDocuments
-from strop.engines.publish import WHITENING
 from strop.engines.vector_cache import VectorCache, checksum
 from strop.errors import BadIndex
 from strop.filters import Filter, Test
@@ -21,7 +19,6 @@ from strop.io.tokenizer import VERSION, Tokenizer
 from strop.methods import Method, check_method, sharp_with
 from strop.search.feedback import ranked_first, with_feedback
 from strop.search.scoring import Fetched, best_of, score, search
-from strop.search.whitening import Whitening
 from strop.search.words import DEPTH, QueryWordScores, Words, WordScorer, first_depth, fuse
 from strop.storage.facets import select
 from strop.storage.word_copies import WordCopy
@@ -37,8 +34,6 @@ SCANNED = 500
 """Up to this number, all documents are scored: fetching them is as fast as a nearest-row search."""
 AT_ONCE = 1000
 """Documents that an exact search scores at a time."""
-_WHITENED = 4
-"""Factor for the number of rows if whitening changes their order."""
 _FILTERS = 8
 """Filters whose documents a copy caches."""
 _MAX_CACHED = 2000
@@ -92,7 +87,6 @@ class Copy:
         self._filters: OrderedDict[Filter, Ints] = OrderedDict()
         self.chunked = about["chunks"] is not None
         self.parents = ParentDocuments(engine)
-        self._whitening: Whitening | None = None
         self._fields: set[str] = set()
         self.cache = self.new_cache()
         """Vectors of earlier searches, which the next ones need not fetch."""
@@ -108,12 +102,6 @@ class Copy:
                 return False
             self._fields.add(field)
         return True
-
-    def whitening(self) -> Whitening:
-        """Return the whitening of the default method, read when it is first needed."""
-        if self._whitening is None:
-            self._whitening = Whitening.read(self.engine.read([WHITENING])[WHITENING], self.dim)
-        return self._whitening
 
     def words(self, names: Sequence[str]) -> Words:
         """Return the words of the documents, with those of some query sets."""
@@ -192,9 +180,6 @@ class CopyStore:
         own = method.weighting == "none" or not (method.alpha or method.weighting == "max")
         if own:  # each document has one row
             rows = max(k, ROWS // ROWS_PER_HIT)
-        if method.whiten:  # the rows of the engine are not whitened
-            query_vectors = self._copy.whitening().before(query_vectors)
-            rows *= _WHITENED
         by_words = [np.empty(0, np.int64)] * len(query_vectors)
         if method.words and query_texts:
             depth = 2 * max(first_depth(hits), k)
@@ -257,8 +242,6 @@ class CopyStore:
         ids = [int(self._copy.sets[name]["id"]) for name in self.names(method)]
         documents = self._cache.document_vectors(slots)
         queries, counts = self._cache.queries(slots, ids, method.n)
-        if method.whiten:
-            documents, queries = map(self._copy.whitening().apply, (documents, queries))
         fetched = Fetched(documents, queries, counts)
         if not query_texts or not method.words:
             return fetched
@@ -273,11 +256,10 @@ class CopyStore:
                 if self._unverified[number] != checksum(records[number]):
                     raise KeyError(f"document {number} was replaced")
 
-    def documents(self, places: Ints, method: Method) -> Vectors:
+    def documents(self, places: Ints) -> Vectors:
         """Return the documents' own vectors."""
         slots = self._slots_of(self.numbers[places])  # may replace the cache
-        vectors = self._cache.document_vectors(slots)
-        return self._copy.whitening().apply(vectors) if method.whiten else vectors
+        return self._cache.document_vectors(slots)
 
     def _slots_of(self, numbers: Ints) -> Ints:
         """Return the cache slots of documents; vectors that are not cached are fetched."""
@@ -317,18 +299,18 @@ class CopyStore:
 
 
 def rank(
-    store: CopyStore, transformed: Vectors, texts: Sequence[str], k: int, method: Method
+    store: CopyStore, query_vectors: Vectors, texts: Sequence[str], k: int, method: Method
 ) -> tuple[Floats, Ints]:
     """Return the best k: scores and places (queries, k)."""
     size = len(store.numbers)
     k = min(k, size)
     fusing = method.bm25 == "fused"
     depth = min(max(k, DEPTH), size) if fusing else ranked_first(k, method, size)
-    if len(transformed) > _QUERIES_AT_ONCE and not store.scans(depth):
+    if len(query_vectors) > _QUERIES_AT_ONCE and not store.scans(depth):
         groups = (
-            slice(at, at + _QUERIES_AT_ONCE) for at in range(0, len(transformed), _QUERIES_AT_ONCE)
+            slice(at, at + _QUERIES_AT_ONCE) for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)
         )
-        rankings = [rank(store, transformed[group], texts[group], k, method) for group in groups]
+        rankings = [rank(store, query_vectors[group], texts[group], k, method) for group in groups]
         return (
             np.concatenate([scores for scores, _ in rankings]),
             np.concatenate([places for _, places in rankings]),
@@ -337,11 +319,11 @@ def rank(
         return store.words(method).rank(texts, k)
     if method.bm25 == "no":
         store.requested_hits = k
-        ranked = _ranked(store, transformed, texts, depth, method)
-        return with_feedback(ranked, partial(store.documents, method=method), method, k)
+        ranked = _ranked(store, query_vectors, texts, depth, method)
+        return with_feedback(ranked, store.documents, method, k)
     store.requested_hits = None
     by_words = store.words(method).rank(texts, depth)
-    dense = _ranked(store, transformed, (), depth, method)
+    dense = _ranked(store, query_vectors, (), depth, method)
     return fuse(dense, by_words, size, k)
 
 
@@ -355,8 +337,3 @@ def _ranked(
     scores, places = (np.array([ranking[column] for ranking in rankings]) for column in (0, 1))
     shape = (len(query_vectors), k)
     return scores.astype(np.float32).reshape(shape), places.astype(np.int64).reshape(shape)
-
-
-def transformed_queries(copy: Copy, query_vectors: Vectors, method: Method) -> Vectors:
-    """Return query vectors, whitened if the method requires it (``Layout.transformed``)."""
-    return copy.whitening().apply(query_vectors) if method.whiten else query_vectors

@@ -27,20 +27,19 @@ from strop.io.tokenizer import VERSION
 from strop.methods import Method
 from strop.search.rows import as_floats
 from strop.search.searcher import Searcher
-from strop.search.whitening import Whitening
 from strop.storage.catalog import Catalog
 from strop.storage.snapshot import Snapshot
 from strop.storage.word_copies import State, new_pieces, no_words, old_pieces, word_state
 from strop.types import Progress, Vectors
 
-FORMAT = 2
+FORMAT = 3
 """The format number of copies. A copy of another format is refused."""
 BATCH = 500
 """Documents written at a time."""
 PIECES = 5000
 """Pieces of words written at a time."""
-WORDS, WHITENING = "words", "whitening"
-"""Names of the pieces with the state of the words, and with the whitening."""
+WORDS = "words"
+"""Name of the piece with the state of the words."""
 _PENDING_WORDS = "begun"
 """Name of the piece with the state of the words that a publisher is writing."""
 
@@ -211,11 +210,7 @@ class _Publisher:
             key: value for key, value in (self._previous_meta or {}).items() if key != "published"
         }
         if state != published or unchanged != previous:
-            written = {WORDS: _json(state), META: _json(about)}
-            if whitening := about["whitening"]:
-                rows = [self._snapshot.sets[name].vectors for name in whitening["sets"]]
-                written = {WHITENING: Whitening(rows, whitening["power"]).to_bytes(), **written}
-            self._engine.write(written)
+            self._engine.write({WORDS: _json(state), META: _json(about)})
         for old in (published, pending):
             prefixes, names = old_pieces(state, old)
             if prefixes or names:
@@ -254,17 +249,9 @@ class _Publisher:
                 for name, set_ in sets.items()
             },
             "methods": {name: asdict(method) for name, method in defaults.items()},
-            "whitening": whitened(defaults[""], mixed),
             "languages": catalog.words.tokenizer().languages,
             "tokenizer": VERSION,
         }
-
-
-def whitened(method: Method, mixed: list[str]) -> dict[str, Any] | None:
-    """Return the power and the sets of the whitening that a method needs, as JSON values."""
-    if not method.whiten:
-        return None
-    return {"power": method.whiten, "sets": list(mixed if method.sets is None else method.sets)}
 
 
 def records_of(catalog: Catalog, snapshot: Snapshot, numbers: Ints) -> Iterator[Record]:

@@ -17,9 +17,9 @@ from strop.common.arrays import Floats, Ints
 from strop.embed import Embedder
 from strop.embed.base import checked_vectors
 from strop.engines.base import META, Engine, StoredDocument, unpack
-from strop.engines.copies import Copy, CopyStore, rank, transformed_queries
+from strop.engines.copies import Copy, CopyStore, rank
 from strop.engines.parents import ParentDocument, document_id, group, with_parent
-from strop.engines.publish import FORMAT, WORDS, whitened
+from strop.engines.publish import FORMAT, WORDS
 from strop.errors import BadIndex, BadInput
 from strop.filters import fields_of, read_filter
 from strop.methods import METHODS, Method, check_count, chosen_method
@@ -195,11 +195,6 @@ class Published:
             raise BadInput(f"{chosen.name} needs a query set and {self.path} has none")
         if chosen.augmented is not None:
             raise BadInput(f"{chosen.name} is not in a published copy: search the index folder")
-        if chosen.whiten and whitened(chosen, copy.mixed) != copy.about["whitening"]:
-            raise BadInput(
-                f"whiten={chosen.whiten:g} is not in this published copy, which has the whitening"
-                " of the index's default method only: search the index folder"
-            )
         if spec is not None:
             if len(copy.chosen) >= _MAX_METHODS:
                 copy.chosen = {}
@@ -239,17 +234,16 @@ class Published:
 
         def read(copy: Copy) -> Hits:
             store, by_document = copy.store(filter_, exact), copy.chunked and not chunks
-            transformed = transformed_queries(copy, rows, chosen)
 
             def best(n: int) -> tuple[Floats, Ints]:
-                return rank(store, transformed, texts, n, chosen)
+                return rank(store, rows, texts, n, chosen)
 
             def group_of(places: Ints) -> Ints:
                 return group(store.ids_of(places), places.shape)
 
             size = len(store.numbers)
             ranked = best_documents(best, group_of, k, size) if by_document else best(k)
-            return self._hits(copy, store, chosen, transformed, texts, ranked, fields, by_document)
+            return self._hits(copy, store, chosen, rows, texts, ranked, fields, by_document)
 
         return self._retry_if_replaced(read)
 
@@ -258,7 +252,7 @@ class Published:
         copy: Copy,
         store: CopyStore,
         method: Method,
-        transformed: Vectors,
+        query_vectors: Vectors,
         texts: Sequence[str],
         ranked: tuple[Floats, Ints],
         fields: Sequence[str],
@@ -287,7 +281,7 @@ class Published:
                 if "passage" in fields:
                     text = texts[query] if texts else ""
                     passage = _passage(
-                        store, method, transformed[query], text, number, stored[number]
+                        store, method, query_vectors[query], text, number, stored[number]
                     )
                 hit = Hit(one.id, score, one.title, one.text, one.metadata, passage)
                 rows[-1].append(with_parent(hit, parents.get(document_id(one.id)), by_document))
@@ -311,9 +305,8 @@ class Published:
 
         def read(copy: Copy) -> Explanation:
             numbers = self._numbers(copy, id_)
-            (transformed,) = transformed_queries(copy, q[None], chosen)
             terms = self._terms(copy.store(), numbers, text, chosen)
-            explained = [explain(one, transformed, of, chosen) for one, of in terms.items()]
+            explained = [explain(one, q, of, chosen) for one, of in terms.items()]
             return max(explained, key=lambda explanation: explanation.score)
 
         return self._retry_if_replaced(read)

@@ -374,7 +374,7 @@ def _settings(method: Method) -> dict[str, Any]:
         return settings | ({"augmented": method.augmented} if method.augmented else {})
     temperature = "inf" if math.isinf(method.temperature) else method.temperature
     settings |= {"sets": method.sets or "all", "n": method.n}
-    settings |= {key: value for key in ("whiten", "feedback") if (value := getattr(method, key))}
+    settings |= {"feedback": method.feedback} if method.feedback else {}
     if method.weighting == "softmax":
         settings |= {"alpha": method.alpha, "temperature": temperature}
     return settings

@@ -3,11 +3,11 @@
 Without labels, stored queries are used as test queries: each should find the document that it was
 written for. They must not be of a set that is mixed, or the best setting is one that finds copies.
 So generated sets cross-validate each other: the queries of each search an index sharpened by the
-others only. One generated set together with sentences can judge whitening and words, not strength.
-Sentences alone judge nothing. If they are held out, they favour too little sharpening, because the
-document's own vector still contains them. They favour whitening even if users' questions lose by
-it, and a higher weight of words than users' queries need (docs/log.md). Feedback is tried only with
-labels: it finds further relevant documents, and a stored query has only one.
+others only. One generated set together with sentences can judge words, not strength. Sentences
+alone judge nothing. If they are held out, they favour too little sharpening, because the document's
+own vector still contains them, and a higher weight of words than users' queries need (docs/log.md).
+Feedback is tried only with labels: it finds further relevant documents, and a stored query has only
+one.
 
 A gain is measured on queries that had no part in the choice (folds), with a bootstrap interval.
 Settings that were not measured, or may lose, are not taken: the index keeps its defaults.
@@ -34,7 +34,6 @@ Doubles = NDArray[np.float64]
 
 ALPHAS = (0.5, 1.0, 2.0, 4.0, 8.0)
 TEMPERATURES = (0.05, 0.1, 0.2, 1.0)
-WHITENINGS = (0.0, 0.5)
 WORDS = (0.0, 0.5, 1.0, 2.0)
 """Weights of words to try, as factors of the default weight."""
 LENGTHS = (3, 5)
@@ -71,7 +70,7 @@ class Choice:
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
         settings = asdict(self.method)
-        names = ("sets", "alpha", "temperature", "n", "whiten", "feedback", "words")
+        names = ("sets", "alpha", "temperature", "n", "feedback", "words")
         return {**asdict(self), "method": {name: settings[name] for name in names}}
 
 
@@ -84,7 +83,7 @@ def tune(
     queries: int = 1000,
     progress: Progress | None = None,
 ) -> Choice:
-    """Choose alpha, temperature, sets, n, whitening and words for ``sharp``, and store the choice.
+    """Choose alpha, temperature, sets, n and words for ``sharp``, and store the choice.
 
     With ``labels`` on that dataset's queries (``exclude`` and ``ignore_same_id`` as in
     ``evaluate``); without labels on at most ``queries`` stored ones of each set. The index uses the
@@ -125,11 +124,10 @@ def default_sharp(index: Index) -> Method:
 
 
 def settings_grid(default: Method, sets: tuple[str, ...] | None) -> list[Method]:
-    """Return the settings of strength, temperature and whitening to try, without words."""
+    """Return the settings of strength and temperature to try, without words."""
     dense = replace(default, sets=sets, words=0.0)
     return [
-        replace(dense, alpha=alpha, temperature=temperature, whiten=whiten)
-        for whiten in WHITENINGS
+        replace(dense, alpha=alpha, temperature=temperature)
         for temperature in TEMPERATURES
         for alpha in ALPHAS
     ]
@@ -144,7 +142,7 @@ def _labelled_grid(
     """
     mixes = dict.fromkeys([every, written, *((name,) for name in every)])
     tried = [method for mix in mixes if mix for method in settings_grid(default, mix)]
-    tried += [replace(method, feedback=0.0) for method in tried if not method.whiten]
+    tried += [replace(method, feedback=0.0) for method in tried]
     full_mixes = [method for method in tried if method.sets in (every, written)]
     tried += [replace(one, words=f * default.words) for one in full_mixes for f in WORDS if f]
     return [replace(method, name=str(at)) for at, method in enumerate(tried)]
@@ -206,20 +204,16 @@ def _cross_validated(
 
 
 def _by_sentences(index: Index, written: str, queries: int) -> Choice:
-    """Let one generated set search the sentences: it judges whitening and words, not strength."""
+    """Let one generated set search the sentences: it judges words, not strength."""
     groups = held_out(index, [written], ["sentences"], queries)
     default = default_sharp(index)
     default_values = _values(index, groups, default)
     if len(default_values) < _FEWEST:
         return _too_few(default, len(default_values))
-    tried = [
-        replace(default, whiten=whiten, words=factor * default.words)
-        for whiten in WHITENINGS
-        for factor in WORDS
-    ]
+    tried = [replace(default, words=factor * default.words) for factor in WORDS]
     values = np.stack([_values(index, groups, method) for method in tried])
     measured = (
-        f"{written} queries over sentences, which judge whitening and words alone (strength and "
+        f"{written} queries over sentences, which judge words alone (strength and "
         "temperature need a second generated set, or --labels)"
     )
     return decide(values, default_values, tried, measured)

@@ -67,8 +67,8 @@ class FolderStore:
     ) -> tuple[Floats, Ints]:
         """Return the best k documents for each query: scores and places, (n, k).
 
-        ``query_vectors`` are those that ``Layout.transformed`` returned. ``compared`` collects the
-        places of documents that feedback compares: the hits' scores depend on their vectors.
+        ``compared`` collects the places of documents that feedback compares: the hits' scores
+        depend on their vectors.
         """
         layout, k = self.layout, min(k, self.layout.size)
 

@@ -22,7 +22,7 @@ def read_hits(
     views: Views,
     view: View,
     method: Method,
-    transformed: Vectors,
+    query_vectors: Vectors,
     query_texts: Sequence[str],
     ranked: tuple[Floats, Ints],
     fields: Sequence[str],
@@ -30,8 +30,7 @@ def read_hits(
 ) -> Hits:
     """Return the hits of a ranking, scores and places (queries, k), with some of their fields.
 
-    ``transformed`` are the query vectors that ``Layout.transformed`` returned. With
-    ``by_document`` the places are those of chunks, and the hits are their documents.
+    With ``by_document`` the places are those of chunks, and the hits are their documents.
     """
     scores, places = ranked
     numbers = view.snapshot.numbers[places]
@@ -69,7 +68,7 @@ def read_hits(
                 f" {len(mixed[number]):,} queries. To see what is wrong: strop check"
                 f" {catalog.folder}"
             )
-        return nearest_passage(document, mixed[number], rows @ transformed[query])
+        return nearest_passage(document, mixed[number], rows @ query_vectors[query])
 
     def hit(query: int, score: float, place: int, number: int) -> Hit:
         row = documents[number]  # a document, or one of its chunks

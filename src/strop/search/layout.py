@@ -24,7 +24,6 @@ from strop.methods import Method
 from strop.search.formula import LOWEST, reference
 from strop.search.rows import QUERIES_AT_ONCE, QueryBatch, as_floats
 from strop.search.scoring import Fetched, best_of, best_of_all, score
-from strop.search.whitening import Whitening
 from strop.storage.snapshot import Spans
 from strop.types import Vectors
 
@@ -43,18 +42,10 @@ _KernelArrays = tuple[
 class Layout:
     """A snapshot's documents with the lists of some of its sets, and the Gram terms of each.
 
-    It is built once for a mix of sets and then used by every search with that mix. ``whiten`` is
-    the power of the whitening that all vectors go through (whitening.py).
+    It is built once for a mix of sets and then used by every search with that mix.
     """
 
-    def __init__(
-        self, documents: Spans, mixed: list[Spans], n: int | None, whiten: float = 0.0
-    ) -> None:
-        self._whitening = None
-        if whiten:
-            self._whitening = Whitening([spans.vectors for spans in mixed], whiten)
-            documents = self._whitening.spans(documents)
-            mixed = [self._whitening.spans(spans) for spans in mixed]
+    def __init__(self, documents: Spans, mixed: list[Spans], n: int | None) -> None:
         self.size = len(documents.start)
         self.dim = documents.vectors.shape[1]
         limit = np.iinfo(np.int64).max if n is None else n
@@ -210,20 +201,13 @@ class Layout:
                 target[:] = values
         self._gram = gram
 
-    def transformed(self, query_vectors: Vectors) -> Vectors:
-        """Return query vectors (n, dim) as the scan compares them: whitened if the layout is."""
-        return query_vectors if self._whitening is None else self._whitening.apply(query_vectors)
-
     def documents(self, places: Ints) -> Vectors:
         """Return the vectors of the documents at some places (n, dim)."""
         file = self._files[0]
         return as_floats(file.vectors[file.start[places]])
 
     def scan(self, query_vectors: Vectors, method: Method, k: int) -> tuple[Floats, Ints]:
-        """Return the best k documents for each query vector: scores and places, (n, k).
-
-        The query vectors are compared unchanged: call ``transformed`` first.
-        """
+        """Return the best k documents for each query vector: scores and places, (n, k)."""
         k = min(k, self.size)
         shape = (len(query_vectors), k)
         if not k or not len(query_vectors):
@@ -355,13 +339,11 @@ class Layout:
         return rows[0], starts[0], rows[1:], starts[1:], counts[1:], kinds[1] == np.int8
 
     def only(self, places: Ints) -> Layout:
-        """Return a layout of some of the documents, in the same space."""
+        """Return a layout of some of the documents."""
         spans = [
             Spans(file.vectors, file.start[places], file.count[places]) for file in self._files
         ]
-        layout = Layout(spans[0], spans[1:], None)
-        layout._whitening = self._whitening
-        return layout
+        return Layout(spans[0], spans[1:], None)
 
     def document(self, place: int) -> Vectors:
         """Return one document's vector."""

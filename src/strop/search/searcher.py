@@ -231,11 +231,11 @@ class Searcher:
             )
             layout = selected.layout(view.layout)
             by_document = by_document and self.catalog.documents.are_chunked()
-            transformed, compared = layout.transformed(query_vectors), [np.empty(0, np.int64)]
+            compared = [np.empty(0, np.int64)]
 
             def best(n: int) -> tuple[Floats, Ints]:
                 store = self._store(view, method, n, exact, selected)
-                scores, places = store.best(transformed, query_texts, n, method, compared)
+                scores, places = store.best(query_vectors, query_texts, n, method, compared)
                 return scores, selected.among_all(places)
 
             with np.errstate(over="ignore", invalid="ignore"):  # from damaged rows: verified below
@@ -246,7 +246,7 @@ class Searcher:
             if method.bm25 != "only" and not self.views.fixed:
                 self._verify(view, method, places, selected.among_all(np.concatenate(compared)))
             return read_hits(
-                self.catalog, self.views, view, method, transformed, query_texts,
+                self.catalog, self.views, view, method, query_vectors, query_texts,
                 (scores, places), fields, by_document,
             )  # fmt: skip
 
@@ -336,12 +336,10 @@ class Searcher:
         if method.bm25 != "no":
             raise BadInput(f"{method.name} fuses ranks, which no stored query moves: explain sharp")
         with self.catalog.reading():
-            view = self.views.of(method)
-            transformed = view.layout.transformed(query_vector[None])[0]
             ids = [*self.catalog.documents.ids_of(self.catalog.documents.numbers_of(id_)).values()]
             inputs = self.terms(ids, query_text if method.words else "", method)
         pairs = zip(ids, inputs, strict=True)
-        explanations = [explain(row_id, transformed, row, method) for row_id, row in pairs]
+        explanations = [explain(row_id, query_vector, row, method) for row_id, row in pairs]
         return max(explanations, key=lambda explanation: explanation.score)
 
     def terms(self, ids: Sequence[str], query: str, method: Method) -> list[ScoreInputs]:

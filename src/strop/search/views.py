@@ -96,16 +96,15 @@ class Views:
         snapshot, names = newest.snapshot, self.mixed(method)
         sets = self._catalog.sets.all()
         ids = [sets[name].set_id for name in names]  # a later set may have the same name
-        key = (*ids, method.n, method.augmented, method.whiten)
+        key = (*ids, method.n, method.augmented)
         layout = newest.layouts.get(key)
         if layout is None:
             documents = snapshot.documents
             if method.augmented is not None:
                 documents = snapshot.sets[self._augmented(method)]
             mixed = [snapshot.sets[name] for name in names]
-            layout = Layout(documents, mixed, method.n, method.whiten)
-            if not method.whiten:  # the whitening map changes with the vectors
-                self._carry_over(snapshot, layout, key)
+            layout = Layout(documents, mixed, method.n)
+            self._carry_over(snapshot, layout, key)
             newest.layouts[key] = layout
         return View(snapshot, layout, names, newest)
 

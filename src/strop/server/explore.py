@@ -65,8 +65,8 @@ def candidates(service: Service, body: CandidatesRequest) -> dict[str, Any]:
     collection = service.collection
     default = collection.method()
     sharp = METHODS["trad"]
-    if default.weighting == "softmax":  # the browser computes neither whitening nor feedback
-        sharp = replace(default, whiten=0.0, feedback=0.0)
+    if default.weighting == "softmax":  # the browser computes no feedback
+        sharp = replace(default, feedback=0.0)
     fields = ("id", "title", "text", "metadata", "chunk")
     with service.read_snapshot():
         ranked = [

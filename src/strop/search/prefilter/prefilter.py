@@ -44,7 +44,7 @@ estimates (signs to bytes, bytes to exact) below the k-th best."""
 
 def suits(method: Method, documents: int, k: int) -> bool:
     """Return whether a method can use the codes, and whether this saves time."""
-    applicable = method.sharpens and method.alpha > 0 and method.n is None and not method.whiten
+    applicable = method.sharpens and method.alpha > 0 and method.n is None
     return applicable and documents >= 40 * k
 
 
