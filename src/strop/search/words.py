@@ -267,10 +267,10 @@ def best_with_words(
     The dense ranking is computed to some depth. A document after it scores at most the ranking's
     last score + ``method.words`` * its own word score. The word scores of all documents are known,
     so those documents that can be among the best k are scored. If these are too many, the exact
-    ranking is computed to a greater depth. ``approximate`` is a search that replaces the exact one. Its depth
-    is not increased: a document missed then would need nearly the last dense score and nearly the
-    largest word score. Only the best ``exact_k`` are searched for in this way; the others are the
-    best of the documents that were scored.
+    ranking is computed to a greater depth. ``approximate`` is a search that replaces the exact one.
+    Its depth is not increased: a document missed then would need nearly the last dense score and
+    nearly the largest word score. Only the best ``exact_k`` are searched for in this way; the
+    others are the best of the documents that were scored.
     """
     size, k = layout.size, min(k, layout.size)
     exact_k = min(exact_k or k, k)
