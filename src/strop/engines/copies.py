@@ -308,7 +308,8 @@ def rank(
     depth = min(max(k, DEPTH), size) if fusing else ranked_first(k, method, size)
     if len(query_vectors) > _QUERIES_AT_ONCE and not store.scans(depth):
         groups = (
-            slice(at, at + _QUERIES_AT_ONCE) for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)
+            slice(at, at + _QUERIES_AT_ONCE)
+            for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)
         )
         rankings = [rank(store, query_vectors[group], texts[group], k, method) for group in groups]
         return (

@@ -24,7 +24,6 @@ from strop.engines.base import META, Engine, Record, pack
 from strop.engines.parents import document_id, parent_pieces, piece_name
 from strop.errors import BadIndex, BadInput, StropError
 from strop.io.tokenizer import VERSION
-from strop.methods import Method
 from strop.search.rows import as_floats
 from strop.search.searcher import Searcher
 from strop.storage.catalog import Catalog
