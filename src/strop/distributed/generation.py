@@ -1,7 +1,8 @@
 """The stages around a language model: requests, replies, and queries with their vectors.
 
-A unit of work is a bucket where prompts show references, else a shard of documents. The replies of
-a unit are kept in a file of either vendor's batch form: the user puts it there, or ``ask`` writes.
+A unit of work is a bucket if prompts show references, else a shard of documents. The replies of a
+unit are in a file of either vendor's batch format: the user puts it there, or ``send_requests``
+writes it.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from strop.types import Document, Kind
 SENTENCES = "sentences"
 
 
-def model_of(given: Mapping[str, Any]) -> LM:
+def model_of(spec: Mapping[str, Any]) -> LM:
     """Return the language model of a run, loaded once in each process."""
-    return loaded_once(load, given)
+    return loaded_once(load, spec)
 
 
 class _PromptUnit:
@@ -57,23 +58,25 @@ class _PromptUnit:
         )  # fmt: skip
 
     def tasks(self) -> Iterator[Task]:
-        """Yield the prompts of each document of a bucket, or of a shard if there are no shards."""
+        """Yield the prompts of each document of a bucket, or of a shard if ``shards`` is None."""
         if self._shards is None:
             for row, document in _documents_of(self._folder, self._name):
                 yield make_task(self.calls, self.settings, row, document, ())
             return
-        folder, own = self._folder, int(self._name)
+        folder, own_bucket = self._folder, int(self._name)
         columns = ["row", "references", "buckets"]
         chosen = read_table(folder / "references" / f"{self._name}.parquet", columns)
         lists, buckets = chosen["references"].to_pylist(), chosen["buckets"].to_pylist()
-        wanted = np.unique([row for rows in lists for row in rows])
-        known = dict(documents_in(read_buckets(folder, self._shards, [own], TEXTS)))
-        for bucket in {one for some in buckets for one in some} - {own}:
+        reference_rows = np.unique([row for rows in lists for row in rows])
+        documents = dict(documents_in(read_buckets(folder, self._shards, [own_bucket], TEXTS)))
+        for bucket in {number for numbers in buckets for number in numbers} - {own_bucket}:
             table = read_buckets(folder, self._shards, [bucket], TEXTS)
-            known |= documents_in(table.filter(np.isin(table["row"].to_numpy(), wanted)))
+            documents |= documents_in(
+                table.filter(np.isin(table["row"].to_numpy(), reference_rows))
+            )
         for row, rows in zip(chosen["row"].to_pylist(), lists, strict=True):
-            references = tuple(known[one] for one in rows)
-            yield make_task(self.calls, self.settings, row, known[row], references)
+            references = tuple(documents[other] for other in rows)
+            yield make_task(self.calls, self.settings, row, documents[row], references)
 
     def open_requests(self) -> Iterator[tuple[Request, int]]:
         """Yield each request without a reply once, with the row of its document."""
@@ -90,7 +93,7 @@ def _documents_of(folder: Path, shard: str) -> list[tuple[int, Document]]:
 
 
 class _ReplyFile:
-    """The replies of one unit. New ones are appended, and on the disk before they count."""
+    """The replies of one unit. New ones are appended, and synced to disk before they count."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -98,14 +101,14 @@ class _ReplyFile:
         self.final_failures = set[str]()
         if path.exists():
             self._drop_cut_line()
-            for one in read_replies(path):
-                if isinstance(one, Reply):
-                    self._replies[one.key] = one
-                elif one.final:
-                    self.final_failures.add(one.key)
+            for reply in read_replies(path):
+                if isinstance(reply, Reply):
+                    self._replies[reply.key] = reply
+                elif reply.final:
+                    self.final_failures.add(reply.key)
 
     def _drop_cut_line(self) -> None:
-        """Remove what a kill left of the last line."""
+        """Remove an incomplete last line, left by a killed process."""
         with open(self.path, "rb+") as file:
             content = file.read()
             if content and not content.endswith(b"\n"):
@@ -136,7 +139,7 @@ class _ReplyFile:
 
 
 def reply_line(reply: Reply) -> str:
-    """Return a reply as a line of OpenAI's batch form, which ``read_replies`` reads."""
+    """Return a reply as a line of OpenAI's batch format, which ``read_replies`` reads."""
     usage = reply.usage
     body = {
         "model": reply.model,
@@ -163,12 +166,12 @@ def _failure_line(failure: Failure) -> str:
 
 
 def replies_path(folder: Path, style: str, name: str) -> Path:
-    """Return where the replies of a unit are kept, or put by the user."""
+    """Return the path of a unit's replies, written by strop or by the user."""
     return folder / "replies" / style / f"{name}.jsonl"
 
 
 def write_request_file(folder: Path, name: str, *, style: str, **prompts: Any) -> TaskResult:
-    """Write the open requests of a unit in the form of the model's vendor."""
+    """Write the unanswered requests of a unit in the format of the model's vendor."""
     unit = _PromptUnit(folder, name, style=style, **prompts)
     path = folder / "requests" / style / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -176,21 +179,21 @@ def write_request_file(folder: Path, name: str, *, style: str, **prompts: Any) -
     return TaskResult((finished(path, written),), counts={"requests": written})
 
 
-def ask(folder: Path, name: str, *, budget: float | None, **prompts: Any) -> TaskResult:
-    """Send the open requests of a unit; each reply is kept as it comes."""
+def send_requests(folder: Path, name: str, *, budget: float | None, **prompts: Any) -> TaskResult:
+    """Send the unanswered requests of a unit; each reply is stored when it arrives."""
     unit = _PromptUnit(folder, name, **prompts)
     spent = unit.calls.run(unit.open_requests(), budget=budget)
     path = unit.replies.path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     unit.replies = _ReplyFile(path)
-    left = sum(1 for _ in unit.open_requests())
+    unanswered = sum(1 for _ in unit.open_requests())
     counts = {
-        "replies": spent.replies, "failures": spent.failures, "open": left,
+        "replies": spent.replies, "failures": spent.failures, "open": unanswered,
         "input_tokens": spent.input_tokens, "output_tokens": spent.output_tokens,
         "cost": spent.cost or 0.0,
     }  # fmt: skip
-    return TaskResult((finished(path, spent.replies),), counts=counts, complete=not left)
+    return TaskResult((finished(path, spent.replies),), counts=counts, complete=not unanswered)
 
 
 # -- queries ----------------------------------------------------------------------------------
@@ -199,13 +202,13 @@ def ask(folder: Path, name: str, *, budget: float | None, **prompts: Any) -> Tas
 def make_queries(
     folder: Path, name: str, *, style: str, embedder: Mapping[str, Any], n: int, **prompts: Any
 ) -> TaskResult:
-    """Make and embed the queries of a unit: at most ``n`` sentences, or what the replies give."""
-    made = list[tuple[int, str, list[str]]]()
-    dropped = open_ = 0
+    """Make and embed the queries of a unit: at most ``n`` sentences, or those of the replies."""
+    lists_by_row = list[tuple[int, str, list[str]]]()
+    dropped = unanswered = 0
     if style == SENTENCES:
         for row, document in _documents_of(folder, name):
             sentences = title_and_sentences(document.title, document.text, n)
-            made.append((row, document.id, sentences))
+            lists_by_row.append((row, document.id, sentences))
     else:
         unit = _PromptUnit(folder, name, style=style, **prompts)
         if not unit.replies.path.exists():
@@ -214,19 +217,19 @@ def make_queries(
                 f" requests/{style}/{name}.jsonl there, or run --stage replies"
             )
         for task in unit.tasks():
-            one = read_task(task, unit.settings.prompt, unit.replies.read)
-            dropped += len(one.dropped)
-            open_ += len(one.missing)
-            made.append((task.number, task.document.id, one.queries))
+            generated = read_task(task, unit.settings.prompt, unit.replies.read)
+            dropped += len(generated.dropped)
+            unanswered += len(generated.missing)
+            lists_by_row.append((task.number, task.document.id, generated.queries))
     model = embedder_of(embedder)
     kind: Kind = "document" if style == SENTENCES else "query"
-    vectors, refused = embed_texts(model, [queries for _, _, queries in made], kind)
-    lists = [[] if at in refused else queries for at, (_, _, queries) in enumerate(made)]
+    vectors, refused = embed_texts(model, [queries for _, _, queries in lists_by_row], kind)
+    lists = [[] if at in refused else queries for at, (_, _, queries) in enumerate(lists_by_row)]
     ends = np.cumsum([0, *map(len, lists)]) * model.dim
     pyarrow = arrow()
     columns = {
-        "row": np.array([row for row, _, _ in made], np.int64),
-        "id": [id_ for _, id_, _ in made],
+        "row": np.array([row for row, _, _ in lists_by_row], np.int64),
+        "id": [id_ for _, id_, _ in lists_by_row],
         "queries": pyarrow.array(lists, pyarrow.list_(pyarrow.string())),
         "vectors": pyarrow.LargeListArray.from_arrays(
             pyarrow.array(ends, pyarrow.int64()), pyarrow.array(vectors.ravel())
@@ -234,4 +237,4 @@ def make_queries(
     }
     file = write_table(folder / "queries" / style / f"{name}.parquet", columns)
     counts = {"queries": sum(map(len, lists)), "refused": len(refused), "dropped": dropped}
-    return TaskResult((file,), counts={**counts, "open": open_})
+    return TaskResult((file,), counts={**counts, "open": unanswered})

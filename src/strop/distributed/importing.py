@@ -1,7 +1,7 @@
 """Imports the shards of a cluster run into an index folder. No text is embedded a second time.
 
-The index does its usual work: it adds documents, makes query sets, keeps replies. Only its embedder
-is a cache that was filled from the shards.
+The index does its usual work: it adds documents, makes query sets, stores replies. Its embedder is
+a cache that was filled from the shards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from strop.common.arrays import Ints
 from strop.distributed.generation import SENTENCES, model_of, replies_path
 from strop.distributed.run import Settings, finished_buckets, finished_shards
-from strop.distributed.shards import File, Manifest, padded, read_table, rows_in, vectors_in
+from strop.distributed.shards import Manifest, ShardFile, padded, read_table, rows_in, vectors_in
 from strop.distributed.vectors import embedder_of, stored_documents
 from strop.embed import CachedEmbedder
 from strop.errors import BadInput
@@ -37,7 +37,7 @@ from strop.types import Kind, Progress, Vectors
 
 @dataclass
 class Imported:
-    """What came into the index. ``embedded`` texts had no vector in the shards."""
+    """What was imported. ``embedded`` counts texts that had no vector in the shards."""
 
     documents: int = 0
     references: int = 0
@@ -53,26 +53,26 @@ def import_shards(
     progress: Progress | None = None,
     wait: float = 0,
 ) -> Imported:
-    """Import everything that is finished in ``folder`` into the index ``path``, made if missing.
+    """Import everything that is finished in ``folder`` into the index ``path``, created if missing.
 
-    ``embedder`` (name and options) is needed where the folder's word is not enough for its own.
-    ``wait``: so many seconds to wait for another writer.
+    ``embedder`` (name and options) is needed if that of the folder needs the user's consent.
+    ``wait``: seconds to wait for another writer.
     """
     settings, result = Settings.read(folder), Imported()
-    used = embedder_of(embedder or settings.trusted_embedder(folder))
+    model = embedder_of(embedder or settings.trusted_embedder(folder))
     shards, buckets = finished_shards(folder), finished_buckets(folder)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        cache = CachedEmbedder(used, Path(scratch) / "vectors.sqlite")
+        cache = CachedEmbedder(model, Path(scratch) / "vectors.sqlite")
         if (path / CATALOG).exists():
             workspace = Workspace.open(path, cache, {"wait": wait})
         else:
             workspace = Workspace.create(path, cache, {}, DEFAULT_STORED)
         with Index(workspace) as index:
-            names = [one.name for one in shards]
+            names = [file.name for file in shards]
             rows, ids = _add_documents(folder, names, index, cache, progress)
             result.documents = len(ids)
             numbers = _numbers(index, ids)
-            if sum(one.rows for one in buckets) != len(ids):
+            if sum(file.rows for file in buckets) != len(ids):
                 result.notes = ("no references for all of them: run --stage references first",)
             elif len(index) != len(ids):
                 result.notes = (
@@ -81,11 +81,13 @@ def import_shards(
                 )
             else:
                 method = resolve_method(settings.method, len(ids))
-                wished = ReferenceSettings.from_json(settings.references)
-                parts = _references(folder, buckets, wished, rows, numbers)
+                reference_settings = ReferenceSettings.from_json(settings.references)
+                lists = _references(folder, buckets, reference_settings, rows, numbers)
                 with workspace.writing():
                     snapshot = index.searcher.views.snapshot()
-                    import_references(workspace.catalog, snapshot, wished, method, parts)
+                    import_references(
+                        workspace.catalog, snapshot, reference_settings, method, lists
+                    )
                 result.references = len(ids)
             result.sets = _import_sets(folder, settings, index, cache, progress)
         result.embedded = cache.misses
@@ -111,14 +113,14 @@ def _add_documents(
     for at, shard in enumerate(shards, 1):
         documents = list(stored_documents(folder, shard))
         vectors = vectors_in(read_table(folder / "vectors" / f"{shard}.parquet")["vector"])
-        _remember(embedder, [one.content for one in documents], "document", vectors)
+        _fill_cache(embedder, [one.content for one in documents], "document", vectors)
         index.add(documents)
         if progress is not None:
             progress("adding documents", at, len(shards))
     return np.concatenate(rows), ids
 
 
-def _remember(embedder: CachedEmbedder, texts: list[str], kind: Kind, vectors: Vectors) -> None:
+def _fill_cache(embedder: CachedEmbedder, texts: list[str], kind: Kind, vectors: Vectors) -> None:
     """Fill the cache; a zero row is a blank or refused text, which the index decides about."""
     kept = np.flatnonzero(vectors.any(axis=1))
     embedder.remember([texts[at] for at in kept], kind, vectors[kept])
@@ -132,32 +134,36 @@ def _numbers(index: Index, ids: Sequence[str]) -> Ints:
 
 
 def _references(
-    folder: Path, buckets: Sequence[File], settings: ReferenceSettings, rows: Ints, numbers: Ints
+    folder: Path,
+    buckets: Sequence[ShardFile],
+    settings: ReferenceSettings,
+    rows: Ints,
+    numbers: Ints,
 ) -> Iterator[tuple[Ints, Neighbors, References]]:
-    """Yield the lists and references of each bucket, rows translated to catalog numbers."""
+    """Yield the neighbours and references of each bucket; rows become catalog numbers."""
 
     def translated(column: Any, width: int) -> Ints:
-        others = padded(column, width, -1)
-        places = np.minimum(np.searchsorted(rows, others), len(rows) - 1)
-        if not (rows[places] == others)[others >= 0].all():
+        listed = padded(column, width, -1)
+        places = np.minimum(np.searchsorted(rows, listed), len(rows) - 1)
+        if not (rows[places] == listed)[listed >= 0].all():
             raise BadInput(f"{folder}: references are out of date: run --stage references again")
-        return np.asarray(np.where(others >= 0, numbers[places], -1))
+        return np.asarray(np.where(listed >= 0, numbers[places], -1))
 
     for bucket in buckets:
         table = read_table(folder / "references" / f"{bucket.name}.parquet")
-        # What the index refuses has no number, no list, and is on no list.
-        own = numbers[np.searchsorted(rows, rows_in(table))]
-        table, own = table.filter(own >= 0), own[own >= 0]
-        width, most = settings.neighbors, settings.largest
+        # A document that the index refuses has no number and no list, and is on no list.
+        documents = numbers[np.searchsorted(rows, rows_in(table))]
+        table, documents = table.filter(documents >= 0), documents[documents >= 0]
+        width, max_references = settings.neighbors, settings.largest
         yield (
-            own,
+            documents,
             Neighbors(
                 translated(table["neighbors"], width), padded(table["similarities"], width, 0)
             ),
             References(
-                translated(table["references"], most),
-                padded(table["reference_similarities"], most, 0),
-                padded(table["cluster_sizes"], most, 0),
+                translated(table["references"], max_references),
+                padded(table["reference_similarities"], max_references, 0),
+                padded(table["cluster_sizes"], max_references, 0),
                 table["silhouette"].to_numpy(),
             ),
         )
@@ -171,31 +177,35 @@ def _import_sets(
     progress: Progress | None,
 ) -> tuple[str, ...]:
     """Make the query sets that have vectors in the shards."""
-    made = sorted(one.parent.name for one in (folder / "queries").glob("*/manifest.jsonl"))
-    for style in made:
-        simple = style == SENTENCES or not _asks(settings, style).needs_references
+    styles = sorted(
+        manifest.parent.name for manifest in (folder / "queries").glob("*/manifest.jsonl")
+    )
+    for style in styles:
+        simple = style == SENTENCES or not _generation_settings(settings, style).needs_references
         units = finished_shards(folder) if simple else finished_buckets(folder)
         kind: Kind = "document" if style == SENTENCES else "query"
         queries = Manifest(folder / "queries" / style)
-        names = [one.name for one in units if one.name in queries.lines]
+        names = [unit.name for unit in units if unit.name in queries.lines]
         for name in names:
             table = read_table(folder / "queries" / style / f"{name}.parquet")
             texts = list(chain.from_iterable(table["queries"].to_pylist()))
             flat = table["vectors"].combine_chunks().flatten().to_numpy()
-            _remember(embedder, texts, kind, flat.reshape(len(texts), -1))
+            _fill_cache(embedder, texts, kind, flat.reshape(len(texts), -1))
         if style == SENTENCES:
             index.sharpen(SENTENCES, progress=progress)
             continue
-        about = settings.sets[style]
-        asks = _asks(settings, style)
-        generation = index.generation(model_of(about["lm"]), asks, into=style)
+        model_and_settings = settings.sets[style]
+        generation_settings = _generation_settings(settings, style)
+        generation = index.generation(
+            model_of(model_and_settings["lm"]), generation_settings, into=style
+        )
         with tempfile.NamedTemporaryFile("wb", dir=folder, suffix=".jsonl") as file:
             for name in names:
                 file.write(replies_path(folder, style, name).read_bytes())
             file.flush()
             generation.read_replies(file.name, progress)
-    return tuple(made)
+    return tuple(styles)
 
 
-def _asks(settings: Settings, style: str) -> GenerationSettings:
+def _generation_settings(settings: Settings, style: str) -> GenerationSettings:
     return GenerationSettings.from_json(dict(settings.sets[style]["settings"]))

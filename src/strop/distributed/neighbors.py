@@ -1,8 +1,8 @@
 """Cells, the one shuffle by cell, and the references of each document.
 
 Documents are grouped into cells by their vectors, and neighbouring cells into buckets. A document's
-neighbours are in the cells nearest to it, so the task of a bucket reads few other buckets, and all
-that it needs is in memory at once: neighbours are found and references chosen in one go.
+neighbours are in the cells nearest to it, so the task of a bucket reads few other buckets. All its
+data are in memory at once: one pass finds the neighbours and chooses the references.
 """
 
 from __future__ import annotations
@@ -41,21 +41,22 @@ from strop.references.settings import ReferenceSettings
 from strop.types import Vectors
 
 SAMPLE_PER_CELL = 40
+"""Vectors per cell in the sample that determines the centres."""
 READ_AT_ONCE = 8
-"""Buckets in memory at a time beside a task's own."""
+"""Buckets in memory at a time, besides the task's own bucket."""
 SAMPLED = 256
-"""Documents whose exact neighbours decide how many cells are probed."""
+"""Documents whose exact neighbours determine how many cells are probed."""
 TEXTS = ("row", "id", "title", "text")
 
 
 def find_cells(
     folder: Path, name: str, *, shards: Sequence[str], cells: int, buckets: int, documents: int
 ) -> TaskResult:
-    """Find the centres of cells from a sample of all vectors, and group them into buckets."""
+    """Compute the centres of cells from a sample of all vectors, and group them into buckets."""
     step = max(1, documents // (cells * SAMPLE_PER_CELL))
-    parts = (_unit_vectors(folder, shard)[1][::step] for shard in shards)
-    centres = rough_centres(np.concatenate(list(parts)), cells)
-    # Cells side by side in this order are neighbours, so buckets are runs of it.
+    samples = (_unit_vectors(folder, shard)[1][::step] for shard in shards)
+    centres = rough_centres(np.concatenate(list(samples)), cells)
+    # Adjacent cells in this order are neighbours in space, so buckets are runs of it.
     coarse = nearest_centres(centres, rough_centres(centres, max(1, int(np.sqrt(cells)))))
     bucket_of = np.empty(cells, np.int32)
     bucket_of[np.argsort(coarse, kind="stable")] = np.arange(cells) * buckets // cells
@@ -88,8 +89,8 @@ def fill_buckets(folder: Path, name: str) -> TaskResult:
     labels, groups = np.unique(bucket_of).tolist(), list[Columns]()
     for bucket in labels:
         inside = np.flatnonzero(bucket_of == bucket)
-        part = texts.take(inside)
-        columns: Columns = {column: part[column] for column in TEXTS}
+        bucket_texts = texts.take(inside)
+        columns: Columns = {column: bucket_texts[column] for column in TEXTS}
         groups.append(columns | {"cell": cell_of[inside], "vector": vector_column(vectors[inside])})
     assert (rows == rows_in(texts)).all()
     file = write_table(folder / "buckets" / f"{name}.parquet", *groups, labels=labels)
@@ -108,10 +109,10 @@ def read_buckets(
     """Return the documents of buckets, in the order of the corpus."""
     import pyarrow
 
-    parts = [
+    tables = [
         read_table(folder / "buckets" / f"{shard}.parquet", columns, buckets) for shard in shards
     ]
-    table = pyarrow.concat_tables(parts)
+    table = pyarrow.concat_tables(tables)
     return table.take(np.argsort(rows_in(table), kind="stable"))
 
 
@@ -123,78 +124,83 @@ def count_probes(
 ) -> TaskResult:
     """Find how many cells must be probed to find a share ``recall`` of the nearest documents.
 
-    The exact neighbours of a sample tell: each lies in a cell, and the document has that cell at
-    some place in its order of cells.
+    This is computed from the exact neighbours of a sample: each lies in a cell, and this cell has
+    a place in the document's order of cells, by distance.
     """
     cells, sample = Cells.read(folder), _sample(folder, shards)
     best = np.empty((len(sample), 0), np.float32)
-    homes = np.empty((len(sample), 0), np.int64)
+    neighbor_cells = np.empty((len(sample), 0), np.int64)
     for shard in shards:
         table = read_table(folder / "buckets" / f"{shard}.parquet", ["cell", "vector"])
         products, cell_of = sample @ vectors_in(table["vector"]).T, table["cell"].to_numpy()
         nearest = largest(products, neighbors + 1)
         best = np.concatenate([best, np.take_along_axis(products, nearest, 1)], axis=1)
-        homes = np.concatenate([homes, cell_of[nearest]], axis=1)
+        neighbor_cells = np.concatenate([neighbor_cells, cell_of[nearest]], axis=1)
         kept = largest(best, neighbors + 1)
-        best, homes = np.take_along_axis(best, kept, 1), np.take_along_axis(homes, kept, 1)
+        best = np.take_along_axis(best, kept, 1)
+        neighbor_cells = np.take_along_axis(neighbor_cells, kept, 1)
     order = probed_cells(sample, cells.centres, len(cells.centres))
-    place = np.argsort(order, axis=1)  # of each cell in the order of the document
-    places = np.sort(np.take_along_axis(place, homes[:, 1:], 1).ravel())  # not itself
-    last = min(len(places) - 1, int(np.ceil(recall * len(places))))
-    probes = int(places[last]) + 1 if len(places) else 1
-    found = float((places < probes).mean()) if len(places) else 1.0
-    columns = {"probes": [probes], "recall": [found]}
+    place_of_cell = np.argsort(order, axis=1)  # for each document
+    others = neighbor_cells[:, 1:]  # the first neighbour is the document itself
+    places = np.sort(np.take_along_axis(place_of_cell, others, 1).ravel())
+    index = min(len(places) - 1, int(np.ceil(recall * len(places))))
+    probes = int(places[index]) + 1 if len(places) else 1
+    reached = float((places < probes).mean()) if len(places) else 1.0
+    columns = {"probes": [probes], "recall": [reached]}
     file = write_table(folder / "probes" / f"{name}.parquet", columns)
     return TaskResult(
-        (file,), counts={"probes": probes, "recall": found, "cells": len(cells.centres)}
+        (file,), counts={"probes": probes, "recall": reached, "cells": len(cells.centres)}
     )
 
 
 def _sample(folder: Path, shards: Sequence[str]) -> Vectors:
-    """Return some vectors from all over the corpus."""
-    few = [shards[at] for at in np.unique(np.linspace(0, len(shards) - 1, 16).astype(int))]
-    most, parts = -(-SAMPLED // len(few)), []
-    for shard in few:
+    """Return some vectors from all parts of the corpus."""
+    sampled_shards = [
+        shards[at] for at in np.unique(np.linspace(0, len(shards) - 1, 16).astype(int))
+    ]
+    per_shard, samples = -(-SAMPLED // len(sampled_shards)), []
+    for shard in sampled_shards:
         vectors = _unit_vectors(folder, shard)[1]
         vectors = vectors[nonzero_rows(vectors)]
-        parts.append(vectors[:: max(1, len(vectors) // most)][:most])
-    return np.concatenate(parts)
+        samples.append(vectors[:: max(1, len(vectors) // per_shard)][:per_shard])
+    return np.concatenate(samples)
 
 
-def choose(
+def find_references(
     folder: Path, name: str, *, shards: Sequence[str], settings: dict[str, Any], method: str
 ) -> TaskResult:
     """Find the neighbours of a bucket's documents and choose their references."""
-    wished, cells = ReferenceSettings.from_json(settings), Cells.read(folder)
+    reference_settings, cells = ReferenceSettings.from_json(settings), Cells.read(folder)
     own = Points.read(folder, shards, [int(name)])
     if method == "exact":
         points = Points.read(folder, shards, np.unique(cells.bucket_of).tolist())
-        wanted, usable = np.searchsorted(points.rows, own.rows), nonzero_rows(points.vectors)
-        near = neighbors_of(points.vectors, usable, wanted, wished.neighbors)
-        counts = {"compared": len(wanted) * len(points.rows), "read": len(points.rows)}
+        queried, usable = np.searchsorted(points.rows, own.rows), nonzero_rows(points.vectors)
+        near = neighbors_of(points.vectors, usable, queried, reference_settings.neighbors)
+        counts = {"compared": len(queried) * len(points.rows), "read": len(points.rows)}
     else:
         probes = read_table(folder / "probes" / "all.parquet")["probes"][0].as_py()
         probed = probed_cells(own.vectors, cells.centres, probes)
         needed = np.unique(cells.bucket_of[np.unique(probed)]).tolist()
-        parts = (
+        batches = (
             Points.read(folder, shards, needed[first : first + READ_AT_ONCE])
             for first in range(0, len(needed), READ_AT_ONCE)
         )
-        points, near, counts = _near_in_cells(own, probed, wished.neighbors, parts)
-    chosen = choose_references(points.vectors, near.rows, near.similarities, wished)
-    listed, taken = (near.rows >= 0).sum(axis=1), (chosen.rows >= 0).sum(axis=1)
+        points, near, counts = _near_in_cells(own, probed, reference_settings.neighbors, batches)
+    chosen = choose_references(points.vectors, near.rows, near.similarities, reference_settings)
+    neighbor_counts = (near.rows >= 0).sum(axis=1)
+    reference_counts = (chosen.rows >= 0).sum(axis=1)
     columns = {
         "row": own.rows,
-        "neighbors": list_column(points.rows[near.rows], listed),
-        "similarities": list_column(near.similarities, listed),
-        "references": list_column(points.rows[chosen.rows], taken),
-        "buckets": list_column(cells.bucket_of[points.cells[chosen.rows]], taken),
-        "reference_similarities": list_column(chosen.similarities, taken),
-        "cluster_sizes": list_column(chosen.cluster_sizes, taken),
+        "neighbors": list_column(points.rows[near.rows], neighbor_counts),
+        "similarities": list_column(near.similarities, neighbor_counts),
+        "references": list_column(points.rows[chosen.rows], reference_counts),
+        "buckets": list_column(cells.bucket_of[points.cells[chosen.rows]], reference_counts),
+        "reference_similarities": list_column(chosen.similarities, reference_counts),
+        "cluster_sizes": list_column(chosen.cluster_sizes, reference_counts),
         "silhouette": chosen.silhouettes,
     }
     file = write_table(folder / "references" / f"{name}.parquet", columns)
-    return TaskResult((file,), counts={**counts, "references": int(taken.sum())})
+    return TaskResult((file,), counts={**counts, "references": int(reference_counts.sum())})
 
 
 @dataclass(frozen=True)
@@ -211,46 +217,46 @@ class Points:
         table = read_buckets(folder, shards, buckets, ("row", "cell", "vector"))
         return cls(rows_in(table), table["cell"].to_numpy(), vectors_in(table["vector"]))
 
-    def take(self, which: NDArray[Any]) -> Points:
-        """Return some of them."""
-        return Points(self.rows[which], self.cells[which], self.vectors[which])
+    def take(self, selection: NDArray[Any]) -> Points:
+        """Return the points of an index array or mask."""
+        return Points(self.rows[selection], self.cells[selection], self.vectors[selection])
 
-    def and_others(self, more: Points) -> Points:
-        """Return these and those of ``more`` that are not among them, in order."""
-        more = more.take(~np.isin(more.rows, self.rows))
-        rows = np.concatenate([self.rows, more.rows])
-        cells = np.concatenate([self.cells, more.cells])
-        vectors = np.concatenate([self.vectors, more.vectors])
+    def merged(self, other: Points) -> Points:
+        """Return these points and those of ``other`` that are not among them, in order."""
+        other = other.take(~np.isin(other.rows, self.rows))
+        rows = np.concatenate([self.rows, other.rows])
+        cells = np.concatenate([self.cells, other.cells])
+        vectors = np.concatenate([self.vectors, other.vectors])
         return Points(rows, cells, vectors).take(np.argsort(rows, kind="stable"))
 
 
 def _near_in_cells(
-    own: Points, probed: NDArray[np.int32], neighbors: int, parts: Iterable[Points]
+    own: Points, probed: NDArray[np.int32], neighbors: int, batches: Iterable[Points]
 ) -> tuple[Points, Neighbors, dict[str, int]]:
-    """Return the neighbours of a bucket's documents, from some buckets after the other.
+    """Return the neighbours of a bucket's documents; ``batches`` are points of several buckets.
 
-    The lists are places in the points returned beside them. Only what is on a list stays in memory.
+    The lists are places in the returned points. Only points on a list stay in memory.
     """
     points, counts = own, {"compared": 0, "read": 0}
     listed = np.empty((len(own.rows), 0), np.int64)
     similarities = np.empty((len(own.rows), 0), np.float32)
-    for part in parts:
-        others = part.take(np.isin(part.cells, probed))
-        sizes = np.bincount(others.cells, minlength=int(probed.max(initial=0)) + 1)
+    for batch in batches:
+        candidates = batch.take(np.isin(batch.cells, probed))
+        sizes = np.bincount(candidates.cells, minlength=int(probed.max(initial=0)) + 1)
         counts["compared"] += int(sizes[probed].sum())
-        counts["read"] += len(part.rows)
-        both = others.and_others(own)
-        # A document of this bucket is a neighbour only when its own cell is compared.
-        cell_of = np.where(np.isin(both.rows, others.rows), both.cells, -1).astype(np.int32)
-        wanted, usable = np.searchsorted(both.rows, own.rows), nonzero_rows(both.vectors)
-        near = neighbors_in_cells(both.vectors, usable, wanted, neighbors, cell_of, probed)
-        rows = np.where(near.rows >= 0, both.rows[near.rows], -1)
+        counts["read"] += len(batch.rows)
+        joined = candidates.merged(own)
+        # A document of this bucket is a neighbour only if its own cell is compared.
+        cell_of = np.where(np.isin(joined.rows, candidates.rows), joined.cells, -1).astype(np.int32)
+        queried, usable = np.searchsorted(joined.rows, own.rows), nonzero_rows(joined.vectors)
+        near = neighbors_in_cells(joined.vectors, usable, queried, neighbors, cell_of, probed)
+        rows = np.where(near.rows >= 0, joined.rows[near.rows], -1)
         rows = np.concatenate([listed, rows], axis=1)
         scores = np.concatenate([similarities, near.similarities], axis=1)
         order = np.lexsort((rows, -np.where(rows >= 0, scores, -np.inf)), axis=1)[:, :neighbors]
         listed = np.take_along_axis(rows, order, 1)
         similarities = np.take_along_axis(scores, order, 1)
-        points = points.and_others(both)
+        points = points.merged(joined)
         points = points.take(np.isin(points.rows, np.union1d(own.rows, listed)))
     places = np.where(listed >= 0, np.searchsorted(points.rows, listed), -1)
     return points, Neighbors(places, similarities), counts

@@ -1,4 +1,4 @@
-"""What a cluster run would take: shards, time, storage and money of each stage.
+"""Estimates a cluster run: shards, time, storage and cost of each stage.
 
 Rates are measured on a sample of the corpus on this machine, by the functions that the stages call.
 The arithmetic is in ``stages_of``; ``benchmarks/plan.py`` checks it against runs.
@@ -22,7 +22,7 @@ from strop.common.arrays import unit_rows
 from strop.distributed.generation import SENTENCES
 from strop.distributed.neighbors import SAMPLED
 from strop.distributed.run import cells_for, find_inputs
-from strop.distributed.runners import alone
+from strop.distributed.runners import in_subprocess
 from strop.distributed.shards import read_table, vectors_in
 from strop.distributed.tasks import Task, perform
 from strop.errors import BadInput
@@ -41,21 +41,23 @@ from strop.types import Document, Vectors
 T = TypeVar("T")
 
 SAMPLE = 2000
+"""Documents on which rates are measured."""
 PROBED_SHARE, PROBED_AT, PROBED_EXPONENT = 0.24, 50_000, -0.22
-"""The share of cells that a document probes for a recall of 0.96, at a number of documents, and the
-exponent with which it falls as they grow: measured on sentences (docs/scaling.md)."""
-_WHOLE = {"reading": {}, "shard_documents": SAMPLE}
-_LONGEST = 2.0
-"""The longest task of a stage over the mean one."""
-_TIMES = 20
-"""How many copies of the sample, a little moved, are compared."""
+"""The share of cells that a document probes for a recall of 0.96, the number of documents at which
+it was measured, and the exponent of its decrease with that number: measured on sentences
+(docs/scaling.md)."""
+_ONE_SHARD = {"reading": {}, "shard_documents": SAMPLE}
+_LONGEST_TO_MEAN = 2.0
+"""The duration of a stage's longest task, divided by the mean duration."""
+_COPIES = 20
+"""Copies of the sample, each slightly moved, that are compared."""
 _LIST_BYTES = 1300
-"""Bytes that references take for each document: a hundred neighbours, the references."""
+"""Bytes of references per document: a hundred neighbours, the references."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What one core does in a second, and what one document has."""
+    """Work of one core per second, and properties of one document."""
 
     read: float
     """documents"""
@@ -96,11 +98,11 @@ def measure(
     reading: Mapping[str, Any],
     style: str = "contrastive",
 ) -> tuple[Rates, int]:
-    """Measure rates on the first documents of a corpus; also estimate how many it has.
+    """Measure rates on the first documents of a corpus; return them and its estimated size.
 
-    Done in a process with one thread, by processor time: what else runs does not count.
+    A process with one thread measures processor time: other programs do not change the result.
     """
-    return alone(_measured, corpus, dict(embedder), dict(reading), style)
+    return in_subprocess(_measured, corpus, dict(embedder), dict(reading), style)
 
 
 def _measured(
@@ -111,21 +113,24 @@ def _measured(
     if len(documents) < 20:
         raise BadInput(f"{inputs[0]} has {len(documents)} documents: too few to measure anything")
     with tempfile.TemporaryDirectory() as scratch:
-        spent, points, queries = _stages_on_sample(Path(scratch), documents, embedder)
-    wanted, settings, many = np.arange(min(200, len(points))), ReferenceSettings(), _many(points)
-    usable = nonzero_rows(many)
-    near = neighbors_of(many, usable, wanted, 100)  # compiles, as the next line does
-    choose_references(many, near.rows[:1], near.similarities[:1], settings)
-    compare, near = _timed(lambda: neighbors_of(many, usable, wanted, 100))
-    choose, _ = _timed(lambda: choose_references(many, near.rows, near.similarities, settings))
+        measured, points, queries = _stages_on_sample(Path(scratch), documents, embedder)
+    queried, settings = np.arange(min(200, len(points))), ReferenceSettings()
+    replicated = _replicated(points)
+    usable = nonzero_rows(replicated)
+    near = neighbors_of(replicated, usable, queried, 100)  # compiles, as the next line does
+    choose_references(replicated, near.rows[:1], near.similarities[:1], settings)
+    compare, near = _timed(lambda: neighbors_of(replicated, usable, queried, 100))
+    choose, _ = _timed(
+        lambda: choose_references(replicated, near.rows, near.similarities, settings)
+    )
     rates = Rates(
-        read=len(documents) / spent["documents"],
-        embed=len(documents) / spent["vectors"],
-        embed_queries=max(1, len(queries)) / spent["queries"],
-        pairs=len(many) * len(wanted) / compare,
-        choose=len(wanted) / choose,
+        read=len(documents) / measured["documents"],
+        embed=len(documents) / measured["vectors"],
+        embed_queries=max(1, len(queries)) / measured["queries"],
+        pairs=len(replicated) * len(queried) / compare,
+        choose=len(queried) / choose,
         dim=points.shape[1],
-        document_bytes=spent.pop("bytes") / len(documents),
+        document_bytes=measured.pop("bytes") / len(documents),
         queries=len(queries) / len(documents),
         query_bytes=sum(len(one.encode()) for one in queries) / max(1, len(queries)),
         **_tokens(documents, style),
@@ -138,38 +143,39 @@ def _stages_on_sample(
 ) -> tuple[dict[str, float], Vectors, list[str]]:
     """Run stages on a sample; return their seconds, the unit vectors and the sentences.
 
-    Beside the seconds are the ``bytes`` of the shard of documents.
+    The dictionary of seconds contains the ``bytes`` of the shard of documents, too.
     """
     shard, service = "00000-00000", embedder["name"].startswith("api:")
     source = folder / "sample.jsonl"
     with atomic_write(source) as file:
-        for one in documents:
-            record = {"id": one.id, "title": one.title, "text": one.text}
+        for document in documents:
+            record = {"id": document.id, "title": document.title, "text": document.text}
             file.write(json.dumps(record) + "\n")
-    spent = dict[str, float]()
+    measured = dict[str, float]()
     for task in (
-        Task("documents", "00000", "", {"source": str(source), **_WHOLE}),
+        Task("documents", "00000", "", {"source": str(source), **_ONE_SHARD}),
         Task("vectors", shard, "", {"embedder": embedder}),
         Task("queries", shard, "", {"style": SENTENCES, "embedder": embedder, "n": MOST}),
     ):
         perform(folder, task)  # loads and compiles what is needed
-        done = perform(folder, task)
-        # The time of a service is the time it lets us wait.
-        spent[task.stage] = max(done.seconds if service else done.cpu, 1e-6)
-        spent.setdefault("bytes", done.files[0].bytes)
+        result = perform(folder, task)
+        # A service costs the time that we wait for it.
+        measured[task.stage] = max(result.seconds if service else result.cpu, 1e-6)
+        measured.setdefault("bytes", result.files[0].bytes)
     vectors = read_table(folder / "vectors" / f"{shard}.parquet")["vector"]
-    made = read_table(folder / "queries" / SENTENCES / f"{shard}.parquet")["queries"]
-    return spent, unit_rows(vectors_in(vectors)), [one for some in made.to_pylist() for one in some]
+    queries = read_table(folder / "queries" / SENTENCES / f"{shard}.parquet")["queries"]
+    sentences = [text for texts in queries.to_pylist() for text in texts]
+    return measured, unit_rows(vectors_in(vectors)), sentences
 
 
-def _many(points: Vectors) -> Vectors:
-    """Return many more documents than the sample has: among few, most are neighbours."""
-    noise = np.random.default_rng(0).normal(0, 0.02, (_TIMES, *points.shape))
+def _replicated(points: Vectors) -> Vectors:
+    """Return many more points than the sample has: among few, most are neighbours."""
+    noise = np.random.default_rng(0).normal(0, 0.02, (_COPIES, *points.shape))
     return unit_rows((points + noise).reshape(-1, points.shape[1]).astype(np.float32))
 
 
 def _timed(work: Callable[[], T]) -> tuple[float, T]:
-    """Return the seconds of the processor that a piece of work takes, and its result."""
+    """Return the processor seconds of a function call, and its result."""
     began = time.process_time()
     result = work()
     return max(time.process_time() - began, 1e-6), result
@@ -177,13 +183,15 @@ def _timed(work: Callable[[], T]) -> tuple[float, T]:
 
 def _tokens(documents: list[Document], style: str) -> dict[str, float]:
     """Return input and output tokens of a document's packed request; neighbours as references."""
-    asks = GenerationSettings(PromptSettings(style=style, packed=style != "simple"))  # type: ignore[arg-type]
+    settings = GenerationSettings(PromptSettings(style=style, packed=style != "simple"))  # type: ignore[arg-type]
     sums = []
-    for at in range(min(200, len(documents) - EXPECTED_REFERENCES)):
-        others = documents[at + 1 : at + 1 + EXPECTED_REFERENCES]
-        prompts = build_prompt(asks.prompt, documents[at], () if style == "simple" else others)
+    for place in range(min(200, len(documents) - EXPECTED_REFERENCES)):
+        others = documents[place + 1 : place + 1 + EXPECTED_REFERENCES]
+        prompts = build_prompt(
+            settings.prompt, documents[place], () if style == "simple" else others
+        )
         sums.append(sum(count_tokens(one.system + one.shared + one.rest) for one in prompts))
-    output = float(expected_output(asks, EXPECTED_REFERENCES))
+    output = float(expected_output(settings, EXPECTED_REFERENCES))
     return {"input_tokens": float(np.mean(sums)), "output_tokens": output}
 
 
@@ -193,20 +201,20 @@ def _estimated_documents(inputs: list[Path], documents: list[Document]) -> int:
         return len(documents)
     files = [one for path in inputs for one in ([path] if path.is_file() else path.rglob("*"))]
     total = sum(one.stat().st_size for one in files if one.is_file())
-    each = sum(len(one.content.encode()) + 40 for one in documents) / len(documents)
-    return max(len(documents), round(total / each))
+    bytes_per_document = sum(len(one.content.encode()) + 40 for one in documents) / len(documents)
+    return max(len(documents), round(total / bytes_per_document))
 
 
-def given_rates(rates: Rates, given: Sequence[str]) -> Rates:
-    """Return rates with those replaced that were given as NAME=VALUE."""
-    for pair in given:
+def given_rates(rates: Rates, assignments: Sequence[str]) -> Rates:
+    """Return rates with the values of ``NAME=VALUE`` assignments."""
+    for pair in assignments:
         name, _, value = pair.partition("=")
         try:
             if name not in vars(rates) or not float(value) > 0:
                 raise ValueError
         except ValueError:
-            known = ", ".join(vars(rates))
-            raise BadInput(f"rate {pair!r}: give NAME=NUMBER above 0; names: {known}") from None
+            names = ", ".join(vars(rates))
+            raise BadInput(f"rate {pair!r}: give NAME=NUMBER above 0; names: {names}") from None
         changed: dict[str, Any] = {name: int(value) if name == "dim" else float(value)}
         rates = replace(rates, **changed)
     return rates
@@ -235,8 +243,8 @@ def stages_of(
     def stage(
         name: str, tasks: int, core_seconds: float, bytes_: float, cost: float | None = None
     ) -> Stage:
-        # No schedule takes longer than all work shared equally, and then the longest task.
-        longest = core_seconds / tasks * (_LONGEST if tasks > 1 else 1)
+        # Upper bound of any schedule: all work divided equally, followed by the longest task.
+        longest = core_seconds / tasks * (_LONGEST_TO_MEAN if tasks > 1 else 1)
         seconds = core_seconds / slots + (1 - 1 / slots) * longest if tasks > 1 else core_seconds
         return Stage(name, tasks, core_seconds, seconds, bytes_, cost)
 
@@ -258,10 +266,9 @@ def stages_of(
         usd += price.cost(0, 1, batch=True) * n * rates.output_tokens
     request = 4 * rates.input_tokens
     stages.append(stage("requests", shards, n * request / 2e7, n * request, usd))
-    made = n * rates.queries
-    stages.append(
-        stage("queries", shards, made / rates.embed_queries, made * (vector + rates.query_bytes))
-    )
+    sentences = n * rates.queries
+    sentence_bytes = sentences * (vector + rates.query_bytes)
+    stages.append(stage("queries", shards, sentences / rates.embed_queries, sentence_bytes))
     return stages
 
 

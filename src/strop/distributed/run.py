@@ -1,8 +1,8 @@
 """A run: which tasks the stages have, which of them are done, and the order of the stages.
 
 A task has a key, a hash of the settings and of the files it reads. A task that the manifest lists
-with the same key is done. So a second run does nothing, a run that was killed goes on, and a new
-input costs its own shards wherever a stage allows that.
+with the same key is done. So a second run does nothing, a run continues after a kill, and after a
+new input only its own shards are computed, if the stage allows that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from strop.distributed.generation import SENTENCES, replies_path
 from strop.distributed.runners import Runner
-from strop.distributed.shards import File, Manifest, key_of
+from strop.distributed.shards import Manifest, ShardFile, key_of
 from strop.distributed.tasks import Task
 from strop.distributed.vectors import embedder_of
 from strop.errors import BadInput, IndexBusy
@@ -33,7 +33,7 @@ from strop.types import Progress
 
 _FILES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 _GROWTH = 2
-"""Cells are found anew once the corpus has grown or shrunk by this factor."""
+"""Cells are recomputed once the corpus has grown or shrunk by this factor."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Settings:
             raise BadInput(f"{folder / 'settings.json'} is damaged ({error}): delete it") from error
 
     def trusted_embedder(self, folder: Path) -> dict[str, Any]:
-        """Return the embedder if a folder's word is enough for it: a folder is data."""
+        """Return the embedder if it needs no consent: a folder is data from outside."""
         needed = needs_consent(self.embedder["name"], self.embedder["options"])
         if needed:
             raise BadInput(
@@ -73,7 +73,7 @@ class Settings:
         return dict(self.embedder)
 
     def write(self, folder: Path) -> None:
-        """Keep the settings in a folder."""
+        """Store the settings in a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(folder / "settings.json") as file:
             file.write(json.dumps(asdict(self), indent=1) + "\n")
@@ -88,12 +88,12 @@ class Cluster:
         self.folder, self.settings = folder, settings
         self._runner, self._progress = runner, progress
         self.ran: dict[str, int] = {}
-        """How many tasks of each stage this run did."""
+        """The number of tasks that this run did, by stage."""
         self.unfinished: dict[str, float] = {}
-        """What is left open after this run, by what it is."""
+        """Counts of what this run could not finish, by stage and reason."""
 
     def run(self, goal: str, style: str = SENTENCES, budget: float | None = None) -> None:
-        """Do what is missing up to a stage; ``style`` says which queries, from ``requests`` on."""
+        """Do all missing work up to a stage; from ``requests`` on for the queries of ``style``."""
         self.settings.write(self.folder)
         try:
             with FileLock(self.folder / "driver.lock", timeout=0):
@@ -118,40 +118,40 @@ class Cluster:
 
     # -- the stages -----------------------------------------------------------------------
 
-    def documents(self) -> list[File]:
+    def documents(self) -> list[ShardFile]:
         """Cut the corpus into shards; return those of its present inputs, in order."""
         numbers, tasks = dict[str, int](), []
         with suppress(FileNotFoundError):  # an input keeps its number, so that rows stay
             numbers = json.loads((self.folder / "inputs.json").read_text("utf-8"))["numbers"]
         for path in find_inputs(Path(self.settings.corpus)):
             number = numbers.setdefault(path.name, len(numbers))
-            given = {
+            arguments = {
                 "source": str(path.resolve()),
                 "reading": dict(self.settings.reading),
                 "shard_documents": self.settings.shard_documents,
             }
-            key = [given["reading"], given["shard_documents"], _stamp(path)]
-            tasks.append(self._task("documents", f"{number:05}", given, *key, hashed=False))
+            key = [arguments["reading"], arguments["shard_documents"], _stamp(path)]
+            tasks.append(self._task("documents", f"{number:05}", arguments, *key, hashed=False))
         names = sorted(task.name for task in tasks)
         with atomic_write(self.folder / "inputs.json") as file:
             file.write(json.dumps({"numbers": numbers, "inputs": names}) + "\n")
         manifest = self._do("documents", tasks)
         return [one for name in names for one in manifest.files(name)]
 
-    def vectors(self, documents: Sequence[File]) -> dict[str, File]:
+    def vectors(self, documents: Sequence[ShardFile]) -> dict[str, ShardFile]:
         """Embed the shards; return the files of vectors by shard."""
         about = about_embedder(embedder_of(self.settings.embedder))
-        given = {"embedder": dict(self.settings.embedder)}
+        arguments = {"embedder": dict(self.settings.embedder)}
         key = [about[name] for name in ("name", "revision", "dim", "settings", "prompts")]
-        tasks = [self._task("vectors", one.name, given, one.digest, key) for one in documents]
+        tasks = [self._task("vectors", one.name, arguments, one.digest, key) for one in documents]
         return _one_each(self._do("vectors", tasks), tasks)
 
-    def buckets(self, documents: Sequence[File]) -> dict[str, File]:
+    def buckets(self, documents: Sequence[ShardFile]) -> dict[str, ShardFile]:
         """Find cells and sort the shards by them; return the sorted files by shard."""
         vectors = self.vectors(documents)
         count, shards = sum(one.rows for one in documents), [one.name for one in documents]
-        known = Manifest(self.folder / "cells")
-        about = known.lines.get("centres", {}).get("counts", {})
+        manifest = Manifest(self.folder / "cells")
+        about = manifest.lines.get("centres", {}).get("counts", {})
         if not about or not count / _GROWTH <= about["documents"] <= count * _GROWTH:
             cells = cells_for(count)
             buckets = min(cells, -(-count // self.settings.shard_documents))
@@ -167,7 +167,7 @@ class Cluster:
         ]
         return _one_each(self._do("buckets", tasks), tasks)
 
-    def references(self, documents: Sequence[File]) -> dict[str, File]:
+    def references(self, documents: Sequence[ShardFile]) -> dict[str, ShardFile]:
         """Choose the references of all documents; return the files by bucket."""
         filled = self.buckets(documents)
         shards, digests = list(filled), [one.digest for one in filled.values()]
@@ -175,78 +175,81 @@ class Cluster:
         settings = dict(self.settings.references)
         key: list[Any] = [*digests]
         if method == "cells":
-            given = {"neighbors": settings["neighbors"], "recall": self.settings.recall}
-            task = self._task("probes", "all", {"shards": shards, **given}, *digests)
+            arguments = {"neighbors": settings["neighbors"], "recall": self.settings.recall}
+            task = self._task("probes", "all", {"shards": shards, **arguments}, *digests)
             key += [self._do("probes", [task]).files("all")[0].digest]
-        given = {"shards": shards, "settings": settings, "method": method}
+        arguments = {"shards": shards, "settings": settings, "method": method}
         count = int(Manifest(self.folder / "cells").lines["centres"]["counts"]["buckets"])
-        tasks = [self._task("references", f"{at:05}", given, *key) for at in range(count)]
+        tasks = [self._task("references", f"{at:05}", arguments, *key) for at in range(count)]
         return _one_each(self._do("references", tasks), tasks)
 
     def _generate(
-        self, goal: str, style: str, documents: Sequence[File], budget: float | None
+        self, goal: str, style: str, documents: Sequence[ShardFile], budget: float | None
     ) -> None:
         """Write requests, send them, or make queries of the replies."""
-        made = self.settings.sets[style]
-        given: dict[str, Any] = {"style": style, "shards": None, **made}
+        set_ = self.settings.sets[style]
+        arguments: dict[str, Any] = {"style": style, "shards": None, **set_}
         units = {one.name: [one.digest] for one in documents}
-        if made["settings"]["prompt"]["style"] != "simple":
+        if set_["settings"]["prompt"]["style"] != "simple":
             chosen = self.references(documents)
-            given["shards"] = [one.name for one in documents]
+            arguments["shards"] = [one.name for one in documents]
             texts = key_of([one.digest for one in documents])
             units = {name: [one.digest, texts] for name, one in chosen.items()}
         if goal == "queries":
-            self._queries(style, units, given)
+            self._queries(style, units, arguments)
             return
         if goal == "replies":
-            given["budget"] = None if budget is None else budget / max(1, len(units))
+            arguments["budget"] = None if budget is None else budget / max(1, len(units))
         tasks = []
         for name, digests in units.items():
-            key = [*digests, {"lm": made["lm"], "settings": made["settings"]}]
+            key = [*digests, {"lm": set_["lm"], "settings": set_["settings"]}]
             key += [_stamp(replies_path(self.folder, style, name))] * (goal == "requests")
-            tasks.append(self._task(goal, name, given, *key, hashed=False))
+            tasks.append(self._task(goal, name, arguments, *key, hashed=False))
         self._do(goal, tasks, style, ".jsonl")
 
-    def _queries(self, style: str, units: Mapping[str, list[str]], given: dict[str, Any]) -> None:
-        given = {**given, "style": style, "embedder": dict(self.settings.embedder), "n": MOST}
+    def _queries(
+        self, style: str, units: Mapping[str, list[str]], arguments: dict[str, Any]
+    ) -> None:
+        embedder = dict(self.settings.embedder)
+        arguments = {**arguments, "style": style, "embedder": embedder, "n": MOST}
         tasks = []
         for name, digests in units.items():
             replies = None
             if style != SENTENCES:
                 replies = _stamp(replies_path(self.folder, style, name))
-            tasks.append(self._task("queries", name, given, digests, replies))
+            tasks.append(self._task("queries", name, arguments, digests, replies))
         self._do("queries", tasks, style)
 
     # -- tasks ----------------------------------------------------------------------------
 
     def _task(
-        self, stage: str, name: str, given: dict[str, Any], *key: Any, hashed: bool = True
+        self, stage: str, name: str, arguments: dict[str, Any], *key: Any, hashed: bool = True
     ) -> Task:
-        """Return a task; its key covers ``key`` and, unless told otherwise, what is ``given``."""
-        return Task(stage, name, key_of(stage, given if hashed else None, *key), given)
+        """Return a task; its key covers ``key`` and, if ``hashed``, the arguments."""
+        return Task(stage, name, key_of(stage, arguments if hashed else None, *key), arguments)
 
     def _do(
         self, stage: str, tasks: Sequence[Task], style: str = "", ending: str = ".parquet"
     ) -> Manifest:
-        """Do the tasks that are not done; each gets its line in the manifest at once."""
+        """Do the tasks that are not done; add each to the manifest as soon as it is done."""
         manifest = Manifest(self.folder / stage / style)
-        left = [task for task in tasks if not manifest.done(task.name, task.key, ending)]
-        done, total = len(tasks) - len(left), len(tasks)
-        for task, result in self._runner.run(self.folder, left):
+        pending = [task for task in tasks if not manifest.done(task.name, task.key, ending)]
+        done, total = len(tasks) - len(pending), len(tasks)
+        for task, result in self._runner.run(self.folder, pending):
             manifest.add(task.name, task.key, result)
             self.ran[stage] = self.ran.get(stage, 0) + 1
             done += 1
             if self._progress is not None:
                 self._progress(stage, done, total)
-        for left_over in (self.folder / stage).rglob(".*.tmp"):  # of workers that died
-            left_over.unlink(missing_ok=True)
-        for what in ("refused", "open"):
+        for temporary in (self.folder / stage).rglob(".*.tmp"):  # left by workers that died
+            temporary.unlink(missing_ok=True)
+        for reason in ("refused", "open"):
             lines = (manifest.lines[task.name]["counts"] for task in tasks)
-            self.unfinished[f"{stage}:{what}"] = sum(one.get(what, 0) for one in lines)
+            self.unfinished[f"{stage}:{reason}"] = sum(one.get(reason, 0) for one in lines)
         return manifest
 
 
-def finished_shards(folder: Path) -> list[File]:
+def finished_shards(folder: Path) -> list[ShardFile]:
     """Return the shards of documents of the last run's inputs, in order; all have vectors."""
     documents, vectors = Manifest(folder / "documents"), Manifest(folder / "vectors")
     try:
@@ -259,7 +262,7 @@ def finished_shards(folder: Path) -> list[File]:
     raise BadInput(f"{folder} has no finished vectors: strop cluster run … --stage vectors")
 
 
-def finished_buckets(folder: Path) -> list[File]:
+def finished_buckets(folder: Path) -> list[ShardFile]:
     """Return the files of references, one for each bucket; none if some are missing."""
     cells, chosen = Manifest(folder / "cells"), Manifest(folder / "references")
     count = int(cells.lines.get("centres", {}).get("counts", {}).get("buckets", 0))
@@ -267,12 +270,12 @@ def finished_buckets(folder: Path) -> list[File]:
     return [chosen.files(name)[0] for name in names] if set(names) <= chosen.lines.keys() else []
 
 
-def _one_each(manifest: Manifest, tasks: Sequence[Task]) -> dict[str, File]:
+def _one_each(manifest: Manifest, tasks: Sequence[Task]) -> dict[str, ShardFile]:
     return {task.name: manifest.files(task.name)[0] for task in tasks}
 
 
 def cells_for(documents: int) -> int:
-    """Return the number of cells: finer ones than an index has leave out more of the corpus."""
+    """Return the number of cells: smaller cells than those of an index exclude more documents."""
     return max(1, min(documents // 20, 4 * math.isqrt(documents)))
 
 
@@ -286,12 +289,12 @@ def find_inputs(corpus: Path) -> list[Path]:
 
 
 def _stamp(path: Path) -> list[Any]:
-    """Return what changes when a file, or one in a folder, is written."""
+    """Return values that change when a file, or a file in a folder, is written."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     stamps = []
-    for one in files:
+    for file in files:
         with suppress(FileNotFoundError):
-            about = one.stat()
-            if not one.is_dir():
-                stamps.append([one.name, about.st_size, about.st_mtime_ns])
+            status = file.stat()
+            if not file.is_dir():
+                stamps.append([file.name, status.st_size, status.st_mtime_ns])
     return stamps

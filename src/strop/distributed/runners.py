@@ -1,7 +1,7 @@
-"""Who does the tasks: this process, local processes, or the workers of a Ray cluster.
+"""Runners of tasks: this process, local processes, or the workers of a Ray cluster.
 
-A worker that is killed costs the task it was doing, which another one does again. Ray is used as a
-pool of actors that read and write shard files: its own data operators took five times as long.
+If a worker is killed, another worker repeats its task. Ray is used as a pool of actors that read
+and write shard files: Ray's data operators took five times as long.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from strop.distributed.shards import TaskResult
 from strop.distributed.tasks import Task, perform
 from strop.errors import MissingExtra, StropError
 
-MOST_KILLS = 3
-"""So often may workers die over one task, or without any task done in between."""
+MAX_KILLS = 3
+"""The run fails once this many workers died over one task, or without a finished task between."""
 Work = Callable[[Path, Task], TaskResult]
 T = TypeVar("T")
 
@@ -35,10 +35,10 @@ class Runner(Protocol):
     def run(
         self, folder: Path, tasks: Sequence[Task], work: Work = perform
     ) -> Iterator[tuple[Task, TaskResult]]:
-        """Yield each task with what came of it, as soon as it is done; raise its error."""
+        """Yield each task with its result, as soon as it is done; raise its error."""
 
     def close(self) -> None:
-        """Let the workers go."""
+        """Release the workers."""
 
 
 class LocalRunner:
@@ -50,26 +50,26 @@ class LocalRunner:
     def run(
         self, folder: Path, tasks: Sequence[Task], work: Work = perform
     ) -> Iterator[tuple[Task, TaskResult]]:
-        """Yield each task with what came of it. See ``Runner``."""
+        """Yield each task with its result. See ``Runner``."""
         if self.workers == 1:
             for task in tasks:
                 yield task, work(folder, task)
             return
-        left, kills = {task.name: task for task in tasks}, 0
-        while left:
+        pending, kills = {task.name: task for task in tasks}, 0
+        while pending:
             threads = max(1, (os.cpu_count() or 1) // self.workers)
-            pool = _processes(min(self.workers, len(left)), threads)
-            futures = {pool.submit(work, folder, task): task for task in left.values()}
+            pool = _processes(min(self.workers, len(pending)), threads)
+            futures = {pool.submit(work, folder, task): task for task in pending.values()}
             try:
                 for future in as_completed(futures):
-                    task, done = futures[future], future.result()
-                    del left[task.name]
+                    task, result = futures[future], future.result()
+                    del pending[task.name]
                     kills = 0
-                    yield task, done
+                    yield task, result
             except BrokenProcessPool:
                 kills += 1
-                if kills >= MOST_KILLS:
-                    raise _keep_dying(next(iter(left.values()))) from None
+                if kills >= MAX_KILLS:
+                    raise _keep_dying(next(iter(pending.values()))) from None
             finally:
                 pool.shutdown(cancel_futures=True)
 
@@ -77,10 +77,10 @@ class LocalRunner:
         """Do nothing: the processes end with each stage."""
 
 
-def alone(work: Callable[..., T], *given: Any) -> T:
-    """Call a function in a process of its own, with one thread."""
+def in_subprocess(work: Callable[..., T], *args: Any) -> T:
+    """Call a function in a new process, with one thread."""
     with _processes(1, 1) as pool:
-        return pool.submit(work, *given).result()
+        return pool.submit(work, *args).result()
 
 
 def _processes(workers: int, threads: int) -> ProcessPoolExecutor:
@@ -89,17 +89,17 @@ def _processes(workers: int, threads: int) -> ProcessPoolExecutor:
 
 
 def _begin_worker(threads: int) -> None:
-    """Share the cores among the workers, and end with the driver, however that ends."""
+    """Limit this worker's threads, and end it when the driver ends, however that happens."""
     os.environ["STROP_THREADS"] = str(threads)
     threadpool_limits(threads)
     driver = multiprocessing.parent_process()
     if driver is not None:
 
-        def end_with() -> None:
+        def exit_with_driver() -> None:
             driver.join()
             os._exit(1)
 
-        threading.Thread(target=end_with, daemon=True).start()
+        threading.Thread(target=exit_with_driver, daemon=True).start()
 
 
 def _keep_dying(task: Task) -> StropError:
@@ -121,10 +121,10 @@ class RayRunner:
         self._ray = ray
         local = address == "local"
         if not ray.is_initialized():
-            more: dict[str, Any] = {"num_cpus": workers or os.cpu_count()} if local else {}
+            options: dict[str, Any] = {"num_cpus": workers or os.cpu_count()} if local else {}
             ray.init(
                 None if local else address, include_dashboard=False if local else None,
-                log_to_driver=False, logging_level=logging.ERROR, **more,
+                log_to_driver=False, logging_level=logging.ERROR, **options,
             )  # fmt: skip
         self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._actor = ray.remote(num_cpus=1, max_restarts=0)(_RayWorker)
@@ -133,30 +133,30 @@ class RayRunner:
     def run(
         self, folder: Path, tasks: Sequence[Task], work: Work = perform
     ) -> Iterator[tuple[Task, TaskResult]]:
-        """Yield each task with what came of it. See ``Runner``."""
-        ray, left = self._ray, deque(tasks)
+        """Yield each task with its result. See ``Runner``."""
+        ray, pending = self._ray, deque(tasks)
         running: dict[Any, tuple[Any, Task]] = {}
         kills = Counter[str]()
-        while left or running:
-            while left and len(running) < self.workers:
+        while pending or running:
+            while pending and len(running) < self.workers:
                 actor = self._idle.pop() if self._idle else self._actor.remote()
-                task = left.popleft()
+                task = pending.popleft()
                 running[actor.do.remote(work, folder.resolve(), task)] = actor, task
             (ready, *_), _ = ray.wait(list(running), num_returns=1)
             actor, task = running.pop(ready)
             try:
-                done = ray.get(ready)
+                result = ray.get(ready)
             except ray.exceptions.RayTaskError as error:
                 cause = getattr(error, "cause", None)
                 raise (cause if isinstance(cause, StropError) else error) from None
             except ray.exceptions.RayError:  # the worker or its machine is gone
                 kills[task.name] += 1
-                if kills[task.name] >= MOST_KILLS:
+                if kills[task.name] >= MAX_KILLS:
                     raise _keep_dying(task) from None
-                left.appendleft(task)
+                pending.appendleft(task)
                 continue
             self._idle.append(actor)
-            yield task, done
+            yield task, result
 
     def close(self) -> None:
         """Leave the cluster."""

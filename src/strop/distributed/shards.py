@@ -1,7 +1,7 @@
-"""Shard files: Parquet tables written all or nothing, and the manifest that lists finished ones.
+"""Shard files: Parquet tables, written atomically, and the manifest that lists finished ones.
 
-A file appears under its name only when it is complete and on the disk. A manifest is a file of JSON
-lines, one for each finished task; the last line of a task counts, a line that was cut off does not.
+A file gets its name only when it is complete and synced to disk. A manifest is a file of JSON
+lines, one for each finished task; the last line of a task counts, an incomplete line does not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Columns = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class File:
+class ShardFile:
     """A finished file: its name without the suffix, its length and a hash of its bytes."""
 
     name: str
@@ -41,13 +41,13 @@ class File:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What a task made, in how many seconds, and how many of a processor (``cpu``).
+    """The files of a task, its duration in seconds, and its processor seconds (``cpu``).
 
-    ``counts`` are numbers worth knowing. ``complete`` is False where something is left to do that
-    another run may well do, such as requests that a service did not answer.
+    ``counts`` are statistics by name. ``complete`` is False if another run may finish more, such
+    as requests that a service did not answer.
     """
 
-    files: tuple[File, ...]
+    files: tuple[ShardFile, ...]
     seconds: float = 0.0
     cpu: float = 0.0
     counts: Mapping[str, float] = field(default_factory=dict)
@@ -67,16 +67,16 @@ def arrow() -> Any:
 # -- files ------------------------------------------------------------------------------------
 
 
-def finished(path: Path, rows: int) -> File:
+def finished(path: Path, rows: int) -> ShardFile:
     """Return the record of a file that has been written."""
     digest = hashlib.blake2b(digest_size=16)
     with open(path, "rb") as file:
-        while part := file.read(1 << 20):
-            digest.update(part)
-    return File(path.name.partition(".")[0], rows, path.stat().st_size, digest.hexdigest())
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return ShardFile(path.name.partition(".")[0], rows, path.stat().st_size, digest.hexdigest())
 
 
-def write_table(path: Path, *groups: Columns, labels: Sequence[int] = ()) -> File:
+def write_table(path: Path, *groups: Columns, labels: Sequence[int] = ()) -> ShardFile:
     """Write columns as a Parquet file; each of several ``groups`` is a row group with a label."""
     pyarrow, rows = arrow(), 0
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,9 +86,9 @@ def write_table(path: Path, *groups: Columns, labels: Sequence[int] = ()) -> Fil
             table = pyarrow.table(columns)
             rows += len(table)
             if writer is None:
-                about = {**(table.schema.metadata or {}), "labels": json.dumps(list(labels))}
-                schema = table.schema.with_metadata(about)
-                # Vectors do not compress, and looking for a dictionary in them takes long.
+                metadata = {**(table.schema.metadata or {}), "labels": json.dumps(list(labels))}
+                schema = table.schema.with_metadata(metadata)
+                # Vectors do not compress, and searching them for a dictionary is slow.
                 texts = [one.name for one in schema if pyarrow.types.is_string(one.type)]
                 writer = pyarrow.parquet.ParquetWriter(
                     temporary, schema, compression=dict.fromkeys(texts, "zstd") or "none",
@@ -111,8 +111,8 @@ def read_table(
             if labels is None:
                 return file.read(columns)
             stored = json.loads(file.schema_arrow.metadata[b"labels"])
-            wanted = [at for at, label in enumerate(stored) if label in labels]
-            return file.read_row_groups(wanted, columns)
+            groups = [at for at, label in enumerate(stored) if label in labels]
+            return file.read_row_groups(groups, columns)
     except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
         raise BadInput(
             f"{path}: cannot be read: {one_line(error)}; delete it, and run again"
@@ -169,7 +169,7 @@ def rows_in(table: Any) -> Ints:
 
 
 class Manifest:
-    """The finished tasks of one stage. The driver alone writes it."""
+    """The finished tasks of one stage. Only the driver writes it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._path = folder, folder / "manifest.jsonl"
@@ -180,31 +180,31 @@ class Manifest:
                     record = json.loads(line)
                     self.lines[record["task"]] = record
 
-    def add(self, task: str, key: str, done: TaskResult) -> None:
-        """Append the line of a finished task, on the disk when this returns."""
-        record = {"task": task, "key": key, **asdict(done)}
+    def add(self, task: str, key: str, result: TaskResult) -> None:
+        """Append the line of a finished task; it is synced to disk when this returns."""
+        record = {"task": task, "key": key, **asdict(result)}
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self._path, "ab") as file:
-            # A line of its own, whatever a killed driver left of the last one.
+            # On a new line: a killed driver may have left an incomplete one.
             file.write(b"\n" * (file.tell() > 0) + json.dumps(record).encode())
             file.flush()
             os.fsync(file.fileno())
         self.lines[task] = json.loads(json.dumps(record))
 
     def done(self, task: str, key: str, suffix: str) -> bool:
-        """Tell whether a task is finished with this key, and its files are there."""
+        """Return whether a task is finished with this key, and its files exist."""
         line = self.lines.get(task)
         if line is None or line["key"] != key or not line["complete"]:
             return False
         files = {self.folder / (one["name"] + suffix): one["bytes"] for one in line["files"]}
         return all(path.is_file() and path.stat().st_size == files[path] for path in files)
 
-    def files(self, task: str) -> list[File]:
+    def files(self, task: str) -> list[ShardFile]:
         """Return the files of a finished task."""
-        return [File(**one) for one in self.lines[task]["files"]]
+        return [ShardFile(**one) for one in self.lines[task]["files"]]
 
 
 def key_of(*parts: Any) -> str:
-    """Return a hash of JSON values: what a task's result depends on."""
+    """Return a hash of JSON values, those that a task's result depends on."""
     content = json.dumps(parts, sort_keys=True, ensure_ascii=True)
     return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""A task is one stage's work on one shard; ``perform`` does it, in whatever process it runs."""
+"""A task is one stage's work on one shard; ``perform`` does it, in any process."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ STAGES: Mapping[str, Callable[..., TaskResult]] = {
     "cells": neighbors.find_cells,
     "buckets": neighbors.fill_buckets,
     "probes": neighbors.count_probes,
-    "references": neighbors.choose,
+    "references": neighbors.find_references,
     "requests": generation.write_request_file,
-    "replies": generation.ask,
+    "replies": generation.send_requests,
     "queries": generation.make_queries,
 }
-"""The stages in order, each with the function that does one task of it."""
+"""The stages in order, each with the function that performs one of its tasks."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One shard of one stage. ``key`` is a hash of all that its result depends on."""
+    """One shard of one stage. ``key`` is a hash of everything that its result depends on."""
 
     stage: str
     name: str
     key: str
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     version: str = __version__
 
 
 def perform(folder: Path, task: Task) -> TaskResult:
-    """Do a task: read shard files of ``folder``, write one or more, return which."""
+    """Do a task: read shard files of ``folder``, write one or more, and return which."""
     if task.version != __version__:
         raise StropError(
             f"this worker has strop {__version__}, the driver {task.version}: install one version"
             " on all machines"
         )
     began, cpu = time.monotonic(), time.process_time()
-    done = STAGES[task.stage](folder, task.name, **task.given)
+    done = STAGES[task.stage](folder, task.name, **task.arguments)
     spent = time.monotonic() - began
     return replace(done, seconds=spent, cpu=time.process_time() - cpu)

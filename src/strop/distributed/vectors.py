@@ -1,4 +1,4 @@
-"""The first stages: a corpus cut into shards of documents, and their vectors."""
+"""The first stages: split a corpus into shards of documents, and embed them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from strop.distributed.shards import (
-    File,
+    ShardFile,
     TaskResult,
     documents_in,
     read_table,
@@ -29,7 +29,7 @@ from strop.types import Document, Kind, Vectors
 T = TypeVar("T")
 
 INPUT_BITS = 32
-"""A document's row is the number of its input file, then so many bits for its place there."""
+"""A document's row is the number of its input file, followed by 32 bits for its place there."""
 _AT_ONCE = 2048
 """Texts given to the embedder at a time."""
 
@@ -39,25 +39,25 @@ def _loaded(load: Callable[..., Any], name: str, options: str) -> Any:
     return load(name, **json.loads(options))
 
 
-def loaded_once(load: Callable[..., T], given: Mapping[str, Any]) -> T:
+def loaded_once(load: Callable[..., T], spec: Mapping[str, Any]) -> T:
     """Return the embedder or language model of a run, loaded once in each process."""
-    model: T = _loaded(load, given["name"], json.dumps(given["options"], sort_keys=True))
+    model: T = _loaded(load, spec["name"], json.dumps(spec["options"], sort_keys=True))
     return model
 
 
-def embedder_of(given: Mapping[str, Any]) -> Embedder:
+def embedder_of(spec: Mapping[str, Any]) -> Embedder:
     """Return the embedder of a run, loaded once in each process."""
-    return loaded_once(load, given)
+    return loaded_once(load, spec)
 
 
 def read_documents(
     folder: Path, name: str, *, source: str, reading: dict[str, Any], shard_documents: int
 ) -> TaskResult:
-    """Cut an input into shards of documents; ``name`` is its number."""
+    """Split an input into shards of documents; ``name`` is its number."""
     documents = read_corpus_with_locations(source, **reading)
-    files, seen = list[File](), dict[str, str]()
-    while part := list(islice(documents, shard_documents)):
-        for one in part:
+    files, seen = list[ShardFile](), dict[str, str]()
+    while batch := list(islice(documents, shard_documents)):
+        for one in batch:
             if (earlier := seen.setdefault(one.document.id, one.where)) != one.where:
                 raise BadInput(
                     f"{one.where}: document id {one.document.id!r} is already used at {earlier}."
@@ -65,18 +65,18 @@ def read_documents(
                 )
         first = (int(name) << INPUT_BITS) + len(files) * shard_documents
         path = folder / "documents" / f"{name}-{len(files):05}.parquet"
-        files.append(_write_documents(path, first, part))
+        files.append(_write_documents(path, first, batch))
     if not files:
         raise BadInput(f"{source} contains no documents")
     return TaskResult(tuple(files))
 
 
-def _write_documents(path: Path, first: int, part: list[LocatedDocument]) -> File:
-    documents = [one.document for one in part]
+def _write_documents(path: Path, first: int, batch: list[LocatedDocument]) -> ShardFile:
+    documents = [one.document for one in batch]
     return write_table(
         path,
         {
-            "row": np.arange(first, first + len(part)),
+            "row": np.arange(first, first + len(batch)),
             "id": [one.id for one in documents],
             "title": [one.title for one in documents],
             "text": [one.text for one in documents],
@@ -107,28 +107,28 @@ def embed_documents(folder: Path, name: str, *, embedder: Mapping[str, Any]) -> 
 def embed_texts(
     embedder: Embedder, lists: list[list[str]], kind: Kind
 ) -> tuple[Vectors, dict[int, str]]:
-    """Embed lists of texts as an index does; also return which it refuses, by place, and why.
+    """Embed lists of texts as an index does; return the rows, and why lists were refused, by place.
 
-    Rows are as the embedder gives them: an index scales them to length one when it takes them in,
-    and rows that were scaled twice could differ in their last bit.
+    Rows are not scaled: an index scales them to length one when it stores them, and rows that were
+    scaled twice could differ in their last bit.
     """
-    parts, reasons, done = [np.zeros((0, embedder.dim), np.float32)], dict[int, str](), 0
-    for part in _of_size(lists, _AT_ONCE):
-        rows, refused = embed_lists(embedder.embed, part, kind)
-        parts.append(rows)
-        reasons |= {done + at: reason for at, reason in refused.items()}
-        done += len(part)
-    return np.concatenate(parts), reasons
+    vectors, reasons, first = [np.zeros((0, embedder.dim), np.float32)], dict[int, str](), 0
+    for batch in _batches(lists, _AT_ONCE):
+        rows, refused = embed_lists(embedder.embed, batch, kind)
+        vectors.append(rows)
+        reasons |= {first + at: reason for at, reason in refused.items()}
+        first += len(batch)
+    return np.concatenate(vectors), reasons
 
 
-def _of_size(lists: Iterable[list[str]], most: int) -> Iterator[list[list[str]]]:
-    """Yield the lists in parts of about ``most`` texts."""
-    part, texts = list[list[str]](), 0
-    for one in lists:
-        part.append(one)
-        texts += len(one)
-        if texts >= most:
-            yield part
-            part, texts = [], 0
-    if part:
-        yield part
+def _batches(lists: Iterable[list[str]], batch_texts: int) -> Iterator[list[list[str]]]:
+    """Yield the lists in batches of about ``batch_texts`` texts."""
+    batch, count = list[list[str]](), 0
+    for list_ in lists:
+        batch.append(list_)
+        count += len(list_)
+        if count >= batch_texts:
+            yield batch
+            batch, count = [], 0
+    if batch:
+        yield batch
