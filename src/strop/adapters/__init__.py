@@ -1,4 +1,4 @@
 """strop inside other programs, one file for each; each needs the package of that program.
 
-A new framework is one more file here, over the public names of strop. No logic of its own.
+To add a framework, add a file that uses the public names of strop and has no retrieval logic.
 """

@@ -29,14 +29,14 @@ _UNSTORED = ("content", "blob", "score", "embedding", "sparse_embedding")
 def embedder_of(document_embedder: Any, text_embedder: Any, name: str | None = None) -> Embedder:
     """Return Haystack's embedders of documents and of queries as the embedder of an index."""
 
-    def run(embedder: Any, **given: Any) -> Any:
+    def run(embedder: Any, **inputs: Any) -> Any:
         if hasattr(embedder, "warm_up"):
             embedder.warm_up()
-        return embedder.run(**given)
+        return embedder.run(**inputs)
 
     def embed_documents(texts: list[str]) -> list[Any]:
-        found = run(document_embedder, documents=[Document(content=text) for text in texts])
-        return [document.embedding for document in found["documents"]]
+        embedded = run(document_embedder, documents=[Document(content=text) for text in texts])
+        return [document.embedding for document in embedded["documents"]]
 
     def embed_query(text: str) -> Any:
         return run(text_embedder, text=text)["embedding"]
@@ -47,12 +47,12 @@ def embedder_of(document_embedder: Any, text_embedder: Any, name: str | None = N
 class StropDocumentStore:
     """An index as a document store: ``StropDocumentStore("my.index")``.
 
-    ``index`` is a folder, where an index is made if there is none, an ``Index``, or a published
-    copy (read only); without it the index is temporary. The index embeds documents and queries
+    ``index`` is a folder, in which a missing index is created, an ``Index``, or a published copy
+    (read only); without it the index is temporary. The index embeds documents and queries
     itself: with ``embedder``, a name such as ``"minilm"``, or with a ``document_embedder`` and a
-    ``text_embedder`` of Haystack. An embedding that a document has already is not used. ``method``
-    and ``settings`` (``{"alpha": 2}``) are defaults of each search. The index is opened when it
-    is first used.
+    ``text_embedder`` of Haystack. Embeddings of the documents themselves are not used. ``method``
+    and ``settings`` (``{"alpha": 2}``) are the defaults of each search. The index is opened when
+    it is first used.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class StropDocumentStore:
 
     @property
     def index(self) -> Collection:
-        """The index, opened now if it was not."""
+        """The index, opened on first use."""
         with self._opening, raising(DocumentStoreError):
             if self._opened is None:
                 embedder: Any = self._embedder
@@ -87,7 +87,7 @@ class StropDocumentStore:
         return self._opened
 
     def to_dict(self) -> dict[str, Any]:
-        """Return how to make this store again: a folder or a URL is named, not copied."""
+        """Return the arguments of this store: the path of a folder or a URL, not its contents."""
         place = getattr(self._index, "path", self._index)
         if place is not None and not isinstance(place, (str, os.PathLike)):
             raise DocumentStoreError("only an index in a folder can be serialised: give its path")
@@ -121,7 +121,7 @@ class StropDocumentStore:
     def write_documents(
         self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
     ) -> int:
-        """Write documents, all or none, and return how many; without a policy as with FAIL."""
+        """Write documents, all or none, and return how many; without a policy, as with FAIL."""
         if not isinstance(documents, list) or not all(isinstance(d, Document) for d in documents):
             raise ValueError("write_documents takes a list of Documents")
         for document in documents:
@@ -130,24 +130,26 @@ class StropDocumentStore:
                     f"document {document.id!r} has a blob and no text: convert it to text first"
                 )
         with raising(DocumentStoreError), writing(self.index) as index:
-            known = {document.id for document in documents}
-            known -= index.unknown(known)
-            kept: dict[str, Document] = {}
+            existing = {document.id for document in documents}
+            existing -= index.unknown(existing)
+            written: dict[str, Document] = {}
             for document in documents:
-                if document.id in known or document.id in kept:
+                if document.id in existing or document.id in written:
                     if policy == DuplicatePolicy.SKIP:
                         continue
                     if policy != DuplicatePolicy.OVERWRITE:
                         raise DuplicateDocumentError(f"there is a document {document.id!r} already")
-                kept[document.id] = document
+                written[document.id] = document
             index.add(
-                StropDocument(id_, one.content or "", metadata=shared.stored_metadata(one.meta))
-                for id_, one in kept.items()
+                StropDocument(
+                    id_, document.content or "", metadata=shared.stored_metadata(document.meta)
+                )
+                for id_, document in written.items()
             )
-        return len(documents) if policy == DuplicatePolicy.OVERWRITE else len(kept)
+        return len(documents) if policy == DuplicatePolicy.OVERWRITE else len(written)
 
     def delete_documents(self, document_ids: list[str]) -> None:
-        """Delete documents by id; one that is not there is no error."""
+        """Delete documents by id; an unknown id is no error."""
         with raising(DocumentStoreError):
             shared.remove(self.index, document_ids)
 
@@ -192,11 +194,11 @@ class StropDocumentStore:
         given = {key: value for key, value in settings.items() if value is not None}
         chosen = {"method": self._method, **self._settings, **given}
         hits = shared.find(self.index, query, top_k, where=to_where(filters), **chosen)
-        return [_document(hit, shared.found_metadata(hit), hit.score) for hit in hits]
+        return [_document(hit, shared.hit_metadata(hit), hit.score) for hit in hits]
 
 
 class _Retriever:
-    """What the two retrievers share."""
+    """The common part of the two retrievers."""
 
     def __init__(
         self,
@@ -215,7 +217,7 @@ class _Retriever:
         self.method, self.settings = method, dict(settings or {})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return how to make this component again."""
+        """Return the arguments of this component."""
         data: dict[str, Any] = default_to_dict(
             self, document_store=self.document_store, top_k=self.top_k, filters=self.filters,
             filter_policy=self.filter_policy.value, method=self.method, settings=self.settings,
@@ -238,7 +240,7 @@ class _Retriever:
 
 @component
 class StropTextRetriever(_Retriever):
-    """Retrieves by a query's text. The index embeds it, and its words can count too.
+    """Retrieves by a query's text. The index embeds it, and can match its keywords.
 
     The score is strop's; ``meta["strop_passage"]`` is the part of the document nearest to the
     query.
@@ -256,7 +258,7 @@ class StropTextRetriever(_Retriever):
 
 @component
 class StropEmbeddingRetriever(_Retriever):
-    """Retrieves by a query's embedding, from the index's own model. It has no words."""
+    """Retrieves by a query's embedding by the index's model, without keyword matching."""
 
     @component.output_types(documents=list[Document])
     def run(
@@ -272,7 +274,7 @@ class StropEmbeddingRetriever(_Retriever):
 
 
 def to_where(filters: Filters | None) -> Where | None:
-    """Translate a filter of Haystack's; a bad one is a FilterError."""
+    """Translate a filter of Haystack; an invalid one raises FilterError."""
     if not filters:
         return None
     with raising(FilterError, BadInput):
@@ -289,8 +291,8 @@ def _translated(filters: Any) -> Where:
             raise BadInput(f"filter: {key!r} is missing in {filters!r:.120}")
     if "field" in filters:
         return _comparison(filters["field"], filters["operator"], filters["value"])
-    parts = [_translated(part) for part in filters["conditions"]]
-    return shared.combined(str(filters["operator"]).lower(), parts)
+    conditions = [_translated(condition) for condition in filters["conditions"]]
+    return shared.combined(str(filters["operator"]).lower(), conditions)
 
 
 def _comparison(field: str, operator: str, value: Any) -> Where:
@@ -300,8 +302,8 @@ def _comparison(field: str, operator: str, value: Any) -> Where:
     if operator in ("in", "not in") and not isinstance(value, list):
         raise BadInput(f"filter: {field!r}: {operator!r} takes a list, not {value!r:.80}")
     where = shared.comparison("$id" if field == "id" else name, operator, value)
-    read = read_filter(where)
-    if operator[0] in "<>" and isinstance(read, Test) and read.kind == "string":
+    parsed = read_filter(where)
+    if operator[0] in "<>" and isinstance(parsed, Test) and parsed.kind == "string":
         raise BadInput(
             f"filter: {field!r}: {operator!r} takes a number or a date such as 2024-05-01, not"
             f" {value!r:.80}"

@@ -31,7 +31,7 @@ except ImportError:
 Filter = dict[str, Any] | None
 _FIELDS = ("id", "score", "title", "text", "metadata")
 _K = 4
-"""How many documents LangChain's own stores return."""
+"""The number of documents that LangChain's own stores return by default."""
 
 
 def embedder_of(embedding: Embeddings, name: str | None = None) -> Embedder:
@@ -44,9 +44,9 @@ def embedder_of(embedding: Embeddings, name: str | None = None) -> Embedder:
 class StropRetriever(BaseRetriever):
     """Retrieves from an index: ``StropRetriever(index="my.index", k=5)``.
 
-    ``index`` is an ``Index``, its folder or a published copy. ``filter`` is a filter of strop's,
-    ``settings`` are further arguments of ``Index.search`` (``alpha``, ``words``, ``expand``…).
-    All can be given to ``invoke`` too. The metadata of a document has two more keys:
+    ``index`` is an ``Index``, its folder or a published copy. ``filter`` is a filter of strop,
+    ``settings`` are additional arguments of ``Index.search`` (``alpha``, ``words``, ``expand``…).
+    All can be passed to ``invoke``, too. The metadata of a document has two additional keys:
     ``strop_score`` and ``strop_passage``, the part of the document nearest to the query.
     """
 
@@ -65,22 +65,22 @@ class StropRetriever(BaseRetriever):
             return open_collection(index)
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **given: Any
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **overrides: Any
     ) -> list[Document]:
-        asked = {"k": self.k, "method": self.method, "filter": self.filter, **self.settings}
-        asked |= given
-        hits = shared.find(self.index, query, where=asked.pop("filter"), **asked)
-        return [_document(hit, shared.found_metadata(hit, score=True)) for hit in hits]
+        arguments = {"k": self.k, "method": self.method, "filter": self.filter, **self.settings}
+        arguments |= overrides
+        hits = shared.find(self.index, query, where=arguments.pop("filter"), **arguments)
+        return [_document(hit, shared.hit_metadata(hit, score=True)) for hit in hits]
 
 
 class StropVectorStore(VectorStore):
     """An index as a vector store: ``StropVectorStore("my.index", embedding)``.
 
-    ``index`` is an ``Index``, a published copy (read only), or a folder, where an index is made if
-    there is none; without it the index is temporary. ``embedding`` goes with a folder: LangChain
+    ``index`` is an ``Index``, a published copy (read only), or a folder, in which a missing index
+    is created; without it the index is temporary. ``embedding`` is for a folder: LangChain
     embeddings, or a name such as ``"minilm"``. ``method`` and ``settings`` (``alpha``, ``words``…)
-    are defaults of each search. Documents come back as they were added. A ``filter`` is one of
-    strop's, the same as that of Chroma and Pinecone: ``{"year": {"$gte": 2020}}``.
+    are the defaults of each search. Documents are returned as they were added. A ``filter`` has
+    strop's syntax, the same as that of Chroma and Pinecone: ``{"year": {"$gte": 2020}}``.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class StropVectorStore(VectorStore):
 
     @property
     def embeddings(self) -> Embeddings | None:
-        """The LangChain embeddings, if the index has such."""
+        """The LangChain embeddings, if the index uses them."""
         return self._embedding
 
     # -- documents ------------------------------------------------------------------------
@@ -112,26 +112,26 @@ class StropVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         **kwargs: Any,
     ) -> list[str]:
-        """Add texts, or replace those with a known id; ids are made where none are given."""
-        listed = list(texts)
-        given = ids if ids is not None else [None] * len(listed)
-        about = metadatas if metadatas is not None else [{}] * len(listed)
-        if not len(listed) == len(given) == len(about):
+        """Add texts, or replace those with a known id; missing ids are generated."""
+        contents = list(texts)
+        given_ids = ids if ids is not None else [None] * len(contents)
+        fields = metadatas if metadatas is not None else [{}] * len(contents)
+        if not len(contents) == len(given_ids) == len(fields):
             raise ValueError(
-                f"{len(listed)} texts, {len(given)} ids and {len(about)} metadatas: give one of"
-                " each for every text"
+                f"{len(contents)} texts, {len(given_ids)} ids and {len(fields)} metadatas: give one"
+                " of each for every text"
             )
-        used = [id_ or str(uuid4()) for id_ in given]
+        used_ids = [id_ or str(uuid4()) for id_ in given_ids]
         documents = {
             id_: StropDocument(id_, text, metadata=shared.stored_metadata(metadata))
-            for id_, text, metadata in zip(used, listed, about, strict=True)
+            for id_, text, metadata in zip(used_ids, contents, fields, strict=True)
         }
         with raising(ValueError, BadInput), shared.writing(self.index) as index:
             index.add(documents.values())
-        return used
+        return used_ids
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
-        """Delete documents by id, all without ids; one that is not there is no error."""
+        """Delete documents by id, without ids all of them; an unknown id is no error."""
         with raising(ValueError, BadInput):
             if ids is None:
                 shared.remove_all(self.index)
@@ -140,12 +140,12 @@ class StropVectorStore(VectorStore):
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """Return the documents with these ids, of those that are there."""
-        found = []
+        """Return the documents with these ids, without missing ones."""
+        documents = []
         for id_ in ids:
             with suppress(BadInput):
-                found.append(self.index.get(id_))
-        return [_document(document, metadata_of(document)) for document in found]
+                documents.append(self.index.get(id_))
+        return [_document(document, metadata_of(document)) for document in documents]
 
     @classmethod
     def from_texts(
@@ -158,7 +158,7 @@ class StropVectorStore(VectorStore):
         index: Opened = None,
         **settings: Any,
     ) -> StropVectorStore:
-        """Make a store of texts; ``index`` is its folder, without one it is temporary."""
+        """Create a store of texts; ``index`` is its folder, without one it is temporary."""
         store = cls(index, embedding, **settings)
         store.add_texts(texts, metadatas, ids=ids)
         return store
@@ -168,20 +168,20 @@ class StropVectorStore(VectorStore):
     def similarity_search(
         self, query: str | list[float], k: int = _K, filter: Filter = None, **kwargs: Any
     ) -> list[Document]:
-        """Return the best documents; ``kwargs`` are further arguments of ``Index.search``."""
-        found = self.similarity_search_with_score(query, k, filter, **kwargs)
-        return [document for document, _ in found]
+        """Return the best documents; ``kwargs`` are additional arguments of ``Index.search``."""
+        scored = self.similarity_search_with_score(query, k, filter, **kwargs)
+        return [document for document, _ in scored]
 
     def similarity_search_by_vector(
         self, embedding: list[float], k: int = _K, filter: Filter = None, **kwargs: Any
     ) -> list[Document]:
-        """Return the best documents for a query's vector; it has no words."""
+        """Return the best documents for a query's vector, without keyword matching."""
         return self.similarity_search(embedding, k, filter, **kwargs)
 
     def similarity_search_with_score(
         self, query: str | list[float], k: int = _K, filter: Filter = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        """Return the best documents with strop's scores, more is better."""
+        """Return the best documents with strop's scores; higher is better."""
         settings = {"fields": _FIELDS, **self._defaults, **kwargs}
         hits = shared.find(self.index, query, k, where=filter, **settings)
         return [(_document(hit, metadata_of(hit)), hit.score) for hit in hits]
@@ -189,12 +189,12 @@ class StropVectorStore(VectorStore):
     def _similarity_search_with_relevance_scores(
         self, query: str, k: int = _K, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        """Return scores from 0 to 1: divided by the largest that the method can give."""
-        others = ("filter", "exact", "fields", "vectors", "expand")
-        settings = {key: value for key, value in kwargs.items() if key not in others}
-        largest = _largest(self.index.method(**{**self._defaults, **settings}))
-        found = self.similarity_search_with_score(query, k, **kwargs)
-        return [(document, min(1.0, max(0.0, score / largest))) for document, score in found]
+        """Return scores from 0 to 1: divided by the largest possible score of the method."""
+        search_options = ("filter", "exact", "fields", "vectors", "expand")
+        settings = {key: value for key, value in kwargs.items() if key not in search_options}
+        largest = _max_score(self.index.method(**{**self._defaults, **settings}))
+        scored = self.similarity_search_with_score(query, k, **kwargs)
+        return [(document, min(1.0, max(0.0, score / largest))) for document, score in scored]
 
     def max_marginal_relevance_search(
         self,
@@ -207,16 +207,16 @@ class StropVectorStore(VectorStore):
     ) -> list[Document]:
         """Choose k of the best ``fetch_k`` documents that are close to the query and differ.
 
-        The texts of the hits are embedded again: a collection hands out no vectors.
+        The texts of the hits are embedded again, because a collection returns no vectors.
         """
-        found = self.similarity_search(query, fetch_k, filter, **kwargs)
-        if not found:
+        documents = self.similarity_search(query, fetch_k, filter, **kwargs)
+        if not documents:
             return []
         embed = self.index.embed_queries
-        row = embed(query)[0] if isinstance(query, str) else np.array(query, np.float32)
-        rows = embed([document.page_content or " " for document in found])
-        chosen = maximal_marginal_relevance(row, list(rows), lambda_mult, k)
-        return [found[at] for at in chosen]
+        query_vector = embed(query)[0] if isinstance(query, str) else np.array(query, np.float32)
+        vectors = embed([document.page_content or " " for document in documents])
+        chosen = maximal_marginal_relevance(query_vector, list(vectors), lambda_mult, k)
+        return [documents[place] for place in chosen]
 
     def max_marginal_relevance_search_by_vector(
         self,
@@ -232,12 +232,12 @@ class StropVectorStore(VectorStore):
         return self.max_marginal_relevance_search(embedding, k, fetch_k, lambda_mult, **settings)
 
 
-def _document(found: StropDocument | Hit, metadata: dict[str, Any]) -> Document:
-    return Document(id=found.id, page_content=found.text, metadata=metadata)
+def _document(source: StropDocument | Hit, metadata: dict[str, Any]) -> Document:
+    return Document(id=source.id, page_content=source.text, metadata=metadata)
 
 
-def _largest(method: Method) -> float:
-    """Return the largest score that a method can give."""
+def _max_score(method: Method) -> float:
+    """Return the largest possible score of a method."""
     if method.bm25 == "fused":
         raise ValueError(
             f"{method.name} scores ranks, which say nothing of relevance: use sharp:words=1"

@@ -43,7 +43,7 @@ except ImportError:
     raise MissingExtra("The adapter for LlamaIndex", "llamaindex") from None
 
 QUESTIONS = "questions_this_excerpt_can_answer"
-"""Where LlamaIndex's QuestionsAnsweredExtractor puts its questions."""
+"""The metadata key of the questions of LlamaIndex's QuestionsAnsweredExtractor."""
 
 
 def embedder_of(model: BaseEmbedding, name: str | None = None) -> Embedder:
@@ -56,9 +56,9 @@ def embedder_of(model: BaseEmbedding, name: str | None = None) -> Embedder:
 class StropRetriever(BaseRetriever):
     """Retrieves from an index: ``StropRetriever("my.index", similarity_top_k=5)``.
 
-    ``index`` is an ``Index``, its folder or a published copy. ``settings`` are further arguments
-    of ``Index.search`` (``alpha``, ``words``…). The metadata of a node has the passage nearest to
-    the query as ``strop_passage``; prompts do not show it.
+    ``index`` is an ``Index``, its folder or a published copy. ``settings`` are additional
+    arguments of ``Index.search`` (``alpha``, ``words``…). The metadata of a node has the passage
+    nearest to the query as ``strop_passage``; prompts do not show it.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class StropRetriever(BaseRetriever):
         self._settings = dict(settings or {})
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        given = query_bundle.embedding
-        vectors = None if given is None else np.array([given], np.float32)
+        embedding = query_bundle.embedding
+        vectors = None if embedding is None else np.array([embedding], np.float32)
         hits = shared.find(
             self.strop_index, query_bundle.query_str, self._k, method=self._method,
             where=self._where, vectors=vectors, **self._settings,
         )  # fmt: skip
-        return [NodeWithScore(node=_found(hit), score=hit.score) for hit in hits]
+        return [NodeWithScore(node=_hit_node(hit), score=hit.score) for hit in hits]
 
     _aretrieve = in_thread(_retrieve)
 
@@ -91,11 +91,11 @@ class StropRetriever(BaseRetriever):
 class StropVectorStore(BasePydanticVectorStore):
     """An index as a vector store: ``StropVectorStore("my.index", embedder)``.
 
-    ``index`` is a folder, where an index is made if there is none, an ``Index``, or a published
-    copy (read only); without it the index is temporary. The index embeds nodes and queries
+    ``index`` is a folder, in which a missing index is created, an ``Index``, or a published copy
+    (read only); without it the index is temporary. The index embeds nodes and queries
     itself, with ``embedder``: a name such as ``"minilm"`` or a model of LlamaIndex. Give
     ``MockEmbedding(embed_dim=1)`` to ``VectorStoreIndex``, so that nothing is embedded twice.
-    ``settings`` are defaults of each search.
+    ``settings`` are the defaults of each search.
     """
 
     stores_text: bool = True
@@ -113,8 +113,8 @@ class StropVectorStore(BasePydanticVectorStore):
         **settings: Any,
     ) -> None:
         super().__init__(stores_text=True, is_embedding_query=False)
-        used = embedder_of(embedder) if isinstance(embedder, BaseEmbedding) else embedder
-        self._collection = shared.open_collection(index, used, create=True)
+        model = embedder_of(embedder) if isinstance(embedder, BaseEmbedding) else embedder
+        self._collection = shared.open_collection(index, model, create=True)
         self._method, self._settings = method, settings
 
     @property
@@ -172,11 +172,15 @@ class StropVectorStore(BasePydanticVectorStore):
             {"$id": {"$in": query.node_ids}} if query.node_ids else None,  # an empty list: any
             {"ref_doc_id": {"$in": query.doc_ids}} if query.doc_ids else None,
         )
-        asked = query.query_str if query.query_str is not None else query.query_embedding or []
+        text_or_vector = (
+            query.query_str if query.query_str is not None else query.query_embedding or []
+        )
         settings = {"method": self._method_of(query.mode), **self._settings, **kwargs}
-        hits = shared.find(self.client, asked, query.similarity_top_k, where=where, **settings)
+        hits = shared.find(
+            self.client, text_or_vector, query.similarity_top_k, where=where, **settings
+        )
         return VectorStoreQueryResult(
-            nodes=[_found(hit) for hit in hits],
+            nodes=[_hit_node(hit) for hit in hits],
             similarities=[hit.score for hit in hits],
             ids=[hit.id for hit in hits],
         )
@@ -202,8 +206,8 @@ class StropVectorStore(BasePydanticVectorStore):
 class QuestionsToQuerySet(TransformComponent):
     """Adds nodes to a store, and their questions as the query set ``name``.
 
-    The last transformation after ``QuestionsAnsweredExtractor``. The nodes come back without the
-    questions.
+    Use it as the last transformation, after ``QuestionsAnsweredExtractor``. It returns the nodes
+    without the questions.
     """
 
     store: StropVectorStore
@@ -216,14 +220,16 @@ class QuestionsToQuerySet(TransformComponent):
             for node in nodes
             if QUESTIONS in node.metadata
         }
-        rest = [
-            _with(node, {key: of for key, of in node.metadata.items() if key != QUESTIONS})
+        without_questions = [
+            _with_metadata(
+                node, {key: value for key, value in node.metadata.items() if key != QUESTIONS}
+            )
             for node in nodes
         ]
-        self.store.add(rest)
+        self.store.add(without_questions)
         with raising(ValueError, BadInput), shared.writing(self.store.client) as index:
             index.import_queries(lists, self.name)
-        return rest
+        return without_questions
 
     acall = in_thread(__call__)
 
@@ -241,25 +247,27 @@ def _questions(text: str) -> list[str]:
 
 
 def to_where(filters: MetadataFilters | None) -> Where | None:
-    """Translate filters of LlamaIndex; one without a translation is a ValueError."""
+    """Translate filters of LlamaIndex; one without a translation raises ValueError."""
     if filters is None or not filters.filters:
         return None
-    parts = [
-        to_where(part) or {} if isinstance(part, MetadataFilters) else _comparison(part)
-        for part in filters.filters
+    conditions = [
+        to_where(condition) or {}
+        if isinstance(condition, MetadataFilters)
+        else _comparison(condition)
+        for condition in filters.filters
     ]
     if filters.condition == FilterCondition.NOT:  # none of them matches
-        return shared.combined("not", [shared.combined("or", parts)])
-    return shared.combined((filters.condition or FilterCondition.AND).value, parts)
+        return shared.combined("not", [shared.combined("or", conditions)])
+    return shared.combined((filters.condition or FilterCondition.AND).value, conditions)
 
 
 def _comparison(filter_: MetadataFilter) -> Where:
     field, operator, value = filter_.key, filter_.operator, filter_.value
-    several = value if isinstance(value, list) else [value]
+    values = value if isinstance(value, list) else [value]
     if operator == FilterOperator.ANY:
-        return {field: {"$in": several}}
+        return {field: {"$in": values}}
     if operator == FilterOperator.ALL:
-        return shared.combined("and", [{field: one} for one in several])
+        return shared.combined("and", [{field: one} for one in values])
     if operator == FilterOperator.CONTAINS:
         return {field: value}
     if operator == FilterOperator.IS_EMPTY:
@@ -268,19 +276,19 @@ def _comparison(filter_: MetadataFilter) -> Where:
         return shared.comparison(field, operator.value, value)
 
 
-def _all(*parts: Where | None) -> Where | None:
-    given = [part for part in parts if part is not None]
-    return shared.combined("and", given) if given else None
+def _all(*filters: Where | None) -> Where | None:
+    present = [filter_ for filter_ in filters if filter_ is not None]
+    return shared.combined("and", present) if present else None
 
 
-def _with(node: BaseNode, metadata: dict[str, Any]) -> BaseNode:
+def _with_metadata(node: BaseNode, metadata: dict[str, Any]) -> BaseNode:
     changed: BaseNode = node.model_copy(update={"metadata": metadata})
     return changed
 
 
 def _stored(node: BaseNode) -> StropDocument:
-    """Return a node as a document: its text, its metadata, and the rest of it as metadata."""
-    plain = _with(node, shared.stored_metadata(node.metadata))
+    """Return a node as a document; its other fields are stored as metadata, too."""
+    plain = _with_metadata(node, shared.stored_metadata(node.metadata))
     metadata = node_to_metadata_dict(plain, remove_text=True)
     text = node.get_content(metadata_mode=MetadataMode.NONE)
     return StropDocument(node.node_id, text, metadata=metadata)
@@ -293,7 +301,7 @@ def _node(hit: Hit) -> BaseNode:
     return TextNode(id_=hit.id, text=hit.text, metadata=shared.metadata_of(hit))
 
 
-def _found(hit: Hit) -> BaseNode:
+def _hit_node(hit: Hit) -> BaseNode:
     node = _node(hit)
     if hit.passage is not None:
         node.metadata[shared.PASSAGE] = hit.passage.to_dict()

@@ -1,4 +1,4 @@
-"""Any index as a model of mteb, so that its retrieval tasks can be run with it."""
+"""mteb: an index as a model that can run mteb's retrieval tasks (docs/mteb.md)."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from strop.io.datasets import read_query_lists
 from strop.storage.intake import CATALOG
 from strop.types import Document
 
-if find_spec("mteb") is None:  # importing it takes seconds, and is left to its user
+if find_spec("mteb") is None:  # importing it takes seconds, so it is imported later
     raise MissingExtra("The adapter for mteb", "mteb")
 
 _HITS = 1_000_000
-"""How many hits are in memory at a time."""
+"""Maximum of hits in memory at a time."""
 
 
 class StropSearch:
     """mteb's SearchProtocol over an index: ``mteb.evaluate(StropSearch(), task)``.
 
     ``sentences`` sharpens with the documents' own sentences; ``files`` maps names of query sets to
-    files of queries; ``prepare`` is called with each finished index and may change it, such as
-    have a model write queries. ``method`` is a spec as ``strop eval`` takes it, None for the
-    index's default. ``options`` are the embedder's.
+    files of queries; ``prepare`` is called with each finished index and may change it, for example
+    generate queries. ``method`` is a spec as in ``strop eval``, None for the index's default.
+    ``options`` are those of the embedder.
 
     Indexes are kept in ``folder``, one for each part of a task and each combination of embedder,
     options and query sets, and used again; without a folder they are removed with the adapter.
@@ -101,7 +101,7 @@ class StropSearch:
         num_proc: int | None,
         **kwargs: Any,
     ) -> None:
-        """Index a corpus; a kept index of the same contents is brought up to date."""
+        """Index a corpus; an existing index of the same contents is brought up to date."""
         self.close()
         name = f"{task_metadata.name}-{hf_subset}-{hf_split}-{self._contents()}"
         path = self._folder / re.sub(r"[^\w.-]+", "-", name)
@@ -145,17 +145,17 @@ class StropSearch:
         step = max(1, _HITS // max(1, k))
         results: dict[str, dict[str, float]] = {}
         for start in range(0, len(rows), step):
-            part = rows[start : start + step]
+            batch = rows[start : start + step]
             hits = index.search(
-                [read_query(row) for row in part], k, self._method, exact=True, fields=()
+                [read_query(row) for row in batch], k, self._method, exact=True, fields=()
             )
-            for row, ids, scores in zip(part, hits.ids, hits.scores, strict=True):
+            for row, ids, scores in zip(batch, hits.ids, hits.scores, strict=True):
                 query, pairs = str(row["id"]), zip(ids.tolist(), decreasing(scores), strict=True)
                 if top_ranked is None:
                     results[query] = dict(pairs)
                     continue
-                wanted = {str(document) for document in top_ranked.get(query, ())}
-                results[query] = dict([pair for pair in pairs if pair[0] in wanted][:top_k])
+                allowed = {str(document) for document in top_ranked.get(query, ())}
+                results[query] = dict([pair for pair in pairs if pair[0] in allowed][:top_k])
         return results
 
     def close(self) -> None:
@@ -171,20 +171,20 @@ def _digest(*values: Any) -> str:
 
 
 def read_document(row: Mapping[str, Any]) -> Document:
-    """Read a row as datasets have them (title, text) or as mteb's loaders do (title, body).
+    """Return the document of a row of a dataset (title, text) or of mteb's loaders (title, body).
 
-    Behind a loader ``text`` is title and body already joined.
+    In a row of a loader, ``text`` is title and body joined.
     """
     text = row["body"] if row.get("body") is not None else row.get("text")
     return Document(str(row["id"]), text or "", row.get("title") or "")
 
 
 def read_query(row: Mapping[str, Any]) -> str:
-    """Return a query's text with its instruction behind it, as mteb joins the two."""
+    """Return a query's text followed by its instruction, as mteb joins the two."""
     text, instruction = row["text"], row.get("instruction")
     if not isinstance(text, str):  # a conversation
         turns = [
-            one if isinstance(one, str) else f"{one['role']}: {one['content']}" for one in text
+            turn if isinstance(turn, str) else f"{turn['role']}: {turn['content']}" for turn in text
         ]
         text = "; ".join(turns)
     return f"{text} {instruction}" if instruction else text

@@ -25,14 +25,14 @@ _TYPE, _FORMAT = "dense_index", "strop"
 
 
 def read_metadata(path: str, listing: Sequence[str]) -> dict[str, str] | None:
-    """Tell ``pt.Artifact.load`` whether a folder is an index of strop's."""
+    """Return the artifact type for ``pt.Artifact.load`` if a folder is an index of strop."""
     return {"type": _TYPE, "format": _FORMAT} if CATALOG in listing else None
 
 
 class StropIndex(pt.Artifact, pt.Indexer):
     """An index folder: ``StropIndex("my.index").index(documents)``, then ``.retriever("sharp")``.
 
-    A new index is made by the first ``index``, with ``embedder``, and sharpened by the documents'
+    The first call of ``index`` creates the index, with ``embedder``, sharpened by the documents'
     own sentences. ``strop_index`` is the ``Index``.
     """
 
@@ -50,7 +50,7 @@ class StropIndex(pt.Artifact, pt.Indexer):
 
     @property
     def strop_index(self) -> Collection:
-        """The index, opened now if it was not."""
+        """The index, opened on first use."""
         return self._open(create=False)
 
     def index(self, iter: Iterable[Mapping[str, Any]], **_: Any) -> StropIndex:
@@ -68,16 +68,16 @@ class StropIndex(pt.Artifact, pt.Indexer):
         return StropRetriever(self.strop_index, method, **settings)
 
     def schematic(self, *, input_columns: list[str] | None = None) -> dict[str, Any]:
-        """Return how to draw it; without an address, which PyTerrier would look up."""
+        """Return a label for diagrams, and no help URL: PyTerrier would look for one."""
         return {"label": "StropIndex", "help_url": ""}
 
 
 class StropRetriever(pt.Transformer):
     """Ranks documents for queries: ``StropRetriever("my.index", "sharp", num_results=100)``.
 
-    ``include_fields`` are further columns: ``title``, ``text``, ``passage`` (the part of the
-    document nearest to the query) or a field of the metadata. ``where`` is a filter of strop's,
-    ``settings`` are further arguments of ``Index.search`` (``alpha``, ``words``…). Equal scores
+    ``include_fields`` are additional columns: ``title``, ``text``, ``passage`` (the part of the
+    document nearest to the query) or a field of the metadata. ``where`` is a filter of strop,
+    ``settings`` are additional arguments of ``Index.search`` (``alpha``, ``words``…). Equal scores
     are lowered by the smallest step, so that measures keep the order of the search.
     """
 
@@ -97,24 +97,24 @@ class StropRetriever(pt.Transformer):
         self.include_fields, self.settings = tuple(include_fields), settings
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """Return qid, query, docno, score, rank and the further columns."""
+        """Return qid, query, docno, score, rank and the additional columns."""
         pt.validate.query_frame(inp, extra_columns=["query"], context=self)
         return self._ranked({name: inp[name].to_numpy() for name in inp.columns})
 
     def search(self, query: str, qid: str = "1", sort: bool = True) -> pd.DataFrame:
-        """Rank for one query, without a frame to make first and one to sort after."""
+        """Rank for one query, without creating an input frame or sorting the result."""
         return self._ranked({"qid": np.array([qid], object), "query": np.array([query], object)})
 
-    def _ranked(self, given: Mapping[str, Any]) -> pd.DataFrame:
+    def _ranked(self, query_columns: Mapping[str, Any]) -> pd.DataFrame:
         """Return the ranked documents of queries, given as columns, in one frame.
 
-        pandas takes a millisecond for each change of a frame.
+        One frame, because pandas takes a millisecond for each change of a frame.
         """
         columns: dict[str, list[Any]] = {
             name: [] for name in ("docno", "score", "rank", *self.include_fields)
         }
         lengths = []
-        for hits in self._search(given["query"].tolist()):
+        for hits in self._search(query_columns["query"].tolist()):
             lengths.append(len(hits))
             columns["docno"] += [hit.id for hit in hits]
             columns["score"] += decreasing([hit.score for hit in hits])
@@ -122,9 +122,13 @@ class StropRetriever(pt.Transformer):
             for name in self.include_fields:
                 columns[name] += [_value(hit, name) for hit in hits]
         places = np.repeat(np.arange(len(lengths)), lengths)
-        data = {name: of[places] for name, of in given.items() if name not in columns}
+        data = {
+            name: values[places] for name, values in query_columns.items() if name not in columns
+        }
         dtypes = {"score": np.float64, "rank": np.int64}
-        data |= {of: np.array(values, dtypes.get(of, object)) for of, values in columns.items()}
+        data |= {
+            name: np.array(values, dtypes.get(name, object)) for name, values in columns.items()
+        }
         return pd.DataFrame(data, copy=False)
 
     def _search(self, queries: list[str]) -> Iterable[list[Hit]]:
@@ -140,7 +144,7 @@ class StropRetriever(pt.Transformer):
         return f"StropRetriever({self.strop_index.method(self.method).name!r})"
 
     def schematic(self, *, input_columns: list[str] | None = None) -> dict[str, Any]:
-        """Return how to draw it; without an address, which PyTerrier would look up."""
+        """Return a label for diagrams, and no help URL: PyTerrier would look for one."""
         name = self.strop_index.method(self.method).name
         return {"label": f"strop {name}"[:20], "help_url": ""}
 

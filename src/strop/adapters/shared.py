@@ -1,4 +1,4 @@
-"""What the adapters share: opening an index, embedders, filters, the metadata of a hit."""
+"""Code that the adapters share: opening an index, embedders, filters, the metadata of a hit."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from strop.storage.intake import CATALOG, EmbedderSpec
 from strop.types import Document, Hit, Kind
 
 Where: TypeAlias = dict[str, Any]
-"""A filter as ``Index.search`` takes it."""
+"""A filter as ``Index.search`` accepts it."""
 Collection: TypeAlias = Index | Published
-"""That of ``strop.types`` for run time: frameworks read the annotations of constructors."""
+"""``strop.types.Collection`` at run time: frameworks evaluate annotations of constructors."""
 Opened: TypeAlias = Collection | str | os.PathLike[str] | None
 """A collection, the folder of an index, the URL of a copy, or None for a temporary index."""
 
 SCORE, PASSAGE = "strop_score", "strop_passage"
-"""The keys of metadata under which a hit's score and passage are found. They are never stored."""
+"""The metadata keys of a hit's score and passage. They are never stored."""
 NOTHING: Where = {"$id": {"$in": []}}
 """The filter that no document matches."""
 _FIELDS = ("id", "title", "text", "metadata")
@@ -45,10 +45,10 @@ _FIELDS = ("id", "title", "text", "metadata")
 def open_collection(
     index: Opened, embedder: EmbedderSpec | None = None, *, create: bool = False
 ) -> Collection:
-    """Return a collection as it is, a published copy, or the index of a folder.
+    """Return an open collection unchanged, or open a published copy or an index folder.
 
-    With ``create`` an index is made where there is none, sharpened by the documents' own
-    sentences. A temporary one goes with its object.
+    With ``create`` a missing index is created, sharpened by the documents' own sentences. A
+    temporary index is deleted with its object.
     """
     if index is not None and not isinstance(index, (str, os.PathLike)):
         if embedder is not None:
@@ -57,11 +57,11 @@ def open_collection(
     if index is not None and (not create or is_url(index) or (Path(index) / CATALOG).exists()):
         return connect(index, embedder)
     folder = tempfile.mkdtemp(prefix="strop-") if index is None else None
-    made = Index.create(index or Path(folder or "") / "index", embedder or "wordllama")
-    made.sharpen("sentences")
+    created = Index.create(index or Path(folder or "") / "index", embedder or "wordllama")
+    created.sharpen("sentences")
     if folder is not None:
-        weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
-    return made
+        weakref.finalize(created, shutil.rmtree, folder, ignore_errors=True)
+    return created
 
 
 _LOCKS: weakref.WeakKeyDictionary[Index, threading.Lock] = weakref.WeakKeyDictionary()
@@ -70,7 +70,7 @@ _LOCKING = threading.Lock()
 
 @contextmanager
 def writing(collection: Collection) -> Iterator[Index]:
-    """Give the index to write to; threads, such as those of async calls, take turns."""
+    """Yield the index to write to; threads, such as those of async calls, take turns."""
     if not isinstance(collection, Index):
         raise BadInput(
             "a published copy is read only: add to the index it was published from, and publish it"
@@ -82,11 +82,11 @@ def writing(collection: Collection) -> Iterator[Index]:
 
 
 def remove(collection: Collection, ids: Iterable[str]) -> None:
-    """Remove documents; an id that is not there is no error."""
+    """Remove documents; an unknown id is no error."""
     with writing(collection) as index:
-        wanted = set(ids)
-        if known := wanted - index.unknown(wanted):
-            index.remove(list(known))
+        requested = set(ids)
+        if existing := requested - index.unknown(requested):
+            index.remove(list(existing))
 
 
 def remove_all(collection: Collection) -> None:
@@ -98,43 +98,41 @@ def remove_all(collection: Collection) -> None:
 def find(
     collection: Collection, query: str | Sequence[float], k: int, **settings: Any
 ) -> list[Hit]:
-    """Search by a text or a vector; bad input is a ValueError, which the frameworks expect."""
-    asked: Any = query if isinstance(query, str) else np.array([query], np.float32)
+    """Search by a text or a vector; bad input raises ValueError, as the frameworks expect."""
+    text_or_vector: Any = query if isinstance(query, str) else np.array([query], np.float32)
     with raising(ValueError, BadInput):
-        return collection.search(asked, k, **settings)[0]
+        return collection.search(text_or_vector, k, **settings)[0]
 
 
 def matching(collection: Collection, where: Where | None) -> list[Hit]:
     """Return every document that a filter matches, in the order they were added.
 
-    All are equally far from a zero vector, and equal scores are ranked in that order.
+    All have the same distance to a zero vector, and equal scores are ranked in that order.
     """
     if not len(collection):
         return []
     zero = np.zeros((1, collection.dim), np.float32)
-    found = collection.search(
-        zero, len(collection), "trad", where=where, exact=True, fields=_FIELDS
-    )
-    return found[0]
+    hits = collection.search(zero, len(collection), "trad", where=where, exact=True, fields=_FIELDS)
+    return hits[0]
 
 
 @contextmanager
-def raising(error: type[Exception], what: type[StropError] = StropError) -> Iterator[None]:
-    """Raise strop's errors, or one kind of them, as the framework's."""
+def raising(error: type[Exception], caught: type[StropError] = StropError) -> Iterator[None]:
+    """Raise strop's errors, or one kind of them, as an error of the framework."""
     try:
         yield
-    except what as problem:
+    except caught as problem:
         raise error(str(problem)) from problem
 
 
-def in_thread(call: Callable[..., Any]) -> Any:
-    """Return the async form of a method, or of what a subclass has in its place, in a thread."""
+def in_thread(method: Callable[..., Any]) -> Any:
+    """Return the async form of a method, which runs it, or its override, in a thread."""
 
-    @wraps(call)
-    async def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return await asyncio.to_thread(getattr(self, call.__name__), *args, **kwargs)
+    @wraps(method)
+    async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await asyncio.to_thread(getattr(self, method.__name__), *args, **kwargs)
 
-    return called
+    return run
 
 
 # -- embedders --------------------------------------------------------------------------------
@@ -148,7 +146,7 @@ def framework_embedder(
 ) -> CallableEmbedder:
     """Wrap a framework's embedding object for an index.
 
-    The index stores its name, the class and the model's own name, and refuses another one later.
+    The index stores its name (the class and the model's name) and later refuses another one.
     """
 
     def embed(texts: list[str], kind: Kind) -> Any:
@@ -163,23 +161,23 @@ def framework_embedder(
 
 
 def metadata_of(document: Document | Hit) -> dict[str, Any]:
-    """Return metadata as the frameworks have it: with the title, which has no place of its own."""
+    """Return metadata for the frameworks: with the title, for which they have no field."""
     title = {"title": document.title} if document.title else {}
     return {**title, **document.metadata}
 
 
-def found_metadata(hit: Hit, score: bool = False) -> dict[str, Any]:
-    """Return a hit's metadata with the passage, and the score where nothing else carries it."""
-    found = metadata_of(hit)
+def hit_metadata(hit: Hit, score: bool = False) -> dict[str, Any]:
+    """Return a hit's metadata with the passage and, if requested, the score."""
+    metadata = metadata_of(hit)
     if score:
-        found[SCORE] = hit.score
+        metadata[SCORE] = hit.score
     if hit.passage is not None:
-        found[PASSAGE] = hit.passage.to_dict()
-    return found
+        metadata[PASSAGE] = hit.passage.to_dict()
+    return metadata
 
 
 def stored_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the metadata to store: without what a search added."""
+    """Return the metadata to store, without the keys that a search added."""
     return {key: value for key, value in (metadata or {}).items() if key not in (SCORE, PASSAGE)}
 
 
@@ -190,7 +188,7 @@ _OPERATORS = {
 
 
 def comparison(field: str, operator: str, value: Any) -> Where:
-    """Return one comparison as a filter. None is neither more nor less than anything."""
+    """Return one comparison as a filter. None is neither greater nor less than any value."""
     if operator not in _OPERATORS:
         raise BadInput(
             f"filter: {field!r}: {operator!r} is not one of {', '.join(sorted(_OPERATORS))}"
@@ -200,11 +198,11 @@ def comparison(field: str, operator: str, value: Any) -> Where:
     return {field: {_OPERATORS[operator]: value}}
 
 
-def combined(operator: str, parts: list[Where]) -> Where:
-    """Return filters joined by ``and``, ``or`` or ``not``, which is: not all of them."""
+def combined(operator: str, filters: list[Where]) -> Where:
+    """Return filters joined by ``and``, ``or``, or ``not``, which means: not all of them."""
     if operator not in ("and", "or", "not"):
         raise BadInput(f"filter: {operator!r} is not one of and, or, not")
     if operator == "or":
-        return {"$or": parts} if parts else NOTHING
-    every: Where = {"$and": parts} if parts else {}
-    return {"$not": every} if operator == "not" else every
+        return {"$or": filters} if filters else NOTHING
+    all_of: Where = {"$and": filters} if filters else {}
+    return {"$not": all_of} if operator == "not" else all_of
