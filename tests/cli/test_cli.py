@@ -679,7 +679,7 @@ def test_demo_for_people_and_for_machines(
     done = subprocess.run(shlex.split(search), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("1. ")
-    assert done.stdout.count("stored query") == 10
+    assert done.stdout.count("stored text") == 10
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     bare = strop("demo", "-o", folder).stdout.rstrip().splitlines()
     assert bare[-3] == serve

@@ -109,7 +109,7 @@ def test_minilm_sharpened_by_sentences(
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("embedder", ["wordllama", "minilm"])
-def test_tuning_without_labels_comes_near_the_best_of_the_grid(
+def test_after_tuning_without_labels_no_dense_setting_is_better(
     tmp_path: Path, embedder: str
 ) -> None:
     with build(tmp_path, "cranfield", embedder) as index:
@@ -122,18 +122,16 @@ def test_tuning_without_labels_comes_near_the_best_of_the_grid(
             replace(method, name=str(at))
             for at, method in enumerate(settings_grid(METHODS["sharp"], ("simple", "contrastive")))
         ]
-        chosen = replace(choice.method, name="chosen")
-        dense = replace(choice.method, name="dense", words=0.0)
+        # What a search uses now: the choice, or the defaults if no setting surely gains on them.
+        used = replace(choice.method if choice.taken else index.method("sharp"), name="used")
         report = evaluate(
-            index, DATA / "cranfield", [*grid, chosen, dense], exclude=SHOWN, measures=["nDCG@10"]
+            index, DATA / "cranfield", [*grid, used], exclude=SHOWN, measures=["nDCG@10"]
         )
     found = {name: 100 * values["nDCG@10"] for name, values in report.results.items()}
     best = max(found[method.name] for method in grid)
-    print(f"{embedder}: chosen {found['chosen']:.2f}, best of the grid {best:.2f}, {choice}")
-    assert choice.taken
-    assert found["dense"] >= best - 0.3
-    assert choice.method.words
-    assert found["chosen"] >= found["dense"] + 1.5
+    print(f"{embedder}: used {found['used']:.2f}, best of the grid {best:.2f}, {choice}")
+    assert used.words
+    assert found["used"] >= best + 1.5
 
 
 @needs_data

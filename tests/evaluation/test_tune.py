@@ -147,7 +147,7 @@ def test_the_choice_is_kept_overridden_and_reset(blurred: Index, tmp_path: Path)
         assert index.method("sharp") == choice.method
         assert index.method("sharp", alpha=3).alpha == 3
         assert index.method("sharp", alpha=3).temperature == choice.method.temperature
-        assert index.method("sharp:n=2").n == 2
+        assert index.method("sharp:feedback=0").feedback == 0
         assert index.method("hybrid:of=sharp").alpha == choice.method.alpha
         assert index.method("simsharp") == METHODS["simsharp"]
         assert index.info()["tuned"]["method"]["alpha"] == choice.method.alpha
@@ -164,6 +164,15 @@ def test_another_query_set_ends_it(blurred: Index) -> None:
     blurred.import_queries({"d0": ["0.5 0 99"]}, "later")
     assert blurred.method("sharp") == default_sharp(blurred)
     assert not blurred.info()["tuned"]["in_use"]
+
+
+@pytest.mark.parametrize("whiten", [0.0, 0.5])
+def test_a_choice_with_the_former_setting_of_whitening(blurred: Index, whiten: float) -> None:
+    stored = Choice(replace(default_sharp(blurred), alpha=2.0), True, "a test").to_json()
+    blurred.keep_tuned({**stored, "method": {**stored["method"], "whiten": whiten}})
+    assert blurred.method("sharp").alpha == (1.0 if whiten else 2.0)
+    assert blurred.info()["tuned"]["in_use"] == (not whiten)
+    assert strop("info", blurred.path).code == 0
 
 
 @pytest.mark.usefixtures("few_settings")

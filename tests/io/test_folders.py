@@ -83,7 +83,7 @@ def test_without_the_extra_files_are_left_out_and_named(
     (tmp_path / "b.md").write_text("text")
     assert [one.id for one in read_corpus(tmp_path)] == ["b.md"]
     hint = f"{sys.executable} -m pip install 'strop[files]'"
-    assert f"1 file not read: .pdf; to read them: {hint}" in caplog.text
+    assert f"1 file not read: .pdf; to read such files: {hint}" in caplog.text
 
 
 def test_patterns_choose_files(tmp_path: Path) -> None:

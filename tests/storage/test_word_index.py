@@ -192,12 +192,7 @@ def test_damaged_words_are_found_and_counted_again(index: Index, damage: str) ->
 def test_lengths_that_only_the_seal_finds_are_counted_again(index: Index) -> None:
     """Two documents' lengths are exchanged: all sums stay the same, BM25 would be wrong."""
     before = index.search("fox", 4, "bm25").scores
-    with sqlite3.connect(index.path / "catalog.sqlite") as connection:
-        (stored,) = connection.execute("SELECT lengths FROM word_lengths").fetchone()
-        entries = np.frombuffer(stored, "<u4").reshape(2, -1).copy()
-        first, other = np.flatnonzero(np.diff(entries[1]))[0] + [0, 1]
-        entries[1, [first, other]] = entries[1, [other, first]]
-        connection.execute("UPDATE word_lengths SET lengths = ?", (entries.tobytes(),))
+    exchange_lengths(index)
     with fakes.reopen(index.path) as other_index:
         assert (other_index.search("fox", 4, "bm25").scores != before).any()
         (problem,) = other_index.check()
@@ -206,6 +201,51 @@ def test_lengths_that_only_the_seal_finds_are_counted_again(index: Index) -> Non
         assert other_index.check() == []
         assert_words_are_those_of_the_texts(other_index)
         np.testing.assert_array_equal(other_index.search("fox", 4, "bm25").scores, before)
+
+
+def exchange_lengths(index: Index) -> None:
+    """Damage that no sum of words shows, only the seal."""
+    with sqlite3.connect(index.path / "catalog.sqlite") as connection:
+        (stored,) = connection.execute("SELECT lengths FROM word_lengths").fetchone()
+        entries = np.frombuffer(stored, "<u4").reshape(2, -1).copy()
+        first, other = np.flatnonzero(np.diff(entries[1]))[0] + [0, 1]
+        entries[1, [first, other]] = entries[1, [other, first]]
+        connection.execute("UPDATE word_lengths SET lengths = ?", (entries.tobytes(),))
+
+
+def test_a_repair_that_is_stopped_hides_no_damage(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    exchange_lengths(index)
+    with fakes.reopen(index.path) as other:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(other.catalog.words), "_recount", stopped)
+            with pytest.raises(KeyboardInterrupt):
+                other.check(repair=True)
+        assert other.check()
+        other.check(repair=True)
+        assert other.check() == []
+        assert_words_are_those_of_the_texts(other)
+
+
+def test_words_that_cannot_be_counted_stop_no_other_repair(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def impossible(*_: Any) -> None:
+        raise IndexDamaged("texts make no sense")
+
+    exchange_lengths(index)
+    with fakes.reopen(index.path) as other:
+        with other.catalog.writing() as connection:
+            connection.execute("DELETE FROM spans WHERE number = 1")
+        monkeypatch.setattr(type(other.catalog.words), "_recount", impossible)
+        assert "1 documents have no vector and wait for none" in other.check()
+        with pytest.raises(IndexDamaged, match="texts make no sense"):
+            other.check(repair=True)
+        assert other.info()["waiting"] == 1
 
 
 def test_words_that_cannot_be_read_are_reported_by_a_search(index: Index) -> None:

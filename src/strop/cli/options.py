@@ -39,7 +39,7 @@ VECTOR_FORM = click.Choice(["int8", "float32"])
 
 def _folder(_: click.Context, __: click.Parameter, value: str) -> Path:
     if is_url(value):
-        raise click.BadParameter("this verb needs the folder of an index, not a published copy")
+        raise click.BadParameter("this command needs the folder of an index, not a published copy")
     return Path(value)
 
 
@@ -102,7 +102,7 @@ CORPUS = together(
     argument("corpus"),
     option(
         "--format",
-        "Corpus format, if not clear from the extension; text: one document per line.",
+        "Corpus format, if not clear from the extension; text: a folder, one document per file.",
         type=click.Choice(["beir", "jsonl", "csv", "tsv", "parquet", "text"]),
     ),
     option("--id-field", "Name of the id field.", shown="_id, id"),

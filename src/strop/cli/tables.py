@@ -145,7 +145,7 @@ def print_document(
 _SHOWN = 5e-5
 """Smaller values are displayed as zero."""
 _LEGEND = (
-    "moved: how much it adds to the score. weight: its share among the document's stored queries."
+    "moved: how much it adds to the score. weight: its share among the document's stored texts."
     " similarity: its cosine with your query. At most five are shown per document."
 )
 
@@ -164,7 +164,7 @@ def print_explained(rows: Sequence[dict[str, Any]]) -> None:
             + (f" {explanation['words']:+.4f} words" if explanation["words"] else "")
             + (f" {feedback:+.4f} feedback" if abs(feedback) > _SHOWN else ""),
         )
-        table = plain_table("moved", "weight", "similarity", "set", "stored query")
+        table = plain_table("moved", "weight", "similarity", "set", "stored text")
         for part in explanation["queries"][:5]:
             table.add_row(
                 f"{part['moved']:+.4f}",
@@ -247,16 +247,16 @@ def _score(value: float, base: float | None = None, p_value: float = 1.0) -> Tex
 def print_choice(choice: Choice) -> None:
     """Print the settings chosen for an index and the expected gain with its interval."""
     out = standard_output()
-    best = method_spec(choice.method)
     if choice.taken:
-        out.print(plain(f"sharp is now {best}", "bold"))
+        out.print(plain(f"sharp is now {method_spec(choice.method)}", "bold"))
     else:
-        tried = f"; the best on all queries together was {best}" if choice.queries else ""
-        out.print(plain(f"sharp keeps its defaults{tried}", "bold"))
+        out.print(plain("sharp keeps its defaults", "bold"))
     if choice.gain is not None:
+        settings = "the chosen settings" if choice.taken else "the best settings tried"
         out.print(
-            f"{choice.gain:+.2f} nDCG@10 against the defaults, 95% confidence interval"
-            f" {choice.low:+.2f} to {choice.high:+.2f} ({counted(choice.queries, 'query')})"
+            f"{choice.gain:+.2f} nDCG@10 of {settings} against the defaults, on held-out queries:"
+            f" 95% confidence interval {choice.low:+.2f} to {choice.high:+.2f}"
+            f" ({counted(choice.queries, 'query')})"
         )
     out.print(plain(choice.why))
 

@@ -34,7 +34,7 @@ def info(path: Path | str) -> Answer:
 @verb(
     opt.INDEX_OR_URL,
     opt.WAIT,
-    flag("--repair", "Recompute damaged vectors from the texts in the catalog."),
+    flag("--repair", "Recompute damaged vectors and word counts from the texts."),
     flag("--recall", "Also compare approximate searches with exact ones."),
     option("--sample", "Number of queries that --recall uses.", type=opt.COUNT, default=100),
 )
@@ -94,12 +94,14 @@ def _checked(path: Path, result: dict[str, Any], unfinished: str) -> Iterator[st
     if result["refused"]:
         yield set_aside(path, result["refused"])
     if measured := result.get("recall"):
-        scored = "candidates" if measured["two_stage"] else "every document, so they are exact"
+        if not measured["two_stage"]:
+            yield "Searches of this index score every document, so they are exact"
+            return
         yield (
             f"overlap@{measured['k']} with the exact ranking: {measured['overlap']:.4f} "
-            f"({counted(measured['queries'], 'query')}: stored ones {measured['stored']:.4f}, "
-            f"unlike any stored one {measured['unlike']:.4f}, the worst {measured['worst']:.2f}; "
-            f"searches score {scored})"
+            f"(mean of {counted(measured['queries'], 'query')}: {measured['stored']:.4f} for stored"
+            f" queries, {measured['unlike']:.4f} for queries unlike any stored one; the worst query"
+            f" {measured['worst']:.2f})"
         )
 
 

@@ -71,8 +71,9 @@ def estimate(
     written, every = written_sets(index), index.query_sets()
     if not written or len(every) < 2:
         raise BadInput(
-            f"{index.path} has no query set that could test another one: name a dataset with"
-            " labels, or have queries written (strop queries --help)"
+            f"{index.path} has no two query sets, one of them generated or imported, that can test"
+            " each other: name a dataset with labels, or generate or import queries (strop queries"
+            " --help)"
         )
     reports = []
     for group in held_out(index, written, every, queries):

@@ -41,8 +41,8 @@ LENGTHS = (3, 5)
 _FOLDS = 5
 _FEWEST = 20
 _REMEDY = (
-    "To choose strength and temperature, import a second set written apart from the first, or give "
-    "some labelled queries with --labels"
+    "To choose alpha and temperature, generate or import two query sets that were written "
+    "separately, or give some labelled queries with --labels"
 )
 _DISCOUNT = 1 / np.log2(np.arange(2, 12))
 
@@ -213,7 +213,7 @@ def _by_sentences(index: Index, written: str, queries: int) -> Choice:
     tried = [replace(default, words=factor * default.words) for factor in WORDS]
     values = np.stack([_values(index, groups, method) for method in tried])
     measured = (
-        f"{written} queries over sentences, which judge words alone (strength and "
+        f"{written} queries over sentences, which can choose words only (alpha and "
         "temperature need a second generated set, or --labels)"
     )
     return decide(values, default_values, tried, measured)
@@ -262,4 +262,4 @@ def decide(
     choice = _gained(tried[int(values.mean(axis=1).argmax())], gains, why)
     if choice.taken:
         return choice
-    return replace(choice, why=f"{why}; none of them surely gains, so the defaults stay")
+    return replace(choice, why=f"{why}; no significant gain, so the defaults stay")

@@ -73,8 +73,8 @@ def files_in(folder: str, include: Sequence[str] = (), exclude: Sequence[str] = 
             files.append(File(checked_id(id_, path), path, about.st_size, about.st_mtime_ns))
     if others and files:
         _log.warning(
-            "%s: %s of other kinds not read: %s. A kind that --include names is read as text:"
-            " --include '*.py' --include '*.md' reads these two kinds", folder,
+            "%s: %s of other kinds not read: %s. To read a kind as text, name it, for example"
+            " --include '*.py'", folder,
             counted(sum(others.values()), "file"),
             ", ".join(f"{kind} ({count})" for kind, count in others.most_common(8)),
         )  # fmt: skip
@@ -82,7 +82,7 @@ def files_in(folder: str, include: Sequence[str] = (), exclude: Sequence[str] = 
         raise MissingExtra(f"Reading {' and '.join(sorted(left_out))} files", "files")
     if left_out:
         _log.warning(
-            "%s: %s not read: %s; to read them: %s", folder,
+            "%s: %s not read: %s; to read such files: %s", folder,
             counted(sum(left_out.values()), "file"), ", ".join(sorted(left_out)),
             pip_install("strop[files]"),
         )  # fmt: skip

@@ -190,19 +190,22 @@ class Searcher:
     def tuned_record(self) -> dict[str, Any] | None:
         """Return what ``strop tune`` stored, and whether it is in use; None if it stored nothing.
 
-        It is not in use after a change of the query sets. A record that ``strop tune`` cannot have
-        written is refused.
+        It is not in use after a change of the query sets, or if it needs whitening, which earlier
+        versions had. A record that ``strop tune`` cannot have written is refused.
         """
         stored = self.catalog.settings.get("tuned")
         if stored is None:
             return None
         with reporting_damage(self.catalog.path, "tuned settings"):
+            settings = dict(stored["method"])
+            whitened = settings.pop("whiten", 0)  # a setting of earlier versions
             try:
-                check_method(sharp_with(stored["method"]))
+                check_method(sharp_with(settings))
             except BadInput as error:
                 raise ValueError(str(error)) from error
-            record = {**stored, "for_sets": list(stored["for_sets"])}
-        return {**record, "in_use": record["for_sets"] == self.views.query_sets()}
+            record = {**stored, "method": settings, "for_sets": list(stored["for_sets"])}
+        current = record["for_sets"] == self.views.query_sets()
+        return {**record, "in_use": current and not whitened}
 
     # -- searching ------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ class Check:
         self._rows_of, self._value_of = catalog.database.rows, catalog.database.value
         self.problems: list[str] = []
         self._repairs: dict[str, Callable[[], None]] = {}  # in this order, by what is repaired
+        self._must_count_words = False  # their seals are broken
         self._damaged: dict[int, set[int]] = {}  # by set, whose file is rewritten: documents
         self._lost: list[tuple[int, int]] = []  # (set, document): no vectors, and not waiting
         sections = (
@@ -58,8 +59,17 @@ class Check:
 
         Only the one writer may call this.
         """
-        for repair in self._repairs.values():
-            repair()
+        failure = None
+        try:
+            # One commit: a seal may be the only evidence of damage, so it is not renewed alone.
+            with self._catalog.writing():
+                for repair in self._repairs.values():
+                    repair()
+        except IndexDamaged as error:  # the words cannot be counted: repair everything else first
+            failure = error
+            for name, repair in self._repairs.items():
+                if name != "words":
+                    repair()
         for set_id, numbers in self._damaged.items():
             file = self._catalog.vectors.files()[set_id]
             rewrite(self._catalog, file, file.dtype, sorted(numbers))
@@ -71,6 +81,8 @@ class Check:
                 "DELETE FROM waiting WHERE number NOT IN (SELECT number FROM documents)"
             )
             self._catalog.vectors.recount()
+        if failure is not None:
+            raise failure
 
     # -- sections -------------------------------------------------------------------------
 
@@ -109,7 +121,7 @@ class Check:
                 f"catalog.sqlite: rows of {', '.join(word_tables)} are not what strop wrote; "
                 "--repair counts the words of all texts again"
             )
-            self._repairs["words"] = self._catalog.words.recount
+            self._must_count_words = True
 
     def _vectors(self) -> None:
         files = self._catalog.vectors.files()
@@ -194,12 +206,11 @@ class Check:
             self.problems.append(f"{documents:,} documents are counted as {stored:,}")
 
     def _words(self) -> None:
-        other_repairs = dict(self._repairs)
         self._repairs["words"] = self._catalog.words.recount  # needed if reading them fails too
         problems = self._catalog.words.problems()
         self.problems += [f"catalog.sqlite: {problem}" for problem in problems]
-        if not problems:
-            self._repairs = other_repairs
+        if not problems and not self._must_count_words:
+            del self._repairs["words"]
 
     def _facets(self) -> None:
         if problem := self._catalog.facets.problem():

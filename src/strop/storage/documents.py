@@ -136,7 +136,7 @@ class Documents:
             )
         if not numbers:
             folder = self._database.path.parent
-            raise BadInput(f"{folder} has no document {id_!r}: ids are those of the corpus")
+            raise BadInput(f"{folder} has no document {id_!r}")
         return numbers
 
     def are_chunked(self) -> bool:
