@@ -472,7 +472,7 @@ def test_what_a_stopped_writer_left_is_swept(index: Index) -> None:
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = tmp_path / "c.jsonl"
-    corpus.write_text("".join(json.dumps(one) + "\n" for one in documents(0, 30)))
+    corpus.write_text("".join(json.dumps(one) + "\n" for one in documents(0, 450)))
     path = str(tmp_path / "index")
     run = CliRunner().invoke
     assert run(main, ["build", str(corpus), "-o", path]).exit_code == 0
@@ -483,4 +483,11 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert recall["two_stage"] is False
     assert (recall["queries"], recall["k"]) == (20, 10)
     assert recall["overlap"] == recall["stored"] == recall["unlike"] == recall["worst"] == 1
-    assert "overlap@10" in run(main, ["check", path, "--recall"]).output
+    assert (
+        "score every document, so they are exact" in run(main, ["check", path, "--recall"]).output
+    )
+    small(monkeypatch)
+    assert run(main, ["finish", path]).exit_code == 0
+    told = run(main, ["check", path, "--recall", "--sample", "20"])
+    assert "overlap@10 with the exact ranking: " in told.output
+    assert "for queries unlike any stored one; the worst query " in told.output

@@ -222,7 +222,7 @@ def test_a_repair_that_is_stopped_hides_no_damage(
     exchange_lengths(index)
     with fakes.reopen(index.path) as other:
         with monkeypatch.context() as patch:
-            patch.setattr(type(other.catalog.words), "_recount", stopped)
+            patch.setattr(type(other.catalog.words), "recount", stopped)
             with pytest.raises(KeyboardInterrupt):
                 other.check(repair=True)
         assert other.check()
@@ -241,7 +241,7 @@ def test_words_that_cannot_be_counted_stop_no_other_repair(
     with fakes.reopen(index.path) as other:
         with other.catalog.writing() as connection:
             connection.execute("DELETE FROM spans WHERE number = 1")
-        monkeypatch.setattr(type(other.catalog.words), "_recount", impossible)
+        monkeypatch.setattr(type(other.catalog.words), "recount", impossible)
         assert "1 documents have no vector and wait for none" in other.check()
         with pytest.raises(IndexDamaged, match="texts make no sense"):
             other.check(repair=True)

@@ -191,7 +191,7 @@ def _check_usage(options: dict[str, Any]) -> None:
         wrong = {
             "--queries-out writes a set of the index and cannot be combined with --file":
                 file is not None and out is not None,
-            "which set? Give --set NAME or --style (with --file, either names the set)":
+            "which set? Give --set or --style (with --file, either names the set)":
                 style is None and options["into"] is None,
             "--set and --style both name the set: give one of them":
                 style is not None and options["into"] is not None,

@@ -145,7 +145,7 @@ def print_document(
 _SHOWN = 5e-5
 """Smaller values are displayed as zero."""
 _LEGEND = (
-    "moved: how much it adds to the score. weight: its share among the document's stored texts."
+    "moved: how much it adds to the score. weight: its share of the document's weights."
     " similarity: its cosine with your query. At most five are shown per document."
 )
 
