@@ -20,8 +20,8 @@ import numpy as np
 from strop import METHODS, Index, Method
 from strop.evaluation.tune import default_sharp
 from strop.search.feedback import FEEDBACK_DEPTH, with_feedback
+from strop.search.ranking import DEPTH, fuse
 from strop.search.scoring import best_of, score
-from strop.search.words import DEPTH, fuse
 from strop.types import Dataset
 
 WORDS = (0.2, 0.35, 0.5, 0.8, 1.2, 1.6)

@@ -202,7 +202,7 @@ def test_the_words_of_a_query_are_scored_once_for_all_settings(
     dataset = Dataset("labelled", queries, {f"q{at}": {f"d{at}": 1} for at in range(30)})
     choice = tune(blurred, dataset)
     assert len(scored) == len(set(scored)) == 30  # both mixes have the same words
-    monkeypatch.setattr("strop.search.words.REMEMBERED_BYTES", 0)
+    monkeypatch.setattr("strop.search.words.CACHED_SCORES_BYTES", 0)
     assert tune(blurred, dataset) == choice
     assert len(scored) > 60
     del scored[:]

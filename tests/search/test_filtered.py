@@ -134,7 +134,7 @@ def large(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     """An index that is searched as a large one is, with everything a candidate."""
     monkeypatch.setattr(searcher, "PREFILTER_FROM", 50)
     monkeypatch.setattr(searcher, "SCANNED_SHARE", 0.1)
-    monkeypatch.setattr("strop.search.words.FIRST_DEPTH", 1)
+    monkeypatch.setattr("strop.search.folder.FIRST_DEPTH", 1)
     monkeypatch.setattr(prefilter, "FEWEST", 1000)
     monkeypatch.setattr(layouts, "NUMPY_UP_TO", 0)
     with reopen(shutil.copytree(filled, tmp_path / "index")) as index:

@@ -6,7 +6,7 @@ import ast
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
@@ -21,9 +21,12 @@ from strop.common.arrays import unit_rows
 from strop.methods import METHODS, Method, Weighting, parse_method
 from strop.search import formula, scoring
 from strop.search import layout as search
+from strop.search.feedback import FEEDBACK_DEPTH
 from strop.search.formula import reference
 from strop.search.layout import Layout
-from strop.search.scoring import Fetched, best_of
+from strop.search.ranking import rank
+from strop.search.scoring import best_of
+from strop.search.words import Words
 from strop.storage.snapshot import Spans
 from strop.storage.vectors import stored_rows
 
@@ -145,29 +148,35 @@ def stored_as(case: Case, kinds: list[str]) -> Layout:
     return Layout(Spans(case.documents, np.arange(len(ones)), ones), sets, None)
 
 
-def test_scoring_needs_no_folder() -> None:
-    """A store that proposes and fetches is enough for a search, words included."""
-    case = make_case(7, (3, 30, 16, 2, 5), exact=False)
-    layout, word_scores = case.layout(), np.linspace(0, 1, 30, dtype=np.float32)
+def test_ranking_needs_no_folder() -> None:
+    """A store that finds candidates and has vectors is enough: feedback is added to its scores."""
+    case = make_case(7, (3, 60, 16, 2, 5), exact=False)
+    layout, sharp = case.layout(), Method("m", temperature=0.1, feedback=2.0)
 
+    @dataclass
     class Store:
-        def propose(
-            self, query_vectors: Any, query_texts: Any, k: int, method: Method
-        ) -> list[Any]:
-            return [np.arange(0, 30, 2)] * len(query_vectors)
+        method: Method = sharp
+        size: int = 60
+        words: Words | None = None
 
-        def fetch(self, places: Any, query_texts: Any, method: Method) -> Fetched:
-            return replace(layout.fetch(places), word_scores=word_scores[None, places])
+        def best(self, query_vectors: Any, texts: Any, k: int, depth: int) -> tuple[Any, Any]:
+            assert (k, depth, len(texts)) == (4, FEEDBACK_DEPTH, 0)
+            scores = scoring.score(query_vectors, layout.fetched, sharp)
+            return best_of(scores, np.broadcast_to(np.arange(60), scores.shape), depth)
 
-    method = Method("m", temperature=0.1, words=0.5)
-    found = scoring.search(Store(), case.query_vectors, ["a"] * 3, 4, method)
-    for q, (scores, places) in zip(case.query_vectors, found, strict=True):
-        want = [
-            literal(q, case.documents[p], case.queries(p), method) + 0.5 * word_scores[p]
-            for p in range(0, 30, 2)
-        ]
-        np.testing.assert_allclose(scores, np.sort(want)[::-1][:4], atol=1e-5)
-        np.testing.assert_allclose(scores, [want[p // 2] for p in places], atol=1e-5)
+        def documents(self, places: Any) -> Any:
+            return layout.documents(places)
+
+    scores, places = rank(Store(), case.query_vectors, ["a"] * 3, 4)
+    for at, q in enumerate(case.query_vectors):
+        first = np.array([literal(q, case.documents[p], case.queries(p), sharp) for p in range(60)])
+        top = np.argsort(-first)[:FEEDBACK_DEPTH]
+        want = first[top] + 2.0 * formula.feedback_scores(first[top], case.documents[top])
+        np.testing.assert_allclose(scores[at], np.sort(want)[::-1][:4], atol=1e-5)
+        by_place = dict(zip(top.tolist(), want, strict=True))
+        np.testing.assert_allclose(
+            scores[at], [by_place[p] for p in places[at].tolist()], atol=1e-5
+        )
 
 
 def test_every_kernel_has_its_line() -> None:

@@ -14,8 +14,6 @@ from helpers.cases import make_case
 from strop.common.arrays import read_only, unit_rows
 from strop.errors import IndexDamaged
 from strop.methods import Method, parse_method
-from strop.search import scoring
-from strop.search.folder import FolderStore
 from strop.search.layout import Layout
 from strop.search.prefilter import prefilter
 from strop.search.prefilter.codes import (
@@ -281,15 +279,3 @@ def test_other_methods_are_searched_exactly(spec: str) -> None:
     assert suits(SHARP, 10_000, 10)
     assert not suits(parse_method(spec), 10_000, 10)
     assert not suits(SHARP, 10_000, 1000)
-
-
-@pytest.mark.parametrize("filtered", [False, True])
-def test_a_folder_finds_the_same_in_one_pass_and_step_by_step(filtered: bool) -> None:
-    """``FolderStore.best`` and propose, fetch, score are the same search."""
-    layout = in_topics(6000)
-    folder = FolderStore(layout, matched(codes_of(layout), layout) if filtered else None, None)
-    query_vectors = np.array([layout.queries(at)[0] for at in range(0, 6000, 600)])
-    scores, places = folder.best(query_vectors, [""] * 10, 10, SHARP)
-    steps = scoring.search(folder, query_vectors, [""] * 10, 10, SHARP)
-    np.testing.assert_array_equal(places, [found for _, found in steps])
-    np.testing.assert_allclose(scores, [values for values, _ in steps], atol=1e-5)

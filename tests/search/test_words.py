@@ -21,7 +21,8 @@ from strop.errors import BadInput
 from strop.methods import Method
 from strop.search.folder import FolderStore
 from strop.search.layout import Layout
-from strop.search.words import QueryWordScores, WordScorer, count_words, fuse, largest_scores
+from strop.search.ranking import fuse, rank
+from strop.search.words import QueryWordScores, WordScorer, count_words, largest_scores
 from strop.storage.snapshot import Spans
 from strop.storage.word_reader import load_source
 from strop.storage.words import BLOCK, TEXT, WORD_TABLES, WordWriter
@@ -129,7 +130,7 @@ def test_the_best_with_words_are_exact(
     weighting: Any, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against adding up all scores, where the two rankings disagree and end early."""
-    monkeypatch.setattr("strop.search.words.FIRST_DEPTH", 1)
+    monkeypatch.setattr("strop.search.folder.FIRST_DEPTH", 1)
     if not small:
         monkeypatch.setattr("strop.search.layout.NUMPY_UP_TO", 0)
     rng = np.random.default_rng(3)
@@ -143,7 +144,7 @@ def test_the_best_with_words_are_exact(
     rows = unit_rows(rng.normal(size=(int(counts.sum()), dim)))
     layout = Layout(own, [Spans(rows, np.cumsum(counts) - counts, counts)], None)
     method = Method("tried", weighting=weighting, temperature=0.1, words=0.5)
-    scores, places = FolderStore(layout, None, words).best(query_vectors, queries, k, method)
+    scores, places = rank(FolderStore(layout, method, words), query_vectors, queries, k)
     dense = layout.scan(query_vectors, method, size)
     for at, query in enumerate(queries):
         total = 0.5 * words.scores(query)
@@ -235,8 +236,8 @@ def test_hybrid_is_the_fusion_of_both(index: Index) -> None:
         total: Counter[str] = Counter()
         for method in (spec, "bm25"):
             hits = index.search(query, 10, method)
-            for rank, (id_, score) in enumerate(zip(hits.ids[0], hits.scores[0], strict=True), 1):
-                total[id_] += (1 / (60 + rank)) * (score != 0)
+            for place, (id_, score) in enumerate(zip(hits.ids[0], hits.scores[0], strict=True), 1):
+                total[id_] += (1 / (60 + place)) * (score != 0)
         want = total.most_common(3)
         assert fused.ids[0].tolist() == [id_ for id_, _ in want]
         np.testing.assert_allclose(fused.scores[0], [worth for _, worth in want], rtol=1e-5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,27 +17,27 @@ from strop.errors import BadIndex
 from strop.filters import Filter, Test
 from strop.io.tokenizer import VERSION, Tokenizer
 from strop.methods import Method, check_method, sharp_with
-from strop.search.feedback import ranked_first, with_feedback
-from strop.search.scoring import Fetched, best_of, score, search
-from strop.search.words import DEPTH, QueryWordScores, Words, WordScorer, first_depth, fuse
+from strop.search.folder import first_depth
+from strop.search.scoring import Fetched, best_of, score
+from strop.search.words import QueryWordScores, Words, WordScorer
 from strop.storage.facets import select
 from strop.storage.word_copies import WordCopy
 from strop.storage.words import TEXT
 from strop.types import Vectors
 
 ROWS = 150
-"""Minimum of nearest rows whose documents are scored: they contain 0.999 of the exact top ten."""
+"""At least this many nearest rows are proposed: they contain 0.999 of the exact top ten."""
 ROWS_PER_HIT, _ROWS_PER_RANKED = 15, 8
-"""Minimum of rows for each requested hit, and for each document that feedback re-ranks. With 15 for
-the latter, searches take half as long again and find 0.003 more."""
+"""At least this many rows for each requested hit, and for each document that feedback re-ranks.
+With 15 for the latter, searches take half as long again and find 0.003 more."""
 SCANNED = 500
 """Up to this number, all documents are scored: fetching them is as fast as a nearest-row search."""
 AT_ONCE = 1000
 """Documents that an exact search scores at a time."""
 _FILTERS = 8
 """Filters whose documents a copy caches."""
-_MAX_CACHED = 2000
-"""Maximum of documents of an exact search in memory."""
+_MAX_FETCHED = 2000
+"""Maximum number of documents that one search keeps in memory, unless it proposed them."""
 _QUERIES_AT_ONCE = 64
 """Queries of a search that share one cache of documents."""
 CACHE_BYTES = 128_000_000
@@ -112,23 +112,26 @@ class Copy:
             self._words[key] = Words(self.tokenizer, scores, self._word_copy.reading, self.numbers)
         return self._words[key]
 
-    def store(self, filter_: Filter | None = None, exact: bool = False) -> CopyStore:
+    def store_for(
+        self, method: Method, filter_: Filter | None = None, exact: bool = False
+    ) -> CopyStore:
         """Return the documents that a filter selects, for one search."""
         if filter_ is None:
-            return CopyStore(self, None, exact)
+            return CopyStore(self, method, None, exact)
         if filter_ not in self._filters:
             numbers = select(filter_, self.parents if self.chunked else self.engine)
             self._filters[filter_] = np.flatnonzero(np.isin(self.numbers, numbers))
             while len(self._filters) > _FILTERS:
                 self._filters.popitem(last=False)
-        return CopyStore(self, self._filters[filter_], exact)
+        return CopyStore(self, method, self._filters[filter_], exact)
 
 
 class CopyStore:
-    """The documents that one search considers, as a ``scoring.Store``."""
+    """The documents that one search considers, as a ``ranking.Store``."""
 
-    def __init__(self, copy: Copy, selected: Ints | None, exact: bool) -> None:
+    def __init__(self, copy: Copy, method: Method, selected: Ints | None, exact: bool) -> None:
         """``selected`` are places in the copy, None for all documents."""
+        self.method = method
         self._copy, self._selected, self._exact = copy, selected, exact
         self.dim, self.tokenizer = copy.dim, copy.tokenizer
         self.numbers = copy.numbers if selected is None else copy.numbers[selected]
@@ -138,9 +141,11 @@ class CopyStore:
         self._ids: dict[int, str] = {}
         self._unverified: dict[int, bytes] = {}
         """Checksums of vectors that this search took from the cache without reading the record."""
-        self._word_scores: dict[str, QueryWordScores] = {}
-        self.requested_hits: int | None = None
-        """The number of requested hits, if a search ranks more documents for feedback."""
+
+    @property
+    def size(self) -> int:
+        """The number of documents."""
+        return len(self.numbers)
 
     def ids_of(self, places: Ints) -> list[str]:
         """Return the ids at some places."""
@@ -149,52 +154,98 @@ class CopyStore:
             self._ids |= self._copy.engine.ids(np.array(missing, np.int64))
         return [self._ids[number] for number in numbers]
 
-    def names(self, method: Method) -> list[str]:
-        """Return the names of the sets that a method mixes into documents."""
-        if method.weighting == "none":
+    @property
+    def names(self) -> list[str]:
+        """The names of the sets that the method mixes into documents."""
+        if self.method.weighting == "none":
             return []
-        return self._copy.mixed if method.sets is None else list(method.sets)
+        return self._copy.mixed if self.method.sets is None else list(self.method.sets)
 
-    def words(self, method: Method) -> Words:
-        """Return the words that count for a method (``Views.words``)."""
-        words = self._copy.words(self.names(method) or method.sets or ())
+    @cached_property
+    def words(self) -> Words:
+        """The words that count for the method (``Views.words``)."""
+        words = self._copy.words(self.names or self.method.sets or ())
         return words if self._selected is None else words.only(self._selected)
 
-    def _scores_of(self, text: str, method: Method) -> QueryWordScores:
-        if text not in self._word_scores:
-            self._word_scores[text] = self.words(method).of(text)
-        return self._word_scores[text]
+    # -- propose, fetch, score ------------------------------------------------------------
 
-    # -- propose, fetch -------------------------------------------------------------------
+    def best(
+        self, query_vectors: Vectors, texts: Sequence[str], k: int, depth: int
+    ) -> tuple[Floats, Ints]:
+        """Return the best ``depth`` documents for each query: ``ranking.Store.best``."""
+        scans = self._exact or self.size <= max(SCANNED, 2 * depth)
+        scores = np.empty((len(query_vectors), depth), np.float32)
+        places = np.empty((len(query_vectors), depth), np.int64)
+        step = max(1, len(query_vectors)) if scans else _QUERIES_AT_ONCE
+        for at in range(0, len(query_vectors), step):
+            group = slice(at, at + step)
+            word_scores = [self.words.of(text) for text in texts[group]]
+            if scans:
+                found = self._scan(query_vectors[group], word_scores, depth)
+            else:
+                found = self._nearest(query_vectors[group], word_scores, k, depth)
+            scores[group], places[group] = found
+        return scores, places
 
-    def scans(self, k: int) -> bool:
-        """Return whether a search for the best k scores all documents."""
-        return self._exact or len(self.numbers) <= max(SCANNED, 2 * k)
+    def _scan(
+        self, query_vectors: Vectors, word_scores: Sequence[QueryWordScores], depth: int
+    ) -> tuple[Floats, Ints]:
+        """Return the best of all documents: scores and places, (queries, depth)."""
+        best = np.empty((len(query_vectors), 0), np.float32)
+        places = np.empty((len(query_vectors), 0), np.int64)
+        for at in range(0, self.size, AT_ONCE):
+            batch = np.arange(at, min(at + AT_ONCE, self.size))
+            scores = score(query_vectors, self.fetch(batch), self.method)
+            if word_scores:
+                shares = np.array([of_words.at(batch) for of_words in word_scores])
+                scores += np.float32(self.method.words) * shares
+            batch_places = np.broadcast_to(batch, scores.shape)
+            best, places = best_of(
+                np.concatenate([best, scores], axis=1),
+                np.concatenate([places, batch_places], axis=1),
+                depth,
+            )
+        return best, places
 
-    def propose(
-        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
+    def _nearest(
+        self, query_vectors: Vectors, word_scores: Sequence[QueryWordScores], k: int, depth: int
+    ) -> tuple[Floats, Ints]:
+        """Return the best of the proposed documents: scores and places, (queries, depth)."""
+        by_words = [of_words.best(2 * max(first_depth(k), depth)) for of_words in word_scores]
+        best = np.empty((len(query_vectors), depth), np.float32)
+        best_places = np.empty((len(query_vectors), depth), np.int64)
+        for at, places in enumerate(self._propose(query_vectors, by_words, k, depth)):
+            fetched = self.fetch(places)
+            scores = score(query_vectors[at : at + 1], fetched, self.method, once=True)[0]
+            if word_scores:
+                scores += np.float32(self.method.words) * word_scores[at].at(places)
+            best[at], best_places[at] = best_of(scores, places, depth)
+        return best, best_places
+
+    def _propose(
+        self, query_vectors: Vectors, by_words: Sequence[Ints], k: int, depth: int
     ) -> list[Ints]:
-        """Return for each query the places of documents that can be among its best k."""
-        hits = min(k, self.requested_hits or k)
-        rows = max(ROWS, ROWS_PER_HIT * hits, _ROWS_PER_RANKED * k)
+        """Return for each query the places of documents that can be among its best.
+
+        ``by_words`` has, for each query or for none, the places with the best word scores.
+        """
+        method = self.method
+        rows = max(ROWS, ROWS_PER_HIT * k, _ROWS_PER_RANKED * depth)
         own = method.weighting == "none" or not (method.alpha or method.weighting == "max")
         if own:  # each document has one row
-            rows = max(k, ROWS // ROWS_PER_HIT)
-        by_words = [np.empty(0, np.int64)] * len(query_vectors)
-        if method.words and query_texts:
-            depth = 2 * max(first_depth(hits), k)
-            by_words = [self._scores_of(text, method).best(depth) for text in query_texts]
+            rows = max(depth, ROWS // ROWS_PER_HIT)
         among = None if self._selected is None else self.numbers
         all_rows = int(self._copy.about["rows"])
         self._cache, self._slots = self._copy.cache, {}
         proposed = []
-        for query, word_matches in zip(query_vectors, by_words, strict=True):
-            row_limit, extra = rows, self.numbers[word_matches]
+        for at, query in enumerate(query_vectors):
+            row_limit = rows
+            extra = self.numbers[by_words[at]] if by_words else np.empty(0, np.int64)
             while True:
                 near = self._copy.engine.nearest(
                     query, row_limit, own, among, extra, self._cache.slots
                 )
-                if len(near) >= k or row_limit >= 2 * all_rows:
+                if len(near) >= depth or row_limit >= 2 * all_rows:
                     break
                 # The nearest rows belong to few documents. An engine may use only half of the rows.
                 row_limit *= 4
@@ -202,8 +253,8 @@ class CopyStore:
             numbers = np.array(sorted(near), np.int64)
             places = np.searchsorted(self.numbers, numbers)
             places = places[self.numbers.take(places, mode="clip") == numbers]
-            if len(places) < k:  # all others have no vectors: add any of them
-                places = np.union1d(places, np.arange(min(len(self.numbers), 2 * k)))
+            if len(places) < depth:  # all others have no vectors: add any of them
+                places = np.union1d(places, np.arange(min(self.size, 2 * depth)))
             proposed.append(places)
         if self._copy.cache.nbytes > CACHE_BYTES:  # running searches keep the old cache
             self._copy.cache = self._copy.new_cache()
@@ -236,17 +287,12 @@ class CopyStore:
             self._slots |= self._cache.add(records)
             self._ids |= {number: record.id for number, record in records.items()}
 
-    def fetch(self, places: Ints, query_texts: Sequence[str], method: Method) -> Fetched:
-        """Return the vectors and word scores that scoring these documents needs."""
+    def fetch(self, places: Ints) -> Fetched:
+        """Return the vectors that scoring these documents needs."""
         slots = self._slots_of(self.numbers[places])
-        ids = [int(self._copy.sets[name]["id"]) for name in self.names(method)]
+        ids = [int(self._copy.sets[name]["id"]) for name in self.names]
         documents = self._cache.document_vectors(slots)
-        queries, counts = self._cache.queries(slots, ids, method.n)
-        fetched = Fetched(documents, queries, counts)
-        if not query_texts or not method.words:
-            return fetched
-        word_scores = np.array([self._scores_of(text, method).at(places) for text in query_texts])
-        return replace(fetched, word_scores=word_scores)
+        return Fetched(documents, *self._cache.queries(slots, ids, self.method.n))
 
     def check_cached(self, numbers: Ints) -> None:
         """Raise KeyError if cached vectors of these documents differ from their records."""
@@ -268,7 +314,7 @@ class CopyStore:
             if number not in self._slots and number in cached:  # for another query of this search
                 self._use_cached(number, cached[number])
         missing = [number for number in requested if number not in self._slots]
-        if missing and len(self._slots) + len(missing) > _MAX_CACHED:
+        if missing and len(self._slots) + len(missing) > _MAX_FETCHED:
             self._cache, self._slots, missing = self._copy.new_cache(), {}, requested
         if missing:
             self._add(self._copy.engine.packed_vectors(np.array(missing, np.int64)))
@@ -277,64 +323,3 @@ class CopyStore:
     def prefetch(self, numbers: Ints) -> None:
         """Read the vectors that ``fetch`` will need in one request."""
         self._slots_of(np.unique(numbers))
-
-    # -- exact search ---------------------------------------------------------------------
-
-    def scan(
-        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
-    ) -> tuple[Floats, Ints]:
-        """Return the best k of all documents: scores and places, (queries, k)."""
-        best = np.empty((len(query_vectors), 0), np.float32)
-        places = np.empty((len(query_vectors), 0), np.int64)
-        for at in range(0, len(self.numbers), AT_ONCE):
-            batch = np.arange(at, min(at + AT_ONCE, len(self.numbers)))
-            scores = score(query_vectors, self.fetch(batch, query_texts, method), method)
-            batch_places = np.broadcast_to(batch, scores.shape)
-            best, places = best_of(
-                np.concatenate([best, scores], axis=1),
-                np.concatenate([places, batch_places], axis=1),
-                k,
-            )
-        return best, places
-
-
-def rank(
-    store: CopyStore, query_vectors: Vectors, texts: Sequence[str], k: int, method: Method
-) -> tuple[Floats, Ints]:
-    """Return the best k: scores and places (queries, k)."""
-    size = len(store.numbers)
-    k = min(k, size)
-    fusing = method.bm25 == "fused"
-    depth = min(max(k, DEPTH), size) if fusing else ranked_first(k, method, size)
-    if len(query_vectors) > _QUERIES_AT_ONCE and not store.scans(depth):
-        groups = (
-            slice(at, at + _QUERIES_AT_ONCE)
-            for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)
-        )
-        rankings = [rank(store, query_vectors[group], texts[group], k, method) for group in groups]
-        return (
-            np.concatenate([scores for scores, _ in rankings]),
-            np.concatenate([places for _, places in rankings]),
-        )
-    if method.bm25 == "only":
-        return store.words(method).rank(texts, k)
-    if method.bm25 == "no":
-        store.requested_hits = k
-        ranked = _ranked(store, query_vectors, texts, depth, method)
-        return with_feedback(ranked, store.documents, method, k)
-    store.requested_hits = None
-    by_words = store.words(method).rank(texts, depth)
-    dense = _ranked(store, query_vectors, (), depth, method)
-    return fuse(dense, by_words, size, k)
-
-
-def _ranked(
-    store: CopyStore, query_vectors: Vectors, texts: Sequence[str], k: int, method: Method
-) -> tuple[Floats, Ints]:
-    """Return the best k by a method's dense score, with word scores if there are texts."""
-    if store.scans(k):
-        return store.scan(query_vectors, texts, k, method)
-    rankings = search(store, query_vectors, texts, k, method)
-    scores, places = (np.array([ranking[column] for ranking in rankings]) for column in (0, 1))
-    shape = (len(query_vectors), k)
-    return scores.astype(np.float32).reshape(shape), places.astype(np.int64).reshape(shape)

@@ -17,7 +17,7 @@ from strop.common.arrays import Floats, Ints
 from strop.embed import Embedder
 from strop.embed.base import checked_vectors
 from strop.engines.base import META, Engine, StoredDocument, unpack
-from strop.engines.copies import Copy, CopyStore, rank
+from strop.engines.copies import Copy, CopyStore
 from strop.engines.parents import ParentDocument, document_id, group, with_parent
 from strop.engines.publish import FORMAT, WORDS
 from strop.errors import BadIndex, BadInput
@@ -27,6 +27,7 @@ from strop.search.explain import Explanation, ScoreInputs, explain, score_inputs
 from strop.search.grouping import best_documents
 from strop.search.hits import nearest_passage, passage_by_words
 from strop.search.queries import as_queries, check_fields, text_and_vector, texts_and_vectors
+from strop.search.ranking import rank
 from strop.storage.database import DECODING_ERRORS
 from strop.storage.intake import EmbedderSpec, checked_record, given_embedder
 from strop.storage.trust import consent, needs_consent
@@ -233,17 +234,16 @@ class Published:
                 warnings.warn(f"filter: no document has the field {names}", stacklevel=2)
 
         def read(copy: Copy) -> Hits:
-            store, by_document = copy.store(filter_, exact), copy.chunked and not chunks
+            store, by_document = copy.store_for(chosen, filter_, exact), copy.chunked and not chunks
 
             def best(n: int) -> tuple[Floats, Ints]:
-                return rank(store, rows, texts, n, chosen)
+                return rank(store, rows, texts, n)
 
             def group_of(places: Ints) -> Ints:
                 return group(store.ids_of(places), places.shape)
 
-            size = len(store.numbers)
-            ranked = best_documents(best, group_of, k, size) if by_document else best(k)
-            return self._hits(copy, store, chosen, rows, texts, ranked, fields, by_document)
+            ranked = best_documents(best, group_of, k, store.size) if by_document else best(k)
+            return self._hits(copy, store, rows, texts, ranked, fields, by_document)
 
         return self._retry_if_replaced(read)
 
@@ -251,7 +251,6 @@ class Published:
         self,
         copy: Copy,
         store: CopyStore,
-        method: Method,
         query_vectors: Vectors,
         texts: Sequence[str],
         ranked: tuple[Floats, Ints],
@@ -280,9 +279,7 @@ class Published:
                 passage = None
                 if "passage" in fields:
                     text = texts[query] if texts else ""
-                    passage = _passage(
-                        store, method, query_vectors[query], text, number, stored[number]
-                    )
+                    passage = _passage(store, query_vectors[query], text, number, stored[number])
                 hit = Hit(one.id, score, one.title, one.text, one.metadata, passage)
                 rows[-1].append(with_parent(hit, parents.get(document_id(one.id)), by_document))
         return Hits(_objects((hit.id for row in rows for hit in row), scores), scores, rows)
@@ -305,8 +302,8 @@ class Published:
 
         def read(copy: Copy) -> Explanation:
             numbers = self._numbers(copy, id_)
-            terms = self._terms(copy.store(), numbers, text, chosen)
-            explained = [explain(one, q, of, chosen) for one, of in terms.items()]
+            inputs = self._score_inputs(copy.store_for(chosen), numbers, text)
+            explained = [explain(row_id, q, row, chosen) for row_id, row in inputs.items()]
             return max(explained, key=lambda explanation: explanation.score)
 
         return self._retry_if_replaced(read)
@@ -316,19 +313,19 @@ class Published:
 
         def read(copy: Copy) -> list[ScoreInputs]:
             numbers = [self._numbers(copy, id_)[0] for id_ in ids]
-            return list(self._terms(copy.store(), numbers, query, method).values())
+            return list(self._score_inputs(copy.store_for(method), numbers, query).values())
 
         return self._retry_if_replaced(read)
 
-    def _terms(
-        self, store: CopyStore, numbers: Sequence[int], query: str, method: Method
+    def _score_inputs(
+        self, store: CopyStore, numbers: Sequence[int], query: str
     ) -> dict[str, ScoreInputs]:
         stored = self._engine.documents(np.unique(numbers))
         places = np.searchsorted(store.numbers, numbers)
-        scores = store.words(method).of(query).at(places) if query else np.zeros(len(numbers))
-        texts = [_texts(store, method, stored[number]) for number in numbers]
-        terms = score_inputs_of(store.fetch(places, (), method), texts, scores)
-        return {stored[at].document.id: inputs for at, inputs in zip(numbers, terms, strict=True)}
+        scores = store.words.of(query).at(places) if query else np.zeros(len(numbers))
+        texts = [_texts(store, stored[number]) for number in numbers]
+        rows = zip(numbers, score_inputs_of(store.fetch(places), texts, scores), strict=True)
+        return {stored[number].document.id: row for number, row in rows}
 
     # -- documents ------------------------------------------------------------------------
 
@@ -422,22 +419,16 @@ def _objects(ids: Iterable[str], scores: Floats) -> Any:
     return array.reshape(scores.shape)
 
 
-def _texts(store: CopyStore, method: Method, stored: StoredDocument) -> list[tuple[str, str]]:
-    names = store.names(method)
-    return [(name, text) for name in names for text in stored.queries.get(name, [])[: method.n]]
+def _texts(store: CopyStore, stored: StoredDocument) -> list[tuple[str, str]]:
+    n = store.method.n
+    return [(name, text) for name in store.names for text in stored.queries.get(name, [])[:n]]
 
 
 def _passage(
-    store: CopyStore,
-    method: Method,
-    query_vector: Vectors,
-    text: str,
-    number: int,
-    stored: StoredDocument,
+    store: CopyStore, query_vector: Vectors, text: str, number: int, stored: StoredDocument
 ) -> Passage | None:
-    places = np.searchsorted(store.numbers, [number])
-    pairs = _texts(store, method, stored)
-    rows = store.fetch(places, (), method).queries
+    pairs = _texts(store, stored)
+    rows = store.fetch(np.searchsorted(store.numbers, [number])).queries
     if not pairs or len(pairs) != len(rows):  # it has no queries, or was replaced meanwhile
         return passage_by_words(stored.document, text, store.tokenizer)
     return nearest_passage(stored.document, pairs, rows @ query_vector)

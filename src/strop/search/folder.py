@@ -1,102 +1,152 @@
-"""The documents of a view, ranked by propose, fetch, score (scoring.py).
+"""The documents of an index folder as a store (``ranking.Store``).
 
-``FolderStore`` proposes everything if the index is small. If it is large, it proposes the documents
-with the best estimates of the prefilter and the best word scores. ``FolderStore.best``, which
-users' searches call, does the same steps in one pass.
+A small folder scores all documents. A large one proposes those with the best estimates of the
+prefilter, if there is one, and those with the best word scores. Vectors are memory-mapped, so
+compiled code fetches and scores in one pass (layout.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from strop.common.arrays import Floats, Ints
 from strop.methods import Method
-from strop.search.feedback import ranked_first, with_feedback
 from strop.search.layout import Layout
-from strop.search.scoring import Fetched
-from strop.search.words import DEPTH, Words, best_with_words, first_depth, fuse
+from strop.search.scoring import best_of, best_of_all, score
+from strop.search.words import QueryWordScores, Words
 from strop.types import Vectors
 
 if TYPE_CHECKING:
     from strop.search.prefilter.prefilter import Prefilter
 
+FIRST_DEPTH = 50
+"""If words count, at least this many documents of the dense ranking are examined first."""
+_APPROXIMATE_DEPTH, _DEPTH_FACTOR = 20, 1.5
+"""The depth for the prefilter, whose time grows with it: at least the first number, and ``depth``
+times the second."""
+_RESCORE_LIMITS = 20, 1000
+"""At most this many documents are scored because of their words: the first number times the depth
+of the dense ranking, or the second number if that is larger."""
+
+
+def first_depth(k: int) -> int:
+    """Return the depth to which the dense ranking is computed at first, for the best k."""
+    return max(FIRST_DEPTH, 2 * k)
+
 
 @dataclass(frozen=True)
 class FolderStore:
-    """The documents of a view as a ``scoring.Store``."""
+    """The documents of a layout; ``prefilter`` is None if all are to be scored."""
 
     layout: Layout
-    prefilter: Prefilter | None
-    words: Words | None
+    method: Method
+    words: Words | None = None
+    prefilter: Prefilter | None = None
+    compared: list[Ints] = field(default_factory=list)
+    """The places of documents that feedback compared: the hits' scores depend on their vectors."""
 
-    def propose(
-        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
-    ) -> list[Ints]:
-        """Return for each query the places of documents that can be among its best k."""
-        every_place = np.arange(self.layout.size)
-        if self.prefilter is None:
-            return [every_place] * len(query_vectors)
-        depth = first_depth(k) if self.words else k
-        proposals = []
-        for at, query_vector in enumerate(query_vectors):
-            places = self.prefilter.search(query_vector[None], method, depth)[1][0]
-            if self.words:
-                places = np.union1d(places, self.words.of(query_texts[at]).best(depth))
-            proposals.append(np.sort(places))
-        return proposals
+    @property
+    def size(self) -> int:
+        """The number of documents."""
+        return self.layout.size
 
-    def fetch(self, places: Ints, query_texts: Sequence[str], method: Method) -> Fetched:
-        """Return what scoring these documents needs."""
-        fetched = self.layout.fetch(places)
-        if self.words is None:
-            return fetched
-        word_scores = np.array([self.words.of(text).at(places) for text in query_texts])
-        return replace(fetched, word_scores=word_scores)
+    def documents(self, places: Ints) -> Vectors:
+        """Return the documents' own vectors (n, dim)."""
+        self.compared.append(places)
+        return self.layout.documents(places)
 
     def best(
-        self,
-        query_vectors: Vectors,
-        query_texts: Sequence[str],
-        k: int,
-        method: Method,
-        compared: list[Ints] | None = None,
+        self, query_vectors: Vectors, texts: Sequence[str], k: int, depth: int
     ) -> tuple[Floats, Ints]:
-        """Return the best k documents for each query: scores and places, (n, k).
+        """Return the best ``depth`` documents for each query: ``ranking.Store.best``."""
+        if texts:
+            return self._best_with_words(query_vectors, texts, k, depth)
+        return self._nearest(query_vectors, self.method, depth)
 
-        ``compared`` collects the places of documents that feedback compares: the hits' scores
-        depend on their vectors.
+    @property
+    def _nearest(self) -> Callable[[Vectors, Method, int], tuple[Floats, Ints]]:
+        """The search without words: (query_vectors, method, k) to scores and places, (n, k)."""
+        return self.layout.scan if self.prefilter is None else self.prefilter.search
+
+    def _best_with_words(
+        self, query_vectors: Vectors, texts: Sequence[str], k: int, depth: int
+    ) -> tuple[Floats, Ints]:
+        """Return the best by line (7): dense score + ``method.words`` * word score.
+
+        The dense ranking is computed to some depth. A document after it scores at most the
+        ranking's last score + ``method.words`` * its own word score. The word scores of all
+        documents are known, so those documents that can be among the best are scored. If these are
+        too many, the exact ranking is computed to a greater depth. That of the prefilter is not: a
+        document missed then would need nearly the last dense score and nearly the largest word
+        score. With the prefilter only the best k are searched for in this way; the others are the
+        best of the documents that were scored.
         """
-        layout, k = self.layout, min(k, self.layout.size)
-
-        def documents(places: Ints) -> Vectors:
-            if compared is not None:
-                compared.append(places)
-            return layout.documents(places)
-
-        if method.bm25 == "no":
-            ranked = self._ranked(query_vectors, query_texts, k, method)
-            return with_feedback(ranked, documents, method, k)
         assert self.words is not None
-        depth = max(k, DEPTH)
-        by_words = self.words.rank(query_texts, depth)
-        if method.bm25 == "only":
-            return by_words[0][:, :k], by_words[1][:, :k]
-        dense = layout.scan(query_vectors, method, depth)
-        return fuse(dense, by_words, layout.size, k)
+        best = np.zeros((len(texts), depth), np.float32)
+        places = np.zeros((len(texts), depth), np.int64)
+        if self.layout.small:  # all documents are scored
+            totals = score(query_vectors, self.layout.fetched, self.method)
+            for at, total in enumerate(totals if depth else ()):
+                total += np.float32(self.method.words) * self.words.scores(texts[at])
+                best[at], places[at] = best_of_all(total, depth)
+            return best, places
+        exact = self.prefilter is None
+        sizes = depth if exact else min(k, depth), depth
+        examined = first_depth(depth)
+        if not exact:
+            examined = max(_APPROXIMATE_DEPTH, 2 * sizes[0], int(_DEPTH_FACTOR * depth))
+        pending, examined = np.arange(len(texts) if depth else 0), min(self.size, examined)
+        while len(pending):
+            scores, ranked = self._nearest(query_vectors[pending], self.method, examined)
+            undecided, limit = [], max(_RESCORE_LIMITS[0] * examined, _RESCORE_LIMITS[1])
+            for row, at in enumerate(pending.tolist()):
+                dense, word_scores = (scores[row], ranked[row]), self.words.of(texts[at])
+                best[at], places[at], missed = self._merge_candidates(
+                    query_vectors[at], dense, word_scores, sizes, limit
+                )
+                if missed and exact and examined < self.size:
+                    undecided.append(at)
+            pending, examined = np.array(undecided, np.int64), min(self.size, 8 * examined)
+        return best, places
 
-    def _ranked(
-        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
-    ) -> tuple[Floats, Ints]:
-        """Return the best k, or as many as feedback re-ranks."""
-        layout, depth = self.layout, ranked_first(k, method, self.layout.size)
-        approximate = None if self.prefilter is None else self.prefilter.search
-        if self.words is None:
-            return (approximate or layout.scan)(query_vectors, method, depth)
-        return best_with_words(
-            layout, self.words, query_texts, query_vectors, method, depth, approximate,
-            k if approximate else depth,
-        )  # fmt: skip
+    def _merge_candidates(
+        self,
+        query_vector: Vectors,
+        dense: tuple[Floats, Ints],
+        word_scores: QueryWordScores,
+        sizes: tuple[int, int],
+        limit: int,
+    ) -> tuple[Floats, Ints, bool]:
+        """Return the best by line (7), of the documents of a dense ranking and of others.
+
+        ``sizes`` are how many documents must be the exact best, and how many to return. Of the
+        documents outside the ranking, at most about ``limit`` are scored. Also returns whether
+        others could be among those that must be exact.
+        """
+        exact_k, k = sizes
+        method, weight, (dense_scores, places) = self.method, np.float32(self.method.words), dense
+        sharpened = method if method.sharpens else replace(method, alpha=0.0, weighting="softmax")
+        total = dense_scores + weight * word_scores.at(places)
+        last = float(dense_scores[-1])
+
+        def add(others: Ints) -> None:
+            nonlocal total, places
+            others = np.setdiff1d(others, places)
+            scores = self.layout.rescore(query_vector, others, sharpened)
+            scores += weight * word_scores.at(others)
+            total, places = np.concatenate([total, scores]), np.concatenate([places, others])
+
+        def needed() -> float:
+            """Return the word score that makes a document after the ranking one of the best."""
+            best = float(best_of(total, places, exact_k)[0][-1])
+            return (best - last) / float(weight)
+
+        add(word_scores.best(len(dense_scores)))
+        others = word_scores.best(limit + 1, needed())
+        add(others[:limit])
+        missed = len(others) > limit and bool(word_scores.at(others[limit:])[0] >= needed())
+        return *best_of(total, places, k), missed

@@ -59,16 +59,17 @@ KERNELS = {
     "kernels.offer": "the best k of any line",
     "scoring.score": "(1) to (6) with (4g), in numpy, all documents of a group; (4) for one query",
     "explain.explain": "(1) to (7), one document, and the share of each stored query",
-    "words.best_with_words": "(7), best k",
+    "folder.FolderStore": "(7), best k",
     "feedback.with_feedback": "(8), best k",
-    "kernels.add_term": "the word score of (7), one term",
+    "kernels.add_term": "the word score of (7), one term; in numpy words.WordScorer",
     "prefilter.codes.sign_products": "estimate of (5) with d + mean of q_i for d",
     "prefilter.codes.estimated_scores": "estimate of (1), (2) and (4g)",
 }
 """Every faster form by its name in ``strop.search``, with the lines that it computes.
 
-Outside of ``strop.search``, (1) to (4) are in ``engines/postgres_sql.py``, ``engines/duckdb.py``
-(SQL for users without strop) and ``server/page/formula.js``.
+Outside of ``strop.search``, (1) to (4) are in ``engines/postgres_sql.py`` and ``engines/duckdb.py``
+(SQL for users without strop), (1) to (7) in ``server/page/formula.js``, and (3) with equal weights
+in ``engines/export.py``. ``engines/copies.py`` adds (7) to ``scoring.score``.
 """
 
 

@@ -1,17 +1,14 @@
-"""Propose, fetch, score: the steps of every search, and the interface for other stores.
+"""Scores of documents whose vectors were fetched, in numpy, and the order of scores.
 
-A store proposes documents for queries and fetches their vectors, as plain arrays. ``score`` turns
-these into scores, the same for every store, in numpy. An index folder takes the same steps; if it
-is large, it does two or three of them in one compiled pass (layout.py, prefilter/).
+``score`` serves small folders and published copies. Large folders are scored by compiled code
+(layout.py) that computes the same lines of ``formula.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -31,14 +28,12 @@ differ by as much, and their order would depend on the order in which a processo
 @dataclass(frozen=True)
 class Fetched:
     """What scoring n documents needs: ``documents`` (n, dim), their ``queries`` (rows, dim) one
-    document after the other, ``counts`` (n,) of these, and if words count the ``word_scores``
-    (texts, n) of each document for each query text.
+    document after the other, and ``counts`` (n,) of these.
     """
 
     documents: Vectors
     queries: Vectors
     counts: Ints
-    word_scores: Floats | None = None
 
     @cached_property
     def has(self) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
@@ -64,38 +59,10 @@ class Fetched:
         )
 
 
-class Store(Protocol):
-    """Stores documents and their vectors: an index folder, or a database with a copy of it.
-
-    A document is identified by its place, a number.
-    """
-
-    def propose(
-        self, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
-    ) -> list[Ints]:
-        """Return for each query the places of documents that can be among its best k."""
-
-    def fetch(self, places: Ints, query_texts: Sequence[str], method: Method) -> Fetched:
-        """Return what scoring these documents needs."""
-
-
-def search(
-    store: Store, query_vectors: Vectors, query_texts: Sequence[str], k: int, method: Method
-) -> list[tuple[Floats, Ints]]:
-    """Return the best k of a store's documents for each query: scores and places."""
-    proposals = store.propose(query_vectors, query_texts, k, method)
-    ranked = []
-    for at, places in enumerate(proposals):
-        fetched = store.fetch(places, query_texts[at : at + 1], method)
-        scores = score(query_vectors[at : at + 1], fetched, method, once=True)
-        ranked.append(best_of(scores[0], places, k))
-    return ranked
-
-
 def score(
     query_vectors: Vectors, fetched: Fetched, method: Method, *, once: bool = False
 ) -> Floats:
-    """Return the scores (queries, n) of fetched documents, by the lines of formula.py.
+    """Return the scores (queries, n) of fetched documents, lines (1) to (6) of formula.py.
 
     ``once``: these documents were fetched for one query, so d* is built instead of Gram matrices.
     """
@@ -108,10 +75,7 @@ def score(
                 _score(query_vectors[at : at + _QUERIES_AT_ONCE], fetched, method)
                 for at in range(0, len(query_vectors), _QUERIES_AT_ONCE)
             ]
-    scores = np.concatenate([np.empty((0, len(fetched.documents)), np.float32), *blocks])
-    if method.words and fetched.word_scores is not None:  # line (7)
-        scores += np.float32(method.words) * fetched.word_scores
-    return scores
+    return np.concatenate([np.empty((0, len(fetched.documents)), np.float32), *blocks])
 
 
 def _sharpened(q: Vectors, fetched: Fetched, method: Method) -> Floats:

@@ -1,4 +1,4 @@
-"""Searches of an index folder: methods, filters, hits, explanations (the ranking: folder.py)."""
+"""Searches of an index folder: methods, filters, hits, explanations (the ranking: ranking.py)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from strop.search.chunk_queries import Lists, lists_by_chunk
 from strop.search.embedder_checks import contrast_rate, lacks_language
 from strop.search.explain import Explanation, ScoreInputs, explain, score_inputs_of
 from strop.search.filtered import FilteredDocuments, select
-from strop.search.folder import FolderStore
+from strop.search.folder import FolderStore, first_depth
 from strop.search.grouping import best_documents, group
 from strop.search.hits import read_hits
 from strop.search.leaks import Embed, drop_leaks
+from strop.search.ranking import rank
 from strop.search.views import Removed, View, Views
-from strop.search.words import first_depth
 from strop.storage.catalog import Catalog
 from strop.storage.database import reporting_damage
 from strop.storage.ledger import DOCUMENTS
@@ -234,11 +234,12 @@ class Searcher:
             )
             layout = selected.layout(view.layout)
             by_document = by_document and self.catalog.documents.are_chunked()
-            compared = [np.empty(0, np.int64)]
+            compared: list[Ints] = []
 
             def best(n: int) -> tuple[Floats, Ints]:
-                store = self._store(view, method, n, exact, selected)
-                scores, places = store.best(query_vectors, query_texts, n, method, compared)
+                store = self._store_for(view, method, n, exact, selected)
+                scores, places = rank(store, query_vectors, query_texts, n)
+                compared.extend(map(selected.among_all, store.compared))
                 return scores, selected.among_all(places)
 
             with np.errstate(over="ignore", invalid="ignore"):  # from damaged rows: verified below
@@ -247,13 +248,13 @@ class Searcher:
                     best_documents(best, group_of, k, layout.size) if by_document else best(k)
                 )
             if method.bm25 != "only" and not self.views.fixed:
-                self._verify(view, method, places, selected.among_all(np.concatenate(compared)))
+                self._verify(view, method, places, compared)
             return read_hits(
                 self.catalog, self.views, view, method, query_vectors, query_texts,
                 (scores, places), fields, by_document,
             )  # fmt: skip
 
-    def _verify(self, view: View, method: Method, places: Ints, others: Ints) -> None:
+    def _verify(self, view: View, method: Method, places: Ints, others: Sequence[Ints]) -> None:
         """Compare the vectors of the documents at ``places`` with their checksums.
 
         Of ``others`` only the documents' own vectors are compared.
@@ -264,7 +265,7 @@ class Searcher:
         spans = {DOCUMENTS: snapshot.documents}
         spans |= {sets[name].set_id: snapshot.sets[name] for name in names}
         best = {*places.ravel().tolist()}
-        compared = np.array([*best.union(others.tolist())], np.int64)
+        compared = np.array([*best.union(*(some.tolist() for some in others))], np.int64)
         for set_id, lists in spans.items():
             verified = compared if set_id == DOCUMENTS else np.array([*best], np.int64)
             rows = ranges(lists.start[verified], lists.count[verified])
@@ -290,7 +291,7 @@ class Searcher:
                 stacklevel=3,
             )
 
-    def _store(
+    def _store_for(
         self, view: View, method: Method, k: int, exact: bool, selected: FilteredDocuments
     ) -> FolderStore:
         """Return the documents to search: all, or those that a filter selected."""
@@ -298,7 +299,7 @@ class Searcher:
         words = selected.words(self.views.words(method)) if counts_words else None
         depth = first_depth(k) if words else k
         prefilter = None if exact else self._prefilter(view, method, depth, selected)
-        return FolderStore(selected.layout(view.layout), prefilter, words)
+        return FolderStore(selected.layout(view.layout), method, words, prefilter)
 
     def prefilter(self, method: Method, k: int) -> Prefilter | None:
         """Return the prefilter that a search for the best k would use, None if none."""

@@ -1,6 +1,6 @@
-"""BM25 over the documents' words: alone, fused with a dense ranking, or inside its score.
+"""BM25 over the documents' words, and the word score: BM25 made to be added to a cosine.
 
-Inside the score it is a product of two vectors of terms, like the cosine that it is added to. The
+The word score is a product of two vectors of terms, like the cosine that it is added to. The
 query's vector has the weight of each term (its rarity) and is scaled to length one. The document's
 vector has values from 0 to 1 that grow with how often the term occurs. So the weight of words means
 the same for queries of any length, words that no document has count as missing, and a document's
@@ -20,38 +20,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from strop.common.arrays import Floats, Ints
 from strop.io.languages import SAMPLE, detect_languages
 from strop.io.tokenizer import Tokenizer
-from strop.methods import Method
-from strop.search.formula import LOWEST
-from strop.search.layout import Layout
-from strop.search.scoring import best_of, best_of_all, largest, score
+from strop.search.scoring import largest
 from strop.storage.word_reader import SourceWords, count_in_memory, load_source, postings_of
 from strop.storage.words import BLOCK, MOST, TEXT, Counts, Flags
-from strop.types import Vectors
 
 K1, B = 1.5, 0.75
 _COMPILED_FROM = 50_000
 """From this many documents on, compiled code saves more time than loading it takes."""
-DEPTH = 1000
-"""How many documents of each ranking are fused."""
-FIRST_DEPTH = 50
-"""If words count, at least this many documents of the dense ranking are examined first."""
-_APPROXIMATE_DEPTH, _DEPTH_FACTOR = 20, 1.5
-"""The depth for an approximate search, whose time grows with it: at least the first number, and k
-times the second."""
-_RESCORE_LIMITS = 20, 1000
-"""At most this many documents are scored because of their words: the first number times the depth
-of the dense ranking, or the second number if that is larger."""
-REMEMBERED_BYTES = 500_000_000
+CACHED_SCORES_BYTES = 500_000_000
 """Memory for the word scores of queries, if many searches have the same queries."""
-_RRF = 60
-"""Cormack et al.'s constant: a document at rank r of a list adds 1 / (60 + r)."""
 
 
 class WordScorer:
@@ -172,7 +156,7 @@ class Words:
             terms = self._tokenizer.query(query)
             with self._reading(terms) as connection:
                 scores = self._scorer.all(connection, terms)
-            if cache is not None and (1 + len(cache)) * scores.nbytes <= REMEMBERED_BYTES:
+            if cache is not None and (1 + len(cache)) * scores.nbytes <= CACHED_SCORES_BYTES:
                 cache[self._scorer, query] = scores
         complete = len(self._numbers) == self._scorer.documents
         return QueryWordScores(scores, self._numbers, complete)
@@ -220,119 +204,3 @@ def count_words(texts: Iterable[str], tokenizer: Tokenizer | None = None) -> Wor
     connection = count_in_memory(map(tokenizer.document, documents))
     scorer = WordScorer({TEXT: load_source(connection, TEXT)})
     return Words(tokenizer, scorer, lambda _: nullcontext(connection), np.arange(len(documents)))
-
-
-def fuse(
-    dense: tuple[Floats, Ints], words: tuple[Floats, Ints], size: int, k: int
-) -> tuple[Floats, Ints]:
-    """Fuse two rankings (scores, places) of the same queries by reciprocal rank; return the best k.
-
-    ``size`` is the number of documents. A document with no word of the query, or with the
-    lowest dense score (it has no text), is not in that ranking.
-    """
-    k = min(k, size)
-    best = np.zeros((len(dense[0]), k), np.float32)
-    places = np.zeros((len(dense[0]), k), np.int64)
-    for at in range(len(best)):
-        total = np.zeros(size, np.float32)
-        for (scores, ranked), floor in ((dense, LOWEST), (words, 0.0)):
-            by_rank = 1 / (_RRF + 1 + np.arange(ranked.shape[1], dtype=np.float32))
-            counts = scores[at] > floor
-            total[ranked[at][counts]] += by_rank[counts]
-        places[at] = largest(total, k)
-        best[at] = total[places[at]]
-    return best, places
-
-
-def first_depth(k: int) -> int:
-    """Return the depth to which the dense ranking is computed at first, for the best k."""
-    return max(FIRST_DEPTH, 2 * k)
-
-
-Ranked = Callable[[Vectors, Method, int], tuple[Floats, Ints]]
-
-
-def best_with_words(
-    layout: Layout,
-    words: Words,
-    queries: Sequence[str],
-    query_vectors: Vectors,
-    method: Method,
-    k: int,
-    approximate: Ranked | None = None,
-    exact_k: int | None = None,
-) -> tuple[Floats, Ints]:
-    """Return the best k documents by line (7): dense score + ``method.words`` * word score.
-
-    The dense ranking is computed to some depth. A document after it scores at most the ranking's
-    last score + ``method.words`` * its own word score. The word scores of all documents are known,
-    so those documents that can be among the best k are scored. If these are too many, the exact
-    ranking is computed to a greater depth. ``approximate`` is a search that replaces the exact one.
-    Its depth is not increased: a document missed then would need nearly the last dense score and
-    nearly the largest word score. Only the best ``exact_k`` are searched for in this way; the
-    others are the best of the documents that were scored.
-    """
-    size, k = layout.size, min(k, layout.size)
-    exact_k = min(exact_k or k, k)
-    best = np.zeros((len(queries), k), np.float32)
-    places = np.zeros((len(queries), k), np.int64)
-    if layout.small:  # all documents are scored
-        for at, dense in enumerate(score(query_vectors, layout.fetched, method) if k else ()):
-            total = dense + np.float32(method.words) * words.scores(queries[at])
-            best[at], places[at] = best_of_all(total, k)
-        return best, places
-    depth = first_depth(k)
-    if approximate is not None:
-        depth = max(_APPROXIMATE_DEPTH, 2 * exact_k, int(_DEPTH_FACTOR * k))
-    pending, depth = np.arange(len(queries) if k else 0), min(size, depth)
-    while len(pending):
-        scores, ranked = (approximate or layout.scan)(query_vectors[pending], method, depth)
-        undecided, limit = [], max(_RESCORE_LIMITS[0] * depth, _RESCORE_LIMITS[1])
-        for row, at in enumerate(pending.tolist()):
-            dense, word_scores = (scores[row], ranked[row]), words.of(queries[at])
-            best[at], places[at], missed = _merge_candidates(
-                layout, query_vectors[at], dense, word_scores, method, (exact_k, k), limit
-            )
-            if missed and approximate is None and depth < size:
-                undecided.append(at)
-        pending, depth = np.array(undecided, np.int64), min(size, 8 * depth)
-    return best, places
-
-
-def _merge_candidates(
-    layout: Layout,
-    query_vector: Vectors,
-    dense: tuple[Floats, Ints],
-    word_scores: QueryWordScores,
-    method: Method,
-    sizes: tuple[int, int],
-    limit: int,
-) -> tuple[Floats, Ints, bool]:
-    """Return the best by line (7), of the documents of a dense ranking and of others.
-
-    ``sizes`` are how many documents must be the exact best, and how many to return. Of the
-    documents outside the ranking, at most about ``limit`` are scored. Also returns whether others
-    could be among those that must be exact.
-    """
-    exact_k, k = sizes
-    exact = method if method.sharpens else replace(method, alpha=0.0, weighting="softmax")
-    weight, (dense_scores, places) = np.float32(method.words), dense
-    total = dense_scores + weight * word_scores.at(places)
-    last = float(dense_scores[-1])
-
-    def add(others: Ints) -> None:
-        nonlocal total, places
-        others = np.setdiff1d(others, places)
-        scores = layout.rescore(query_vector, others, exact) + weight * word_scores.at(others)
-        total, places = np.concatenate([total, scores]), np.concatenate([places, others])
-
-    def needed() -> float:
-        """Return the word score that a document after the ranking needs to be among the best."""
-        best = float(best_of(total, places, exact_k)[0][-1])
-        return (best - last) / float(weight)
-
-    add(word_scores.best(len(dense_scores)))
-    others = word_scores.best(limit + 1, needed())
-    add(others[:limit])
-    missed = len(others) > limit and bool(word_scores.at(others[limit:])[0] >= needed())
-    return *best_of(total, places, k), missed
