@@ -3,9 +3,9 @@
     python benchmarks/export.py --data DATA
 
 SciFact and NFCorpus with sentences, Cranfield with generated queries (its five example queries left
-out); WordLlama; nDCG@10. ``plain`` and ``sharp`` (without words) are searches of the folder;
-``indexsharp`` and ``augmented`` rank by one exported vector, ``rows`` by a document's best row. The
-last line is JSON.
+out); WordLlama; nDCG@10. ``plain`` and ``sharp`` (without BM25 and feedback) are searches of the
+folder; ``indexsharp`` and ``augmented`` rank by one exported vector, ``rows`` by a document's best
+row. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def ndcg(index: Index, data: Dataset, path: Path, query_vectors: Vectors) -> flo
     """Return nDCG@10 of ranking documents by their nearest exported vector."""
     import ir_measures
 
-    lines = path.with_suffix(".jsonl").read_text("utf-8").splitlines()
+    lines = path.with_suffix(".npy.ids.jsonl").read_text("utf-8").splitlines()
     ids = [json.loads(line)["id"] for line in lines]
     known = {id_: at for at, id_ in enumerate(dict.fromkeys(ids))}
     names, owner = list(known), np.array([known[id_] for id_ in ids])
@@ -53,7 +53,7 @@ def ndcg(index: Index, data: Dataset, path: Path, query_vectors: Vectors) -> flo
 
 def measure(index: Index, data: Dataset, folder: Path, augmented: str | None) -> dict[str, Any]:
     vectors = index.embed_queries(list(data.queries.values()))
-    methods = ["trad", "sharp:words=0"]
+    methods = ["trad", "sharp:words=0:feedback=0"]
     report = evaluate(index, data, methods, measures=["nDCG@10"], query_vectors=vectors)
     row = {
         name: 100 * report.results[method]["nDCG@10"]

@@ -69,7 +69,7 @@ CHOICES = {
     ),
     "words 2 where the embedder does not know the language": ("xquad-hi", "xquad-th", "time"),
     "capitals in lower case": ("time", "lisa", "scifact", "medline"),
-    "no whitening": COLLECTIONS,
+    "no whitening": COLLECTIONS,  # with MiniLM: medline, cranfield, time, nq-utd only
     "where a sentence ends, int8 vectors": ("scifact", "nfcorpus", "cranfield"),
 }  # fmt: skip
 """Which collections' test queries had a part in which choice; docs/log.md has the trials."""

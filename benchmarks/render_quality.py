@@ -22,21 +22,25 @@ _COLLECTIONS = {
 _EMBEDDERS = {"wordllama": "WordLlama", "minilm": "MiniLM"}
 _METHODS = {"trad": "plain", "bm25": "BM25", "hybrid": "rank fusion", "sharp": "**strop**"}
 _WITH_QUERIES = ("bm25", "hybrid")
-"""Shown with the words of generated queries where ``sharp`` has them, to be on equal terms."""
+"""Shown with the terms of generated queries where ``sharp`` has them: both use the same texts."""
 _HELD_OUT = "strop, held out"
+_INTRO = """\
+All values are nDCG@10 with the default settings. Baselines: *plain*, *BM25*, *rank fusion* and
+*plain with words* (not shown: cosine plus the BM25 score with strop's weight). *Held out*: alpha,
+temperature and the weights of BM25 and feedback were chosen on the other collections only
+(`benchmarks/quality.py --protocol`). For Cranfield and nq-utd, strop uses generated queries and
+sentences, and BM25 and rank fusion index these queries too. The other rows use sentences alone."""
 _NOTE = """\
-All values are nDCG@10 with the default settings. Bold marks the best of the first four columns. An
-asterisk marks a significant gain over the best of plain, BM25, rank fusion and plain with words
-(paired t-test with Holm's correction, p < 0.05). Test queries of all English collections were used
-when the defaults were chosen. For "held out", the settings were chosen on the other collections
-only (`benchmarks/quality.py --protocol`). On Cranfield and nq-utd, which have generated queries,
-BM25 and rank fusion index these queries too."""
+Bold marks the best of the first four columns. An asterisk marks a significant gain over the best
+baseline (paired t-test with Holm's correction, p < 0.05); on Cranfield and nq-utd this baseline
+indexes the generated queries too. Every collection, XQuAD included, had a part in the choice of
+some default."""
 
 
 def render(results: dict[str, Any]) -> str:
-    """Return the table as Markdown, a line for each embedder and collection."""
+    """Return the table with its notes as Markdown, a line for each embedder and collection."""
     lines = [(e, c) for e in _EMBEDDERS for c in _COLLECTIONS if c in results.get(e, {})]
-    table = [f"| | {' | '.join([*_METHODS.values(), _HELD_OUT])} |"]
+    table = [_INTRO, "", f"| | {' | '.join([*_METHODS.values(), _HELD_OUT])} |"]
     table.append("|---" * (len(_METHODS) + 2) + "|")
     for embedder, collection in lines:
         cells = [_cell(results[embedder][collection], name) for name in _METHODS]

@@ -1,6 +1,6 @@
-"""The command line: one file for each family of verbs; ``verbs``, ``options``, tables
-and progress bars are what they share.
+"""The command line: one file for each family of verbs, and what they share: ``verbs``, ``options``,
+tables, progress bars.
 
-A new verb or option is made here, thin; main.py lists the verbs. Nothing here computes what a
-Python user would miss.
+Add a verb or an option here; ``main.py`` lists the verbs. Nothing here computes anything that
+Python users need: that belongs to the other packages.
 """

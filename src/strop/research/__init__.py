@@ -1,4 +1,4 @@
 """The paper's figures as data, their reproduction, analyses, figures, reports.
 
-A new analysis is made here. Only ``cli/`` uses this package.
+Add an analysis here. Only ``cli/`` uses this package.
 """

@@ -1,8 +1,9 @@
 """The index folder: its SQLite catalog, its vector files, snapshots, checks, compaction.
 
-What is stored, and its SQL, is defined here; so is what is embedded next (``pipeline.py``) and
-whether documents are split (``chunks.py``). SQL is allowed only here, in ``engines/`` and in
-``common/cache.py``. Nothing here depends on how scores are computed.
+Change here what is stored (the tables: ``schema.py``), what is embedded next (``pipeline.py``) and
+whether documents are split (``chunks.py``). Damage is detected by checksums: of vectors in
+``vectors.py`` and ``ledger.py``, of tables in ``seals.py``; ``check.py`` compares all of them. SQL
+is allowed only here, in ``engines/`` and in ``common/cache.py``. Nothing here computes scores.
 
 ``Workspace`` (workspace.py) is the folder: ``path``, ``dim``, ``embedder``, ``pipeline``, the one
 writer (``writing()``), checks and compaction. Its ``catalog`` is a ``Catalog`` (catalog.py): parts
