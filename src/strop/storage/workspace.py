@@ -285,12 +285,17 @@ class Workspace:
             return None
 
     def repair(self, progress: Progress | None = None) -> list[str]:
-        """Within ``writing``: check, recompute lost vectors, and return the problems."""
+        """Within ``writing``: check, recompute lost vectors, and return the problems.
+
+        If a part cannot be repaired, this is raised when everything else is.
+        """
         check = Check(self.catalog, progress)
         if check.problems:
-            check.repair()
+            failures = check.repair()
             self._sweep()
             self.pipeline.run(progress)
+            if failures:
+                raise failures[0]
         return check.problems
 
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> None:
