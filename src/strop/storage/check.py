@@ -42,7 +42,7 @@ class Check:
         self.problems: list[str] = []
         self._repairs: dict[str, Callable[[], None]] = {}  # in this order, by what is repaired
         self._unsealed: list[str] = []  # tables whose rows do not match their seal
-        self._damaged: dict[int, set[int]] = {}  # by set, whose file is rewritten: documents
+        self._damaged: dict[int, set[int]] = {}  # by set: documents with damaged vectors
         self._lost: list[tuple[int, int]] = []  # (set, document): no vectors, and not waiting
         sections = (
             self._seals, self._integrity, self._words, self._facets, self._vectors, self._waiting,

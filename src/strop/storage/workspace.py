@@ -257,8 +257,7 @@ class Workspace:
             folder = self.path / name
             # If the folder is a link, other programs may have files with such names there.
             for file in [] if folder.is_symlink() else entries(folder):
-                names = {file.name, file.name.split(".")[0]}  # a sidecar may be several files
-                if pattern.fullmatch(file.name) and not names & used:
+                if pattern.fullmatch(file.name) and file.name not in used:
                     with suppress(OSError):
                         file.unlink()
 
