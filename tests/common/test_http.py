@@ -82,9 +82,9 @@ def test_a_service_that_hangs_up_without_saying_so() -> None:
     """The next call may go out before the end of the connection is known; it is repeated then."""
     with answering(plain(b"1"), plain(b"2"), plain(b"3"), keep=False) as server:
         with client(server.url) as calling:
-            gate, policy = ConcurrencyLimit(1, Clock()), Policy(backoff=0.001)
+            limit, policy = ConcurrencyLimit(1, Clock()), Policy(backoff=0.001)
             for wanted in (1, 2, 3):
-                assert call_with_retries(lambda: calling.post("/chat", {}), gate, policy) == wanted
+                assert call_with_retries(lambda: calling.post("/chat", {}), limit, policy) == wanted
         assert server.accepted == server.requests == 3
 
 

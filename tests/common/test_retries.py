@@ -27,37 +27,37 @@ def test_what_retry_after_may_hold() -> None:
 
 def test_calls_refused_together_halve_the_number_once() -> None:
     clock = FakeClock()
-    gate = ConcurrencyLimit(16, clock)
-    entered = [gate.enter(0) for _ in range(16)]
+    limit = ConcurrencyLimit(16, clock)
+    entered = [limit.enter(0) for _ in range(16)]
     clock.time += 1
     for at in entered:
-        gate.leave(at, CallFailed("busy", retryable=True, rate_limited=True))
-    assert gate.limit == 8
+        limit.leave(at, CallFailed("busy", retryable=True, rate_limited=True))
+    assert limit.current == 8
     clock.time += 1
-    gate.leave(gate.enter(0), CallFailed("busy", retryable=True, rate_limited=True))
-    assert gate.limit == 4
-    gate.leave(gate.enter(0), CallFailed("broken", retryable=True))
-    assert gate.limit == 4
+    limit.leave(limit.enter(0), CallFailed("busy", retryable=True, rate_limited=True))
+    assert limit.current == 4
+    limit.leave(limit.enter(0), CallFailed("broken", retryable=True))
+    assert limit.current == 4
     for _ in range(4):
-        gate.leave(gate.enter(0), ok=True)
-    assert gate.limit == 5
+        limit.leave(limit.enter(0), ok=True)
+    assert limit.current == 5
 
 
 @given(st.integers(1, 8), st.lists(st.sampled_from("okay crowd fail wait".split()), max_size=60))
 def test_the_number_stays_within_its_bounds(most: int, outcomes: list[str]) -> None:
     clock = FakeClock()
-    gate = ConcurrencyLimit(most, clock)
+    limit = ConcurrencyLimit(most, clock)
     for outcome in outcomes:
-        places = [gate.enter(0) for _ in range(gate.limit)]
+        places = [limit.enter(0) for _ in range(limit.current)]
         clock.time += 1
         for at in places:
             if outcome == "okay":
-                gate.leave(at, ok=True)
+                limit.leave(at, ok=True)
             else:
                 wait = 2.0 if outcome == "wait" else None
-                gate.leave(at, CallFailed("x", rate_limited=outcome == "crowd", wait=wait))
-        assert 1 <= gate.limit <= most
+                limit.leave(at, CallFailed("x", rate_limited=outcome == "crowd", wait=wait))
+        assert 1 <= limit.current <= most
         if outcome == "wait":
             before = clock.now()
-            gate.leave(gate.enter(0), ok=True)
+            limit.leave(limit.enter(0), ok=True)
             assert clock.now() >= before + 2

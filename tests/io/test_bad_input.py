@@ -485,9 +485,11 @@ def test_a_real_limit_of_the_system(corpus: Path, tmp_path: Path) -> None:
 # -- searching, showing, removing --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["show", "remove"])
-def test_an_unknown_document(verb: str, steady: Path) -> None:
-    failed(strop(verb, steady, "shutil.kopy"), steady, "no document 'shutil.kopy'")
+@pytest.mark.parametrize(
+    ("verb", "remedy"), [("show", "ids are those of the corpus, or of a chunk"), ("remove", "")]
+)
+def test_an_unknown_document(verb: str, remedy: str, steady: Path) -> None:
+    failed(strop(verb, steady, "shutil.kopy"), steady, "no document 'shutil.kopy'", remedy)
 
 
 def test_one_unknown_id_among_good_ones_removes_none(steady: Path, tmp_path: Path) -> None:

@@ -139,6 +139,7 @@ def test_other_kinds_of_files_are_counted_and_read_where_they_are_named(
         (tmp_path / name).write_text(f"text of {name}")
     assert [one.id for one in read_corpus(tmp_path)] == ["a.md"]
     assert "3 files of other kinds not read: .py (2), without extension (1)" in caplog.text
+    assert "--include '*.py' --include '*.md' reads these two only" in caplog.text
     caplog.clear()
     found = read_corpus(tmp_path, include=["*.py", "*.md"])
     assert [one.id for one in found] == ["a.md", "b.py", "c.py"]

@@ -20,6 +20,7 @@ import strop.storage.compaction
 from strop import Index
 from strop.errors import BadIndex, IndexDamaged
 from strop.methods import METHODS
+from strop.storage.check import Check
 from strop.storage.sidecar import read_arrays, write_arrays
 from strop.storage.snapshot import Snapshot, load_snapshot
 
@@ -185,6 +186,18 @@ def test_a_lost_entry_of_an_sqlite_index_is_rebuilt(index: Index) -> None:
         assert problem.startswith("catalog.sqlite: ")
         assert again.check(repair=True) == [problem]
         assert again.check() == []
+
+
+def test_an_sqlite_index_that_cannot_be_rebuilt_stops_no_other_repair(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (_, start, *_), *_ = lines(index, 0)
+    flip(index.path / "vectors" / "documents.f32", start * ROW)
+    monkeypatch.setattr(Check, "_integrity_report", lambda _: "row 7 missing from index")
+    damaged_index, _ = index.check()
+    with pytest.raises(IndexDamaged, match=r"row 7 missing from index.* cannot be rebuilt"):
+        index.check(repair=True)
+    assert index.check() == [damaged_index]
 
 
 def test_a_spoilt_cache_is_as_good_as_none(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,9 +71,9 @@ class Clock:
 class Policy:
     """How often a call is repeated, and how long the pauses are.
 
-    A call is repeated up to ``retries`` times. Before the n-th repetition there is a pause of at
-    most ``backoff`` times 2 to the n-1 seconds, and at most a minute. It is random, so that many
-    callers spread out.
+    A call is repeated up to ``retries`` times. The pause before the n-th repetition is random, so
+    that many callers spread out. It is at most ``backoff`` times 2 to the n-1 seconds and at most a
+    minute, unless the service asks for a longer one.
     """
 
     retries: int = 8
@@ -89,13 +89,13 @@ class Policy:
 class ConcurrencyLimit:
     """Limits the number of simultaneous calls to what the service accepts.
 
-    The limit begins at ``most``. A rate-limited call halves it, once for all calls in flight at
-    that moment. After as many successes in a row as the limit, it grows by one. A pause that
-    the service requests applies to every call. ``succeeded``: whether any call has worked yet.
+    The limit, ``current``, begins at ``most``. A rate-limited call halves it, once for all calls in
+    flight at that moment. After as many successes in a row as the limit, it grows by one. A pause
+    that the service requests applies to every call. ``succeeded``: whether any call has worked yet.
     """
 
     def __init__(self, most: int, clock: Clock, succeeded: bool = False) -> None:
-        self.limit = self.most = most
+        self.current = self.most = most
         self.succeeded = succeeded
         self.clock = clock
         self._changed = threading.Condition()
@@ -112,7 +112,7 @@ class ConcurrencyLimit:
                 pause = max(not_before, self._paused_until) - self.clock.now()
                 if pause > 0:
                     self.clock.wait(self._changed, pause)
-                elif self._active < self.limit:
+                elif self._active < self.current:
                     self._active += 1
                     return self.clock.now()
                 else:
@@ -125,14 +125,14 @@ class ConcurrencyLimit:
             if ok:
                 self.succeeded = True
                 self._streak += 1
-                if self._streak >= self.limit and self.limit < self.most:
-                    self.limit, self._streak = self.limit + 1, 0
+                if self._streak >= self.current and self.current < self.most:
+                    self.current, self._streak = self.current + 1, 0
             elif failure is not None:
                 now, self._streak = self.clock.now(), 0
                 if failure.wait is not None:
                     self._paused_until = max(self._paused_until, now + failure.wait)
                 if failure.rate_limited and entered >= self._halved_at:
-                    self.limit, self._halved_at = max(1, self.limit // 2), now
+                    self.current, self._halved_at = max(1, self.current // 2), now
             # After a success one place is free, or two; otherwise all threads check again.
             self._changed.notify(2) if ok else self._changed.notify_all()
 
@@ -143,22 +143,22 @@ class ConcurrencyLimit:
             self._changed.notify_all()
 
 
-def call_with_retries(call: Callable[[], T], gate: ConcurrencyLimit, policy: Policy) -> T:
+def call_with_retries(call: Callable[[], T], limit: ConcurrencyLimit, policy: Policy) -> T:
     """Call until it works; raise ``CallFailed`` after the last retry, or ``Stopped``."""
     tries = malformed = 0
     not_before = float("-inf")
     began = policy.clock.now()
     while True:
-        entered = gate.enter(not_before)
+        entered = limit.enter(not_before)
         try:
             result = call()
         except CallFailed as failure:
-            gate.leave(entered, failure)
+            limit.leave(entered, failure)
             tries += 1
             malformed += failure.malformed
             if not failure.retryable:
                 raise
-            never_reached = failure.unreachable and not gate.succeeded
+            never_reached = failure.unreachable and not limit.succeeded
             waited = policy.clock.now() - began
             if (
                 tries > policy.retries
@@ -174,8 +174,8 @@ def call_with_retries(call: Callable[[], T], gate: ConcurrencyLimit, policy: Pol
                 pause = min(pause, UNREACHABLE_PATIENCE - waited + 0.01)
             not_before = policy.clock.now() + pause
         except BaseException:
-            gate.leave(entered)
+            limit.leave(entered)
             raise
         else:
-            gate.leave(entered, ok=True)
+            limit.leave(entered, ok=True)
             return result

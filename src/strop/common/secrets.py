@@ -19,7 +19,7 @@ _MIN_KEY_CHARS = 8
 """Shorter keys are not removed from replies: users give local servers keys such as "none" or
 "ollama", which are ordinary words there."""
 _MIN_SECRET_CHARS = 4
-"""Shorter secrets are not removed from messages, and shorter parts of encoded ones from no text."""
+"""A shorter secret, or a shorter encoded form of a secret, is removed from no text."""
 _MAX_LINE_CHARS = 200
 _MAX_READ_CHARS = 4000
 """How much of a value ``one_line`` reads."""

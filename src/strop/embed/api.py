@@ -99,14 +99,14 @@ class ApiEmbedder(BaseEmbedder):
         prompt, key = self.prompt(kind), key_for(self._host, KEY_VARIABLES)
         inputs = [prompt + text[: self._max_chars] for text in texts]
         batches = list(_batches(inputs, self._batch_size))
-        gate = ConcurrencyLimit(self._concurrency, self._policy.clock, self._reached)
+        limit = ConcurrencyLimit(self._concurrency, self._policy.clock, self._reached)
         threads = min(self._concurrency, len(batches))
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         with Client(
             self._url, headers, self._timeout, key_variables=KEY_VARIABLES,
             transport=self._transport,
         ) as client:  # fmt: skip
-            embed = partial(self._batch, client, gate, kind)
+            embed = partial(self._batch, client, limit, kind)
             if threads == 1:
                 return np.concatenate([embed(batch) for batch in batches])
             pool = ThreadPoolExecutor(threads, thread_name_prefix="strop-embed")
@@ -117,11 +117,11 @@ class ApiEmbedder(BaseEmbedder):
                 return np.concatenate([job.result() for job in jobs])
             finally:
                 # After a failure no call is awaited, retried or started.
-                gate.stop()
+                limit.stop()
                 pool.shutdown(cancel_futures=True)
 
     def _batch(
-        self, client: Client, gate: ConcurrencyLimit, kind: Kind, inputs: list[str]
+        self, client: Client, limit: ConcurrencyLimit, kind: Kind, inputs: list[str]
     ) -> NDArray[np.float32]:
         """Return the vectors (n, dim) of one batch; a batch that the server refuses is halved."""
         body: dict[str, Any] = {"model": self._model, "input": inputs, "encoding_format": "float"}
@@ -129,12 +129,12 @@ class ApiEmbedder(BaseEmbedder):
             body["dimensions"] = self._dimensions
         if kind in self._input_type:
             body["input_type"] = self._input_type[kind]
-        limit = _REPLY_BYTES + len(inputs) * _VECTOR_BYTES
+        max_bytes = _REPLY_BYTES + len(inputs) * _VECTOR_BYTES
         finite = True
 
         def call() -> NDArray[np.float32]:
             nonlocal finite
-            rows = self._rows(client, client.post("/embeddings", body, limit), len(inputs))
+            rows = self._rows(client, client.post("/embeddings", body, max_bytes), len(inputs))
             finite = bool(np.isfinite(rows).all())
             if not finite:
                 raise client.malformed("sent NaN or infinite numbers")
@@ -145,7 +145,7 @@ class ApiEmbedder(BaseEmbedder):
             return rows
 
         try:
-            vectors = call_with_retries(call, gate, self._policy)
+            vectors = call_with_retries(call, limit, self._policy)
         except CallFailed as failure:
             if finite and failure.status not in _REFUSED_STATUSES:
                 raise ServiceError(str(failure), failure.status) from None
@@ -156,7 +156,7 @@ class ApiEmbedder(BaseEmbedder):
                 ) from None
             middle = len(inputs) // 2
             halves = (inputs[:middle], inputs[middle:])
-            return np.concatenate([self._batch(client, gate, kind, half) for half in halves])
+            return np.concatenate([self._batch(client, limit, kind, half) for half in halves])
         self._reached = True
         return vectors
 

@@ -96,7 +96,11 @@ def split_text(text: str, chunking: Chunking, count: CountTokens) -> list[ChunkS
 
 
 def _sections(text: str) -> list[ChunkSpan]:
-    """Return the parts of a text that begin with a heading, and the text before the first."""
+    """Return the parts of a text that begin with a heading, and the text before the first.
+
+    Blank lines are no text: those before the first heading belong to its part, and headings with
+    nothing else between them begin one part.
+    """
     sections: list[ChunkSpan] = []
     path: list[tuple[int, str]] = []
     styles: list[str] = []  # characters of underlines; the one used first has the highest level

@@ -249,14 +249,14 @@ def _with_numbers(
 def _guess_delimiter(header: str, expected: set[str]) -> str:
     """Return the delimiter that gives most expected column names; of these, most columns."""
 
-    def header_matches(delimiter: str) -> tuple[int, int]:
+    def column_counts(delimiter: str) -> tuple[int, int]:
         try:
             cells = next(csv.reader([header], delimiter=delimiter), [])
         except csv.Error:  # reported when the rows are read
             return 0, 0
         return len(expected & {cell.strip() for cell in cells}), len(cells)
 
-    return max(_DELIMITERS, key=header_matches)
+    return max(_DELIMITERS, key=column_counts)
 
 
 def _csv_rows(

@@ -51,7 +51,7 @@ def atomic_write(path: PathLike) -> Iterator[TextIO]:
 
 @contextmanager
 def replaced(path: PathLike) -> Iterator[str]:
-    """Yield the name of a hidden file in its folder, which replaces ``path`` once it is synced.
+    """Yield the name of a hidden file to write beside ``path``; then sync it and replace ``path``.
 
     If anything fails before that, an older file does not change. An ``OSError`` becomes
     ``BadInput``.

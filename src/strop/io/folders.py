@@ -73,8 +73,8 @@ def files_in(folder: str, include: Sequence[str] = (), exclude: Sequence[str] = 
             files.append(File(checked_id(id_, path), path, about.st_size, about.st_mtime_ns))
     if others and files:
         _log.warning(
-            "%s: %s of other kinds not read: %s. To read a kind as text, name it, for example"
-            " --include '*.py'", folder,
+            "%s: %s of other kinds not read: %s. To read a kind as text, name it and the kinds to"
+            " keep: --include '*.py' --include '*.md' reads these two only", folder,
             counted(sum(others.values()), "file"),
             ", ".join(f"{kind} ({count})" for kind, count in others.most_common(8)),
         )  # fmt: skip

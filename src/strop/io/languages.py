@@ -37,7 +37,7 @@ LANGUAGES: Mapping[str, tuple[str, ...]] = {
     LATIN: ("english", *sorted(STOP_WORDS.keys() - _NOT_LATIN - {"english"})),
     **{script: languages for _, _, script, languages in _SCRIPTS},
 }
-"""The languages of each script; the first is the default if detection is not clear."""
+"""The languages of each script. If detection is not clear, the first is used; none for Hebrew."""
 _MIN_RATIO = 1.2
 """A language replaces the default of its script if it has this many times as many stop words."""
 _MIN_SHARE = 0.1

@@ -31,7 +31,8 @@ _UNMARKED_MAX_CHARS = 120
 _MAX_CHARS = 1000
 """A longer sentence (a table, code) is cut at spaces."""
 MOST = 100
-"""The largest number of sentences of a document. If there are more, neighbours are joined."""
+"""The largest number of sentences of a document, its title included. If there are more, neighbours
+are joined."""
 
 
 def split_sentences(text: str) -> list[str]:
@@ -61,7 +62,7 @@ def sentence_ends(text: str) -> list[int]:
 
 
 def title_and_sentences(title: str, text: str, most: int = MOST) -> list[str]:
-    """Return a document's title and sentences, each once, at most ``most`` of them.
+    """Return a document's title and sentences, each once, at most ``most`` texts together.
 
     If there are more, neighbours are joined, so that the sentences still cover the whole text.
     """

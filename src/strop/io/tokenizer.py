@@ -170,7 +170,7 @@ def _is_bigram_run(word: str) -> bool:
 
 
 def _bigrams(run: str, single: bool) -> list[str]:
-    """Return pairs of neighbouring characters, and single ones if ``single`` or if there is one."""
+    """Return pairs of neighbouring characters; single ones too if ``single``, or if alone."""
     units = _UNIT.findall(run)
     pairs = [first + second for first, second in pairwise(units)]
     return units + pairs if single or not pairs else pairs

@@ -45,12 +45,12 @@ class Run:
     ) -> None:
         self._source = iter(requests)
         self._exhausted = False
-        self._gate = ConcurrencyLimit(concurrency, policy.clock)
+        self._limit = ConcurrencyLimit(concurrency, policy.clock)
         self._prefetched = concurrency // 2 if concurrency > PREFETCH_ABOVE else 0
         self._waiting: SimpleQueue[Request | None] = SimpleQueue()
         self._outcomes: SimpleQueue[_Outcome] = SimpleQueue()
         # Threads have no reference to the run, so that a run that is garbage collected stops them.
-        self._work = partial(_work, self._waiting, self._outcomes, answer, self._gate, policy)
+        self._work = partial(_work, self._waiting, self._outcomes, answer, self._limit, policy)
         self._release = release
         self._threads: list[threading.Thread] = []
         self._outstanding = 0
@@ -60,7 +60,7 @@ class Run:
     @property
     def limit(self) -> int:
         """How many calls may be in flight now."""
-        return self._gate.limit
+        return self._limit.current
 
     def __iter__(self) -> Run:
         return self
@@ -80,7 +80,7 @@ class Run:
 
     def send_more(self) -> None:
         """Pull requests while the concurrency allows it. See ``Replies``."""
-        while not self._exhausted and self._outstanding < self._gate.limit + self._prefetched:
+        while not self._exhausted and self._outstanding < self._limit.current + self._prefetched:
             try:
                 request = next(self._source)
             except StopIteration:
@@ -90,7 +90,7 @@ class Run:
             else:
                 self._outstanding += 1
                 self._waiting.put(request)
-                if len(self._threads) < min(self._outstanding, self._gate.most):
+                if len(self._threads) < min(self._outstanding, self._limit.most):
                     thread = threading.Thread(target=self._work, name="strop-lm", daemon=True)
                     self._threads.append(thread)
                     thread.start()
@@ -116,7 +116,7 @@ class Run:
             return item
         if not isinstance(item, Stopped):
             self._exhausted, self._error = True, self._error or item
-            self._gate.stop()
+            self._limit.stop()
         return None
 
     def _read(
@@ -127,13 +127,13 @@ class Run:
             return Reply(key, *result, seconds)
         if not isinstance(result, CallFailed):  # an error of the whole run, or a bug to report
             return result
-        if result.configuration and not self._gate.succeeded:
+        if result.configuration and not self._limit.succeeded:
             return ServiceError(str(result))
         return Failure(key, str(result), not result.retryable, seconds)
 
     def close(self) -> list[Reply | Failure]:
         """End the run; return the results not returned yet. See ``Replies``."""
-        self._gate.stop()
+        self._limit.stop()
         self._end()
         results: list[Reply | Failure] = []
         while not self._outcomes.empty():
@@ -159,7 +159,7 @@ class Run:
     def __del__(self) -> None:
         """Stop sending when the run is garbage collected."""
         if not getattr(self, "_ended", True):
-            self._gate.stop()
+            self._limit.stop()
             with suppress(Exception):
                 self._end(wait=False)
 
@@ -168,7 +168,7 @@ def _work(
     waiting: SimpleQueue[Request | None],
     outcomes: SimpleQueue[_Outcome],
     answer: _Call,
-    gate: ConcurrencyLimit,
+    limit: ConcurrencyLimit,
     policy: Policy,
 ) -> None:
     """Answer requests, with retries, until None comes from the queue; each thread runs this."""
@@ -177,7 +177,7 @@ def _work(
         start = now()
         result: Answer | Exception
         try:
-            result = call_with_retries(partial(answer, request), gate, policy)
+            result = call_with_retries(partial(answer, request), limit, policy)
         except Exception as error:
             result = error
         outcomes.put((request.key, result, now() - start))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strop.common.arrays import Ints
 from strop.common.text import counted
-from strop.errors import BadIndex, IndexDamaged
+from strop.errors import BadIndex, DiskFull, IndexBusy, IndexDamaged
 from strop.storage.catalog import Catalog
 from strop.storage.compaction import damage, rewrite
-from strop.storage.database import DECODING_ERRORS, sqlite_errors
+from strop.storage.database import DECODING_ERRORS, reporting_damage, sqlite_errors
 from strop.storage.ledger import DOCUMENTS, VectorFile
-from strop.storage.seals import KEY
 from strop.storage.sidecar import CACHE, read_arrays
 from strop.storage.snapshot import SPANS, cache_is_true
 from strop.storage.vectors import whole_rows
@@ -26,8 +26,10 @@ _JSON_COLUMNS = (
     ("queries", "texts", "array"), ("meta", "value", None), ("chunks", "headings", "array"),
 )  # fmt: skip
 """Cells that must be JSON: table, column and type of the value, None for any type."""
-_WORD_TABLES = {"word_sources", "word_segments", "word_lengths"}
-"""Sealed tables that can be recomputed from the texts."""
+_DERIVED = {
+    "words": ("word_sources", "word_segments", "word_lengths"), "facets": ("fields", "facets"),
+}  # fmt: skip
+"""Sealed tables that a repair recomputes, by its name."""
 
 
 class Check:
@@ -39,8 +41,8 @@ class Check:
         self._rows_of, self._value_of = catalog.database.rows, catalog.database.value
         self.problems: list[str] = []
         self._repairs: dict[str, Callable[[], None]] = {}  # in this order, by what is repaired
-        self._must_count_words = False  # their seals are broken
-        self._damaged: dict[int, set[int]] = {}  # by set, whose file is rewritten: documents
+        self._unsealed: list[str] = []  # tables whose rows do not match their seal
+        self._damaged: dict[int, set[int]] = {}  # by set: documents with damaged vectors
         self._lost: list[tuple[int, int]] = []  # (set, document): no vectors, and not waiting
         sections = (
             self._seals, self._integrity, self._words, self._facets, self._vectors, self._waiting,
@@ -54,25 +56,34 @@ class Check:
                 except (BadIndex, *DECODING_ERRORS) as error:  # the check survives any contents
                     self.problems.append(f"{catalog.path.name}: {error}")
 
-    def repair(self) -> None:
-        """Undo damage as far as the catalog allows; lost vectors wait to be recomputed.
+    def repair(self) -> list[BadIndex]:
+        """Undo damage as far as the catalog allows; return the errors of repairs that failed.
 
-        Only the one writer may call this.
+        Lost vectors wait to be recomputed. Only the one writer may call this.
         """
-        failure = None
-        try:
-            # One commit: a seal may be the only evidence of damage, so it is not renewed alone.
-            with self._catalog.writing():
-                for repair in self._repairs.values():
-                    repair()
-        except IndexDamaged as error:  # the words cannot be counted: repair everything else first
-            failure = error
-            for name, repair in self._repairs.items():
-                if name != "words":
-                    repair()
         for set_id, numbers in self._damaged.items():
-            file = self._catalog.vectors.files()[set_id]
-            rewrite(self._catalog, file, file.dtype, sorted(numbers))
+            self._repairs[f"vectors of set {set_id}"] = partial(self._rewrite, set_id, numbers)
+        self._repairs["waiting documents"] = self._wait
+        failures: list[BadIndex] = []
+        for name, repair in self._repairs.items():
+            try:
+                with reporting_damage(self._catalog.path, name):
+                    repair()
+            except (DiskFull, IndexBusy):
+                raise
+            except BadIndex as error:
+                failures.append(error)
+        # A seal may be the only evidence of damage: it is renewed when nothing is left to repair.
+        if self._unsealed and not failures:
+            self._catalog.database.seal()
+        return failures
+
+    def _rewrite(self, set_id: int, damaged: set[int]) -> None:
+        file = self._catalog.vectors.files()[set_id]
+        rewrite(self._catalog, file, file.dtype, sorted(damaged))
+
+    def _wait(self) -> None:
+        """Let the lost vectors wait to be recomputed, and count what is stored."""
         with self._catalog.writing() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO waiting (set_id, number) VALUES (?, ?)", self._lost
@@ -81,8 +92,6 @@ class Check:
                 "DELETE FROM waiting WHERE number NOT IN (SELECT number FROM documents)"
             )
             self._catalog.vectors.recount()
-        if failure is not None:
-            raise failure
 
     # -- sections -------------------------------------------------------------------------
 
@@ -106,22 +115,17 @@ class Check:
                 )
 
     def _seals(self) -> None:
-        tables = self._catalog.database.tables_changed_by_others()
-        if not tables:
-            return
-        self._repairs["seals"] = partial(self._catalog.settings.put, searchable=True, **{KEY: None})
-        if source_tables := [table for table in tables if table not in _WORD_TABLES]:
-            self.problems.append(
-                f"catalog.sqlite: rows of {', '.join(source_tables)} are not what strop wrote: "
-                "restore it from a backup, or build the index again; --repair keeps them as they "
-                "are"
-            )
-        if word_tables := [table for table in tables if table in _WORD_TABLES]:
-            self.problems.append(
-                f"catalog.sqlite: rows of {', '.join(word_tables)} are not what strop wrote; "
-                "--repair counts the words of all texts again"
-            )
-            self._must_count_words = True
+        self._unsealed = self._catalog.database.tables_changed_by_others()
+        derived = {*chain(*_DERIVED.values())}
+        for tables, remedy in (
+            ({*self._unsealed} - derived, ": restore it from a backup, or build the index again; "
+             "--repair keeps them as they are"),
+            (derived, "; --repair computes them again from the texts and metadata"),
+        ):  # fmt: skip
+            if names := ", ".join(table for table in self._unsealed if table in tables):
+                self.problems.append(
+                    f"catalog.sqlite: rows of {names} are not what strop wrote{remedy}"
+                )
 
     def _vectors(self) -> None:
         files = self._catalog.vectors.files()
@@ -206,16 +210,22 @@ class Check:
             self.problems.append(f"{documents:,} documents are counted as {stored:,}")
 
     def _words(self) -> None:
-        self._repairs["words"] = self._catalog.words.recount  # needed if reading them fails too
-        problems = self._catalog.words.problems()
-        self.problems += [f"catalog.sqlite: {problem}" for problem in problems]
-        if not problems and not self._must_count_words:
-            del self._repairs["words"]
+        words = self._catalog.words
+        self._recomputed("words", words.recount, words.problems)
 
     def _facets(self) -> None:
-        if problem := self._catalog.facets.problem():
-            self.problems.append(f"catalog.sqlite: {problem}")
-            self._repairs["facets"] = self._catalog.facets.rebuild
+        facets = self._catalog.facets
+        self._recomputed("facets", facets.rebuild, facets.problems)
+
+    def _recomputed(
+        self, name: str, repair: Callable[[], None], read: Callable[[], list[str]]
+    ) -> None:
+        """Report the problems of derived tables; repair them too if they cannot be read."""
+        self._repairs[name] = repair
+        problems = read()
+        self.problems += [f"catalog.sqlite: {problem}" for problem in problems]
+        if not problems and not {*_DERIVED[name]} & {*self._unsealed}:
+            del self._repairs[name]
 
     def _chunks(self) -> None:
         documents = self._catalog.documents

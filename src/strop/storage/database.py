@@ -217,8 +217,7 @@ class Database:
                         "UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'version'"
                     )
                     _mark_version(connection)
-                with reporting_damage(self.path, "seals"):
-                    seals.store()
+                seals.store()
                 connection.execute("COMMIT")
             except BaseException:
                 seals.forget()
@@ -232,6 +231,11 @@ class Database:
         """Return the tables with rows that another program changed (``seals``)."""
         with self.reading():
             return self._own.seals.broken()
+
+    def seal(self) -> None:
+        """Accept all rows as they are now: ``tables_changed_by_others`` names none of them."""
+        with self.writing():
+            self._own.seals.seal()
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         """Within ``reading`` or ``writing``: run one statement."""
@@ -336,11 +340,13 @@ def _has_log(path: Path) -> bool:
 
 @contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into errors of strop that name the remedy."""
+    """Turn SQLite's errors into errors of strop, which name the remedy if it is known."""
     try:
         yield
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter for invalid UTF-8
-        reason = str(error)
+    # A text that is not UTF-8 gives a DatabaseError; such a name or message the other one.
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        # The error quotes the text, of the user's documents: it decides nothing and is not shown.
+        reason = str(error).partition(" with text ")[0]
         if "full" in reason or "disk I/O error" in reason:
             raise DiskFull(
                 f"{path} cannot be read or written ({reason}): the disk is full or failing, or the "
@@ -350,7 +356,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
         if "readonly" in reason or "unable to open" in reason:
             message = f"{path.parent} cannot be written ({reason}): check its permissions"
             raise BadIndex(message) from error
-        unreadable = ("not a database", "malformed", "no such table", "codec can't decode")
+        unreadable = "not a database", "malformed", "no such table", "decode"
         if any(phrase in reason for phrase in unreadable):
             raise IndexDamaged(
                 f"{path} is not a catalog strop can read ({reason}). Restore it from a backup, or "

@@ -136,7 +136,10 @@ class Documents:
             )
         if not numbers:
             folder = self._database.path.parent
-            raise BadInput(f"{folder} has no document {id_!r}")
+            raise BadInput(
+                f"{folder} has no document {id_!r}: ids are those of the corpus, or of a chunk"
+                " (such as report.md#3)"
+            )
         return numbers
 
     def are_chunked(self) -> bool:

@@ -121,8 +121,8 @@ class Facets:
             numbers += self._database.column(sql, (row[0], _KINDS[test.kind], stored))
         return _ascending(numbers)
 
-    def problem(self) -> str:
-        """Describe the problem if the stored values are not those of the metadata, else ""."""
+    def problems(self) -> list[str]:
+        """Describe the problem if the stored values are not those of the metadata."""
         with self._database.reading():
             stored = self._database.execute(
                 "SELECT name, kind, value, number FROM facets LEFT JOIN fields USING (field)"
@@ -131,8 +131,8 @@ class Facets:
             if sum(map(_hash, stored)) == sum(
                 _hash((*row, number)) for number, rows in self._expected_rows() for row in rows
             ):
-                return ""
-        return "the values that filters read are not those of the metadata"
+                return []
+        return ["the values that filters read are not those of the metadata"]
 
     def rebuild(self) -> None:
         """Rewrite all values that filters read from the metadata of the documents."""

@@ -44,7 +44,10 @@ class Manifest:
         return set(self._database.column(sql, (folder,)))
 
     def adopt(self, folder: str, files: Sequence[File]) -> None:
-        """Refuse documents that came from another folder; one that is gone was moved here."""
+        """Refuse documents that came from another folder.
+
+        If that folder is gone, it was moved here: its documents belong to this one from now on.
+        """
         for other in self._database.column("SELECT DISTINCT folder FROM manifest"):
             shared = self._ids(other) & {file.id for file in files}
             if other == folder or not shared:

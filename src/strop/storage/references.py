@@ -153,7 +153,11 @@ class References:
             connection.executemany("INSERT INTO selections VALUES (?, ?, ?, ?, ?)", rows)
 
     def counts(self) -> dict[str, Any] | None:
-        """Return the settings, and how many documents have references and are out of date."""
+        """Return the settings, ``documents`` and ``out_of_date``; None without references.
+
+        ``documents`` is how many have references, ``out_of_date`` how many were added, changed or
+        removed since.
+        """
         settings = self.settings()
         with self._database.reading():
             documents = self._database.value("SELECT count(*) FROM selections")

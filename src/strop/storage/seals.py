@@ -54,16 +54,16 @@ class Seals:
         self._sums.clear()
 
     def store(self) -> None:
-        """Within a transaction: update the stored seals; seal a catalog that has none."""
+        """Within a transaction: update the stored seals.
+
+        One that cannot be read stays so: ``broken`` names its table until ``seal``.
+        """
         if not self._sums:
             return
-        row = self._stored()
-        if row is None:
-            self.seal()
-            return
-        seals = json.loads(row)
+        seals = self._stored()
         for table, change in self._sums.items():
-            seals[table] = (seals[table] + change) % _MODULUS
+            if isinstance(seals.get(table), int):
+                seals[table] = (seals[table] + change) % _MODULUS
         self._put(seals)
 
     def seal(self) -> None:
@@ -78,14 +78,8 @@ class Seals:
 
     def broken(self) -> list[str]:
         """Return the tables whose rows do not match their seal."""
-        row = self._stored()
-        try:
-            stored = json.loads(row or "{}")
-            return [
-                table for table, sum_ in self.of_everything().items() if stored.get(table) != sum_
-            ]
-        except (ValueError, TypeError, AttributeError):  # the seals themselves are damaged
-            return [table for table, _ in self._tables()]
+        stored = self._stored()
+        return [table for table, sum_ in self.of_everything().items() if stored.get(table) != sum_]
 
     def of_everything(self) -> dict[str, int]:
         """Return the seal of each table, computed from its rows."""
@@ -99,9 +93,16 @@ class Seals:
         self._sums.clear()
         return sums
 
-    def _stored(self) -> Any:
-        row = self._connection.execute("SELECT value FROM meta WHERE key = ?", (KEY,)).fetchone()
-        return None if row is None else row[0]
+    def _stored(self) -> dict[str, Any]:
+        """Return the stored seals; none if they cannot be read."""
+        row = self._connection.execute(
+            "SELECT CAST(value AS BLOB) FROM meta WHERE key = ?", (KEY,)
+        ).fetchone()
+        try:
+            stored = json.loads(row[0])
+        except (ValueError, TypeError, RecursionError):
+            return {}
+        return stored if isinstance(stored, dict) else {}
 
     def _tables(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield the sealed tables, each with the declared types of its columns."""

@@ -1,8 +1,7 @@
 """Sidecars: files of arrays in ``cache/`` that can be recomputed from the catalog.
 
-They are written in one step and memory-mapped when read. The catalog's settings name the current
-one of each kind (``spans``, ``candidates``). One sidecar may be several files, ``NAME`` and
-``NAME.more``.
+The catalog's settings name the current one of each kind (``spans``, ``candidates``), and only once
+it is complete. Sidecars are memory-mapped when they are read.
 
 A file with any damage (cut short, flipped bytes) is treated like a missing one. Each has a new
 name, so a reader's map of an older one stays valid.
@@ -30,8 +29,8 @@ from strop.storage.vectors import no_links
 
 CACHE = "cache"
 """The folder of sidecars in an index."""
-SIDECAR_FILE = re.compile(r"[a-z]{1,20}-[0-9a-f]{32}(\.[a-z]{1,20})?")
-"""The names of a sidecar's files. Never a path."""
+SIDECAR_FILE = re.compile(r"[a-z]{1,20}-[0-9a-f]{32}")
+"""The names of sidecars. Never a path."""
 _MAGIC = b"strop cache 1\n"
 _ALIGNMENT = 64
 """Each array begins at a multiple of this many bytes."""
@@ -39,9 +38,10 @@ _ALIGNMENT = 64
 
 @contextmanager
 def replaced_sidecar(folder: Path, kind: str, older: str | None) -> Iterator[Path]:
-    """Give the path of a new sidecar, for the caller to write it and name it in the catalog.
+    """Give the path of a new sidecar, for the caller to write and, as the last step, to name it.
 
-    Afterwards the older one is deleted. If the caller fails (a full disk), the new one is deleted.
+    Afterwards the older one is deleted. After an ``OSError`` or ``BadIndex`` (a full disk) the new
+    one is deleted: the catalog must not name it then. After any other error the next writer does.
     """
     path = folder / CACHE / f"{kind}-{uuid.uuid4().hex}"
     try:

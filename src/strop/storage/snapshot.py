@@ -133,11 +133,13 @@ def in_bounds(table: _Table, set_id: int, rows: int) -> bool:
 
 
 def _table_of(snapshot: Snapshot, names: Mapping[int, str]) -> _Table:
-    spans = {DOCUMENTS: snapshot.documents}
-    spans |= {
+    by_set = {DOCUMENTS: snapshot.documents}
+    by_set |= {
         set_id: snapshot.sets[name] for set_id, name in names.items() if name in snapshot.sets
     }
-    columns = {set_id: [of.start, of.count, of.vector_version] for set_id, of in spans.items()}
+    columns = {
+        set_id: [spans.start, spans.count, spans.vector_version] for set_id, spans in by_set.items()
+    }
     return _Table(snapshot.version, snapshot.numbers, columns)
 
 

@@ -257,8 +257,7 @@ class Workspace:
             folder = self.path / name
             # If the folder is a link, other programs may have files with such names there.
             for file in [] if folder.is_symlink() else entries(folder):
-                names = {file.name, file.name.split(".")[0]}  # a sidecar may be several files
-                if pattern.fullmatch(file.name) and not names & used:
+                if pattern.fullmatch(file.name) and file.name not in used:
                     with suppress(OSError):
                         file.unlink()
 
@@ -285,12 +284,17 @@ class Workspace:
             return None
 
     def repair(self, progress: Progress | None = None) -> list[str]:
-        """Within ``writing``: check, recompute lost vectors, and return the problems."""
+        """Within ``writing``: check, recompute lost vectors, and return the problems.
+
+        If a part cannot be repaired, this is raised when everything else is.
+        """
         check = Check(self.catalog, progress)
         if check.problems:
-            check.repair()
+            failures = check.repair()
             self._sweep()
             self.pipeline.run(progress)
+            if failures:
+                raise failures[0]
         return check.problems
 
     def compact(self, progress: Progress | None = None, query_vectors: str | None = None) -> None:
