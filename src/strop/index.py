@@ -261,8 +261,9 @@ class Index:
     ) -> int:
         """Select missing and outdated references; return for how many documents.
 
-        ``settings`` default to those of the last call, at first to the paper's. ``method`` of the
-        neighbour search: ``exact``, ``cells`` (approximate) or ``auto``, by size.
+        ``settings`` are by default those of the last call; at the first call, the paper's.
+        ``method`` chooses the neighbour search: ``exact``, ``cells`` (approximate), or ``auto``,
+        which decides by the number of documents.
         """
         from strop.references.updates import update_references  # compiled: slow to load
 
