@@ -261,9 +261,8 @@ class Index:
     ) -> int:
         """Select missing and outdated references; return for how many documents.
 
-        ``settings`` are by default those of the last call; at the first call, the paper's.
-        ``method`` chooses the neighbour search: ``exact``, ``cells`` (approximate), or ``auto``,
-        which decides by the number of documents.
+        ``settings`` are by default those of the last call, or the paper's at the first. ``method``
+        is how neighbours are found: ``exact``, ``cells`` (approximate) or ``auto``, by size.
         """
         from strop.references.updates import update_references  # compiled: slow to load
 

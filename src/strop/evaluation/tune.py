@@ -9,8 +9,9 @@ still contains them, and a higher weight of words than users' queries need (docs
 Feedback is tried only with labels: it finds further relevant documents, and a stored query has only
 one.
 
-A gain is measured on queries that had no part in the choice (folds), with a bootstrap interval.
-Settings that were not measured, or may lose, are not taken: the index keeps its defaults.
+A gain is measured with a bootstrap interval, on queries that had no part in the choice (folds);
+after cross-validation, that of n or another weight of words on the queries that decided. Settings
+that were not measured, or may lose, are not taken: the index keeps its defaults.
 """
 
 from __future__ import annotations
