@@ -146,12 +146,14 @@ def percent(report: Report) -> dict[str, dict[str, float]]:
 
 def score(index: Index, data: Path, quick: bool) -> dict[str, Any]:
     choice: Choice | None = None
+    tuned: Method | None = None
     if not quick:
         choice = tune(index)
+        tuned = index.method("sharp")
         index.keep_tuned(None)
     shown = SHOWN.get(data.name, ())
     report = evaluate(
-        index, data, methods(index, None if choice is None else choice.method), exclude=shown,
+        index, data, methods(index, tuned), exclude=shown,
         leak_gate=GATE if shown else None,
     )  # fmt: skip
     peers = [name for name in PEERS if name in report.results]

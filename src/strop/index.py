@@ -261,8 +261,8 @@ class Index:
     ) -> int:
         """Select missing and outdated references; return for how many documents.
 
-        ``settings`` default to those of the last call, at first to the paper's. ``method`` of the
-        neighbour search: ``exact``, ``cells`` (approximate) or ``auto``, by size.
+        ``settings`` are by default those of the last call, or the paper's at the first. ``method``
+        is how neighbours are found: ``exact``, ``cells`` (approximate) or ``auto``, by size.
         """
         from strop.references.updates import update_references  # compiled: slow to load
 

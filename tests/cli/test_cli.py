@@ -536,7 +536,7 @@ def test_what_moved_a_document_adds_up(index: Path, options: list[str]) -> None:
     first = ran["hits"][0]
     assert f"1. {first['id']}  {first['title']}\n" in people
     assert f"{first['explanation']['plain']:.4f} plain" in people
-    assert people.count("similarity: its cosine with your query") == 1  # once, below all documents
+    assert people.count("similarity: cosine of this text and the query") == 1  # below all documents
 
 
 # -- eval --------------------------------------------------------------------------------------

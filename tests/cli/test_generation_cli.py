@@ -365,6 +365,17 @@ def test_an_estimate_says_that_a_key_is_missing(
     assert "a run would be refused: api.openai.com needs a key; set" in " ".join(ran.stderr.split())
 
 
+def test_an_estimate_asks_for_no_key_where_a_run_signs_its_calls(
+    topics: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("botocore", reason="needs strop[bedrock]")
+    for name in ("AWS_BEARER_TOKEN_BEDROCK", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"):
+        monkeypatch.delenv(name, raising=False)  # as with the role of a machine
+    bedrock = ("--lm-option", "bedrock=true", "--lm-option", "region=eu-west-1")
+    ran = strop("queries", topics, "--lm", "anthropic:m", *bedrock, *SIMPLE, "--dry-run")
+    assert (ran.code, ran.stderr) == (0, "")
+
+
 def test_the_price_of_an_estimate(topics: Path, server: ScriptedServer) -> None:
     given = run(topics, server, *SIMPLE, "--dry-run", "--price", "3,5", "--json").json
     cost = (given["input_tokens"] * 3 + given["output_tokens"] * 5) / 1e6
@@ -771,7 +782,13 @@ LM = "--lm openai:m --style simple"
         ("--style simple --file x --set y", 2, "--set"),
         ("--style simple --file x --queries-out y", 2, "--queries-out"),
         ("--style simple", 2, "--lm SPEC, or --file FILE"),
-        ("--queries-out x", 2, "--set or --style"),
+        (
+            "",
+            2,
+            "--style sentences; --style simple, contrastive or negative with --lm; --file FILE",
+        ),
+        ("--file x", 2, "--file FILE with --set NAME"),
+        ("--queries-out x", 2, "name it with --set"),
         ("--set mine", 2, "mine queries need a source: give --lm SPEC, or --file FILE"),
         ("--style sentences --set mine", 2, "give one"),
         ("--style sentences --file x", 2, "--style sentences needs no --file"),

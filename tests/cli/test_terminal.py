@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.cli.main import main
+from strop.cli.tables import print_explained
 from strop.common.text import counted, escape_controls
 
 # ESC, BEL, DEL, the one-character form of ESC [, bidirectional override and isolate, a tag.
@@ -169,8 +170,19 @@ def test_texts_are_shown_as_they_are(tmp_path: Path) -> None:
         assert "[id] :x:" in out
         assert "[i]t[/i]" in out
     assert "kind: [dim]:heart:" in strop("show", index, "[id] :x:").stdout
-    assert shown in strop("search", index, "no", "--explain").stdout
+    explained = strop("search", index, "no", "--explain").stdout
+    assert shown in explained
+    assert "similarity: cosine" in explained
     assert strop("show", index, "[id] :x:", "--json").json["text"] == odd
+
+
+def test_without_stored_texts_no_column_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    explanation = {"plain": 0.5, "score": 0.5, "words": 0.0, "feedback": 0.0, "queries": []}
+    row = {"rank": 1, "id": "d", "title": "", "score": 0.5, "explanation": explanation}
+    print_explained([row])
+    output = capsys.readouterr().out
+    assert "0.5000 plain" in output
+    assert "moved" not in output
 
 
 def test_piped_lines_are_not_folded(tmp_path: Path) -> None:

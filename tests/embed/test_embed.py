@@ -248,7 +248,7 @@ def test_wordllama_in_blocks_and_with_a_full_table(monkeypatch: pytest.MonkeyPat
     texts = real_texts()
     want = load("wordllama").embed(texts, "document")
     monkeypatch.setattr(wordllama, "BLOCK_WORDS", 7)
-    monkeypatch.setattr(wordllama, "TABLE_BYTES", 20_000)
+    monkeypatch.setattr(wordllama, "CACHE_BYTES", 20_000)
     monkeypatch.setattr(wordllama, "WORDS_PER_ENCODING", 3)
     np.testing.assert_allclose(load("wordllama").embed(texts, "document"), want, atol=1e-6)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from helpers import fakes
 from helpers.commands import strop
 
 from strop import METHODS, Index
+from strop.cli.tables import print_choice
 from strop.common.arrays import unit_rows
 from strop.errors import BadInput
 from strop.evaluation.scoring import bootstrap_interval
@@ -102,9 +104,10 @@ def test_words_are_taken_where_no_dense_setting_gains(
     assert choice.low is not None
     assert choice.high is not None
     assert 0 < choice.low < choice.gain < choice.high
+    assert not choice.held_out
     monkeypatch.setattr("strop.evaluation.tune.WORDS", ())
     choice = tune(blurred, queries=200)
-    assert (choice.taken, choice.gain) == (False, 0)
+    assert (choice.taken, choice.gain, choice.held_out) == (False, 0, True)
     assert blurred.method("sharp") == default_sharp(blurred)
 
 
@@ -164,6 +167,7 @@ def test_another_query_set_ends_it(blurred: Index) -> None:
     blurred.import_queries({"d0": ["0.5 0 99"]}, "later")
     assert blurred.method("sharp") == default_sharp(blurred)
     assert not blurred.info()["tuned"]["in_use"]
+    assert blurred.info()["tuned"]["unused"] == "the query sets changed"
 
 
 @pytest.mark.parametrize("whiten", [0.0, 0.5])
@@ -172,7 +176,9 @@ def test_a_choice_with_the_former_setting_of_whitening(blurred: Index, whiten: f
     blurred.keep_tuned({**stored, "method": {**stored["method"], "whiten": whiten}})
     assert blurred.method("sharp").alpha == (1.0 if whiten else 2.0)
     assert blurred.info()["tuned"]["in_use"] == (not whiten)
-    assert strop("info", blurred.path).code == 0
+    shown = " ".join(strop("info", blurred.path).stdout.split())
+    reason = f"not in use, it needs whitening, which was removed: strop tune {blurred.path}"
+    assert (reason in shown) == bool(whiten)
 
 
 @pytest.mark.usefixtures("few_settings")
@@ -228,6 +234,7 @@ def test_one_generated_set_alone_changes_nothing(tmp_path: Path) -> None:
         assert (choice.taken, choice.gain, choice.queries) == (False, None, 0)
         assert index.method("sharp") == default_sharp(index)
         assert "cannot judge itself" in choice.why
+        assert "generate or import a second one" in choice.why
         assert "--labels" in choice.why
 
 
@@ -241,23 +248,37 @@ def spelled(document: int) -> str:
     return str(document).translate(INTO_SIGNS)
 
 
+def make_named(path: Path, shift: int) -> Index:
+    """Queries name their own document, or another one in each set."""
+    made = Index.create(path, embed, name="blurred", dim=DIM)
+    made.add({"id": f"d{at}", "text": f"0.85 {spelled(at)} 0 {named(at)}"} for at in range(SIZE))
+    for number, style in enumerate(("simple", "contrastive"), 1):
+        others = [named((at + number * shift) % SIZE) for at in range(SIZE)]
+        lists = {f"d{at}": [f"0.55 {spelled(at)} {number} {others[at]}"] for at in range(SIZE)}
+        made.import_queries(lists, style)
+    return made
+
+
+@pytest.mark.usefixtures("few_settings")
+def test_the_gain_is_measured_with_keyword_matching(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words find each document, so that alpha and temperature gain only without them."""
+    monkeypatch.setattr("strop.methods.WORDS_OTHERS", 10.0)
+    with make_named(tmp_path / "index", 0) as index:
+        choice = tune(index, queries=100)
+    assert (choice.taken, choice.gain) == (False, 0)
+    assert choice.method.words == 10
+    assert choice.why.endswith("no significant gain, so the defaults stay")
+
+
 @pytest.mark.usefixtures("few_settings")
 @pytest.mark.parametrize(("shift", "default", "wanted"), [(0, 0.35, 0.7), (1, 5.0, 0.0)])
 def test_crossed_sets_take_words_only_where_these_lead_to_the_document(
     shift: int, default: float, wanted: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Queries name their own document, or another one in each set."""
     monkeypatch.setattr("strop.methods.WORDS_OTHERS", default)
-    with Index.create(tmp_path / "index", embed, name="blurred", dim=DIM) as index:
-        index.add(
-            {"id": f"d{at}", "text": f"0.85 {spelled(at)} 0 {named(at)}"} for at in range(SIZE)
-        )
-        for number, style in enumerate(("simple", "contrastive"), 1):
-            others = [named((at + number * shift) % SIZE) for at in range(SIZE)]
-            index.import_queries(
-                {f"d{at}": [f"0.55 {spelled(at)} {number} {others[at]}"] for at in range(SIZE)},
-                style,
-            )
+    with make_named(tmp_path / "index", shift) as index:
         choice = tune(index, queries=100)
         assert choice.taken
         assert choice.method.words == wanted
@@ -351,6 +372,37 @@ def test_the_command(index: Path) -> None:
     refused = strop("tune", index, "--exclude-queries", "1")
     assert refused.code == 2
     assert "--exclude-queries needs --labels" in refused.stderr
+
+
+def test_a_new_set_says_why_the_choice_is_not_used(index: Path) -> None:
+    with Index.open(index) as opened:
+        opened.keep_tuned(Choice(default_sharp(opened), True, "a test").to_json())
+        lists = json.dumps({"id": opened.ids()[0], "queries": ["a query"]})
+    ran = strop("queries", index, "--file", "-", "--set", "later", stdin=lists)
+    assert f"(the query sets changed): strop tune {index}" in " ".join(ran.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("taken", "held_out", "shown"),
+    [
+        (
+            True,
+            True,
+            ["sharp is now sharp:alpha=2", "on 30 queries that had no part in the choice"],
+        ),
+        (True, False, ["sharp is now sharp:alpha=2", "on the 30 queries that decided: optimistic"]),
+        (False, True, ["keeps its defaults", "best settings tried: sharp:alpha=2"]),
+    ],
+)
+def test_the_choice_is_printed(
+    taken: bool, held_out: bool, shown: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    method = replace(METHODS["sharp"], alpha=2.0)
+    print_choice(Choice(method, taken, "a reason", 30, 1.0, 0.5, 1.5, held_out))
+    output = " ".join(capsys.readouterr().out.split())
+    interval = "+1.00 nDCG@10 against the defaults (95% confidence interval +0.50 to +1.50)"
+    for text in (*shown, interval, "a reason"):
+        assert text in output
 
 
 def test_the_command_says_why_nothing_is_chosen(tmp_path: Path, corpus: Path) -> None:

@@ -191,7 +191,7 @@ def test_nothing_is_read_twice(
 ) -> None:
     first = perplexities(["one text", "another", "z"], settings)
     monkeypatch.setattr(
-        "strop.research.perplexity.load_perplexity_model", lambda _: pytest.fail("read again")
+        "strop.research.perplexity.load_perplexity", lambda _: pytest.fail("read again")
     )
     again = perplexities(["another", "one text", "z"], settings)
     assert again[:2] == [first[1], first[0]]

@@ -172,7 +172,7 @@ def import_(folder: Path, path: Path, embedder: str | None, options: dict[str, A
     _SHARD,
     repeatable(
         "--rate",
-        "Override a measured rate, per core and second, such as embed=400",
+        "Override a measured rate (per core and second) or size (per document), such as embed=400",
         "rates",
         metavar="NAME=VALUE",
     ),

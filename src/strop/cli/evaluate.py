@@ -153,10 +153,9 @@ def tune(path: Path, labels: str | None, queries: int, reset: bool, **options: A
 
     The settings become the defaults of INDEX. Without labels, two or more generated query sets are
     cross-validated: the queries of each set search an index sharpened by the others. With sentences
-    and only one generated set, only the weight of keyword matching (words) is chosen. The gain is
-    measured on held-out queries, with a 95% confidence interval; settings
-    without a significant gain are not adopted. Options of search and eval, such as --alpha,
-    override the stored settings. See docs/tuning.md.
+    and only one generated set, only the weight of keyword matching (words) is chosen. The gain
+    comes with a 95% confidence interval; settings without a significant gain are not adopted.
+    Options of search and eval, such as --alpha, override the stored settings. See docs/tuning.md.
     """
     from strop.cli.tables import print_choice
     from strop.evaluation.tune import tune as choose

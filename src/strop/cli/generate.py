@@ -188,11 +188,14 @@ def _check_usage(options: dict[str, Any]) -> None:
     else:
         refuse_given(options.keys() - _WITHOUT_LM, "is for --lm")
         makes_sentences = style == "sentences" and out is None
+        unnamed = style is None and options["into"] is None
         wrong = {
             "--queries-out writes a set of the index and cannot be combined with --file":
                 file is not None and out is not None,
-            "which set? Give --set or --style (with --file, either names the set)":
-                style is None and options["into"] is None,
+            "--queries-out writes a set of the index: name it with --set":
+                unnamed and out is not None,
+            "which queries? --style sentences; --style simple, contrastive or negative with --lm;"
+            " --file FILE with --set NAME": unnamed,
             "--set and --style both name the set: give one of them":
                 style is not None and options["into"] is not None,
             "--style sentences needs no --file": makes_sentences and file is not None,
@@ -291,7 +294,7 @@ def _estimate(generation: Generation, batch: bool, budget: float | None) -> Answ
         )
     if isinstance(generation.lm, ServiceLM):
         try:
-            generation.lm.key()
+            generation.lm.headers()
         except BadInput as error:
             warnings.append(f"a run would be refused: {error}")
     return Answer(value, partial(print_estimate, generation, estimate, batch), warnings=warnings)
@@ -386,9 +389,9 @@ def _imported(
     about = info["sets"][name]
     warnings = []
     if info["tuned"] and not info["tuned"]["in_use"]:
-        again = f"strop tune {shlex.quote(str(index.path))}"
         warnings.append(
-            f"sharp was tuned for other query sets and uses its defaults again: {again}"
+            f"sharp uses its defaults, not the tuned settings ({info['tuned']['unused']}):"
+            f" strop tune {shlex.quote(str(index.path))}"
         )
     if unknown:
         lists_of = counted(len(unknown), "list of an unknown id", "lists of unknown ids")

@@ -275,12 +275,13 @@ def report(path: Path, dataset: str, output: Path, **options: Any) -> Answer:
     from strop.research.html_report import write_report
 
     args = click.get_current_context().meta.get("strop.args", [])
-    passed_on = ("methods", "method", "sets", "measures", "ignore_same_id", "most")
+    passed_on = ("methods", "method", "sets", "measures", "ignore_same_id")
     with opt.open_index(path) as index, progress_bars() as progress:
         page = write_report(
             index,
             opt.read_labelled(dataset, options),
             output,
+            limit=options["most"],
             command=shlex.join(["strop", *args]),
             progress=progress,
             **{name: options[name] for name in passed_on},

@@ -108,9 +108,8 @@ def search(
             if explain:
                 ranked = hit.chunk.id if hit.chunk else hit.id
                 explained = index.explain(text, ranked, chosen, vectors=query_vectors)
-                feedback = (
-                    hit.score - explained.score
-                )  # depends on the whole ranking, not on one hit
+                # Feedback depends on the whole ranking, not on one hit.
+                feedback = hit.score - explained.score
                 row["explanation"] = {**asdict(explained), "feedback": feedback}
             rows.append(row)
     from strop.cli.tables import print_explained, print_hits

@@ -145,8 +145,9 @@ def print_document(
 _SHOWN = 5e-5
 """Smaller values are displayed as zero."""
 _LEGEND = (
-    "moved: how much it adds to the score. weight: its share of the document's weights."
-    " similarity: its cosine with your query. At most five are shown per document."
+    "moved: what this text adds to the score. weight: its share in the mix of the document's texts;"
+    " the shares sum to 1. similarity: cosine of this text and the query. The five texts that moved"
+    " a document most are shown."
 )
 
 
@@ -164,6 +165,8 @@ def print_explained(rows: Sequence[dict[str, Any]]) -> None:
             + (f" {explanation['words']:+.4f} words" if explanation["words"] else "")
             + (f" {feedback:+.4f} feedback" if abs(feedback) > _SHOWN else ""),
         )
+        if not explanation["queries"]:
+            continue
         table = plain_table("moved", "weight", "similarity", "set", "stored text")
         for part in explanation["queries"][:5]:
             table.add_row(
@@ -174,7 +177,7 @@ def print_explained(rows: Sequence[dict[str, Any]]) -> None:
                 plain(shorten(part["text"], 90)),
             )
         out.print(table)
-    if rows:
+    if any(row["explanation"]["queries"] for row in rows):
         out.print(plain(_LEGEND, "dim"))
 
 
@@ -252,11 +255,14 @@ def print_choice(choice: Choice) -> None:
     else:
         out.print(plain("sharp keeps its defaults", "bold"))
     if choice.gain is not None:
-        settings = "the chosen settings" if choice.taken else "the best settings tried"
+        if not choice.taken:
+            out.print(plain(f"best settings tried: {method_spec(choice.method)}"))
+        queries = counted(choice.queries, "query")
+        held_out = f"{queries} that had no part in the choice"
         out.print(
-            f"{choice.gain:+.2f} nDCG@10 of {settings} against the defaults, on held-out queries:"
-            f" 95% confidence interval {choice.low:+.2f} to {choice.high:+.2f}"
-            f" ({counted(choice.queries, 'query')})"
+            f"{choice.gain:+.2f} nDCG@10 against the defaults (95% confidence interval"
+            f" {choice.low:+.2f} to {choice.high:+.2f}), on "
+            + (held_out if choice.held_out else f"the {queries} that decided: optimistic")
         )
     out.print(plain(choice.why))
 
@@ -309,8 +315,9 @@ def _contents(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
         sizes = f"{chosen['neighbors']} neighbours, k {chosen['smallest']}:{chosen['largest']}"
         yield "references", f"of {counted(chosen['documents'], 'document')}, {sizes}{since}"
     if tuned := about["tuned"]:
-        unused = "" if tuned["in_use"] else " (not in use: the query sets have changed)"
-        yield "tuned", method_spec(sharp_with(tuned["method"])) + unused
+        yield "tuned", method_spec(sharp_with(tuned["method"]))
+        if not tuned["in_use"]:
+            yield "", f"not in use, {tuned['unused']}: strop tune {shlex.quote(about['path'])}"
     if waiting := waiting_for_vectors(about):
         yield "waiting", f"{waiting:,} to embed: strop finish {shlex.quote(about['path'])}"
     if about["refused"]:
@@ -336,7 +343,7 @@ def set_aside(path: Path | str, refused: list[dict[str, str]]) -> str:
 
 
 def worth_compacting(sizes: dict[str, Any]) -> bool:
-    """Tell whether enough space is wasted to be worth a message."""
+    """Return whether enough space is wasted to be worth a message."""
     return bool(sizes["waste"] > max(_WASTE_BYTES, _WASTE_SHARE * sizes["total"]))
 
 

@@ -116,7 +116,7 @@ class ApiEmbedder(BaseEmbedder):
                     job.result()
                 return np.concatenate([job.result() for job in jobs])
             finally:
-                # After a failure no call is awaited, retried or started.
+                # After a failure no call is retried or started; those in flight are awaited.
                 limit.stop()
                 pool.shutdown(cancel_futures=True)
 

@@ -88,7 +88,7 @@ class CachedEmbedder:
     def _keys(self, texts: Iterable[str], kind: Kind) -> list[bytes]:
         """Return a 16-byte key for each text.
 
-        Every part is preceded by its length, so that different lists of parts differ.
+        Every part is preceded by its length, so that different lists of parts give different keys.
         """
         options = {
             key: value for key, value in self.options.items() if key not in self.unkeyed_options

@@ -16,9 +16,9 @@ PREFIX = "callable:"
 class CallableEmbedder(BaseEmbedder):
     """Wraps ``f(texts)`` or ``f(texts, kind)``, which returns one row of numbers per text.
 
-    An index cannot store a function: pass it again when you open the index. Vectors
-    are cached only under a name given by the user, since all lambdas have the same name;
-    ``revision`` distinguishes versions of the function.
+    An index cannot store a function: it must be given again when the index is opened. Vectors are
+    cached only under a given name, since all lambdas have the same name; ``revision`` distinguishes
+    versions of the function.
     """
 
     def __init__(

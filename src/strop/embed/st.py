@@ -28,9 +28,9 @@ class SentenceTransformerEmbedder(BaseEmbedder):
     """A model from a folder or the model hub, or a preset.
 
     ``prompts`` are {"query": …, "document": …}; by default those of the preset or of the model.
-    ``max_length`` counts tokens. ``dtype`` is "float32" by default, or "auto" for that of the
-    weights. ``trust_remote_code`` runs code that comes with the model; it is always off by
-    default. ``path`` and ``task`` belong to presets.
+    ``max_length`` counts tokens. ``dtype`` is by default that of the preset, else "float32"; "auto"
+    is that of the weights. ``trust_remote_code`` runs code that comes with the model. ``path`` and
+    ``task`` belong to presets.
     """
 
     # The revision identifies the weights, the prompt is part of every cache key, and the other

@@ -26,7 +26,7 @@ _WEIGHTS = "weights/l2_supercat_256.safetensors"
 _TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
 _DIMS = (64, 128, 256)
 BLOCK_WORDS = 1 << 14
-TABLE_BYTES = 64 << 20
+CACHE_BYTES = 64 << 20
 _ENTRY_BYTES = 256
 WORDS_PER_ENCODING = 256
 _FEW_TEXTS = 16
@@ -34,7 +34,7 @@ _FEW_TEXTS = 16
 The sums are the same to the last bit."""
 # The tokenizer treats these literally or as spaces: a text with one is a single "word".
 _INDIVISIBLE = ("<s>", "</s>", "<unk>", "\u2581")
-_NOT_JOINABLE = re.compile("^ |" + "|".join(_INDIVISIBLE))
+_UNJOINABLE = re.compile("^ |" + "|".join(_INDIVISIBLE))
 _WORD = re.compile(" +[^ ]*")
 _LOWER = re.compile("[a-z]")
 _FEW_LOWER = 0.1
@@ -103,7 +103,7 @@ class WordLlama(BaseEmbedder):
 
     def token_ids(self, words: list[str]) -> list[bytes]:
         """Return the token ids of each word, as bytes of int32, which can be joined fastest."""
-        # Threads share the table without a lock: entries are only added, a full table is
+        # Threads share the cache without a lock: entries are only added, a full cache is
         # replaced and not emptied, and learning a word twice does no harm.
         cache = self._token_cache
         ids = list(map(cache.get, words))
@@ -116,11 +116,11 @@ class WordLlama(BaseEmbedder):
 
     def _learn(self, words: list[str], cache: _TokenCache) -> None:
         cache.free_bytes -= sum(map(len, words)) + _ENTRY_BYTES * len(words)
-        indivisible: list[str] = []
+        unjoinable: list[str] = []
         joinable: list[str] = []
         for word in words:
-            (indivisible if _NOT_JOINABLE.search(word) else joinable).append(word)
-        for word, ids in zip(indivisible, self._encode(indivisible), strict=True):
+            (unjoinable if _UNJOINABLE.search(word) else joinable).append(word)
+        for word, ids in zip(unjoinable, self._encode(unjoinable), strict=True):
             cache[word] = ids.tobytes()
         # The tokenizer encodes hundreds of joined words in a third of the time that it needs for
         # the same words one by one. The result is split where a token starts with a space.
@@ -138,7 +138,7 @@ class WordLlama(BaseEmbedder):
         """Yield the token ids of each text."""
         last_id = len(self._vectors_of_tokens) - 1
         for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False):
-            # The package clips ids to the rows of its table, and so do we.
+            # As in the package: ids are clipped to the rows of the vectors.
             yield np.minimum(np.array(encoding.ids, np.int32), np.int32(last_id))
 
 
@@ -148,7 +148,7 @@ class _TokenCache(dict[str, bytes]):
     def __init__(self, tokenizer: Any) -> None:
         # The last space of "text " is a separate token; its key is "".
         super().__init__({"": np.int32(tokenizer.token_to_id("\u2581")).tobytes()})
-        self.free_bytes = TABLE_BYTES
+        self.free_bytes = CACHE_BYTES
 
 
 def in_capitals(text: str) -> bool:

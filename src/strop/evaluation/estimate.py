@@ -71,9 +71,8 @@ def estimate(
     written, every = written_sets(index), index.query_sets()
     if not written or len(every) < 2:
         raise BadInput(
-            f"{index.path} has no two query sets, one of them generated or imported, that can test"
-            " each other: name a dataset with labels, or generate or import queries (strop queries"
-            " --help)"
+            f"{index.path}: an estimate needs two query sets, at least one of them generated or"
+            " imported; name a dataset with labels, or add queries: strop queries --help"
         )
     reports = []
     for group in held_out(index, written, every, queries):

@@ -85,7 +85,7 @@ class Report:
         return {**report, "leak_gate": gate | values}
 
     def gain(self, method: str, measure: str | None = None) -> tuple[float, float, float]:
-        """Return a method's gain over the baseline and its 95% interval, in percent points."""
+        """Return a method's gain over the baseline and its 95% interval, in percentage points."""
         measure = measure or self.measures[0]
         values, base = (self.per_query[name][measure] for name in (method, self.baseline))
         gains = np.array([values[query] - base[query] for query in base])

@@ -3,21 +3,23 @@
 Without labels, stored queries are used as test queries: each should find the document that it was
 written for. They must not be of a set that is mixed, or the best setting is one that finds copies.
 So generated sets cross-validate each other: the queries of each search an index sharpened by the
-others only. One generated set together with sentences can judge words, not strength. Sentences
-alone judge nothing. If they are held out, they favour too little sharpening, because the document's
-own vector still contains them, and a higher weight of words than users' queries need (docs/log.md).
+others only. One generated set together with sentences can judge words, not alpha. Sentences alone
+judge nothing. If they are held out, they favour a lower alpha, because the document's own vector
+still contains them, and a higher weight of words than users' queries need (docs/log.md).
 Feedback is tried only with labels: it finds further relevant documents, and a stored query has only
 one.
 
-A gain is measured on queries that had no part in the choice (folds), with a bootstrap interval.
-Settings that were not measured, or may lose, are not taken: the index keeps its defaults.
+A gain is measured with a bootstrap interval, on queries that had no part in the choice (folds);
+after cross-validation, that of n or another weight of words on the queries that decided. Settings
+that were not measured, or may lose, are not taken: the index keeps its defaults.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -40,23 +42,20 @@ LENGTHS = (3, 5)
 """Values of ``n`` to try: only the first n queries of each list."""
 _FOLDS = 5
 _FEWEST = 20
-_REMEDY = (
-    "To choose alpha and temperature, generate or import two query sets that were written "
-    "separately, or give some labelled queries with --labels"
-)
+_REMEDY = "To choose alpha and temperature, generate or import {}, or give labels with --labels"
 _DISCOUNT = 1 / np.log2(np.arange(2, 12))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for ``sharp``, the expected gain and its uncertainty.
+    """The best settings tried for ``sharp``, whether they are taken, and the expected gain.
 
-    ``gain`` is in points of nDCG@10 (percent) against the defaults, ``low`` to ``high`` its 95%
-    interval, over ``queries`` queries that had no part in the choice; None if nothing could be
-    measured. Gains that ``why`` names as "on top of that" are not in it, unless nothing else was
-    taken: then it is the gain on the queries that decided. Without labels a query has one relevant
+    ``gain`` is in percentage points of nDCG@10 against the defaults, ``low`` to ``high`` its 95%
+    interval over ``queries`` queries; None if nothing was measured. If ``held_out``, these queries
+    had no part in the choice; otherwise they decided, and the gain is optimistic. Gains that
+    ``why`` names as "more" are not in a held-out gain. Without labels a query has one relevant
     document, the one it was written for: gains are larger or smaller than users will see, but the
-    order of settings is the same.
+    order of settings is usually the same.
     """
 
     method: Method
@@ -66,6 +65,7 @@ class Choice:
     gain: float | None = None
     low: float | None = None
     high: float | None = None
+    held_out: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -83,11 +83,13 @@ def tune(
     queries: int = 1000,
     progress: Progress | None = None,
 ) -> Choice:
-    """Choose alpha, temperature, sets, n and words for ``sharp``, and store the choice.
+    """Choose alpha, temperature, sets and words for ``sharp``, and store the choice.
 
     With ``labels`` on that dataset's queries (``exclude`` and ``ignore_same_id`` as in
-    ``evaluate``); without labels on at most ``queries`` stored ones of each set. The index uses the
-    choice for every ``sharp`` until ``index.keep_tuned(None)`` or until it gets another query set.
+    ``evaluate``), also whether to use feedback. Without labels on at most ``queries`` stored ones
+    of each set, also n. The index uses the choice for every ``sharp`` until
+    ``index.keep_tuned(None)`` or until it gets another query set. If nothing is taken, an earlier
+    choice is removed.
     """
     if queries < _FEWEST:
         raise BadInput(f"{queries} queries decide nothing: take {_FEWEST} or more")
@@ -111,9 +113,11 @@ def tune(
         elif written and "sentences" in every:
             choice = _by_sentences(index, written[0], queries)
         elif written:
-            choice = Choice(default, False, f"one generated set cannot judge itself. {_REMEDY}")
+            why = f"one generated set cannot judge itself. {_REMEDY.format('a second one')}"
+            choice = Choice(default, False, why)
         else:
-            choice = Choice(default, False, f"sentences alone cannot judge the settings. {_REMEDY}")
+            why = f"sentences alone cannot judge settings. {_REMEDY.format('two query sets')}"
+            choice = Choice(default, False, why)
     index.keep_tuned(choice.to_json() if choice.taken else None)
     return choice
 
@@ -124,7 +128,7 @@ def default_sharp(index: Index) -> Method:
 
 
 def settings_grid(default: Method, sets: tuple[str, ...] | None) -> list[Method]:
-    """Return the settings of strength and temperature to try, without words."""
+    """Return the settings of alpha and temperature to try, without words."""
     dense = replace(default, sets=sets, words=0.0)
     return [
         replace(dense, alpha=alpha, temperature=temperature)
@@ -171,22 +175,25 @@ def _cross_validated(
     default_values = _values(index, groups, default, extra_sets)
     if len(default_values) < _FEWEST:
         return _too_few(default, len(default_values))
-    # Words take most of the time of a search: the other settings are chosen without them.
+    # Words take most of the time of a search: the settings are compared without them, and only
+    # those that are best in a fold are measured with them.
     tried = settings_grid(default, written)
     values = np.empty((len(tried), len(default_values)))
     for at, method in enumerate(tried):
         values[at] = _values(index, groups, method)
         if progress is not None:
             progress("trying settings", at + 1, len(tried))
-    dense = _values(index, groups, replace(default, words=0.0), extra_sets)
-    choice = decide(values, dense, tried, f"cross-validated queries of {' and '.join(written)}")
+    tried = [replace(method, words=default.words) for method in tried]
+    with_words = cache(lambda at: _values(index, groups, tried[at]))
+    measured = f"cross-validated queries of {' and '.join(written)}"
+    choice = decide(values, default_values, tried, measured, with_words)
     # Fewer queries of each list, or another weight of words, are taken only if they surely gain on
     # top of the chosen settings, or of the defaults. With chosen settings, sentences are left out:
     # the mixes lack a set that the final one has, so that anything added looks too good.
-    method, best, why = default, default_values, choice.why
+    method, best, more = default, default_values, ""
     if choice.taken:
-        method, extra_sets = replace(choice.method, words=default.words), ()
-        best = _values(index, groups, method)
+        method, extra_sets = choice.method, ()
+        best = with_words(tried.index(method))
     changes: list[dict[str, Any]] = [{"n": n} for n in LENGTHS]
     changes += [{"words": factor * default.words} for factor in WORDS if factor != 1]
     for change in changes:
@@ -195,16 +202,17 @@ def _cross_validated(
         if bootstrap_interval(gains)[0] > 0:
             method, best = other, best + gains
             ((setting, value),) = change.items()
-            why += f"; {setting}={value:g} gains {100 * gains.mean():.2f} on top of that"
-    if choice.taken and bootstrap_interval(best - default_values)[0] > 0:
-        return replace(choice, method=method, why=why)
-    if choice.taken or method == default:
-        return replace(choice, method=default, taken=False, why=why)
-    return _gained(method, best - default_values, why)
+            more += f"; {setting}={value:g} gains {100 * gains.mean():.2f} more"
+    if choice.taken:
+        return replace(choice, method=method, why=choice.why + more)
+    if not more:
+        return choice
+    why = f"measured on {measured}; alpha and temperature keep their defaults{more}"
+    return _gained(method, best - default_values, why, held_out=False)
 
 
 def _by_sentences(index: Index, written: str, queries: int) -> Choice:
-    """Let one generated set search the sentences: it judges words, not strength."""
+    """Let one generated set search the sentences: it judges words, not alpha."""
     groups = held_out(index, [written], ["sentences"], queries)
     default = default_sharp(index)
     default_values = _values(index, groups, default)
@@ -219,16 +227,17 @@ def _by_sentences(index: Index, written: str, queries: int) -> Choice:
     return decide(values, default_values, tried, measured)
 
 
-def _gained(method: Method, gains: Doubles, why: str) -> Choice:
+def _gained(method: Method, gains: Doubles, why: str, *, held_out: bool = True) -> Choice:
     """Return the choice of a method, taken only if it surely gains."""
     low, high = bootstrap_interval(gains)
-    return Choice(method, low > 0, why, len(gains), 100 * float(gains.mean()), low, high)
+    mean = 100 * float(gains.mean())
+    return Choice(method, low > 0, why, len(gains), mean, low, high, held_out)
 
 
 def _too_few(default: Method, queries: int) -> Choice:
     why = (
-        f"{queries} stored queries are too few to choose by: import at least {_FEWEST}, or give"
-        " labelled ones with --labels"
+        f"{queries} stored queries are too few to choose by: generate or import at least {_FEWEST},"
+        " or give labelled ones with --labels"
     )
     return Choice(default, False, why)
 
@@ -247,17 +256,23 @@ def _values(
 
 
 def decide(
-    values: Doubles, default_values: Doubles, tried: Sequence[Method], measured: str
+    values: Doubles,
+    default_values: Doubles,
+    tried: Sequence[Method],
+    measured: str,
+    final_values: Callable[[int], Doubles] | None = None,
 ) -> Choice:
     """Take the best of the settings if it surely gains on queries it was not chosen on.
 
-    ``values`` (settings, queries); ``default_values`` (queries,) are the values of the defaults.
+    ``values`` (settings, queries) choose; ``final_values`` (queries,) of a setting, by default the
+    same, are compared with those of the defaults.
     """
+    final_values = final_values or values.__getitem__
     fold = np.random.default_rng(0).permutation(len(default_values)) % _FOLDS
     gains = np.empty(len(default_values))
     for at in range(_FOLDS):
         best = int(values[:, fold != at].mean(axis=1).argmax())
-        gains[fold == at] = values[best, fold == at] - default_values[fold == at]
+        gains[fold == at] = (final_values(best) - default_values)[fold == at]
     why = f"measured on {measured}; {len(tried)} settings tried"
     choice = _gained(tried[int(values.mean(axis=1).argmax())], gains, why)
     if choice.taken:

@@ -174,7 +174,7 @@ def task_named(task: str | TaskWording) -> TaskWording:
     return TASKS[task]
 
 
-def _every_kind() -> Iterator[Prompt]:
+def _sample_prompts() -> Iterator[Prompt]:
     shown = (("one", "two"), ("three", "four"))
     purposes: tuple[tuple[Purpose, int], ...] = (("passage", 0), ("answer", 2), ("verdict", 1))
     for purpose, count in purposes:
@@ -186,4 +186,4 @@ def _every_kind() -> Iterator[Prompt]:
                 )
 
 
-EXPAND_PROMPT_VERSION: str = version_of(_every_kind())  # stored with each reply
+EXPAND_PROMPT_VERSION: str = version_of(_sample_prompts())  # stored with each reply

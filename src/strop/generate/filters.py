@@ -1,7 +1,8 @@
 """Which generated queries are dropped, and why.
 
-Only the texts decide, not the vectors of an embedder: the queries that it places far from their
-document are the useful ones, and dropping them makes sharpening worse.
+Only the texts decide, not the vectors of an embedder: the queries that it places wrongly (nearer to
+a reference than to their document) carry the new information, and dropping them makes sharpening
+worse.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ Fields = tuple[str, bool, str | None]
 def read_answer(
     host: str, body: Any, fields: Callable[[Any], Fields], usage: Callable[[Any], Usage]
 ) -> Answer:
-    """Read a reply and remove API keys from it; ``CallFailed`` if there is no text."""
+    """Read a reply and remove API keys from it; raise ``CallFailed`` if there is no text."""
     try:
         text, truncated, declined = fields(body)
         model = body.get("model")

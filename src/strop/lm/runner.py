@@ -18,7 +18,7 @@ from strop.common.secrets import one_line
 from strop.errors import ServiceError
 from strop.lm.base import THIS_PROCESS, Answer, Failure, Options, Reply, Request
 
-PREFETCH_ABOVE = 32
+_PREFETCH_ABOVE = 32
 """Above this concurrency, more requests are pulled than can be sent: replies then arrive so fast
 that threads would have to wait for the next request."""
 _POLL_SECONDS = 0.2
@@ -46,7 +46,7 @@ class Run:
         self._source = iter(requests)
         self._exhausted = False
         self._limit = ConcurrencyLimit(concurrency, policy.clock)
-        self._prefetched = concurrency // 2 if concurrency > PREFETCH_ABOVE else 0
+        self._prefetched = concurrency // 2 if concurrency > _PREFETCH_ABOVE else 0
         self._waiting: SimpleQueue[Request | None] = SimpleQueue()
         self._outcomes: SimpleQueue[_Outcome] = SimpleQueue()
         # Threads have no reference to the run, so that a run that is garbage collected stops them.

@@ -16,10 +16,12 @@ from strop.common.secrets import key_for
 from strop.common.specs import check_seconds, check_whole, differing
 from strop.errors import BadInput
 from strop.lm.base import Answer, Body, Request
-from strop.lm.runner import PREFETCH_ABOVE, BaseLM, Run
+from strop.lm.runner import BaseLM, Run
 
 _OTHER_OPEN_FILES = 64
 """Open files that a process needs besides its connections."""
+_ALWAYS_ALLOWED = 32
+"""Up to this concurrency, connections are never refused."""
 
 
 class ServiceLM(BaseLM):
@@ -117,7 +119,7 @@ class ServiceLM(BaseLM):
 
 def check_connections(concurrency: int) -> None:
     """Refuse more calls at a time than this process may have connections."""
-    if concurrency <= PREFETCH_ABOVE or sys.platform == "win32":
+    if concurrency <= _ALWAYS_ALLOWED or sys.platform == "win32":
         return
     import resource
 
@@ -126,6 +128,6 @@ def check_connections(concurrency: int) -> None:
         raise BadInput(
             f"concurrency is {concurrency:,}, but this process may have {files:,} files and "
             f"connections open at a time, and needs {_OTHER_OPEN_FILES} for others; take at most "
-            f"{max(files - _OTHER_OPEN_FILES, PREFETCH_ABOVE):,}, or raise the limit: "
+            f"{max(files - _OTHER_OPEN_FILES, _ALWAYS_ALLOWED):,}, or raise the limit: "
             f"ulimit -n {concurrency + _OTHER_OPEN_FILES}"
         )

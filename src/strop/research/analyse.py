@@ -92,14 +92,14 @@ def sweep(
 ) -> Sweep:
     """Vary alpha, temperature or n, or use each query set alone, at two fixed settings.
 
-    The first is the index's own, the second the paper's. To compare generators, import the file of
-    each as a separate set.
+    The first is the index's own, the second the paper's, or another value if the index uses that
+    one. To compare generators, import the file of each as a separate set.
     """
     if what not in SWEPT:
         raise BadInput(f"{what!r} cannot be swept: choose from {', '.join(SWEPT)}")
-    default_method = index.method("sharp")
-    set_names = tuple(sets or (what != "sets" and default_method.sets) or index.query_sets())
-    base = replace(default_method, sets=set_names)
+    index_method = index.method("sharp")
+    set_names = tuple(sets or (what != "sets" and index_method.sets) or index.query_sets())
+    base = replace(index_method, sets=set_names)
     methods: dict[tuple[str, Any], Method] = {}
     in_use = {"alpha": base.alpha, "temperature": base.temperature, "n": base.n}.get(what)
     for label, fixed in _fixed(what, base).items():

@@ -45,7 +45,7 @@ def write_report(
     measures: Sequence[str] = MEASURES,
     ignore_same_id: bool = False,
     sets: Sequence[str] = (),
-    most: int = 5,
+    limit: int = 5,
     command: str = "",
     progress: Progress | None = None,
 ) -> Path:
@@ -71,7 +71,7 @@ def write_report(
     chosen = list(dict.fromkeys(["trad", *(methods or default_methods), method]))
     options: Any = {"ignore_same_id": ignore_same_id, "progress": progress}
     report = evaluate(index, dataset, chosen, measures=measures, baseline="trad", **options)
-    gained, lost = largest_changes(index, dataset, report, method, most)
+    gained, lost = largest_changes(index, dataset, report, method, limit)
     measure, figures = report.measures[0], {}
     for what in SWEPT:
         swept = sweep(index, dataset, what, sets=sets, measure=measure, **options)

@@ -80,9 +80,9 @@ def perplexities(
     stored = cache.get(keys)
     new = {key: text for key, text in zip(keys, texts, strict=True) if key not in stored}
     if new:
-        read = load_perplexity_model(settings)
+        perplexity = load_perplexity(settings)
         for done, (key, text) in enumerate(new.items(), 1):
-            stored[key] = struct.pack("<d", read(text))
+            stored[key] = struct.pack("<d", perplexity(text))
             cache.put({key: stored[key]})
             if progress is not None:
                 progress("measuring perplexity", done, len(new))
@@ -98,7 +98,7 @@ def _identity(settings: PerplexitySettings) -> str:
         return f"{file.stat().st_size} {hashlib.sha256(stream.read(1 << 22)).hexdigest()}"
 
 
-def load_perplexity_model(settings: PerplexitySettings) -> Any:
+def load_perplexity(settings: PerplexitySettings) -> Any:
     """Return a function from a text to its perplexity."""
     import torch
     import transformers
@@ -115,7 +115,7 @@ def load_perplexity_model(settings: PerplexitySettings) -> Any:
             problem = f"{settings.lm} cannot be loaded as a causal language model"
             raise StropError(f"{problem}: {error}") from error
 
-    def read(text: str) -> float:
+    def perplexity(text: str) -> float:
         ids = tokenizer(
             text, return_tensors="pt", truncation=True, max_length=settings.max_tokens
         ).input_ids
@@ -125,4 +125,4 @@ def load_perplexity_model(settings: PerplexitySettings) -> Any:
             loss = model(input_ids=ids, labels=ids).loss
         return math.exp(float(loss))
 
-    return read
+    return perplexity

@@ -102,7 +102,7 @@ def reproduce(
 
 
 def _finished_runs(path: Path) -> dict[str, dict[str, Any]]:
-    """Return each finished run by the key of its plan: measures in percent and provenance."""
+    """Return each finished run by the key of its plan: measures in percent and details."""
     if not path.exists():
         return {}
     try:
@@ -153,14 +153,14 @@ class _Runner:
             self._open = None
 
     def measure(self, plan: Plan) -> dict[str, Any]:
-        """Build what a plan needs; return its measures in percent and their provenance."""
+        """Build what a plan needs; return its measures in percent and details."""
         row, alphas = plan.figure.row, {}
         if search_plan := alpha_plan(plan.figure, self._setup):
             alphas = self._alphas(search_plan)
             row = replace(row, alpha=max(alphas, key=alphas.__getitem__))
         index, dataset, differs = self._prepare(plan)
         spec = row.spec(plan.set)
-        provenance: dict[str, Any] = {
+        details: dict[str, Any] = {
             "dataset": dataset.name, "documents": len(index), "queries": len(dataset.queries),
             "embedder": plan.embedder, "method": spec, "index": index.path.name,
             "source": plan.file or plan.queries, "differs": differs, "alphas": alphas,
@@ -171,13 +171,13 @@ class _Runner:
                 index, dataset, spec, self._setup.perplexity, progress=self._progress
             )
             measures = {PEARSON: 100 * correlation.pearson}
-            return {"measures": measures, **provenance, "perplexity": correlation.to_json()}
+            return {"measures": measures, **details, "perplexity": correlation.to_json()}
         report = evaluate(
             index, dataset, [spec], ignore_same_id=plan.collection.ignore_same_id,
             query_vectors=self._refined(plan, index, dataset), progress=self._progress,
         )  # fmt: skip
         (values,) = report.results.values()
-        return {"measures": {name: 100 * values[name] for name in MEASURES}, **provenance}
+        return {"measures": {name: 100 * values[name] for name in MEASURES}, **details}
 
     def _prepare(self, plan: Plan) -> tuple[Index, Dataset, list[str]]:
         """Build a plan's index; return it, the queries to score, the differences from the paper."""

@@ -190,7 +190,7 @@ class Searcher:
     def tuned_record(self) -> dict[str, Any] | None:
         """Return what ``strop tune`` stored, and whether it is in use; None if it stored nothing.
 
-        It is not in use after a change of the query sets, or if it needs whitening, which earlier
+        ``unused`` is the reason if not: a change of the query sets, or whitening, which earlier
         versions had. A record that ``strop tune`` cannot have written is refused.
         """
         stored = self.catalog.settings.get("tuned")
@@ -204,8 +204,9 @@ class Searcher:
             except BadInput as error:
                 raise ValueError(str(error)) from error
             record = {**stored, "method": settings, "for_sets": list(stored["for_sets"])}
-        current = record["for_sets"] == self.views.query_sets()
-        return {**record, "in_use": current and not whitened}
+        unused = "" if record["for_sets"] == self.views.query_sets() else "the query sets changed"
+        unused = "it needs whitening, which was removed" if whitened else unused
+        return {**record, "in_use": not unused, "unused": unused}
 
     # -- searching ------------------------------------------------------------------------
 

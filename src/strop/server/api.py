@@ -94,7 +94,7 @@ def get_info(service: Service) -> dict[str, Any]:
 
 
 def _is_usable(service: Service, name: str) -> bool:
-    """Tell whether the collection can be searched with a method as it is."""
+    """Return whether the collection can be searched with a method as it is."""
     try:
         return service.collection.method(name).augmented is None
     except BadInput:

@@ -111,9 +111,8 @@ def _failed(service: Service, error: Exception) -> Response:
 async def _content(request: Request) -> bytes:
     """Read a body of JSON, with limits on its size and on the time it may take to arrive."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if (
-        kind != "application/json"
-    ):  # a form of another site cannot send JSON without a CORS preflight
+    # A form of another site cannot send JSON without a CORS preflight.
+    if kind != "application/json":
         raise Refused(415, "send JSON: Content-Type: application/json")
     too_large = Refused(413, f"the body is larger than {LIMITS.body:,} bytes: send less at a time")
     declared = request.headers.get("content-length", "")
