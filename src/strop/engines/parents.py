@@ -1,7 +1,7 @@
 """Chunked documents in a copy: records are chunks, a piece contains the whole document.
 
 A chunk's id is its document's id and a number (``storage.chunks``), so it names the document. A
-piece is written before the records of its chunks: a chunk that is found has its document.
+piece is written before the records of its chunks: a chunk that is found normally has its document.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ FRESH = 1.0
 _ATTEMPTS = 5
 """Attempts of a read: it is repeated if the copy was replaced meanwhile."""
 _MAX_METHODS = 100
-"""Maximum of methods by name that a copy caches."""
+"""Maximum number of methods by name that a copy caches."""
 T = TypeVar("T")
 
 

@@ -73,15 +73,15 @@ class Searcher:
         return CodeCache(self.catalog)
 
     def without_leaks(
-        self, query_vectors: Vectors, max_cosine: float, embed: Embed
+        self, query_vectors: Vectors, gate: float, embed: Embed
     ) -> tuple[Searcher, dict[str, int]]:
-        """Return a searcher without the generated queries close to a test query (leaks.py).
+        """Return a searcher without generated queries whose cosine to a test query is >= ``gate``.
 
         Also returns how many of each set are left out.
         """
         with self.catalog.reading():
             snapshot, removed = drop_leaks(
-                self.catalog, self.views.snapshot(), query_vectors, max_cosine, embed
+                self.catalog, self.views.snapshot(), query_vectors, gate, embed
             )
         left_out = {
             name: sum(int(flags.sum()) for flags in lists.values())
