@@ -302,22 +302,22 @@ class Published:
 
         def read(copy: Copy) -> Explanation:
             numbers = self._numbers(copy, id_)
-            inputs = self._score_inputs(copy.store_for(chosen), numbers, text)
+            inputs = self._inputs_by_id(copy.store_for(chosen), numbers, text)
             explained = [explain(row_id, q, row, chosen) for row_id, row in inputs.items()]
             return max(explained, key=lambda explanation: explanation.score)
 
         return self._retry_if_replaced(read)
 
-    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[ScoreInputs]:
+    def score_inputs(self, ids: Sequence[str], query: str, method: Method) -> list[ScoreInputs]:
         """Return the inputs of the scores of documents for a query: vectors, texts, words."""
 
         def read(copy: Copy) -> list[ScoreInputs]:
             numbers = [self._numbers(copy, id_)[0] for id_ in ids]
-            return list(self._score_inputs(copy.store_for(method), numbers, query).values())
+            return list(self._inputs_by_id(copy.store_for(method), numbers, query).values())
 
         return self._retry_if_replaced(read)
 
-    def _score_inputs(
+    def _inputs_by_id(
         self, store: CopyStore, numbers: Sequence[int], query: str
     ) -> dict[str, ScoreInputs]:
         stored = self._engine.documents(np.unique(numbers))

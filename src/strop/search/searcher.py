@@ -341,12 +341,12 @@ class Searcher:
             raise BadInput(f"{method.name} fuses ranks, which no stored query moves: explain sharp")
         with self.catalog.reading():
             ids = [*self.catalog.documents.ids_of(self.catalog.documents.numbers_of(id_)).values()]
-            inputs = self.terms(ids, query_text if method.words else "", method)
+            inputs = self.score_inputs(ids, query_text if method.words else "", method)
         pairs = zip(ids, inputs, strict=True)
         explanations = [explain(row_id, query_vector, row, method) for row_id, row in pairs]
         return max(explanations, key=lambda explanation: explanation.score)
 
-    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[ScoreInputs]:
+    def score_inputs(self, ids: Sequence[str], query: str, method: Method) -> list[ScoreInputs]:
         """Return the inputs of the scores of documents, or of chunks: vectors, texts, words."""
         with self.catalog.reading():
             view = self.views.of(method)
