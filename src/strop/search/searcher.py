@@ -233,7 +233,7 @@ class Searcher:
                 FilteredDocuments() if where is None else select(self.catalog, view.cache, where)
             )
             layout = selected.layout(view.layout)
-            by_document = by_document and self.catalog.documents.are_chunked()
+            by_document = by_document and self.catalog.documents.are_split()
             compared: list[Ints] = []
 
             def best(n: int) -> tuple[Floats, Ints]:
@@ -364,7 +364,7 @@ class Searcher:
         self, lists: Lists, style: str, embed: Callable[[list[str]], Vectors]
     ) -> Lists:
         """Return lists of queries by row: for split documents, by chunk."""
-        if not self.catalog.documents.are_chunked():
+        if not self.catalog.documents.are_split():
             return lists
         return lists_by_chunk(self.catalog, self.views, lists, style, embed)
 
