@@ -50,7 +50,7 @@ class Index:
         self._workspace, self.catalog = workspace, workspace.catalog
         self.path, self.dim = workspace.path, workspace.dim
         self.searcher = searcher or Searcher(self.catalog)
-        self.terms = self.searcher.terms
+        self.score_inputs = self.searcher.score_inputs
 
     @classmethod
     def create(

@@ -10,6 +10,7 @@ import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from strop import Document, Index, connect
 from strop.engines import copies, open_engine, published
 from strop.engines.base import META
 from strop.engines.postgres_source import sync_source
+from strop.engines.publish import FORMAT
 from strop.engines.published import Published
 from strop.errors import BadIndex, BadInput, IndexBusy
 
@@ -32,7 +34,7 @@ KILLS = int(os.environ.get("STROP_KILLS", "1"))
 QUERIES = ["where grows alder3", "birch4 and cedar1", "which elm2 grows", "fir1 trees"]
 METHODS = [
     "sharp", "trad", "sharp:words=1", "bm25", "hybrid:of=sharp", "maxsim", "sharp:T=1",
-    "sharp:sets=simple", "sharp:n=1", "sharp:feedback=0.5", "indexsharp:sets=sentences",
+    "sharp:sets=simple", "sharp:n=1", "indexsharp:sets=sentences",
 ]  # fmt: skip
 
 
@@ -181,12 +183,12 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
-def test_documents_that_are_cut(url: str, tmp_path: Path) -> None:
+def test_split_documents(url: str, tmp_path: Path) -> None:
     def long(i: int, words: str = "") -> Document:
         parts = (f"Alder{i} birch{part} grow here. Elm{i * part} too." for part in range(6))
         return Document(f"d#{i}", f"# One\n{words}" + "\n\n".join(parts), f"T{i}", {"seen": i})
 
-    def assert_cut(index: Index, copy: Published) -> None:
+    def assert_split(index: Index, copy: Published) -> None:
         assert len(copy) == len(index)
         assert copy.check() == []
         for id_ in index.ids():
@@ -208,16 +210,35 @@ def test_documents_that_are_cut(url: str, tmp_path: Path) -> None:
         assert len(index.chunks("d#1")) > 2
         index.publish(url)
         with open_copy(url) as copy:
-            assert_cut(index, copy)
+            assert_split(index, copy)
             index.add([long(1, "Oaks stand first. "), long(20), Document("d#2", "Short.", "T2")])
             index.remove(["d#5"])
             done = index.publish(url)
             assert done.compared == "log"
-            assert_cut(index, copy)
+            assert_split(index, copy)
             assert copy.unknown(["d#5", "d#1", "x", "d#1#0"]) == {"d#5", "x"}
             with pytest.raises(BadInput, match="no document 'd#5'"):
                 copy.get("d#5")
             assert index.publish(url).changed == 0
+
+
+def test_a_tuned_feedback(index: Index, url: str) -> None:
+    """Without 50 documents there is no feedback."""
+    index.add(page(i) for i in range(40, 70))
+    index.keep_tuned({"method": {"sets": None, "words": 0.5, "feedback": 2.0}})
+    tuned, without = (index.search(QUERIES, feedback=weight) for weight in (2, 0))
+    assert tuned.ids.tolist() != without.ids.tolist()
+    index.publish(url)
+    with open_copy(url) as copy:
+        assert copy.method() == copy.method("sharp") == index.method()
+        assert copy.method().feedback == 2.0
+        assert_same(index, copy)
+        assert_same(index, copy, exact=True)
+        assert_same(index, copy, where={"seen": {"$gte": 10}})
+        for weight in (0, 0.5):
+            assert_same(index, copy, feedback=weight)
+        one, other = (it.explain(QUERIES[0], "d3") for it in (index, copy))
+        assert other.score == pytest.approx(one.score, abs=1e-5)
 
 
 def test_filters_select_the_same(index: Index, url: str) -> None:
@@ -309,6 +330,25 @@ def test_what_is_no_copy_is_refused(index: Index, url: str, tmp_path: Path) -> N
     index.publish(url)
     with open_copy(url) as copy:
         assert_whole(index, copy)
+
+
+def test_a_copy_of_an_older_format_is_published_again(index: Index, url: str) -> None:
+    """Format 2 differs in the description alone: its methods had a setting more."""
+    index.publish(url)
+    with closing(open_engine(url)) as engine, engine.publishing(DIM):
+        about = json.loads(engine.read([META])[META])
+        methods = {name: {**method, "whiten": 0.5} for name, method in about["methods"].items()}
+        older = {**about, "format": FORMAT - 1, "methods": methods, "whitening": {"power": 0.5}}
+        engine.write({META: json.dumps(older).encode()})
+    refused = rf"another version of strop \(format {FORMAT - 1}, not {FORMAT}\): publish it again"
+    with pytest.raises(BadIndex, match=refused):
+        open_copy(url)
+    done = index.publish(url)
+    assert (done.new, done.changed, done.removed, done.compared) == (0, 0, 0, "all")
+    with open_copy(url) as copy:
+        assert_whole(index, copy)
+        assert_same(index, copy)
+    assert index.publish(url).compared == "log"
 
 
 def test_one_publisher_at_a_time(index: Index, url: str) -> None:

@@ -1,4 +1,4 @@
-"""Documents cut into chunks: searches, updates, filters and queries against whole documents."""
+"""Documents split into chunks: searches, updates, filters and queries against whole documents."""
 
 from __future__ import annotations
 

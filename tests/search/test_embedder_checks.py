@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from strop import Index
-from strop.methods import WORDS_BLIND, WORDS_OTHERS
+from strop.methods import WORDS_OTHER_LANGUAGE, WORDS_OTHERS
 from strop.search.embedder_checks import nearer_own
 from strop.types import Vectors
 
@@ -23,7 +23,7 @@ def knowing(texts: list[str]) -> Vectors:
     return np.array([rng.normal(size=DIM) for rng in seeds], np.float32)
 
 
-def blind(texts: list[str]) -> Vectors:
+def lacking(texts: list[str]) -> Vectors:
     """Every text is somewhere else."""
     seeds = [np.random.default_rng(crc32(text.encode())) for text in texts]
     return np.array([rng.normal(size=DIM) for rng in seeds], np.float32)
@@ -36,8 +36,10 @@ def pages(count: int) -> list[dict[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("embedder", "words"), [(knowing, WORDS_OTHERS), (blind, WORDS_BLIND)])
-def test_stored_vectors_tell_whether_the_embedder_is_blind(
+@pytest.mark.parametrize(
+    ("embedder", "words"), [(knowing, WORDS_OTHERS), (lacking, WORDS_OTHER_LANGUAGE)]
+)
+def test_stored_vectors_tell_whether_the_embedder_lacks_the_language(
     embedder: Callable[[list[str]], Vectors], words: float, tmp_path: Path
 ) -> None:
     with Index.create(tmp_path / "index", embedder, name="mine", dim=DIM) as index:
@@ -50,7 +52,7 @@ def test_stored_vectors_tell_whether_the_embedder_is_blind(
 
 
 def test_without_sentences_the_embedder_is_trusted(tmp_path: Path) -> None:
-    with Index.create(tmp_path / "index", blind, name="mine", dim=DIM) as index:
+    with Index.create(tmp_path / "index", lacking, name="mine", dim=DIM) as index:
         index.add(pages(120))
         index.import_queries({"1": ["what grows"]}, "simple")
         assert index.method("sharp").words == WORDS_OTHERS
@@ -60,12 +62,12 @@ def test_a_copy_keeps_what_its_index_found(tmp_path: Path) -> None:
     pytest.importorskip("duckdb", reason="pip install 'strop[duckdb]'")
     from strop import connect
 
-    with Index.create(tmp_path / "index", blind, name="mine", dim=DIM) as index:
+    with Index.create(tmp_path / "index", lacking, name="mine", dim=DIM) as index:
         index.sharpen("sentences")
         index.add(pages(120))
         index.publish(f"duckdb://{tmp_path}/copy.duckdb")
-    with connect(f"duckdb://{tmp_path}/copy.duckdb", blind, name="mine", dim=DIM) as copy:
-        assert copy.method("sharp").words == WORDS_BLIND
+    with connect(f"duckdb://{tmp_path}/copy.duckdb", lacking, name="mine", dim=DIM) as copy:
+        assert copy.method("sharp").words == WORDS_OTHER_LANGUAGE
 
 
 def test_nearer_own_compares_with_every_reference() -> None:

@@ -205,7 +205,7 @@ def test_the_page_is_told_what_stands_alone_and_apart(
         one.cluster_size for one in chosen.references
     ]
     method = Method("all", sets=tuple(opened.query_sets()))
-    own, *others = opened.terms([id_, *(one["id"] for one in references)], "", method)
+    own, *others = opened.score_inputs([id_, *(one["id"] for one in references)], "", method)
     for one, other in zip(references, others, strict=True):
         margins = own.queries @ (own.vector - other.vector)
         assert one["margin"] == pytest.approx(float(margins.max()), abs=1e-6)

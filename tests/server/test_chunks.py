@@ -1,4 +1,4 @@
-"""An index whose documents are cut into chunks, behind the server."""
+"""An index whose documents are split into chunks, behind the server."""
 
 from __future__ import annotations
 

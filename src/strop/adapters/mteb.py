@@ -26,7 +26,7 @@ if find_spec("mteb") is None:  # importing it takes seconds, so it is imported l
     raise MissingExtra("The adapter for mteb", "mteb")
 
 _HITS = 1_000_000
-"""Maximum of hits in memory at a time."""
+"""Maximum number of hits in memory at a time."""
 
 
 class StropSearch:

@@ -100,7 +100,8 @@ def measure(
 ) -> tuple[Rates, int]:
     """Measure rates on the first documents of a corpus; return them and its estimated size.
 
-    A process with one thread measures processor time: other programs do not change the result.
+    A process with one thread measures processor time, so that other programs do not change the
+    result; except for a service, whose waiting time is measured.
     """
     return in_subprocess(_measured, corpus, dict(embedder), dict(reading), style)
 

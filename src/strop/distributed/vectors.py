@@ -29,7 +29,7 @@ from strop.types import Document, Kind, Vectors
 T = TypeVar("T")
 
 INPUT_BITS = 32
-"""A document's row is the number of its input file, followed by 32 bits for its place there."""
+"""A document's row is the number of its input file, then this many bits for its place there."""
 _AT_ONCE = 2048
 """Texts given to the embedder at a time."""
 

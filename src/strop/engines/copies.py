@@ -85,7 +85,7 @@ class Copy:
         # Newer documents are used once their words are published.
         self.numbers = every[every < with_words]
         self._filters: OrderedDict[Filter, Ints] = OrderedDict()
-        self.chunked = about["chunks"] is not None
+        self.is_split = about["chunks"] is not None
         self.parents = ParentDocuments(engine)
         self._fields: set[str] = set()
         self.cache = self.new_cache()
@@ -119,7 +119,7 @@ class Copy:
         if filter_ is None:
             return CopyStore(self, method, None, exact)
         if filter_ not in self._filters:
-            numbers = select(filter_, self.parents if self.chunked else self.engine)
+            numbers = select(filter_, self.parents if self.is_split else self.engine)
             self._filters[filter_] = np.flatnonzero(np.isin(self.numbers, numbers))
             while len(self._filters) > _FILTERS:
                 self._filters.popitem(last=False)

@@ -1,6 +1,6 @@
 """A copy in one DuckDB file. A search compares the signs of all rows, then the nearest vectors.
 
-A publisher changes a second file in the same folder, and then replaces the first file by it. So
+A publisher changes a second file in the same folder, and then replaces the first file with it. So
 readers of any process never wait and never see a half-published file.
 """
 
@@ -77,7 +77,7 @@ _NAMES = {
     **{name: name for name in _TABLE_NAMES},
     **{name: f"(SELECT unnest(?::{type_}[]))" for name, type_ in _LISTS.items()},
 }
-_MIN_COMPARED, _COMPARED_FRACTION = 3000, 20
+_MIN_COMPARED, _COMPARED_DIVISOR = 3000, 20
 """Rows with the nearest signs whose vectors are compared: at least 3000, and one in 20 of all."""
 
 
@@ -225,7 +225,7 @@ class DuckDB(SqlEngine):
             )
             # A join by rowid reads the vectors of these rows only.
             where = f"WHERE rowid IN (SELECT rowid FROM rows ORDER BY {differing} LIMIT ?)"
-            parameters = [*code, max(_MIN_COMPARED, 4 * rows, self._total() // _COMPARED_FRACTION)]
+            parameters = [*code, max(_MIN_COMPARED, 4 * rows, self._total() // _COMPARED_DIVISOR)]
         sql = (
             "SELECT number, id, packed FROM documents WHERE number IN"
             f" (SELECT number FROM {'own' if own else 'rows'} {where}"

@@ -72,7 +72,7 @@ class Lease:
                 self.renew()
 
     def renew(self) -> None:
-        """Store that this publisher is working."""
+        """Extend the lease."""
         claim = {"owner": self._owner, "until": time.time() + SECONDS}
         self._write(json.dumps(claim).encode())
 

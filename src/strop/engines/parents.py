@@ -1,7 +1,7 @@
-"""Chunked documents in a copy: records are chunks, a piece contains the whole document.
+"""Split documents in a copy: records are chunks, a piece contains their parent.
 
 A chunk's id is its document's id and a number (``storage.chunks``), so it names the document. A
-piece is written before the records of its chunks: a chunk that is found has its document.
+piece is written before the records of its chunks: a chunk that is found normally has its document.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def parent_pieces(catalog: Catalog, ids: Iterable[str]) -> Iterator[tuple[str, b
 
 
 class ParentDocuments:
-    """The whole documents of a copy with chunks; ``storage.facets.select`` can use it."""
+    """The parents of a copy's chunks; ``storage.facets.select`` can use it."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

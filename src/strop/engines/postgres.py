@@ -127,9 +127,8 @@ class Postgres(SqlEngine):
             key = crc32(repr(sorted(self.address.options.items())).encode())
             with self._translated_errors():
                 try:
-                    with (
-                        connection.transaction()
-                    ):  # the lock belongs to the session and outlives it
+                    # The lock belongs to the session and outlives the transaction.
+                    with connection.transaction():
                         connection.execute(f"SET LOCAL lock_timeout = '{NOTICED_AFTER}s'")
                         connection.execute("SELECT pg_advisory_lock(%s::bigint)", (key,))
                 except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):

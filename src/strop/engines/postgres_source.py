@@ -44,7 +44,7 @@ def read_source(url: str, source: str) -> Iterator[Document]:
 
 
 def checked_source(source: str) -> str:
-    """Return a query without its last semicolon; refuse other statements and several."""
+    """Return a query without its last semicolon; refuse anything but a single SELECT."""
     query = source.strip().removesuffix(";").strip()
     first = query.split(None, 1)[0].upper() if query else ""
     if first not in ("SELECT", "WITH") or ";" in _QUOTED.sub("", query):

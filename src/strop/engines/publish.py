@@ -102,10 +102,10 @@ class _Publisher:
         self._new_source = source if source != published_source else None
         if self._source and not hasattr(engine, "use_source"):
             raise BadInput(f"--source needs PostgreSQL, not {engine.address.shown}")
-        if self._source and self._documents.are_chunked():
+        if self._source and self._documents.are_split():
             raise BadInput(
-                f"{self._catalog.folder} is cut into chunks, whose texts are in no table: build an"
-                " index of whole documents (strop build --chunk none) for --source"
+                f"the documents of {self._catalog.folder} are split into chunks, whose texts are in"
+                " no table: build an index without chunks (strop build --chunk none) for --source"
             )
 
     def _read(self, name: str) -> Any:
@@ -148,8 +148,8 @@ class _Publisher:
         )  # fmt: skip
 
     def _write_parents(self, ids: set[str]) -> None:
-        """Write the pieces of chunked documents that differ, before the records of their chunks."""
-        if not self._documents.are_chunked():
+        """Write the pieces of split documents that differ, before the records of their chunks."""
+        if not self._documents.are_split():
             return
         pieces = dict(parent_pieces(self._catalog, ids - self._documents.unknown(ids)))
         stored = self._engine.read(list(pieces))
@@ -162,7 +162,7 @@ class _Publisher:
         ids = {document_id(id_) for id_ in self._engine.ids(numbers).values()}
         self._write_parents(ids)
         self._engine.remove(numbers)
-        if self._documents.are_chunked():
+        if self._documents.are_split():
             self._engine.forget([], [piece_name(id_) for id_ in self._documents.unknown(ids)])
 
     def _differing(self) -> tuple[Ints, Ints, str]:
@@ -219,7 +219,7 @@ class _Publisher:
         """Return the description that a search of the copy needs, without the folder."""
         catalog, searcher = self._catalog, self._searcher
         files = catalog.vectors.files()
-        mixed, chunked = searcher.views.query_sets(), self._documents.are_chunked()
+        mixed, split = searcher.views.query_sets(), self._documents.are_split()
         sets = {name: set_ for name, set_ in self._sets.items() if not set_.augmented}
         ids = {0, *(set_.set_id for set_ in sets.values())}
         defaults = {"": searcher.method(None)}
@@ -233,8 +233,8 @@ class _Publisher:
             "published": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "embedder": catalog.embedder,
             "source": self._source,
-            "documents": self._documents.total() if chunked else len(self._snapshot.numbers),
-            "chunks": len(self._snapshot.numbers) if chunked else None,
+            "documents": self._documents.total() if split else len(self._snapshot.numbers),
+            "chunks": len(self._snapshot.numbers) if split else None,
             "rows": sum(file.live for set_id, file in files.items() if set_id in ids),
             "sets": {
                 name: {

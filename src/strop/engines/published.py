@@ -38,7 +38,7 @@ FRESH = 1.0
 _ATTEMPTS = 5
 """Attempts of a read: it is repeated if the copy was replaced meanwhile."""
 _MAX_METHODS = 100
-"""Maximum of methods by name that a copy caches."""
+"""Maximum number of methods by name that a copy caches."""
 T = TypeVar("T")
 
 
@@ -84,7 +84,7 @@ class Published:
     def __len__(self) -> int:
         """The number of documents."""
         copy = self._current()
-        return int(copy.about["documents"]) if copy.chunked else len(copy.numbers)
+        return int(copy.about["documents"]) if copy.is_split else len(copy.numbers)
 
     # -- the current copy -----------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class Published:
     ) -> Hits:
         """Return the best k documents for each query; ``exact`` scores all documents.
 
-        A chunked document has the score of its best chunk; with ``chunks`` a hit is a chunk.
+        A split document has the score of its best chunk; with ``chunks`` a hit is a chunk.
         """
         check_fields(fields)
         k, filter_ = check_count("k", k), None if where is None else read_filter(where)
@@ -234,7 +234,8 @@ class Published:
                 warnings.warn(f"filter: no document has the field {names}", stacklevel=2)
 
         def read(copy: Copy) -> Hits:
-            store, by_document = copy.store_for(chosen, filter_, exact), copy.chunked and not chunks
+            store = copy.store_for(chosen, filter_, exact)
+            by_document = copy.is_split and not chunks
 
             def best(n: int) -> tuple[Floats, Ints]:
                 return rank(store, rows, texts, n)
@@ -268,7 +269,7 @@ class Published:
         stored = self._engine.documents(np.unique(numbers))
         store.check_cached(numbers)
         parents: dict[str, ParentDocument] = {}
-        if copy.chunked:
+        if copy.is_split:
             parents = copy.parents.read({document_id(one.document.id) for one in stored.values()})
         rows: list[list[Hit]] = []
         for query in range(len(scores)):
@@ -302,22 +303,22 @@ class Published:
 
         def read(copy: Copy) -> Explanation:
             numbers = self._numbers(copy, id_)
-            inputs = self._score_inputs(copy.store_for(chosen), numbers, text)
+            inputs = self._inputs_by_id(copy.store_for(chosen), numbers, text)
             explained = [explain(row_id, q, row, chosen) for row_id, row in inputs.items()]
             return max(explained, key=lambda explanation: explanation.score)
 
         return self._retry_if_replaced(read)
 
-    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[ScoreInputs]:
+    def score_inputs(self, ids: Sequence[str], query: str, method: Method) -> list[ScoreInputs]:
         """Return the inputs of the scores of documents for a query: vectors, texts, words."""
 
         def read(copy: Copy) -> list[ScoreInputs]:
             numbers = [self._numbers(copy, id_)[0] for id_ in ids]
-            return list(self._score_inputs(copy.store_for(method), numbers, query).values())
+            return list(self._inputs_by_id(copy.store_for(method), numbers, query).values())
 
         return self._retry_if_replaced(read)
 
-    def _score_inputs(
+    def _inputs_by_id(
         self, store: CopyStore, numbers: Sequence[int], query: str
     ) -> dict[str, ScoreInputs]:
         stored = self._engine.documents(np.unique(numbers))
@@ -330,8 +331,8 @@ class Published:
     # -- documents ------------------------------------------------------------------------
 
     def _parent(self, copy: Copy, id_: str) -> ParentDocument | None:
-        """Return a chunked document; None for a chunk, and if documents are not chunked."""
-        return copy.parents.read([id_]).get(id_) if copy.chunked else None
+        """Return a split document; None for a chunk, and if documents are not split."""
+        return copy.parents.read([id_]).get(id_) if copy.is_split else None
 
     def _numbers(self, copy: Copy, id_: str) -> list[int]:
         """Return the number of a document, or those of its chunks; or that of a chunk."""
@@ -355,7 +356,7 @@ class Published:
         return self._retry_if_replaced(read)
 
     def chunks(self, id_: str) -> list[Chunk]:
-        """Return the chunks of a document, in order; none if documents are not chunked."""
+        """Return the chunks of a document, in order; none if documents are not split."""
         parent = self._parent(self._current(), id_)
         return [] if parent is None else list(parent.chunks.values())
 
@@ -371,7 +372,7 @@ class Published:
     def unknown(self, ids: Iterable[str]) -> set[str]:
         """Return those of ``ids`` that are not in the copy."""
         requested, copy = list(ids), self._current()
-        if copy.chunked:
+        if copy.is_split:
             return {*requested} - copy.parents.existing(requested)
         return {*requested} - {*self._engine.ids(self._engine.with_ids(requested)).values()}
 
@@ -404,7 +405,7 @@ class Published:
                         raise BadIndex("queries without vectors, or vectors without queries")
                 except (KeyError, BadIndex) as error:
                     problems.append(f"document {number}: {error}")
-        published = copy.about["chunks" if copy.chunked else "documents"]
+        published = copy.about["chunks" if copy.is_split else "documents"]
         if published != len(copy.numbers):
             problems.append(
                 f"{published:,} documents or chunks were published, {len(copy.numbers):,} are"

@@ -1,4 +1,4 @@
-"""Queries that were written for a whole document: each is given to its nearest chunk."""
+"""Queries that were written for a split document: each is given to its nearest chunk."""
 
 from __future__ import annotations
 

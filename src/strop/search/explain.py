@@ -27,7 +27,7 @@ class QueryContribution:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The terms of a document's score: ``plain`` + sum of ``moved`` + ``words`` = ``score``."""
+    """The parts of a document's score: ``plain`` + sum of ``moved`` + ``words`` = ``score``."""
 
     id: str
     plain: float

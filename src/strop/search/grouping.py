@@ -24,14 +24,14 @@ as many chunks."""
 
 
 def group(catalog: Catalog, cache: VersionCache, places: Ints) -> Ints:
-    """Return a number for the document of the chunk at each place.
+    """Return the number of the parent of the chunk at each place.
 
     Numbers are read from the catalog only once; call it in the snapshot's transaction.
     """
     cached_groups = cache.groups
     new = np.unique(places[cached_groups[places] < 0])
     if len(new):
-        cached_groups[new] = catalog.documents.chunks.wholes(cache.snapshot.numbers[new])
+        cached_groups[new] = catalog.documents.chunks.parents(cache.snapshot.numbers[new])
     groups: Ints = cached_groups[places]
     return groups
 

@@ -36,7 +36,7 @@ def read_hits(
     numbers = view.snapshot.numbers[places]
     row_numbers = sorted({*numbers.ravel().tolist()})
     documents = catalog.documents.several(row_numbers) if {*fields} - {"id", "score"} else {}
-    chunks = catalog.documents.chunks.rows(row_numbers) if catalog.documents.are_chunked() else {}
+    chunks = catalog.documents.chunks.rows(row_numbers) if catalog.documents.are_split() else {}
     document_ids = catalog.documents.document_ids_of(row_numbers) if chunks else {}
     if by_document:
         ids = document_ids
@@ -51,9 +51,9 @@ def read_hits(
     flat = np.array([ids[number] for number in numbers.ravel().tolist()], dtype=object)
     if not documents:
         return Hits(flat.reshape(scores.shape), scores)
-    wholes = {}
+    parents = {}
     if by_document and "text" in fields:
-        wholes = catalog.documents.chunks.documents({row.whole for row in chunks.values()})
+        parents = catalog.documents.chunks.documents({row.parent for row in chunks.values()})
     mixed = views.mixed_texts(view, method, row_numbers) if "passage" in fields else {}
 
     def passage(query: int, place: int, document: Document, number: int) -> Passage | None:
@@ -78,9 +78,9 @@ def read_hits(
         if span is None:
             return row_hit
         document_id = document_ids[number]
-        whole = (wholes.get(span.whole) or Document(document_id, "")) if by_document else None
+        parent = (parents.get(span.parent) or Document(document_id, "")) if by_document else None
         chunk = Chunk(row.id, document_id, row.text, span.start, span.end, span.headings)
-        return _chunk_hit(row_hit, chunk, whole)
+        return _chunk_hit(row_hit, chunk, parent)
 
     rows = [
         [hit(query, *ranked_row) for ranked_row in zip(*row, strict=True)]
@@ -91,14 +91,14 @@ def read_hits(
     return Hits(flat.reshape(scores.shape), scores, rows)
 
 
-def _chunk_hit(hit: Hit, chunk: Chunk, whole: Document | None) -> Hit:
-    """Return the hit of a chunk with that chunk; as a hit of the ``whole`` document, if given."""
+def _chunk_hit(hit: Hit, chunk: Chunk, parent: Document | None) -> Hit:
+    """Return the hit of a chunk with that chunk; as a hit of its ``parent``, if given."""
     passage = hit.passage
     if passage is not None and passage.start is not None and passage.end is not None:
         place = chunk.start + passage.start, chunk.start + passage.end
         passage = Passage(passage.text, *place, passage.source)
-    if whole is not None:
-        hit = replace(hit, id=whole.id, title=whole.title, text=whole.text)
+    if parent is not None:
+        hit = replace(hit, id=parent.id, title=parent.title, text=parent.text)
     return replace(hit, passage=passage, chunk=chunk)
 
 

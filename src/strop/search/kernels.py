@@ -252,11 +252,12 @@ def sharpened_block(
         else:
             for q in range(width):
                 z = np.float32(1.0) / total[q]
-                under = keep * keep * self_dots[j] + np.float32(2.0) * keep * add * z * along[q]
-                under += add * add * z * z * square[q]
-                top = keep * plain[q] + add * z * pull[q]
-                clear = under > np.float32(NEARLY_ZERO)
-                scores[q] = top / np.sqrt(under) if clear else np.float32(np.nan)
+                squared_norm = keep * keep * self_dots[j]
+                squared_norm += np.float32(2.0) * keep * add * z * along[q]
+                squared_norm += add * add * z * z * square[q]
+                numerator = keep * plain[q] + add * z * pull[q]
+                clear = squared_norm > np.float32(NEARLY_ZERO)
+                scores[q] = numerator / np.sqrt(squared_norm) if clear else np.float32(np.nan)
         for q in range(n_queries):
             if scores[q] > best[q, last]:
                 offer(best, places, q, scores[q], shift + j)

@@ -21,18 +21,18 @@ _ROWS_AT_ONCE = 8192
 
 
 def drop_leaks(
-    catalog: Catalog, snapshot: Snapshot, query_vectors: Vectors, max_cosine: float, embed: Embed
+    catalog: Catalog, snapshot: Snapshot, query_vectors: Vectors, gate: float, embed: Embed
 ) -> tuple[Snapshot, dict[str, dict[int, Flags]]]:
     """Return a snapshot without the generated queries that are too close to a test query.
 
-    Every stored query whose cosine to any of ``query_vectors`` (n, dim) is at least ``max_cosine``
-    is left out, whatever its document, including from augmented texts, which are embedded again
+    Every stored query whose cosine to any of ``query_vectors`` (n, dim) is at least ``gate`` is
+    left out, whatever its document, including from augmented texts, which are embedded again
     without it. Sentences stay: they are part of the corpus. Also returns, for each set and document
     number, flags of the queries that were left out.
     """
     all_sets, numbers = catalog.sets.all(), snapshot.numbers
     close = {
-        name: _too_close(spans, query_vectors, max_cosine)
+        name: _too_close(spans, query_vectors, gate)
         for name, spans in snapshot.sets.items()
         if not all_sets[name].derived
     }
@@ -60,13 +60,13 @@ def drop_leaks(
     return replace(snapshot, sets=sets), by_number
 
 
-def _too_close(spans: Spans, query_vectors: Vectors, max_cosine: float) -> Flags:
+def _too_close(spans: Spans, query_vectors: Vectors, gate: float) -> Flags:
     """Return for every query of a set, document after document, whether it is too close."""
     rows, transposed = ranges(spans.start, spans.count), np.ascontiguousarray(query_vectors.T)
     close = np.zeros(len(rows), bool)
     for at in range(0, len(rows), _ROWS_AT_ONCE):
         vectors = as_floats(np.asarray(spans.vectors[rows[at : at + _ROWS_AT_ONCE]]))
-        close[at : at + _ROWS_AT_ONCE] = (vectors @ transposed >= max_cosine).any(axis=1)
+        close[at : at + _ROWS_AT_ONCE] = (vectors @ transposed >= gate).any(axis=1)
     return close
 
 

@@ -34,7 +34,7 @@ def as_floats(stored: NDArray[Any]) -> Vectors:
 class QueryBatch:
     """Some of the query vectors, padded with zero rows to a number that the kernels handle fast.
 
-    ``queries`` is their place among all query vectors, ``width`` the number of rows.
+    ``queries`` is their slice of all query vectors, ``width`` the number of rows.
     """
 
     def __init__(self, query_vectors: Vectors, at: int) -> None:

@@ -73,15 +73,15 @@ class Searcher:
         return CodeCache(self.catalog)
 
     def without_leaks(
-        self, query_vectors: Vectors, max_cosine: float, embed: Embed
+        self, query_vectors: Vectors, gate: float, embed: Embed
     ) -> tuple[Searcher, dict[str, int]]:
-        """Return a searcher without the generated queries close to a test query (leaks.py).
+        """Return a searcher without generated queries whose cosine to a test query is >= ``gate``.
 
         Also returns how many of each set are left out.
         """
         with self.catalog.reading():
             snapshot, removed = drop_leaks(
-                self.catalog, self.views.snapshot(), query_vectors, max_cosine, embed
+                self.catalog, self.views.snapshot(), query_vectors, gate, embed
             )
         left_out = {
             name: sum(int(flags.sum()) for flags in lists.values())
@@ -234,7 +234,7 @@ class Searcher:
                 FilteredDocuments() if where is None else select(self.catalog, view.cache, where)
             )
             layout = selected.layout(view.layout)
-            by_document = by_document and self.catalog.documents.are_chunked()
+            by_document = by_document and self.catalog.documents.are_split()
             compared: list[Ints] = []
 
             def best(n: int) -> tuple[Floats, Ints]:
@@ -342,12 +342,12 @@ class Searcher:
             raise BadInput(f"{method.name} fuses ranks, which no stored query moves: explain sharp")
         with self.catalog.reading():
             ids = [*self.catalog.documents.ids_of(self.catalog.documents.numbers_of(id_)).values()]
-            inputs = self.terms(ids, query_text if method.words else "", method)
+            inputs = self.score_inputs(ids, query_text if method.words else "", method)
         pairs = zip(ids, inputs, strict=True)
         explanations = [explain(row_id, query_vector, row, method) for row_id, row in pairs]
         return max(explanations, key=lambda explanation: explanation.score)
 
-    def terms(self, ids: Sequence[str], query: str, method: Method) -> list[ScoreInputs]:
+    def score_inputs(self, ids: Sequence[str], query: str, method: Method) -> list[ScoreInputs]:
         """Return the inputs of the scores of documents, or of chunks: vectors, texts, words."""
         with self.catalog.reading():
             view = self.views.of(method)
@@ -365,7 +365,7 @@ class Searcher:
         self, lists: Lists, style: str, embed: Callable[[list[str]], Vectors]
     ) -> Lists:
         """Return lists of queries by row: for split documents, by chunk."""
-        if not self.catalog.documents.are_chunked():
+        if not self.catalog.documents.are_split():
             return lists
         return lists_by_chunk(self.catalog, self.views, lists, style, embed)
 

@@ -1,4 +1,4 @@
-"""Data of the search page: the terms of the formula, one document, a map, the corpus, replies.
+"""Data of the search page: inputs of scores, one document, a map, the corpus, replies.
 
 A published copy has no references, no neighbours and no replies: these parts are empty for it.
 """
@@ -61,7 +61,7 @@ class MapRequest(Request):
 
 
 def candidates(service: Service, body: CandidatesRequest) -> dict[str, Any]:
-    """Send the terms of the formula for the documents that any setting may rank high."""
+    """Send the inputs of the scores of the documents that any setting may rank high."""
     collection = service.collection
     default = collection.method()
     sharp = METHODS["trad"]
@@ -77,23 +77,24 @@ def candidates(service: Service, body: CandidatesRequest) -> dict[str, Any]:
         ]
         hits_by_id = {hit.id: hit for same_rank in zip(*ranked, strict=True) for hit in same_rank}
         chosen = list(hits_by_id.values())[: body.k]
-        terms = collection.terms([hit.id for hit in chosen], body.query, sharp) if chosen else []
+        ids = [hit.id for hit in chosen]
+        inputs = collection.score_inputs(ids, body.query, sharp) if ids else []
     q = collection.embed_queries(body.query)[0]
     rows: list[dict[str, Any]] = []
     gram_values = 0
-    for hit, term in zip(chosen, terms, strict=True):
-        gram_values += len(term.queries) ** 2
+    for hit, one in zip(chosen, inputs, strict=True):
+        gram_values += len(one.queries) ** 2
         if gram_values > _MAX_GRAM_VALUES and rows:
             break
         rows.append(
             {
                 "id": hit.id, "document": hit.chunk.document if hit.chunk else hit.id,
                 "title": hit.title, "text": hit.text[:_SNIPPET], "metadata": dict(hit.metadata),
-                "t": float(term.vector @ q), "dd": float(term.vector @ term.vector),
-                "words": term.word_score,
-                "s": base64_floats(term.queries @ q),
-                "u": base64_floats(term.queries @ term.vector),
-                "g": base64_floats(term.queries @ term.queries.T),
+                "t": float(one.vector @ q), "dd": float(one.vector @ one.vector),
+                "words": one.word_score,
+                "s": base64_floats(one.queries @ q),
+                "u": base64_floats(one.queries @ one.vector),
+                "g": base64_floats(one.queries @ one.queries.T),
             }
         )  # fmt: skip
     return {
@@ -128,19 +129,17 @@ def _references(service: Service, id_: str) -> list[dict[str, Any]]:
     if not selected:
         return []
     ids = [reference.id for reference in selected]
-    document_terms, *reference_terms = service.collection.terms(
-        [id_, *ids], "", _all_sets(service.collection)
-    )
+    own, *others = service.collection.score_inputs([id_, *ids], "", _all_sets(service.collection))
     rows = []
-    for reference, terms in zip(selected, reference_terms, strict=True):
-        margins = document_terms.queries @ (document_terms.vector - terms.vector)
+    for reference, other in zip(selected, others, strict=True):
+        margins = own.queries @ (own.vector - other.vector)
         best = int(np.argmax(margins)) if len(margins) else None
         rows.append(
             {
                 "id": reference.id, "similarity": reference.similarity,
                 "cluster_size": reference.cluster_size,
                 "title": service.collection.get(reference.id).title or reference.id,
-                "query": None if best is None else document_terms.texts[best][1],
+                "query": None if best is None else own.texts[best][1],
                 "margin": None if best is None else float(margins[best]),
             }
         )  # fmt: skip
@@ -167,16 +166,16 @@ def map_(service: Service, body: MapRequest) -> dict[str, Any]:
             one.id for id_ in requested_ids[:_WITH_REFERENCES] for one in service.references_of(id_)
         ]
         ids = list(dict.fromkeys([*requested_ids, *reference_ids]))
-        terms = collection.terms(ids, "", _all_sets(collection))
+        inputs = collection.score_inputs(ids, "", _all_sets(collection))
         titles = [collection.get(id_).title or id_ for id_ in ids]
-    for at, (id_, title, term) in enumerate(zip(ids, titles, terms, strict=True)):
+    for at, (id_, title, one) in enumerate(zip(ids, titles, inputs, strict=True)):
         kind = "document" if at < len(requested_ids) else "reference"
         points.append({"kind": kind, "label": title, "id": id_})
-        vectors.append(term.vector)
+        vectors.append(one.vector)
         if at < min(len(requested_ids), _WITH_QUERIES):
-            for best in np.argsort(-(term.queries @ q))[:4].tolist():
-                points.append({"kind": "sentence", "label": term.texts[best][1], "id": id_})
-                vectors.append(term.queries[best])
+            for best in np.argsort(-(one.queries @ q))[:4].tolist():
+                points.append({"kind": "sentence", "label": one.texts[best][1], "id": id_})
+                vectors.append(one.queries[best])
     matrix = np.array(vectors, np.float64)
     matrix -= matrix.mean(axis=0)
     left, sizes, __ = np.linalg.svd(matrix, full_matrices=False)

@@ -104,7 +104,7 @@ class Explanation(BaseModel):
 
 
 class Chunk(BaseModel):
-    """The part of a document that was found, of a document that is cut."""
+    """The part of a document that was found, of a document that is split."""
 
     id: str
     document: str = Field(description="The id of its document.")

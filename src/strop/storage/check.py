@@ -229,7 +229,7 @@ class Check:
 
     def _chunks(self) -> None:
         documents = self._catalog.documents
-        problems = documents.chunks.problems(documents.are_chunked())
+        problems = documents.chunks.problems(documents.are_split())
         self.problems += [f"catalog.sqlite: {problem}" for problem in problems]
 
     def _cached(self) -> None:

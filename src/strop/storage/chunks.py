@@ -3,8 +3,8 @@
 In an index with chunks every row of ``documents`` is a chunk: it has its own text, vectors, queries
 and words, and its document's metadata. Its title is the document's title and the headings above the
 chunk, so that the chunk can be understood alone. The table ``wholes`` has a row for each document,
-with the number ``whole``. The document's text is not stored twice: chunks cover it, so it is joined
-from them.
+the *parent* of its chunks, with the number ``whole``. The document's text is not stored twice:
+chunks cover it, so it is joined from them.
 
 A chunk's id is its document's id with a number, ``report.md#3``. It keeps the id and the vectors
 while its text stays the same, wherever in the document the text moves.
@@ -90,9 +90,9 @@ def decide(documents: Iterable[Placed], embedder: Embedder) -> tuple[str | None,
 
 
 class ChunkRow(NamedTuple):
-    """A chunk: the number of its document (``whole``), and its position in that text."""
+    """A chunk: the number of its parent, and its position in that text."""
 
-    whole: int
+    parent: int
     start: int
     end: int
     headings: tuple[str, ...]
@@ -128,19 +128,19 @@ class Chunks:
                 f"{place}: document id {document.id!r} is the id of a chunk of another document:"
                 " use another id"
             )
-        (whole,) = self._database.execute(
+        (parent,) = self._database.execute(
             "INSERT INTO wholes (id, title, digest, named) VALUES (?, ?, ?, 0)"
             " ON CONFLICT (id) DO UPDATE SET title = excluded.title, digest = excluded.digest"
             " RETURNING whole",
             (document.id, document.title, digest),
         ).fetchone()
-        self._write(rows, whole, document, metadata, split(document))
+        self._write(rows, parent, document, metadata, split(document))
         return "new" if stored is None else "changed"
 
     def _write(
         self,
         rows: RowWriter,
-        whole: int,
+        parent: int,
         document: Document,
         metadata: str,
         spans: list[ChunkSpan],
@@ -153,26 +153,26 @@ class Chunks:
         for number, id_, title, text in self._database.execute(
             "SELECT number, id, title, text FROM chunks JOIN documents USING (number)"
             " WHERE whole = ? ORDER BY start",
-            (whole,),
+            (parent,),
         ):
             old[title, text].append((number, id_))
         kept_ids = [old[text].pop(0)[1] if old[text] else "" for text in texts]
         unused = sorted(row for same_text in old.values() for row in same_text)
         for span, kept_id, (title, text) in zip(spans, kept_ids, texts, strict=True):
-            id_ = kept_id or (unused.pop(0)[1] if unused else self._new_id(rows, whole))
+            id_ = kept_id or (unused.pop(0)[1] if unused else self._new_id(rows, parent))
             number, _ = rows.put(Document(id_, text, title), metadata)
             headings = json.dumps(span.headings, ensure_ascii=False)
             self._database.execute(
                 "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?)",
-                (number, whole, span.start, span.end, headings),
+                (number, parent, span.start, span.end, headings),
             )
         self._remove_rows(rows, [number for number, _ in unused])
 
-    def _new_id(self, rows: RowWriter, whole: int) -> str:
+    def _new_id(self, rows: RowWriter, parent: int) -> str:
         """Return an id for a new chunk; no document or chunk has or had it."""
         while True:
             id_, named = self._database.execute(
-                "UPDATE wholes SET named = named + 1 WHERE whole = ? RETURNING id, named", (whole,)
+                "UPDATE wholes SET named = named + 1 WHERE whole = ? RETURNING id, named", (parent,)
             ).fetchone()
             new_id = f"{id_}#{named - 1}"
             if self._find(new_id) is None and rows.find(new_id) is None:
@@ -200,7 +200,7 @@ class Chunks:
     # -- reading --------------------------------------------------------------------------
 
     def _find(self, id_: str) -> tuple[int, bytes, str | None] | None:
-        """Return the number ``whole``, digest and metadata of a document."""
+        """Return the number, digest and metadata of a split document."""
         row: tuple[int, bytes, str | None] | None = self._database.row(
             "SELECT whole, digest, (SELECT metadata FROM chunks JOIN documents USING (number)"
             " WHERE chunks.whole = wholes.whole LIMIT 1) FROM wholes WHERE id = ?",
@@ -208,9 +208,9 @@ class Chunks:
         )
         return row
 
-    def _numbers(self, whole: int) -> list[int]:
+    def _numbers(self, parent: int) -> list[int]:
         sql = "SELECT number FROM chunks WHERE whole = ? ORDER BY start"
-        return self._database.column(sql, [whole])
+        return self._database.column(sql, [parent])
 
     def numbers_of(self, id_: str) -> list[int] | None:
         """Return the rows of a document's chunks in order, None if no document has this id."""
@@ -236,40 +236,40 @@ class Chunks:
         )
         with reporting_damage(self._database.path, "chunks"):
             return {
-                number: ChunkRow(int(whole), int(start), int(end), tuple(json.loads(headings)))
-                for number, whole, start, end, headings in rows
+                number: ChunkRow(int(parent), int(start), int(end), tuple(json.loads(headings)))
+                for number, parent, start, end, headings in rows
             }
 
-    def wholes(self, numbers: Ints) -> Ints:
-        """Return the number ``whole`` of each row's document; rows must be ascending."""
+    def parents(self, numbers: Ints) -> Ints:
+        """Return the number of each row's parent; rows must be ascending."""
         stored = self._database.column(
             "SELECT whole FROM json_each(?) JOIN chunks ON number = value ORDER BY number",
             (json.dumps(numbers.tolist()),),
         )
         with reporting_damage(self._database.path, "chunks"):
-            wholes = np.array(stored, np.int64)
-            if len(wholes) != len(numbers):
-                raise ValueError(f"{len(numbers) - len(wholes):,} rows belong to no document")
-            return wholes
+            parents = np.array(stored, np.int64)
+            if len(parents) != len(numbers):
+                raise ValueError(f"{len(numbers) - len(parents):,} rows belong to no document")
+            return parents
 
-    def documents(self, wholes: Iterable[int]) -> dict[int, Document]:
-        """Return documents by ``whole``; their texts are joined from their chunks."""
+    def documents(self, parents: Iterable[int]) -> dict[int, Document]:
+        """Return split documents by number; their texts are joined from their chunks."""
         stored = self._database.rows(
             "SELECT w.whole, w.id, w.title, c.start, d.text, d.metadata"
             " FROM wholes w JOIN chunks c USING (whole) JOIN documents d USING (number)"
             " WHERE w.whole IN (SELECT value FROM json_each(?)) ORDER BY w.whole, c.start",
-            (json.dumps(list(wholes)),),
+            (json.dumps(list(parents)),),
         )
         documents: dict[int, Document] = {}
         with reporting_damage(self._database.path, "chunks"):
-            for whole, chunks in groupby(stored, itemgetter(0)):
+            for parent, chunks in groupby(stored, itemgetter(0)):
                 rows, text = list(chunks), ""
                 _, id_, title, _, _, metadata = rows[0]
                 for *_, start, chunk_text, _ in rows:
                     if start > len(text):
                         raise ValueError(f"{id_!r:.80} lacks text from {len(text):,}")
                     text += chunk_text[len(text) - start :]
-                documents[whole] = Document(id_ + "", text, title + "", dict(json.loads(metadata)))
+                documents[parent] = Document(id_ + "", text, title + "", dict(json.loads(metadata)))
         return documents
 
     def read(self, numbers: Sequence[int]) -> list[Chunk]:
@@ -286,7 +286,7 @@ class Chunks:
                 for id_, document, text, start, end, headings in rows
             ]
 
-    def problems(self, chunked: bool) -> list[str]:
+    def problems(self, split: bool) -> list[str]:
         """Read all chunks and return a description of each problem."""
         with self._database.reading() as connection:
             orphans = self._database.value(
@@ -295,13 +295,13 @@ class Chunks:
             )
             wrong_kind = self._database.value(
                 "SELECT count(*) FROM documents WHERE number NOT IN (SELECT number FROM chunks)"
-                if chunked
+                if split
                 else "SELECT count(*) FROM chunks"
             )
             differing = 0
-            for whole, digest in connection.execute("SELECT whole, digest FROM wholes"):
+            for parent, digest in connection.execute("SELECT whole, digest FROM wholes"):
                 try:
-                    differing += digest_of(self.documents([whole])[whole]) != digest
+                    differing += digest_of(self.documents([parent])[parent]) != digest
                 except (IndexDamaged, KeyError):  # a gap, or no chunks at all
                     differing += 1
         return [

@@ -97,7 +97,7 @@ class Documents:
             raise BadInput(f"remove takes a list of ids, not {ids!r}: write [{ids!r}]")
         with self._database.writing() as connection:
             rows = self._rows()
-            if self.are_chunked():
+            if self.are_split():
                 self.chunks.remove(rows, ids)
             else:
                 rows.remove(sorted({self.number_of(id_) for id_ in ids}))
@@ -142,7 +142,7 @@ class Documents:
             )
         return numbers
 
-    def are_chunked(self) -> bool:
+    def are_split(self) -> bool:
         """Return whether documents are split into chunks; if so, each row is a chunk."""
         return self._settings.once_per_version("chunking", self.chunking) not in (None, AUTO)
 
@@ -159,14 +159,14 @@ class Documents:
         with self._database.reading():
             numbers = self.chunks.numbers_of(id_)
             if numbers:
-                whole = self.chunks.rows(numbers[:1])[numbers[0]].whole
+                parent = self.chunks.rows(numbers[:1])[numbers[0]].parent
                 with reporting_damage(self._database.path, "chunks"):
-                    return self.chunks.documents([whole])[whole]
+                    return self.chunks.documents([parent])[parent]
             return self.get(self.number_of(id_))
 
     def total(self) -> int:
         """Return the number of documents; chunks are not counted."""
-        if self.are_chunked():
+        if self.are_split():
             return int(self._database.value("SELECT count(*) FROM wholes"))
         return self.count()
 
@@ -186,7 +186,7 @@ class Documents:
 
     def ids(self) -> list[str]:
         """Return the id of every document, in the order they were added."""
-        if self.are_chunked():
+        if self.are_split():
             return self._database.column("SELECT id FROM wholes ORDER BY whole")
         return self._database.column("SELECT id FROM documents ORDER BY number")
 
@@ -221,7 +221,7 @@ class Documents:
 
     def document_ids_of(self, numbers: Iterable[int]) -> dict[int, str]:
         """Return the ids of the documents that rows belong to, by row number."""
-        if not self.are_chunked():
+        if not self.are_split():
             return self.ids_of(numbers)
         rows = self._database.rows(
             "SELECT number, id FROM chunks JOIN wholes USING (whole)"

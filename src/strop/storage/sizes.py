@@ -37,7 +37,7 @@ def counts(catalog: Catalog) -> dict[str, Any]:
             "references": catalog.references.counts(),
             "documents": catalog.documents.total(),
             "chunking": catalog.documents.chunking(),
-            "chunks": catalog.documents.count() if catalog.documents.are_chunked() else None,
+            "chunks": catalog.documents.count() if catalog.documents.are_split() else None,
             "empty": value("SELECT count(*) FROM documents WHERE empty"),
             "waiting": catalog.waiting.count(refused=False),
             "refused": catalog.waiting.refused(),

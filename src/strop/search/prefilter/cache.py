@@ -36,13 +36,13 @@ class CodeCache:
         older = self._catalog.settings.sidecar("candidates")
         with suppress(IndexDamaged):
             if (spare := self._match(view, older).spare) >= 0:
-                return self._store(older, view, spare)
+                return self._record_file(older, view, spare)
         try:
             with replaced_sidecar(self._catalog.folder, "candidates", older) as path:
                 table = CodeTable.of(view.layout, _sources(view), view.names)
                 table.write(path)
                 fresh = Prefilter(table, view.layout, np.arange(len(table)))
-                self._store(path.name, view, fresh.spare)
+                self._record_file(path.name, view, fresh.spare)
         except (OSError, BadIndex) as error:  # such as a full disk: older codes stay in use
             warnings.warn(
                 f"the search codes of {self._catalog.folder} could not be written ({error}): "
@@ -59,7 +59,7 @@ class CodeCache:
             self._catalog.settings.put(codes=None)
         delete_sidecar(self._catalog.folder, older)
 
-    def _store(self, name: str | None, view: View, spare: int) -> None:
+    def _record_file(self, name: str | None, view: View, spare: int) -> None:
         """Store the name of the file in use, and how many documents may change before a check."""
         version = view.snapshot.version
         record = {"file": name, "sets": view.names, "version": version, "spare": spare}
@@ -102,18 +102,18 @@ class CodeCache:
         return prefilter
 
     def _open(self, name: str | None) -> CodeTable:
-        if name is None:
-            raise IndexDamaged("there are none yet")
-        try:
-            return CodeTable.open(self._catalog.folder / CACHE / name)
-        except IndexDamaged:
-            # A writer may have replaced the file since this search began to read. A newer one can
-            # be used too: its sources show which rows are valid.
-            with closing(Database(self._catalog.path)) as now:
-                newer = Settings(now).sidecar("candidates")
-            if newer in (None, name):
-                raise
-            return self._open(newer)
+        while name is not None:
+            try:
+                return CodeTable.open(self._catalog.folder / CACHE / name)
+            except IndexDamaged:
+                # A writer may have replaced the file since this search began to read. A newer one
+                # can be used too: its sources show which rows are valid.
+                with closing(Database(self._catalog.path)) as now:
+                    newer = Settings(now).sidecar("candidates")
+                if newer in (None, name):
+                    raise
+                name = newer
+        raise IndexDamaged("there are none yet")
 
 
 def _sources(view: View) -> Ints:

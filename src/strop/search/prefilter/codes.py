@@ -196,7 +196,7 @@ def estimated_scores(
         longest = max(longest, begin[row + 1] - begin[row])
     sims = np.empty(longest, np.float32)  # longer than needed: a difference has several words
     for x in range(len(rows)):
-        later = rows[min(x + 3, len(rows) - 1)]  # soon enough to be still in the cache
+        later = rows[min(x + 3, len(rows) - 1)]  # near enough that it is still in the cache
         prefetch_rows(records, begin[later], begin[later + 1])
         first, last = begin[rows[x]], begin[rows[x] + 1]
         code, near = as_bytes[8 * first : 8 * first + dim], np.float32(0.0)
@@ -204,7 +204,7 @@ def estimated_scores(
             near += np.float32(code[c]) * query_vector[c]
         at = 2 * (first + head)
         near *= as_floats[at]
-        along, beside = as_floats[at + 1], as_floats[at + 2]
+        doc_mean, pair_mean = as_floats[at + 1], as_floats[at + 2]
         n, peak = 0, np.float32(-np.inf)
         for difference in range(first + head + 2, last, words + 1):
             # Unsigned indexes: numba checks signed ones for values below zero. Levels are added as
@@ -231,7 +231,7 @@ def estimated_scores(
             pull += weight * sims[i]
             squares += weight * weight
         squares /= total * total
-        over = np.float32(0.5) * (keep + add) * near + add * pull / total
-        under = keep * keep + np.float32(2.0) * keep * add * along
-        under += add * add * (squares + (np.float32(1.0) - squares) * beside)
-        scores[x] = over / np.sqrt(max(under, np.float32(NEARLY_ZERO)))
+        numerator = np.float32(0.5) * (keep + add) * near + add * pull / total
+        squared_norm = keep * keep + np.float32(2.0) * keep * add * doc_mean
+        squared_norm += add * add * (squares + (np.float32(1.0) - squares) * pair_mean)
+        scores[x] = numerator / np.sqrt(max(squared_norm, np.float32(NEARLY_ZERO)))
