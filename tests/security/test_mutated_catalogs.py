@@ -26,7 +26,7 @@ from strop.errors import StropError
 from strop.generate import GenerationSettings, PromptSettings
 
 MUTATIONS = int(os.environ.get("STROP_MUTATIONS", "60"))
-FOUND = (247, 403, 1671, 1676, 1686)
+FOUND = (247, 403, 444, 1671, 1676, 1686)
 """Mutations that once ended in a traceback."""
 PARTS = 2
 """Tests of each kind of index that the mutations are divided among, to run at the same time."""

@@ -20,7 +20,7 @@ import strop.storage.compaction
 from strop import Index
 from strop.errors import BadIndex, IndexDamaged
 from strop.methods import METHODS
-from strop.storage.check import Check
+from strop.storage.database import Database
 from strop.storage.sidecar import read_arrays, write_arrays
 from strop.storage.snapshot import Snapshot, load_snapshot
 
@@ -193,7 +193,10 @@ def test_an_sqlite_index_that_cannot_be_rebuilt_stops_no_other_repair(
 ) -> None:
     (_, start, *_), *_ = lines(index, 0)
     flip(index.path / "vectors" / "documents.f32", start * ROW)
-    monkeypatch.setattr(Check, "_integrity_report", lambda _: "row 7 missing from index")
+    rows, problem = Database.rows, [("row 7 missing from index",)]
+    monkeypatch.setattr(
+        Database, "rows", lambda *sql: problem if "integrity" in sql[1] else rows(*sql)
+    )
     damaged_index, _ = index.check()
     with pytest.raises(IndexDamaged, match=r"row 7 missing from index.* cannot be rebuilt"):
         index.check(repair=True)

@@ -216,7 +216,8 @@ class Database:
                     connection.execute(
                         "UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'version'"
                     )
-                    _mark_version(connection)
+                    with reporting_damage(self.path, "settings"):
+                        _mark_version(connection)
                 seals.store()
                 connection.execute("COMMIT")
             except BaseException:
