@@ -1,13 +1,13 @@
-"""Milliseconds that each adapter adds to ``Index.search``, on one index in one run.
+"""CPU time that each adapter adds to ``Index.search``, on one index in one run.
 
     python benchmarks/adapters.py [--calls 200]
 
-The index holds 1,000 docstrings of the Python that runs this, with WordLlama and their sentences.
-Each query is searched by every adapter in turn, each time in another order, for the best 10 with
-texts and passages; what an adapter adds is its time less that of ``Index.search`` for the same
-query, and the median of that over all calls is shown. It is processor time, which other programs
-on the machine change least. PyTerrier is made for many queries at once: "PyTerrier, all" is one
-call with all queries, by query, against one ``Index.search`` of all. The last line is JSON.
+The index contains 1,000 docstrings of Python's standard library, embedded with WordLlama and
+sharpened by their sentences. Each query is searched through every adapter, in random order, for the
+top 10 with texts and passages. The time added is the adapter's minus that of ``Index.search`` for
+the same query; the table shows the median over all calls. CPU time is used because other processes
+affect it little. PyTerrier is designed for many queries at once: "PyTerrier, all" is one call with
+all queries compared with one ``Index.search`` of all, per query. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ os.environ["HAYSTACK_TELEMETRY_ENABLED"] = os.environ["LANGSMITH_TRACING"] = "fa
 
 import numpy as np
 import pandas as pd
+from common import seconds
 
 from strop import Index
 from strop.adapters import haystack, langchain, llamaindex, pyterrier
@@ -52,17 +54,15 @@ def adapters(index: Index) -> dict[str, Callable[[str], Any]]:
     }
 
 
-def milliseconds(call: Callable[[Any], Any], query: Any) -> float:
-    """Return the processor time of one call."""
-    began = time.process_time()
-    call(query)
-    return 1e3 * (time.process_time() - began)
+def milliseconds(search: Callable[[Any], Any], query: Any) -> float:
+    """Return the CPU time of one search."""
+    return 1e3 * seconds(partial(search, query), time.process_time)
 
 
 def batched(index: Index, queries: list[str]) -> float:
-    """Return what PyTerrier adds to each query of one call with all of them, the median of five."""
+    """Return the time that PyTerrier adds per query if one call has all queries: median of five."""
     transformer = pyterrier.StropRetriever(index, num_results=K, include_fields=FIELDS)
-    frame = pd.DataFrame({"qid": [str(at) for at in range(len(queries))], "query": queries})
+    frame = pd.DataFrame({"qid": [str(i) for i in range(len(queries))], "query": queries})
     added = [
         milliseconds(transformer.transform, frame)
         - milliseconds(lambda texts: index.search(texts, K), queries)
@@ -73,31 +73,31 @@ def batched(index: Index, queries: list[str]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--calls", type=int, default=200, help="searches through each adapter")
     calls = parser.parse_args().calls
     with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "index") as index:
         documents = list(read_stdlib())[:1000]
         index.sharpen()
         index.add(documents)
         rng = np.random.default_rng(0)
-        texts = [documents[at].text for at in rng.integers(0, len(documents), calls)]
+        texts = [documents[i].text for i in rng.integers(0, len(documents), calls)]
         queries = [" ".join(text.split()[:8]) or "text" for text in texts]
-        ways = adapters(index)
-        for call in ways.values():  # imports, caches
-            call(queries[0])
+        searches = adapters(index)
+        for search in searches.values():  # imports, caches
+            search(queries[0])
         gc.collect()
-        spent = np.empty((calls, len(ways)))
-        for row, query in zip(spent, queries, strict=True):
-            for at in rng.permutation(len(ways)):
-                row[at] = milliseconds(list(ways.values())[at], query)
-        added = np.median(spent - spent[:, :1], axis=0)
-        result = dict(zip(ways, added.round(3).tolist(), strict=True))
+        times = np.empty((calls, len(searches)))
+        for row, query in zip(times, queries, strict=True):
+            for i in rng.permutation(len(searches)):
+                row[i] = milliseconds(list(searches.values())[i], query)
+        added = np.median(times - times[:, :1], axis=0)
+        result = dict(zip(searches, added.round(3).tolist(), strict=True))
         del result["Index.search"]
         result["PyTerrier, all"] = round(batched(index, queries), 3)
-        base = round(float(np.median(spent[:, 0])), 3)
+        base = round(float(np.median(times[:, 0])), 3)
         print(f"{len(index):,} documents, {calls} calls; Index.search: {base} ms")
-        for name, more in result.items():
-            print(f"{name:26}{more:+8.3f} ms")
+        for name, difference in result.items():
+            print(f"{name:26}{difference:+8.3f} ms")
         print(json.dumps({"documents": len(index), "search_ms": base, "added_ms": result}))
 
 

@@ -1,19 +1,19 @@
-"""Sharpened search, as a user calls it, against plain HNSW on the same documents and vectors.
+"""Latency and overlap of sharpened search compared with plain HNSW on the same documents.
 
     python benchmarks/search.py [DATASET ...] [--embedder wordllama] [--synthetic 1000000]
                                 [--threads 1] [--keep FOLDER]
 
-DATASET is a BEIR folder; its documents are sharpened by their sentences and its queries are asked.
-The synthetic corpus is clustered (see references.py) with 8 queries of 256 dimensions for each
-document, stored as int8; FOLDER keeps its index and graph for the next run. Sharpened search is
-``Index.search``; plain HNSW is usearch in float16 on the documents' own vectors, with the smallest
-search width whose overlap@10 with the exact plain ranking is at least 0.99 (the largest, if none
-is). Both use as many threads as ``--threads`` says and answer one query per call. They take turns,
-query by query, five times. Searches by vector have no words; ``words`` are searches of a dataset's
-texts with the default weight of words, their vectors given; ``formula`` is the sharpened score
-alone, without the feedback that ``sharp`` has by default. The median of a query's five times
-counts, so p99 is that of hard queries and not of other load on the machine. Needs usearch (pip
-install usearch). The last line is JSON.
+DATASET is a BEIR folder; its documents are sharpened by their sentences, and its queries are
+searched. The synthetic corpus has clustered vectors of 256 dimensions and 8 queries per document,
+stored as int8; FOLDER keeps its index and graph for the next run. Sharpened search is
+``Index.search``. Its peer is usearch's HNSW in float16 on the documents' vectors, with the smallest
+search width whose overlap@10 with the exact plain ranking is at least 0.99 (the largest width, if
+none reaches it). Both use ``--threads`` threads and get one query per call. They alternate, query
+by query, five times; the median of a query's five times counts, so p99 shows slow queries and not
+other load on the machine. ``sharp`` searches by vector, without words, and returns ids and scores;
+``with_texts`` returns texts too; ``words`` searches texts with the default weight of words, with
+vectors given; ``formula`` is the sharpened score without feedback. ``scan`` is exact search. Needs
+usearch (pip install usearch). The last line is JSON.
 """
 
 from __future__ import annotations
@@ -22,36 +22,27 @@ import argparse
 import json
 import os
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from references import clustered
+from common import Synthetic, overlaps, seconds, sharpened, take_turns
 from usearch.index import Index as Graph
 
 from strop import Index
-from strop.common.arrays import unit_rows
-from strop.io.corpora import read_corpus
 from strop.io.datasets import read_dataset
-from strop.types import Kind, Vectors
+from strop.types import Vectors
 
 K = 10
 TURNS = 5
 FORMULA = "sharp:words=0:feedback=0"
-PERCENTILES = (("p50", 50), ("p99", 99))
 WIDTHS = (64, 96, 128, 192, 256, 384)
 
 
-def overlaps(found: NDArray[Any], right: NDArray[Any]) -> NDArray[np.float64]:
-    """Return for each query the share of the right documents that were found."""
-    return np.array([np.isin(a, b).mean() for a, b in zip(right, found, strict=True)])
-
-
-def plain_graph(documents: Vectors, path: Path) -> Any:
-    """Return an HNSW graph of the documents' vectors, read from ``path`` if it is there."""
+def open_graph(documents: Vectors, path: Path) -> Any:
+    """Open the HNSW graph of the documents' vectors at ``path``, or build it there."""
     if not path.exists():
         graph: Any = Graph(
             ndim=documents.shape[1], metric="ip", dtype="f16", connectivity=16, expansion_add=128
@@ -69,150 +60,99 @@ def compare(
     threads: int,
     texts: Sequence[str] = (),
 ) -> dict[str, Any]:
-    began = time.perf_counter()
-    plain = plain_graph(documents, folder / "plain")
-    plain_build = time.perf_counter() - began
-    place = {id_: at for at, id_ in enumerate(index.ids())}
-    exact = index.search(query_vectors, K, "sharp", exact=True).ids
-    exact_plain = index.search(query_vectors, K, "trad").ids
-    right = np.array([[place[id_] for id_ in ids] for ids in exact_plain.tolist()])
+    path, count = folder / "plain", len(query_vectors)
+    build_seconds = seconds(lambda: open_graph(documents, path))
+    graph = open_graph(documents, path)
+    numbers = {id_: number for number, id_ in enumerate(index.ids())}
+    exact = index.search(query_vectors, K, "trad").ids.tolist()
+    exact_numbers = [[numbers[id_] for id_ in ids] for ids in exact]
     for width in WIDTHS:
-        plain.expansion_search = width
-        matches = [plain.search(q, K, threads=threads).keys for q in query_vectors]
-        plain_overlap = overlaps(np.array(matches), right).mean()
+        graph.expansion_search = width
+        matches = [graph.search(vector, K, threads=threads).keys for vector in query_vectors]
+        plain_overlap = overlaps(matches, exact_numbers).mean()
         if plain_overlap >= 0.99:
             break
-    found = overlaps(index.search(query_vectors, K, "sharp").ids, exact)
-    of_formula = overlaps(
-        index.search(query_vectors, K, FORMULA).ids,
-        index.search(query_vectors, K, FORMULA, exact=True).ids,
-    )
-    for q in query_vectors[:50]:  # compiles, and reads what is read once
-        index.search(q[None], K, "sharp")
 
-    def with_words(at: int, exact: bool = False) -> Any:
-        own = query_vectors[at : at + 1]
-        return index.search([texts[at]], K, "sharp", vectors=own, fields=(), exact=exact).ids
+    def search(i: int, method: str = "sharp", **options: Any) -> Any:
+        return index.search(query_vectors[i : i + 1], K, method, **options).ids
 
-    for at in range(min(50, len(texts))):
-        with_words(at)
-    spent = np.zeros((5, TURNS, len(query_vectors)))
-    for turn in range(TURNS):
-        for at, q in enumerate(query_vectors):
-            began = time.perf_counter()
-            plain.search(q, K, threads=threads)
-            spent[0, turn, at] = time.perf_counter() - began
-            began = time.perf_counter()
-            index.search(q[None], K, "sharp", fields=())  # ids and scores, as the peer gives
-            spent[1, turn, at] = time.perf_counter() - began
-            began = time.perf_counter()
-            index.search(q[None], K, "sharp")
-            spent[2, turn, at] = time.perf_counter() - began
-            began = time.perf_counter()
-            index.search(q[None], K, FORMULA, fields=())
-            spent[4, turn, at] = time.perf_counter() - began
-            if texts:
-                began = time.perf_counter()
-                with_words(at)
-                spent[3, turn, at] = time.perf_counter() - began
-    theirs, ours, whole, words, formula = np.median(spent, axis=1)
-    began = time.perf_counter()
-    for q in query_vectors[:20]:
-        index.search(q[None], K, "sharp", exact=True)
-    scan = (time.perf_counter() - began) / len(query_vectors[:20])
-    row = {"documents": len(documents), "overlap": found.mean(), "worst_overlap": found.min()}
-    row |= {"plain_width": width, "plain_overlap": plain_overlap, "scan_ms": 1e3 * scan}
-    row |= {"plain_build_s": plain_build, "threads": threads}
-    row |= {"with_texts_p50_ms": 1e3 * np.median(whole)}
-    row |= {"formula_overlap": of_formula.mean(), "formula_p50_ms": 1e3 * np.median(formula)}
-    row |= {"formula_ratio_p50": np.median(formula) / np.median(theirs)}
+    def words(i: int, exact: bool = False) -> Any:
+        own = query_vectors[i : i + 1]
+        return index.search([texts[i]], K, "sharp", vectors=own, fields=(), exact=exact).ids[0]
+
+    def overlap(method: str) -> Any:
+        exact = index.search(query_vectors, K, method, exact=True).ids
+        return overlaps(index.search(query_vectors, K, method).ids, exact)
+
+    sharp_overlap, formula_overlap = overlap("sharp"), overlap(FORMULA)
+    calls: dict[str, Callable[[int], object]] = {
+        "plain": lambda i: graph.search(query_vectors[i], K, threads=threads),
+        "sharp": partial(search, fields=()),  # ids and scores, as the peer returns
+        "with_texts": search,
+        "formula": partial(search, method=FORMULA, fields=()),
+    }
     if texts:
-        pairs = [(with_words(at), with_words(at, exact=True)) for at in range(len(texts))]
-        same = [overlaps(found, right).mean() for found, right in pairs]
-        row |= {"words_overlap": np.mean(same), "words_worst_overlap": np.min(same)}
-        row |= {f"words_{name}_ms": 1e3 * np.percentile(words, at) for name, at in PERCENTILES}
-        row |= {"words_ratio_p50": np.median(words) / np.median(theirs)}
-    for name, share in PERCENTILES:
-        a, b = 1e3 * np.percentile(theirs, share), 1e3 * np.percentile(ours, share)
-        row |= {f"plain_{name}_ms": a, f"sharp_{name}_ms": b, f"ratio_{name}": b / a}
+        calls["words"] = words
+    for call in calls.values():  # compiles, and reads what is read once
+        for i in range(min(50, count)):
+            call(i)
+    times = take_turns(calls, count, TURNS)
+    scans = take_turns({"scan": partial(search, exact=True)}, min(20, count), 1)["scan"]
+    row = {
+        "documents": len(documents), "overlap": sharp_overlap.mean(),
+        "worst_overlap": sharp_overlap.min(), "formula_overlap": formula_overlap.mean(),
+        "plain_width": width, "plain_overlap": plain_overlap, "plain_build_s": build_seconds,
+        "scan_ms": 1e3 * scans.mean(), "threads": threads,
+    }  # fmt: skip
+    if texts:
+        words_overlap = overlaps(map(words, range(count)), [words(i, True) for i in range(count)])
+        row |= {"words_overlap": words_overlap.mean(), "words_worst_overlap": words_overlap.min()}
+    figures = {
+        name: np.percentile(1e3 * np.median(turns, axis=0), (50, 99))
+        for name, turns in times.items()
+    }
+    for name, (p50, p99) in figures.items():
+        row |= {f"{name}_p50_ms": p50, f"{name}_p99_ms": p99}
+        if name != "plain":
+            ratios = figures[name] / figures["plain"]
+            row |= {f"{name}_ratio_p50": ratios[0], f"{name}_ratio_p99": ratios[1]}
     return {name: round(float(value), 4) for name, value in row.items()}
 
 
 def dataset(path: str, embedder: str, folder: Path, threads: int) -> dict[str, Any]:
-    with Index.create(folder / "index", embedder) as index:
-        index.sharpen("sentences")
-        index.add(read_corpus(path))
+    with sharpened(folder / "index", path, embedder) as index:
         spans = index.searcher.views.snapshot().documents
         documents = np.array(spans.vectors[spans.start])
         texts = list(read_dataset(path).queries.values())
         return compare(index, documents, index.embed_queries(texts), folder, threads, texts)
 
 
-class Synthetic:
-    """A clustered corpus behind the interface of an embedder: a text names its vector."""
-
-    name, revision = "synthetic", "1"
-    worth_caching = False
-
-    def __init__(self, size: int, each: int = 8, dim: int = 256) -> None:
-        self.size, self.each, self.dim = size, each, dim
-        self.options: dict[str, Any] = {}
-        self.documents = clustered(size, dim)
-
-    def prompt(self, kind: Kind) -> str:
-        return ""
-
-    def embed(self, texts: Sequence[str], kind: Kind) -> Vectors:
-        numbers = np.array([text.split() for text in texts], np.int64)  # document, query or -1
-        rows = self.documents[numbers[:, 0]]
-        if kind == "query":  # each leans its own way from its document
-            seeds = (numbers[:, 0] * self.each + numbers[:, 1]).tolist()
-            leans = [np.random.default_rng(s).standard_normal(self.dim, np.float32) for s in seeds]
-            rows = unit_rows(rows + 0.8 * unit_rows(np.array(leans)))
-        return rows
-
-    def index(self, path: Path) -> Index:
-        if path.exists():
-            return Index.open(path, self)
-        index = Index.create(path, self)
-        index.add({"id": str(at), "text": f"{at} -1"} for at in range(self.size))
-        lists = {
-            str(at): [f"{at} {query}" for query in range(self.each)] for at in range(self.size)
-        }
-        index.import_queries(lists, "simple")
-        return index
-
-
 def synthetic(size: int, folder: Path, threads: int) -> dict[str, Any]:
     corpus = Synthetic(size)
-    rng = np.random.default_rng(2)
-    picked = corpus.documents[rng.choice(size, 200, replace=False)]
-    noise = rng.standard_normal(picked.shape, np.float32)
-    query_vectors = unit_rows(picked + 0.8 * unit_rows(noise))
     with corpus.index(folder / "index") as index:
-        return compare(index, corpus.documents, query_vectors, folder, threads)
+        return compare(index, corpus.documents, corpus.query_vectors(200, 0.8), folder, threads)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("datasets", nargs="*")
     parser.add_argument("--embedder", default="wordllama")
-    parser.add_argument("--synthetic", type=int, default=1_000_000)
+    parser.add_argument("--synthetic", type=int, default=1_000_000, help="documents; 0: none")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--keep", type=Path, help="a folder for the synthetic index and graph")
-    given = parser.parse_args()
-    os.environ["STROP_THREADS"] = str(given.threads)  # read at the first search
+    parser.add_argument("--keep", type=Path, help="folder for the synthetic index and graph")
+    args = parser.parse_args()
+    os.environ["STROP_THREADS"] = str(args.threads)  # read at the first search
     report: dict[str, Any] = {"load": round(os.getloadavg()[0], 1)}
-    for path in given.datasets:
+    for path in args.datasets:
         with tempfile.TemporaryDirectory() as folder:
             name = Path(path).name
-            report[name] = dataset(path, given.embedder, Path(folder), given.threads)
+            report[name] = dataset(path, args.embedder, Path(folder), args.threads)
         print(name, report[name], flush=True)
-    if given.synthetic:
+    if args.synthetic:
         with tempfile.TemporaryDirectory() as scratch:
-            keep = given.keep or Path(scratch)
+            keep = args.keep or Path(scratch)
             keep.mkdir(exist_ok=True)
-            report["synthetic"] = synthetic(given.synthetic, keep, given.threads)
+            report["synthetic"] = synthetic(args.synthetic, keep, args.threads)
         print("synthetic", report["synthetic"], flush=True)
     print(json.dumps(report))
 

@@ -1,14 +1,14 @@
-"""Where the words of an index are kept: our tables in SQLite, FTS5, tantivy and bm25s.
+"""Stores of an index's words: strop's tables in SQLite compared with FTS5, tantivy and bm25s.
 
     pip install tantivy bm25s
     python benchmarks/words.py DATA [--sizes 10000,100000] [--engines ours,fts5,tantivy,bm25s]
 
-DATA is a folder of collections in BEIR's layout. Quality is nDCG@10 by words alone, with each
-engine's own BM25. For the rest, documents are sentences of the collections drawn at random, and
-one word that few others have; all engines get the same terms. Times are processor seconds of all
-threads: building, opening (and the first query), replacing 1,000 documents at random, then
-queries of SciFact for the best 200: median and 99th percentile, and one of four words that most
-documents have. ``bm25s`` cannot be changed: an update is a new build. The last line is JSON.
+DATA is a folder of collections in BEIR layout. Quality is nDCG@10 by words alone, with each
+engine's own BM25 (``ours`` is strop). For the other figures, a document is seven sentences drawn at
+random from the collections and one rare word; all engines get the same terms. Times are CPU seconds
+of all threads: building, opening (with the first query), adding and replacing 1,000 random
+documents, then SciFact's queries for the top 200 (median and 99th percentile), and one query of
+four frequent words. ``bm25s`` cannot be updated: an update is a new build. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -16,25 +16,29 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from common import seconds
 
+from strop.io.corpora import read_corpus
+from strop.io.datasets import read_dataset
 from strop.io.sentences import split_sentences
 from strop.io.tokenizer import Tokenizer
 from strop.search.words import WordScorer, largest_scores
 from strop.storage.word_reader import load_source
 from strop.storage.words import TEXT, WORD_TABLES, WordWriter
+from strop.types import Document
 
 COLLECTIONS = ("scifact", "nfcorpus", "medline", "time")
-DRAWN_FROM = ("scifact", "nfcorpus", "medline", "nq-utd", "lisa")
-AT_A_TIME = 50_000
+SENTENCES_FROM = ("scifact", "nfcorpus", "medline", "nq-utd", "lisa")
+BATCH = 50_000
 FREQUENT = ["study", "result", "use", "patient"]
 Texts = Iterable[tuple[int, list[str]]]
 
@@ -45,30 +49,44 @@ class Engine(Protocol):
     def search(self, terms: Sequence[str], k: int) -> list[int]: ...
 
 
-class Ours:
+class Sqlite:
+    schema: str
+
     def __init__(self, folder: Path) -> None:
         self._path = folder / "words.sqlite"
-        with self._connect() as connection:
+        with self.connect() as connection:
             connection.execute("PRAGMA journal_mode=WAL")
-            connection.executescript(WORD_TABLES)
+            connection.executescript(self.schema)
 
-    def _connect(self) -> sqlite3.Connection:
+    def connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path, isolation_level=None)
 
     def write(self, texts: Texts, replaced: Texts = ()) -> None:
-        connection = self._connect()
+        connection = self.connect()
         connection.execute("BEGIN IMMEDIATE")
+        self.insert(connection, texts, replaced)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def insert(self, connection: sqlite3.Connection, texts: Texts, replaced: Texts) -> None:
+        raise NotImplementedError
+
+    def open(self) -> None:
+        self._connection = self.connect()
+
+
+class Ours(Sqlite):
+    schema = WORD_TABLES
+
+    def insert(self, connection: sqlite3.Connection, texts: Texts, replaced: Texts) -> None:
         writer = WordWriter(connection)
         for number, terms in texts:
             writer.put(TEXT, number, terms)
         writer.flush()
-        connection.execute("COMMIT")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def open(self) -> None:
-        self._connection = self._connect()
-        source = load_source(self._connection, TEXT)
-        self._scorer = WordScorer({TEXT: source})
+        super().open()
+        self._scorer = WordScorer({TEXT: load_source(self._connection, TEXT)})
 
     def search(self, terms: Sequence[str], k: int) -> list[int]:
         scores = self._scorer.all(self._connection, terms)
@@ -76,21 +94,12 @@ class Ours:
         return numbers
 
 
-class Fts5:
-    """Contentless; deleting needs the old text. Without positions it does not know counts."""
+class Fts5(Sqlite):
+    """SQLite's FTS5, contentless: to delete a text, the old text is needed."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "fts.sqlite"
-        connection = self._connect()
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("CREATE VIRTUAL TABLE f USING fts5(body, content='')")
+    schema = "CREATE VIRTUAL TABLE f USING fts5(body, content='')"
 
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, isolation_level=None)
-
-    def write(self, texts: Texts, replaced: Texts = ()) -> None:
-        connection = self._connect()
-        connection.execute("BEGIN IMMEDIATE")
+    def insert(self, connection: sqlite3.Connection, texts: Texts, replaced: Texts) -> None:
         connection.executemany(
             "INSERT INTO f (f, rowid, body) VALUES ('delete', ?, ?)",
             ((number, _joined(terms)) for number, terms in replaced),
@@ -99,18 +108,13 @@ class Fts5:
             "INSERT INTO f (rowid, body) VALUES (?, ?)",
             ((number, _joined(terms)) for number, terms in texts),
         )
-        connection.execute("COMMIT")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def open(self) -> None:
-        self._connection = self._connect()
 
     def search(self, terms: Sequence[str], k: int) -> list[int]:
         query = " OR ".join(f'"{term}"' for term in map(_plain, terms))
-        found = self._connection.execute(
+        rows = self._connection.execute(
             "SELECT rowid FROM f WHERE f MATCH ? ORDER BY rank LIMIT ?", (query, k)
         )
-        return [number for (number,) in found]
+        return [number for (number,) in rows]
 
 
 class Tantivy:
@@ -143,8 +147,8 @@ class Tantivy:
             (kinds.Should, query.term_query(self._schema, "body", _plain(term), "freq"))
             for term in terms
         ]
-        found = self._searcher.search(query.boolean_query(parts), k, count=False).hits
-        return [self._searcher.doc(address)["number"][0] for _, address in found]
+        hits = self._searcher.search(query.boolean_query(parts), k, count=False).hits
+        return [self._searcher.doc(address)["number"][0] for _, address in hits]
 
 
 class Bm25s:
@@ -189,102 +193,79 @@ def _joined(terms: Sequence[str]) -> str:
     return " ".join(map(_plain, terms))
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
-        yield from map(json.loads, file)
+def text_of(document: Document) -> str:
+    return f"{document.title}\n{document.text}".strip()
 
 
-def _text(record: dict[str, Any]) -> str:
-    return f"{record.get('title', '')}\n{record['text']}".strip()
-
-
-def quality(data: Path, name: str, engine: Engine) -> float:
+def quality(path: Path, engine: Engine) -> float:
     """Return nDCG@10 in percent of an engine on a collection."""
-    tokenizer = Tokenizer()
-    documents = {one["_id"]: _text(one) for one in _records(data / name / "corpus.jsonl")}
-    queries = {one["_id"]: one["text"] for one in _records(data / name / "queries.jsonl")}
-    judged: dict[str, dict[str, int]] = {}
-    for line in (data / name / "qrels" / "test.tsv").read_text("utf-8").splitlines()[1:]:
-        query, document, grade = line.split("\t")
-        judged.setdefault(query, {})[document] = int(grade)
-    ids = list(documents)
-    engine.write((at, tokenizer.document(documents[id_])) for at, id_ in enumerate(ids))
+    import ir_measures
+
+    tokenizer, data = Tokenizer(), read_dataset(path)
+    documents = list(read_corpus(path))
+    engine.write((i, tokenizer.document(text_of(one))) for i, one in enumerate(documents))
     engine.open()
-    values = []
-    for query, grades in judged.items():
-        ranked = [ids[at] for at in engine.search(tokenizer.query(queries[query]), 10)]
-        best = sorted(grades.values(), reverse=True)[:10]
-        if any(best):
-            values.append(_gain([grades.get(id_, 0) for id_ in ranked]) / _gain(best))
-    return 100 * float(np.mean(values))
-
-
-def _gain(grades: Sequence[int]) -> float:
-    return float(sum(grade / np.log2(at + 2) for at, grade in enumerate(grades)))
+    run = {
+        id_: {
+            documents[number].id: -float(rank)
+            for rank, number in enumerate(engine.search(tokenizer.query(text), 10))
+        }
+        for id_, text in data.queries.items()
+    }
+    measure = ir_measures.parse_measure("nDCG@10")
+    return 100 * float(ir_measures.calc_aggregate([measure], data.qrels, run)[measure])
 
 
 def sentences(data: Path) -> list[list[str]]:
     tokenizer = Tokenizer()
-    found = (
+    tokenized = (
         tokenizer.document(sentence)
-        for name in DRAWN_FROM
-        for record in _records(data / name / "corpus.jsonl")
-        for sentence in split_sentences(_text(record))
+        for name in SENTENCES_FROM
+        for document in read_corpus(data / name)
+        for sentence in split_sentences(text_of(document))
     )
-    return [terms for terms in found if 3 < len(terms) < 60]
+    return [terms for terms in tokenized if 3 < len(terms) < 60]
 
 
-def drawn(
+def draw(
     pool: list[list[str]], numbers: Iterable[int], seed: int
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield documents of seven sentences and a word of their own, the same for the same seed."""
+    """Yield documents of seven sentences and one rare word; a seed always gives the same ones."""
     for number in numbers:
         rng = np.random.default_rng((seed, number))
         terms = [f"x{rng.integers(10**7)}"]
-        for at in rng.integers(0, len(pool), 7).tolist():
-            terms += pool[at]
+        for i in rng.integers(0, len(pool), 7).tolist():
+            terms += pool[i]
         yield number, terms
 
 
-def measured(
+def measure(
     name: str, size: int, pool: list[list[str]], queries: list[list[str]], folder: Path
 ) -> dict[str, Any]:
+    """Return CPU seconds and bytes of an engine with ``size`` documents."""
     engine: Engine = ENGINES[name](folder)
-    rng, clock = np.random.default_rng(1), time.process_time
-    together = size if name == "bm25s" else AT_A_TIME
-    build = 0.0
-    for start in range(0, size, together):
-        texts = list(drawn(pool, range(start, min(size, start + together)), 0))
-        began = clock()
-        engine.write(texts)
-        build += clock() - began
+
+    def cpu(step: Callable[..., object], *arguments: Any) -> float:
+        return seconds(partial(step, *arguments), time.process_time)
+
+    batch = size if name == "bm25s" else BATCH
+    batches = (range(start, min(size, start + batch)) for start in range(0, size, batch))
+    build = sum(cpu(engine.write, list(draw(pool, numbers, 0))) for numbers in batches)
     disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    began = clock()
-    engine.open()
-    engine.search(queries[0], 200)
-    opening = clock() - began
-    numbers = sorted(rng.choice(size, 1000, replace=False).tolist())
-    old, new = list(drawn(pool, numbers, 0)), list(drawn(pool, numbers, 1))
-    more = list(drawn(pool, range(size, size + 1000), 0))
-    adding = update = build
+    opening = cpu(engine.open) + cpu(engine.search, queries[0], 200)
+    numbers = sorted(np.random.default_rng(1).choice(size, 1000, replace=False).tolist())
+    add = update = build
     if name != "bm25s":
-        began = clock()
-        engine.write(more)
-        adding = clock() - began
-        began = clock()
-        engine.write(new, old)
-        update = clock() - began
+        add = cpu(engine.write, list(draw(pool, range(size, size + 1000), 0)))
+        old, new = list(draw(pool, numbers, 0)), list(draw(pool, numbers, 1))
+        update = cpu(engine.write, new, old)
         engine.open()
     engine.search(queries[0], 200)
-    times = []
-    for query in [*queries, FREQUENT]:
-        began = clock()
-        engine.search(query, 200)
-        times.append(1000 * (clock() - began))
+    *times, frequent = [1000 * cpu(engine.search, query, 200) for query in [*queries, FREQUENT]]
     return {
         "engine": name, "documents": size, "build": build, "open_ms": 1000 * opening,
-        "add_1000": adding, "update_1000": update, "p50_ms": float(np.median(times[:-1])),
-        "p99_ms": float(np.percentile(times[:-1], 99)), "frequent_ms": times[-1],
+        "add_1000": add, "update_1000": update, "p50_ms": float(np.median(times)),
+        "p99_ms": float(np.percentile(times, 99)), "frequent_ms": frequent,
         "disk_mb": disk / 1e6,
     }  # fmt: skip
 
@@ -292,34 +273,29 @@ def measured(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("--sizes", default="10000,100000")
+    parser.add_argument("--sizes", default="10000,100000", help="numbers of documents")
     parser.add_argument("--engines", default=",".join(ENGINES))
-    parser.add_argument("--skip-quality", action="store_true")
-    given = parser.parse_args()
-    names = given.engines.split(",")
-    results: dict[str, Any] = {"quality": {}, "sizes": []}
-    for name in [] if given.skip_quality else names:
+    parser.add_argument("--skip-quality", action="store_true", help="measure no nDCG@10")
+    args = parser.parse_args()
+    names = args.engines.split(",")
+    report: dict[str, Any] = {"quality": {}, "sizes": []}
+    for name in [] if args.skip_quality else names:
         for collection in COLLECTIONS:
-            folder = Path(tempfile.mkdtemp())
-            value = quality(given.data, collection, ENGINES[name](folder))
-            results["quality"].setdefault(name, {})[collection] = round(value, 2)
-            shutil.rmtree(folder)
-        print(name, results["quality"][name], flush=True)
-    pool, tokenizer = sentences(given.data), Tokenizer()
-    queries = [
-        tokenizer.query(one["text"]) for one in _records(given.data / "scifact" / "queries.jsonl")
-    ][:200]
-    for size in map(int, given.sizes.split(",")):
+            with tempfile.TemporaryDirectory() as folder:
+                value = quality(args.data / collection, ENGINES[name](Path(folder)))
+            report["quality"].setdefault(name, {})[collection] = round(value, 2)
+        print(name, report["quality"][name], flush=True)
+    pool, tokenizer = sentences(args.data), Tokenizer()
+    texts = list(read_dataset(args.data / "scifact").queries.values())[:200]
+    queries = [tokenizer.query(text) for text in texts]
+    for size in map(int, args.sizes.split(",")):
         for name in names:
-            folder = Path(tempfile.mkdtemp())
-            row = measured(name, size, pool, queries, folder)
-            results["sizes"].append(row)
-            shutil.rmtree(folder)
-            print(
-                {key: round(v, 3) if isinstance(v, float) else v for key, v in row.items()},
-                flush=True,
-            )
-    print(json.dumps(results))
+            with tempfile.TemporaryDirectory() as folder:
+                row = measure(name, size, pool, queries, Path(folder))
+            report["sizes"].append(row)
+            rounded = {key: round(v, 3) if isinstance(v, float) else v for key, v in row.items()}
+            print(rounded, flush=True)
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":
