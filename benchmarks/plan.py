@@ -197,7 +197,7 @@ def main() -> None:
             "rates": {name: round(value, 1) for name, value in vars(rates).items()},
             "probes": probes,
             "compared_share": measured["references"]["compared"] / args.documents**2,
-            "planned_over_measured": compare(plan, measured),
+            "planned_over_taken": compare(plan, measured),
         }
         import_shards(folder / "shards", folder / "index")
         report["fan_out_ms"] = fan_out(folder / "index", [1, 10, 100])

@@ -115,7 +115,8 @@ def compare(
         row |= {f"{name}_p50_ms": p50, f"{name}_p99_ms": p99}
         if name != "plain":
             ratios = figures[name] / figures["plain"]
-            row |= {f"{name}_ratio_p50": ratios[0], f"{name}_ratio_p99": ratios[1]}
+            prefix = "" if name == "sharp" else f"{name}_"
+            row |= {f"{prefix}ratio_p50": ratios[0], f"{prefix}ratio_p99": ratios[1]}
     return {name: round(float(value), 4) for name, value in row.items()}
 
 
